@@ -35,7 +35,7 @@ help:
 	@echo 'make test-fresh  a fresh Debian 12 and a fresh 13: make run, pipx, a bundle without a route, the first machine of README (root; 20 minutes)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
-	@echo 'make check   lint, formatting, types, layers, packages and their licences'
+	@echo 'make check   lint, formatting, types, layers, plain English, packages and their licences'
 	@echo 'make bench   benchmarks, as ratios to peers (make bench fleet: only these)'
 	@echo 'make venv    make .venv only'
 	@echo 'make lock    deploy/requirements.txt anew, after a change of pyproject.toml (NEWER=PACKAGE, NEWER=all)'
@@ -122,6 +122,7 @@ check: venv
 	ruff format --check .
 	mypy
 	lint-imports
+	python -m tests.lint.plain_english
 	python -m deploy.supply check
 
 wheel: sbom

@@ -1,4 +1,4 @@
-"""What goes beside the messages of `workflow.proto`, as metadata of its calls, between our agent and our server.
+"""The metadata of the calls in `workflow.proto` between our agent and our server.
 
 The messages stay what the proposal has. An agent that sends none of this is served all the same, where the server does
 not demand a token; a server that knows none of it ignores it.

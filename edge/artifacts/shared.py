@@ -109,7 +109,7 @@ class SharedFiles:
 
 
 class LentFiles:
-    """What other edges are lent of them, in two steps, as of a cache: what there is, and its bytes by a key."""
+    """Offers the files to other edges in two steps, as a cache does: a description, then the bytes by a key."""
 
     def __init__(self, shared: SharedFiles, sums: FileSums, fresh: float) -> None:
         """A borrower asks again after `fresh` seconds whether it still is the same file."""
@@ -148,7 +148,7 @@ class LentFiles:
 
 
 class _Summed(Artifact):
-    """A file of this machine, of which the checksum is computed when somebody wants it."""
+    """A file of this host. Its checksum is computed when it is needed."""
 
     def __init__(self, found: Artifact, sums: FileSums) -> None:
         super().__init__(found.url, found.fd, found.size, found.version, found.source, None)

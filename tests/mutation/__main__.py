@@ -9,7 +9,7 @@ fails on is killed; the score is the share of killed ones. Those that survive sh
 
 The first run records which tests run which lines. These run first, then all others, since what is computed once for
 many tests (fixtures, caches) counts as covered by the first of them only. A mutant on a line that nothing runs
-survives without a run. A test that loops for ever is ended by a limit of processor time, one that waits for ever when
+survives without a run. A test that loops endlessly is ended by a limit of processor time, one that waits endlessly when
 all its processes have slept for a minute, so a busy machine gives the same result. If a test fails that does not
 run the mutated line, the mutant is tried once more.
 

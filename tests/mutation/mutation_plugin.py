@@ -1,4 +1,4 @@
-"""What pytest does differently in a mutation test. `python -m tests.mutation` copies this file beside the tree that it
+"""Changes pytest for a mutation test. `python -m tests.mutation` copies this file beside the tree that it
 measures, since the measured commit need not have it.
 
 MUTATION_RECORD=FILE: write to FILE which tests run which lines below MUTATION_PACKAGE, and the processor time of each.

@@ -70,7 +70,7 @@ def version_of(name: str) -> str:
 
 
 def kubernetes_version() -> str:
-    """Of all of Kubernetes' programs."""
+    """The version of all Kubernetes programs."""
     return version_of("kube-apiserver")
 
 

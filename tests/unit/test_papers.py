@@ -1,4 +1,4 @@
-"""What users read: it is there, leads somewhere, and says the same as everything else."""
+"""The docs: their links lead somewhere, and they agree with the program."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What is kept takes the memory that it was counted with."""
+"""The measured memory of the caches is the memory that they count."""
 
 from __future__ import annotations
 

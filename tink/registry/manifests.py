@@ -122,7 +122,7 @@ def resolve(
 
     `read` gets a manifest or index by tag or digest, `read_config` a blob by digest; neither checks it. `own`:
     `architecture[/variant]`; empty: this machine's. `for_disk`: the index lists disk images, which may be of any
-    operating system, and of which nobody chooses among two for one processor.
+    operating system, and whose user does not choose between two for one processor.
 
     Raises RegistryError, and what the readers raise.
     """

@@ -191,7 +191,7 @@ async def test_after_workflow_command_that_fails_is_logged_and_the_agent_goes_on
 
 @real_time
 async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next_and_once_only(after):
-    """A machine whose state outlives its reboot would reboot for ever."""
+    """A machine whose state outlives its reboot would reboot endlessly."""
     file, command = after
     world, _, spool = await started("one", after_workflow=command)
     await taken(spool, 1)
@@ -462,7 +462,7 @@ async def test_action_whose_start_is_kept_nowhere_waits_for_room_or_the_server_o
 
 
 async def test_full_disk_an_absent_server_and_a_death_run_nothing_twice():
-    """What is left of the agent reports nothing, and the server sends the Workflow again."""
+    """The rest of the agent reports nothing, and the server sends the Workflow again."""
     world = World(actions=1)
     world.trouble, world.reachable = errno.ENOSPC, False
     await sent(world, disk=TroubledDisk(world))
@@ -620,7 +620,7 @@ def test_agent_imports_nothing_that_the_osie_does_not_have():
 
 
 async def test_state_directories_are_made_for_their_owner_alone_and_left_alone_when_they_are_there(tmp_path):
-    """What actions get in their environment is in there."""
+    """The file has the environment of actions."""
     state = tmp_path / "runc"
     before = os.umask(0)
     try:

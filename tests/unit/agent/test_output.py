@@ -1,4 +1,4 @@
-"""What actions print: lines in the log, pieces for the server, seldom enough and never at the cost of the action."""
+"""The output of actions: lines in the log and pieces for the server, at a limited rate, without slowing the action."""
 
 import asyncio
 import contextlib

@@ -145,6 +145,6 @@ def test_servers_and_edges_beside_that_of_the_boot_come_with_the_kernel_command_
     settings = from_kernel_command_line(f"worker_id=m grpc_authority=10.0.0.1:42113 {more}")
     assert settings.target == "ipv4:10.0.0.1:42113,10.0.0.2:42113,10.0.0.3:42113"
     assert settings.edges == ("10.0.0.2:7080",)
-    # A server that somebody chose is the only one; a name can't stand beside addresses.
+    # A server from the command line is the only one; a name can't stand beside addresses.
     assert from_kernel_command_line(f"{CMDLINE} {more}", server="10.9.9.9:1").target == "10.9.9.9:1"
     assert from_kernel_command_line(f"worker_id=m grpc_authority=tink.example:1 {more}").target == "tink.example:1"

@@ -1,4 +1,4 @@
-"""What tests of the controller share: Workflows, a renderer, what is in outcomes, and a running controller."""
+"""Shared by tests of the controller: Workflows, a renderer, the contents of outcomes, and a running controller."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Rig:
 
     @property
     def patched(self) -> list[str | None]:
-        """What the patches were about, in their order: None (the object) or "status"."""
+        """The subresources of the patches, in their order: None (the object) or "status"."""
         return [call.subresource for call in self.api.calls if call.verb == "patch"]
 
     def read(self, name: str = "w") -> Raw:

@@ -1,4 +1,4 @@
-"""What operators read in `kubectl describe workflow`."""
+"""The Events of Workflows, as `kubectl describe workflow` shows them."""
 
 from __future__ import annotations
 

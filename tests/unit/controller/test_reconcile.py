@@ -1,4 +1,4 @@
-"""What the controller makes of a Workflow: how it is prepared, and supervised until it has ended and is deleted."""
+"""The controller prepares a Workflow, and supervises it until it has ended and is deleted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def generation(workflow: Raw, number: int) -> Raw:
 
 
 FIRST_STATUS = {"state": "Pending", "message": UNPREPARED}
-"""What the API says of a Workflow by default."""
+"""The defaults of the API for a Workflow."""
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -358,14 +358,14 @@ CANCELLED: dict[str, tuple[Raw, bool]] = {
     "prepared": ({"actions": ACTIONS, "dispatched": False}, False),
     "rejected": ({"actions": ACTIONS, "dispatched": False, "rejections": 2, "dispatchAfter": STAMP}, False),
     "taken back": ({"actions": ACTIONS, "dispatched": False, "claimedAt": STAMP}, False),
-    # by somebody who did not know
+    # by a writer that did not know
     "noted": ({"actions": ACTIONS, "dispatched": False, "conditions": CANCELLING}, False),
     "dispatched": ({"actions": ACTIONS, "dispatched": True}, True),
     "older version": ({"actions": ACTIONS}, True),  # it may have been dispatched by one, too
     # The claim was taken back, the command had arrived.
     "begun": ({"actions": [{**ACTIONS[0], "state": "Running", "startedAt": STAMP}], "dispatched": False}, True),
     "started": ({"actions": ACTIONS, "dispatched": False, "startedAt": STAMP}, True),
-    "no actions": ({"dispatched": True}, True),  # somebody took the actions away
+    "no actions": ({"dispatched": True}, True),  # another writer removed the actions
 }
 
 

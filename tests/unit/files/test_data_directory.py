@@ -149,7 +149,7 @@ def open_the_way(place: Path) -> None:
 
 @pytest.fixture
 def packaged(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The data directory of the package, with the user `nobody` as the service's user."""
+    """The data directory of the package, with an unprivileged user as the service's user."""
     monkeypatch.setattr(data_directory, "PACKAGED", place)
     monkeypatch.setattr(data_directory, "SERVICE_USER", "nobody")
     return place

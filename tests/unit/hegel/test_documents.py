@@ -1,4 +1,4 @@
-"""What the trees are made of: user-data, SSH keys, strings for YAML, and session tokens of EC2's kind."""
+"""The parts of the trees: user-data, SSH keys, strings for YAML, and session tokens of EC2's kind."""
 
 from __future__ import annotations
 

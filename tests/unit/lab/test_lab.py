@@ -110,7 +110,7 @@ def test_on_a_terminal_it_is_one_line_that_the_next_step_replaces(clock, capsys,
     assert third == "[  2.00 s] ✓ build     done\n"
 
 
-# --- a slow machine is waited for, and one that asks the same for ever is not -----------------------------------------
+# --- the lab waits for a slow machine, and not for one that repeats a request -----------------------------------------
 
 
 HEAD = "Inter-|   Receive                         |  Transmit\n face |bytes packets errs drop fifo frame compressed\n"

@@ -59,7 +59,7 @@ class ScriptedAgent:
         return "stop", message.stop_workflow.workflow_id
 
     async def silent(self) -> bool:
-        """Whether no command comes before the answers to later calls. This ends the use of the stream."""
+        """Return True if no command arrives before the answers to later calls. This ends the use of the stream."""
         reading = asyncio.ensure_future(self.call.read())
         for _ in range(3):
             await self.refused(pb.Event())
@@ -169,7 +169,7 @@ class Rig:
         self.api.change(WORKFLOW, name, "d", status={"state": state, **status})
 
     def reboots(self, name: str = "w") -> None:
-        """Have the Workflow run its last action, which reboots the machine."""
+        """Run the last action of the Workflow, which reboots the machine."""
         first, last = self.read(name)["status"]["actions"]
         rebooting = {**last, "state": "Running", "rendered": {**last["rendered"], "reboots": True}}
         self.set_state(name, "Running", actions=[{**first, "state": "Succeeded"}, rebooting])
@@ -273,7 +273,7 @@ def _authority() -> Signer:
 
 @pytest.fixture(scope="session")
 def authority() -> Signer:
-    """Who signs what `certify` makes."""
+    """The authority that signs the certificates of `certify`."""
     return _authority()
 
 

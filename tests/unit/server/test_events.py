@@ -69,7 +69,7 @@ async def test_delays_of_rejections_grow_from_the_status_as_it_is(bench: Bench, 
         ("Pending", "Scheduled", BUSY, "Pending"),
         ("Running", "Cancelling", events.Rejected("UnknownWorkflow", "m"), "Canceled"),  # the answer to a stop
         ("Running", "Cancelling", events.Rejected("AlreadyFinished", "m"), "Canceled"),
-        ("Odd", "Scheduled", events.ActionStarted("a0"), "Running"),  # it was mended
+        ("Odd", "Scheduled", events.ActionStarted("a0"), "Running"),  # it was corrected
     ],
     ids=str,
 )

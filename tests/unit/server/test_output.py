@@ -1,4 +1,4 @@
-"""What actions print comes to the journey of the machine that printed it, in bounds, and from nobody else."""
+"""The output of actions reaches the journey of its own machine, in bounds, and no other agent can add to it."""
 
 from collections.abc import Callable
 from typing import Any

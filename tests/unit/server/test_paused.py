@@ -60,7 +60,7 @@ async def test_pause_that_the_servers_copy_does_not_show_yet_still_keeps_it_from
     assert bench.status()["state"] == "Pending"
     bench.rig.workflows.release()
     assert await bench.store.claim(bench.seen()) is None
-    await bench.store.take_back(bench.seen(), before)  # would go on for ever
+    await bench.store.take_back(bench.seen(), before)  # would never end
     assert bench.status()["state"] == "Pending"
 
 

@@ -22,7 +22,7 @@ ROLLS = 4
 
 
 class Service:
-    """What a Service of Kubernetes is to an agent: one address, behind which new connections go to `endpoint`."""
+    """A Service of Kubernetes, as an agent sees it: one address, whose new connections go to `endpoint`."""
 
     def __init__(self) -> None:
         self.endpoint = 0

@@ -329,7 +329,7 @@ async def test_a_rack_of_agents_that_connects_at_once_is_served_completely(rig: 
 async def test_server_that_is_stopped_before_the_api_has_answered_leaves_no_trace(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It printed a stack about a future that nobody looked at."""
+    """It printed a stack trace about a future whose exception was never retrieved."""
     rig.workflows.listed(done=False)
     await rig.start()
     await turns(10)

@@ -196,7 +196,7 @@ def test_index_has_workflows_in_the_order_of_their_creation_and_follows_changes(
 @pytest.mark.parametrize(
     "news",
     [
-        # Who tells, which version, and which one the index has then; an API that was restored counts anew.
+        # The source, the version, and the version in the index after it; a restored API starts to count again.
         "informer 9 9, api 11 11, informer 10 11, informer 12 12, api 11 12, informer 3 3",
         "informer x x, api b b, informer a a",
     ],

@@ -27,7 +27,7 @@ def workflow(name: str, machine: str, template: str, state: str = "") -> Raw:
 
 
 class World:
-    """What the informers know, and what the API has: the same, unless a test says otherwise."""
+    """The objects of the informers and of the API: the same, unless a test changes them."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -178,7 +178,7 @@ def shakes_hands(port, bundle):
 
 
 def data_of(authority):
-    """What a Secret with that authority holds."""
+    """Return the data of a Secret with that authority."""
     pair = {"ca.crt": authority.bundle(), "ca.key": authority.private()}
     return {"data": {name: base64.b64encode(value).decode() for name, value in pair.items()}}
 

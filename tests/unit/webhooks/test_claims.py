@@ -1,4 +1,4 @@
-"""Of two Hardware with one address the second is refused, and nobody is refused without need."""
+"""The second of two Hardware with one address is refused, and no other Hardware is."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the API server is told of where to ask."""
+"""The webhook configurations that tell the API server where to send reviews."""
 
 import base64
 

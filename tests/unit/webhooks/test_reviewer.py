@@ -1,4 +1,4 @@
-"""What the reviewer says of OSIEs, references and Templates, and of what is odd."""
+"""Refusals and warnings of the reviewer about OSIEs, references and Templates."""
 
 import pytest
 
@@ -45,7 +45,7 @@ async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(wor
             f"{address}; a file of the edge's own host is file:///PATH, below its --osie-dir",
         )
     assert await world.review("CREATE", osie(url)) == Verdict(warnings=expected)
-    # Nobody is told again of what was there before.
+    # A warning about an unchanged field is not repeated.
     assert await world.review("UPDATE", osie(url), osie(url)) == Verdict()
     assert await world.review("UPDATE", osie("http://192.0.2.1/k"), osie(url)) == Verdict()
     for odd in ({}, {"spec": []}, {"spec": None}):

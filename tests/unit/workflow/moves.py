@@ -1,4 +1,4 @@
-"""What may happen next in a `world`: `steps` gives every state that may follow.
+"""Possible next events in a `world`: `steps` yields every state that may follow.
 
 Users, controllers and servers; then the agents, and what may go wrong with them, their machines and the network.
 """
@@ -130,7 +130,7 @@ def of_controllers(state: State) -> Iterator[Step]:
 
 
 def not_at_work(state: State, workflow: int, after: tuple[int, ...]) -> None:
-    """Raise ViolationError if a Workflow that the agent runs is said to need nobody to stop it."""
+    """Raise ViolationError if a Workflow that the agent runs would end without a stop command."""
     agent = state.agent
     if state_of(after[-1]) != "Canceled" or state_of(state.api[workflow][-1]) != "Cancelling":
         return
@@ -169,7 +169,7 @@ def of_server(state: State, index: int, stream: Stream) -> Iterator[Step]:
 
 
 def of_sight(state: State, index: int, stream: Stream) -> Iterator[Step]:
-    """RebootWatch.opened, of the server with the agent: in time, for every server that waits begins anew then."""
+    """RebootWatch.opened, of the server with the agent: in time, for every waiting server starts again then."""
     for workflow, versions in enumerate(state.api):
         if stream.live and not stream.seen and rebooting(versions[-1]):
             after = stored(versions, 0, events.AgentSeen())
@@ -190,7 +190,7 @@ def of_waiting(state: State) -> Iterator[Step]:
             if stream is None:
                 yield f"a server, {age} behind, takes the agent for gone", with_versions(state, workflow, after)
             elif stream.seen and sight(version) != sight(versions[-1]) and after != versions:
-                # If it knew, it would have begun anew.
+                # If it knew, it would have restarted.
                 raise ViolationError(f"w{workflow}: the agent is taken for gone although another server has seen it")
 
 
@@ -368,7 +368,7 @@ def of_agent(state: State) -> Iterator[Step]:
 
 
 def ahead(spool: tuple[int, ...]) -> Iterator[int]:
-    """Transport._send_ahead: what may be stored before the oldest event is. It stays where it is, for nobody knows
+    """Transport._send_ahead: what may be stored before the oldest event is. It stays where it is, because it is unknown
     whether the answer comes; so it may be sent again."""
     oldest, *others = map(EVENTS.see, spool)
     for number, event in zip(spool[1:], others, strict=True):
@@ -380,7 +380,7 @@ def ahead(spool: tuple[int, ...]) -> Iterator[int]:
 def may_begin(state: State) -> bool:
     """Agent._start_is_acknowledged: before the first action the server has heard of everything.
 
-    The last one waits for that, too, but only for a while. Here that while is for ever if it reboots the machine, which
+    The last one waits for that, too, but only for a while. Here that while never ends if it reboots the machine, which
     is a success only to a server that knows of it, and no time at all if it does not.
     """
     agent = state.agent
@@ -392,13 +392,13 @@ def may_begin(state: State) -> bool:
 
 
 def at_its_reboot(state: State) -> bool:
-    """Whether the agent runs an action that reboots the machine."""
+    """Return True if the agent runs an action that reboots the machine."""
     agent = state.agent
     return agent.action is not None and agent.runs and not agent.lost and would_reboot(state, agent.action)
 
 
 def would_reboot(state: State, action: tuple[int, int]) -> bool:
-    """Whether an action is one that reboots the machine."""
+    """Return True if an action reboots the machine."""
     workflow, index = action
     last = next((version for version in reversed(state.api[workflow]) if version != GONE), GONE)
     return index == world.ACTIONS - 1 and reboots(last)
@@ -506,7 +506,7 @@ def of_network(state: State) -> Iterator[Step]:
         lost = given(spent, stream.claimed) if stream.claimed >= 0 else spent
         yield "the server crashes", with_stream(lost, live, None)
         if stream.claimed >= 0:
-            # What was written is not taken back: nobody knows that it did not arrive. CommandStream._dispatch.
+            # The write stays: it is unknown whether the command arrived. CommandStream._dispatch.
             broken = with_stream(lost, live, stream._replace(claimed=-1, claim="", given=False))
             yield (
                 f"w{stream.claimed} arrives as the stream breaks",
@@ -522,7 +522,7 @@ def of_network(state: State) -> Iterator[Step]:
 
 
 def restarted(state: State, *, lost: bool) -> State:
-    """The agent's process begins anew with its journal. Agent.prepare."""
+    """The agent's process restarts with its journal. Agent.prepare."""
     agent = state.agent
     state = disconnected(state)._replace(agent=agent._replace(lost=agent.runs and (lost or agent.lost)))
     return world.carried_out(state, "restarts")

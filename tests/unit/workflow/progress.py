@@ -1,4 +1,4 @@
-"""What happens in a `world` if nothing goes wrong any more."""
+"""The progress of a `world` without further failures."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def settled(state: State) -> None:
             raise ViolationError(f"w{workflow} keeps its finalizer")
         if metadata.get("deletionTimestamp"):
             raise ViolationError(f"w{workflow} was deleted and stays")
-    # Of a Workflow that is gone nobody knows any more, but the agent, and one that does not say what it holds.
+    # Only the agent still knows a deleted Workflow, and it may be one that does not report what it holds.
     if state.agent.action is not None and (state.agent.says or state.api[state.agent.action[0]][-1] != GONE):
         raise ViolationError(f"the agent runs {state.agent.action} for ever")
     if state.agent.spool:

@@ -47,7 +47,7 @@ CASES = [
     Case(events.Reclaimed(), {}, frozenset({"Scheduled"})),
     Case(
         events.Undelivered(BEFORE), {"Scheduled": "Pending", "Cancelling": "Canceled"}, frozenset({"Pending"})
-    ),  # Pending: somebody else has given it back, who did not know that it was never sent
+    ),  # Pending: another server has returned it without knowing that it was never sent
     Case(events.Undelivered(BEFORE, given=True), {"Scheduled": "Pending"}, frozenset({"Pending"})),
     Case(events.Undelivered("2026-01-01T00:00:00.001Z")),
     Case(events.GivenBack(), {"Scheduled": "Pending"}),
@@ -60,7 +60,7 @@ CASES = [
     Case(
         events.CancelRequested("m"),
         {"Pending": "Canceled", "Scheduled": "Cancelling", "Running": "Cancelling"},
-        frozenset({"Cancelling"}),  # somebody else had set it: from now on the agent has its time
+        frozenset({"Cancelling"}),  # another server had set it: the limit for the agent starts now
     ),
     Case(events.AgentLost(), {"Running": "Failed", "Cancelling": "Canceled"}),
     Case(events.AgentRefused("m"), {}, frozenset({"Pending"})),  # a condition, and no arrow

@@ -1,4 +1,4 @@
-"""What is kept of Workflows that have ended says the same as the whole, to all that asks about them."""
+"""The stored part of an ended Workflow gives the same answers as the whole Workflow."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Agent:
         self.carry_out(self.executor.action_ended(agent_model.RunResult(0 if succeeded else 1, "R", "m")))
 
     def restart(self, *, action_lives: bool) -> None:
-        """The agent's process dies and begins anew with its journal."""
+        """The agent's process dies and restarts with its journal."""
         self.lost = self.lost or (self.runs and not action_lives)
         self.executor = Executor(self.executor.progress)
         self.carry_out(self.executor.resume())
@@ -437,7 +437,7 @@ class Journeys(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), uid=workflows)
     def a_server_takes_an_agent_for_gone(self, which: int, uid: str) -> None:
-        """RebootWatch._conclude. The agent is with nobody; or the server has not heard yet that another sees it."""
+        """RebootWatch._conclude. The agent has no server; or the server has not heard yet that another sees it."""
         workflow, now = self.api.of(f"server {which}", uid), self.api.get(uid)
         at = self._machine_of(uid)
         if workflow is None or now is None or (which, at) in self.streams or not guards.rebooting(workflow):

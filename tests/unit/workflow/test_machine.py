@@ -1,4 +1,4 @@
-"""What each event makes of a Workflow's fields: reports, cancelling, and agents that say nothing any more."""
+"""The effect of each event on a Workflow's fields: reports, cancellation, and silent agents."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ REBOOTING = in_state("Running", "SR", reboots=True)
     [
         (REBOOTING, ActionSucceeded("a1"), True),
         (REBOOTING, ActionFailed("a1", "DiskMissing", "m"), True),
-        (REBOOTING, AgentAway(30), True),  # or as good as that: nobody is to stop the reboot
+        (REBOOTING, AgentAway(30), True),  # or nearly: the reboot is not to be stopped
         (REBOOTING, ActionTimedOut("a1", 5), False),
         (REBOOTING, WorkflowTimedOut(5), False),
         (in_state("Running", "R"), AgentLost(), False),

@@ -5,9 +5,9 @@ late, streams that break seen and unseen, crashes and reboots, informers that la
 each step: no action begins twice or out of order, no two at once, each write goes along an arrow of its author, an end
 state never changes, nothing ends by its agent's word while the agent runs it, no agent that another server has seen is
 taken for gone, no Workflow fails because its last action rebooted the machine. From each state that was found, with
-nothing going wrong any more: everything ends, even with actions that hang until they are stopped, and whoever is
+nothing going wrong any more: everything ends, even with actions that hang until they are stopped, and any agent that is
 reached in time (and says what it holds) never waits for a timeout; the agent is idle, and what is deleted goes. And
-what was never sent ends as soon as it is cancelled, with nobody there but a controller.
+what was never sent ends as soon as it is cancelled, with only a controller.
 
 Breadth first finds the shortest way to a fault, which the failure prints. TINKEDGE_MODEL=deep looks much further.
 """
@@ -46,7 +46,7 @@ SIZES = [
 
 
 WISHES = ((moves.cancellations, TERMINAL), (moves.deletions, frozenset[str]()))
-"""What a user may do to a Workflow, and the states in which it may be afterwards, if it is still there."""
+"""The actions of a user on a Workflow, with the states in which it may be afterwards, if it still exists."""
 
 
 class Found:
@@ -112,7 +112,7 @@ def explored(start: State, limit: int) -> Found:
 
 
 def check_that_all_ends(found: Found, *, hangs: bool) -> None:
-    """Raise ViolationError for a state from which something stays for ever. What is known to end is followed once."""
+    """Raise ViolationError for a state from which something never ends. A state known to end is followed once."""
     ending: set[bytes] = set()
     for origin in range(len(found)):
         path: list[str] = []
@@ -131,7 +131,7 @@ def check_that_all_ends(found: Found, *, hangs: bool) -> None:
 
 def check_that_nothing_waits_for_an_agent_that_never_had_it(found: Found) -> None:
     """Raise ViolationError for a state in which a Workflow that was never sent does not end as soon as it is cancelled,
-    or goes as soon as it is deleted, be the machine away for ever."""
+    or goes as soon as it is deleted, even if the machine never returns."""
     for origin in range(len(found)):
         state = found[origin]
         waits = set(range(len(state.api))) - state.sent
@@ -147,7 +147,7 @@ def check_that_nothing_waits_for_an_agent_that_never_had_it(found: Found) -> Non
 
 
 def to_the_end(state: State, *, hangs: bool) -> Iterator[tuple[State, str]]:
-    """What happens when nothing goes wrong any more; then everything is deleted, and the same again."""
+    """The progress without further failures; then everything is deleted, and the progress after that."""
     for _ in range(LONGEST):
         step = progress.fair(state, hangs=hangs)
         if step is None:

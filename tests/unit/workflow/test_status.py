@@ -94,7 +94,7 @@ def test_a_condition_keeps_its_time_while_only_reason_and_message_change() -> No
     assert (held["reason"], held["lastTransitionTime"]) == ("Held", "2027-01-15T08:00:00Z")
     set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE, 1_800_000_060.0)
     assert status["conditions"][0]["lastTransitionTime"] == "2027-01-15T08:01:00Z"
-    # A release without the field has written this one: how old it is, nobody knows.
+    # A release without the field has written this one, so its age is unknown.
     status = {"conditions": [{"type": "Started", "status": "True"}]}
     set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE, 1_800_000_000.0)
     assert status["conditions"][0]["lastTransitionTime"] == "2027-01-15T08:00:00Z"

@@ -109,7 +109,7 @@ event_number = cache(EVENTS.put)
 
 
 class Stream(NamedTuple):
-    """What one server knows of the agent. `live`: the agent still listens; `wire` is on its way to it."""
+    """The view that one server has of the agent. `live`: the agent still listens; `wire` is on its way to it."""
 
     view: int
     live: bool
@@ -118,14 +118,14 @@ class Stream(NamedTuple):
     missing: tuple[int, ...] = ()  # the Workflows that were under way then, and not held
     wire: tuple[tuple[str, int], ...] = ()
     claimed: int = -1  # the Workflow that was claimed and is still to be sent
-    claim: str = ""  # which claim that was, if nobody else can have sent it since
+    claim: str = ""  # which claim that was, if no other server can have sent it since
     given: bool = False  # whether the agent may have had it before
     seen: bool = False  # it has said of a machine that reboots that its agent is here
 
 
 class Agent(NamedTuple):
     """`action`: what the agent is at, as (Workflow, index); `runs`: it has truly begun; `lost`: it ran when the agent
-    died, and nobody knows its end. `says`: what it holds, when it connects. The last two are what a god would know."""
+    died, and its end is unknown. `says`: what it holds, when it connects. The last two are what a god would know."""
 
     executor: int
     spool: tuple[int, ...] = ()
@@ -174,7 +174,7 @@ def start_command(workflow: int) -> agent_model.StartWorkflow:
 
 
 def first(workflows: int, servers: int, faults: int, *, reboots: bool = False, says: bool = True) -> State:
-    """New Workflows, of which nobody has taken notice yet; of an agent that says what it holds, or does not."""
+    """New Workflows that no server has seen; for an agent that reports what it holds, and one that does not."""
     created = []
     for index in range(workflows):
         metadata = {"name": f"w{index}", "namespace": "default", "uid": uid(index), "creationTimestamp": STAMP}
@@ -288,7 +288,7 @@ def controlled(versions: tuple[int, ...], age: int, now: float) -> tuple[tuple[i
 
 @cache
 def look(seen: tuple[int, ...], view: int, now: float) -> tuple[decision.Move, int]:
-    """What a stream does next, and its view of the agent by then. CommandStream.run."""
+    """Yield the next steps of a stream, with its view of the agent after each. CommandStream.run."""
     knows: AgentView = VIEWS.take(view)
     workflows = [obj_of((version,)) for version in seen if version != GONE]
     knows.see(workflows)
@@ -347,7 +347,7 @@ def stored_once(versions: tuple[int, ...], age: int, event: events.Event) -> tup
 
 @cache
 def view_after(view: int, what: str, workflow: int, last: int = GONE) -> int:
-    """What a stream knows after it has sent a command, or heard of a Workflow; `last`: as it was before it went."""
+    """Return the view of a stream after a command or a change. `last`: the Workflow before its deletion."""
     knows: AgentView = VIEWS.take(view)
     match what:
         case "start":  # CommandStream._send

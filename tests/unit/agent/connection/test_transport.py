@@ -1,4 +1,4 @@
-"""The agent's calls to a real gRPC server in this process: the command stream, which is kept up for ever, and events.
+"""The agent's calls to a real gRPC server in this process: the command stream, which is always reopened, and events.
 
 Each event is sent until it is acknowledged, in order where order matters, and none delays the next longer than it must.
 """
@@ -384,7 +384,7 @@ def starts(*actions, workflow="w"):
 
 
 async def ready(link):
-    """Have the server take an event first: what can go together goes together from then on."""
+    """Let the server accept one event first. From then on, the agent sends waiting events together."""
     await link.spool.append(ActionStarted("w1", "before"))
     link.server.seen.clear()
     link.server.events.clear()

@@ -1,4 +1,4 @@
-"""What is in the ledger survives: whole records, or none; and a broken file is never taken for a whole one."""
+"""The ledger survives crashes: it has whole records or none, and a damaged file is never used as a whole one."""
 
 import errno
 import logging

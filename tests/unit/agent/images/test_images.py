@@ -326,7 +326,7 @@ PLAIN = Layer().add("file", content=b"x" * 2000).bytes
         "gzip damaged": (PACKED[:HALF] + bytes(HALF), None),
         "cut off": (PLAIN[: 512 + 100], "ends early"),
         "cut off at a block": (PLAIN[: 512 + 700], "ends early"),
-        # These would fill the memory, or go on for ever.
+        # These would fill the memory, or never end.
         "header of gigabytes": (extended_header(tarfile.XHDTYPE, 4 << 30) + bytes(4096), "headers"),
         "chain of headers": (extended_header(tarfile.XGLTYPE, 512, b"9 a=bcde\n".ljust(512, b"\0")) * 3000, None),
         "global headers": (global_headers(), "64 global headers"),

@@ -47,7 +47,7 @@ def agents() -> AgentDirectory:
 
 @pytest.fixture(scope="module")
 def speaks_for(agents: AgentDirectory, certify: Certify) -> Callable[[str], list[str]]:
-    """All machines that whoever shows a certificate with these names may speak for.
+    """Return the machines for which an agent with a certificate of these names may speak.
 
     `names` are KIND=NAME, more of them after "; ": cn is the common name, the others are alternative names.
     """
@@ -84,7 +84,7 @@ NAMES: dict[str, list[str]] = {
     "d/twin": ["dns=twin.d"],
     "": [
         *("cn=nobody", "dns=kate.e", "uri=http://d/kate", "uri=d/kate", "mail=kate@example.org", ""),
-        # The Hardware a.b, or the Hardware a in the namespace b: whoever signed it meant one of them.
+        # The Hardware a.b, or the Hardware a in the namespace b: the authority meant one of them.
         *("dns=a.b", "cn=twin"),
         "cn=\u212aate",  # the Kelvin sign in lower case is a k
     ],
@@ -124,7 +124,7 @@ def test_a_name_that_is_cut_off_is_no_name(certify: Certify) -> None:
 
 
 def broken(pem: bytes, old: bytes, new: bytes) -> bytes:
-    """A certificate (PEM) that no library would make: `old` in its DER is `new`. Nobody checks the signature here."""
+    """Return a certificate (PEM) with `new` in place of `old` in its DER. Its signature is not checked here."""
     der = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
     assert der.count(old) == 1
     return ssl.DER_cert_to_PEM_cert(der.replace(old, new)).encode()
@@ -136,7 +136,7 @@ def test_what_is_no_certificate_or_breaks_the_rules_names_nobody(certify: Certif
     twice = certify(alternative=[DNS("kate")], also=[x509.IssuerAlternativeName([DNS("other")])]).pem
     assert certificate_ids(broken(twice, b"\x55\x1d\x12", b"\x55\x1d\x11")) == ()
     tagged = NAME.public_bytes()
-    old, new = (bytes([tag, len(tagged)]) + tagged for tag in (0xA4, 0xA3))  # an x400Address, which nobody reads
+    old, new = (bytes([tag, len(tagged)]) + tagged for tag in (0xA4, 0xA3))  # an x400Address, which is ignored
     assert certificate_ids(broken(certify(alternative=[DNS("kate"), x509.DirectoryName(NAME)]).pem, old, new)) == ()
 
 

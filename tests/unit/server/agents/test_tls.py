@@ -57,7 +57,7 @@ class Files:
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests_is_reread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they have left behind is there until garbage is collected."""
+    """Their remains exist until garbage is collected."""
     monkeypatch.setattr(rereading, "_all", WeakSet())
 
 

@@ -34,7 +34,7 @@ OLD, NEW, _ = KEYS
 CLAIMS = "v1.525400000001.1900000000"
 LABEL = "tinkedge agent token"
 WHOLE = f"{LABEL}\0{CLAIMS}"
-"""What is signed."""
+"""Return the signed part of a token."""
 
 
 class Clock:

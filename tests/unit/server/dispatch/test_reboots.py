@@ -117,7 +117,7 @@ STORIES: dict[str, list[Any]] = {
     },
     "the Workflow ends": [workflow(), workflow("Failed"), 1000, []],
     "the Workflow is deleted": [workflow(), "deleted", 1000, []],
-    # The server was restarted, or the agent is with another server. News do not begin the waiting anew.
+    # The server was restarted, or the agent is with another server. News do not restart the wait.
     "it goes unseen": [workflow(), ELSEWHERE - 1, workflow(), [], 1, [AgentAway(ELSEWHERE)]],
     "it is with another server": [
         workflow(),

@@ -225,7 +225,7 @@ async def test_a_workflow_that_was_dispatched_on_this_stream_is_never_lost_on_it
 async def test_a_stream_whose_agent_has_gone_on_to_another_server_does_not_fail_what_runs_there(
     rig: Rig, side: Make
 ) -> None:
-    """It is a dead connection that nobody has noticed yet: the agent held nothing when it opened this one."""
+    """It is a dead connection that the server has not noticed: the agent held nothing when it opened this one."""
     dead = side()
     await dead.calm()
     rig.workflow(state="Running")
@@ -366,7 +366,7 @@ async def test_a_reboot_that_counts_as_done_is_not_stopped_when_its_agent_shows_
     assert await there.calm() == []
 
 
-# --- what somebody edited by hand -----------------------------------------------------------------------------------
+# --- Workflows that were edited by hand --------------------------------------------------------------------------------
 
 EDITS: list[tuple[Raw, str]] = [
     ({"state": "Odd"}, "'Odd'"),
@@ -453,7 +453,7 @@ async def test_a_workflow_that_was_rejected_here_and_claimed_elsewhere_is_sent_a
 async def test_a_claim_of_a_stream_that_ended_is_taken_back_also_if_it_was_cancelled_meanwhile(
     rig: Rig, side: Make, deleted: bool
 ) -> None:
-    """Of what nobody sent, nobody will ever report the end."""
+    """No agent reports the end of a Workflow that was never sent."""
     rig.workflow(dispatched=False)
     there = side(start=False)
 

@@ -1,4 +1,4 @@
-"""What tink-agent says of its machine: on the Hardware, for `kubectl get hardware -o yaml`, and bounded."""
+"""The machine attributes that tink-agent reports: bounded, and on the Hardware for `kubectl get hardware -o yaml`."""
 
 from __future__ import annotations
 

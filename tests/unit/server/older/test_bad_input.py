@@ -30,7 +30,7 @@ REQUESTS = sorted(
     },
     key=lambda request: (len(request), request),
 )
-"""Of the real programs: each is tried with the methods of the others, too."""
+"""Messages of the real programs. Each is tried with the methods of the others, too."""
 REFUSALS = {
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.INVALID_ARGUMENT,

@@ -1,4 +1,4 @@
-"""What the real programs said, byte for byte, said to the server again: each gets the answer that it went on with.
+"""Recorded requests of the real programs, sent to the server again byte for byte: each gets the answer it accepted.
 
 conversations/ has a file for each program: the Workflow that it ran, and its calls in their order, with request and
 answers in hexadecimal. They were recorded between the program, with a Docker engine, and this server.

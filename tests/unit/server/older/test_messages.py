@@ -1,4 +1,4 @@
-"""What older agents send, told apart and read: also when it is cut off, crossed or made up."""
+"""Messages of older agents are recognised and parsed, also if they are cut off, mixed up or invented."""
 
 from __future__ import annotations
 
