@@ -366,7 +366,7 @@ async def test_a_reboot_that_counts_as_done_is_not_stopped_when_its_agent_shows_
     assert await there.calm() == []
 
 
-# --- Workflows that were edited by hand --------------------------------------------------------------------------------
+# --- Workflows that were edited by hand -------------------------------------------------------------------------------
 
 EDITS: list[tuple[Raw, str]] = [
     ({"state": "Odd"}, "'Odd'"),
