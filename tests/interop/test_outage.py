@@ -182,9 +182,12 @@ def has_checkpoint(site: Site, node: str) -> bool:
     if not path.exists():
         return False
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        collections = {name for (name,) in database.execute("SELECT DISTINCT collection FROM object")}
-        [(known,)] = database.execute("SELECT value FROM meta WHERE name = 'known'")
-    return collections == {"hardware", "osies", "workflows"} and known != "0"
+        try:
+            collections = {name for (name,) in database.execute("SELECT DISTINCT collection FROM object")}
+            known = database.execute("SELECT value FROM meta WHERE name = 'known'").fetchone()
+        except sqlite3.OperationalError:  # the edge has created the file, and not yet its tables
+            return False
+    return collections == {"hardware", "osies", "workflows"} and known not in (None, ("0",))
 
 
 def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_dispatched_is_done_once(
