@@ -448,7 +448,7 @@ class ArtifactCache:
         return True
 
     def _claims(self, flights: Iterable[Flight]) -> Iterator[tuple[Flight, Claim]]:
-        """Yield the room of downloads in progress, except those that have all bytes."""
+        """Yield the room of each unfinished download in progress."""
         for flight in flights:
             download = flight.download
             if download is not None and (download.size is None or download.written < download.size):

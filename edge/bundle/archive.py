@@ -48,7 +48,7 @@ MAX_NAME_BYTES, MAX_FOLDER_BYTES = 100, 155
 
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=~%-]*")
-_OLDER = "it was made by an older tinkedge: make it anew with `tinkedge bundle create`"
+_OLDER = "it was made by an older tinkedge: make it again with `tinkedge bundle create`"
 
 
 class BundleError(Exception):
@@ -169,7 +169,7 @@ def agree(manifest: Manifest, sums: dict[str, str]) -> None:
     named = [name for name in sums if name != MANIFEST]
     if named != list(manifest.sizes):
         differ = sorted(set(named) ^ set(manifest.sizes)) or ["their order"]
-        raise BundleError(f"{MANIFEST} and {SUMS} name different files: {', '.join(differ[:3])}; make the bundle anew")
+        raise BundleError(f"{MANIFEST} and {SUMS} name different files: {', '.join(differ[:3])}; make the bundle again")
 
 
 def unusable(name: str) -> str:
@@ -290,14 +290,14 @@ class Reader:
             if found != [name, size]:
                 raise BundleError(
                     f"it has {found[0]!r} of {found[1]} bytes where {name!r} of {size} should be: it was changed or "
-                    "damaged; copy it anew"
+                    "damaged; copy it again"
                 )
             self._same(block, name, size)
             yield name, self._content(name, size)
         if any(self._exactly(2 * _BLOCK)):
-            raise BundleError(f"it has a file more than {SUMS} names: it was changed; copy it anew")
+            raise BundleError(f"it has a file more than {SUMS} names: it was changed; copy it again")
         if self._file.read(1):
-            raise BundleError("it goes on after its end: it was changed; copy it anew")
+            raise BundleError("it goes on after its end: it was changed; copy it again")
 
     def _content(self, name: str, size: int) -> Iterator[bytes]:
         digest, left = hashlib.sha256(), size
@@ -307,7 +307,7 @@ class Reader:
             left -= len(chunk)
             yield chunk
         if digest.hexdigest() != self._sums[name]:
-            raise BundleError(f"{name} in it is damaged: its SHA-256 is not the one that was signed; copy it anew")
+            raise BundleError(f"{name} in it is damaged: its SHA-256 is not the one that was signed; copy it again")
         self._pad(size)
 
     def _text(self, wanted: str, most: int) -> bytes:
@@ -324,20 +324,20 @@ class Reader:
     def _same(self, block: bytes, name: str, size: int) -> None:
         """Check that a header has the bytes that `write` makes, so that every tar program reads it alike."""
         if block != _header(name, size, self.manifest.created):
-            raise BundleError(f"{name} in it has another header than tinkedge writes: it was changed; copy it anew")
+            raise BundleError(f"{name} in it has another header than tinkedge writes: it was changed; copy it again")
 
     def _pad(self, size: int) -> None:
         if any(self._exactly(-size % _BLOCK)):
-            raise BundleError("there is something between its files: it was changed or damaged; copy it anew")
+            raise BundleError("there is something between its files: it was changed or damaged; copy it again")
 
     def _next(self) -> tuple[str, int, bytes]:
         block = self._exactly(_BLOCK)
         if not any(block):
-            raise BundleError("it ends too early: it was changed or damaged; copy it anew")
+            raise BundleError("it ends too early: it was changed or damaged; copy it again")
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise BundleError(f"it is no bundle of tinkedge, or damaged ({error}); copy it anew") from error
+            raise BundleError(f"it is no bundle of tinkedge, or damaged ({error}); copy it again") from error
         if info.type != tarfile.REGTYPE or info.size < 0:
             raise BundleError(f"{info.name!r} in it is no plain file: it was not made by tinkedge")
         return info.name, info.size, block
@@ -345,5 +345,5 @@ class Reader:
     def _exactly(self, size: int) -> bytes:
         found = self._file.read(size)
         if len(found) < size:
-            raise BundleError("it has been cut off; copy it anew")
+            raise BundleError("it has been cut off; copy it again")
         return found

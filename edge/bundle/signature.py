@@ -32,9 +32,9 @@ _ARMOR = re.compile(
 _STATUS = "[GNUPG:] "
 _REFUSED = {
     "EXPKEYSIG": "the key that signed it has expired (or this host's clock is wrong: see `date`)",
-    "EXPSIG": "its signature has expired (or this host's clock is wrong: see `date`); make the bundle anew",
+    "EXPSIG": "its signature has expired (or this host's clock is wrong: see `date`); make the bundle again",
     "REVKEYSIG": "the key that signed it has been revoked",
-    "BADSIG": "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it anew",
+    "BADSIG": "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it again",
     "NO_PUBKEY": "it was signed with another key",
 }
 """Status words of gpgv (GnuPG, doc/DETAILS), the worst first."""

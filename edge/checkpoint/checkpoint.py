@@ -164,7 +164,7 @@ class Checkpoint:
         """Restore the objects into the informers, which may run.
 
         Returns the Unix time at which they were known to be current, or None if machines can't be served from them.
-        With very many Hardware only those that a server looks for are restored here.
+        With very many Hardware, only the Hardware that a server looks for are restored here.
         """
         known = self._known
         if known is None or not self.exists:

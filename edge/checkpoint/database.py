@@ -224,7 +224,7 @@ class Database:
         self._connection.execute("COMMIT")
 
     def write(self, collection: str, objects: Mapping[NamespacedName, Raw | None]) -> None:
-        """Write objects whose version differs from the file's; remove those that are None."""
+        """Write objects whose version differs from the file's; remove a key whose object is None."""
         with self._errors(), self._transaction() as connection:
             for key, obj in objects.items():
                 if obj is None:

@@ -115,7 +115,7 @@ class Destinations:
 
 @dataclass(slots=True)
 class Peers:
-    """The server identifiers (option 54) of other edges that serve the same machines, and of those that are gone."""
+    """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
 
     all: frozenset[bytes] = frozenset()
     gone: frozenset[bytes] = frozenset()

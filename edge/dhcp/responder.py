@@ -145,7 +145,7 @@ class Responder:
             self._compile(mac)
 
     def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
-        """Set the dotted addresses of the other edges that serve the same machines, and of those that are `gone`."""
+        """Set the dotted addresses of the other edges that serve the same machines, and of the `gone` ones."""
         self._context.peers.gone = frozenset(map(options.ipv4, gone))
         self._context.peers.all = frozenset(map(options.ipv4, peers)) | self._context.peers.gone
 

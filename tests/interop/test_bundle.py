@@ -105,7 +105,7 @@ def test_bundle_that_was_changed_or_signed_by_another_is_refused(operator: Opera
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b"  files/disk.raw", b"  files/DISK.raw", 1))
     message = operator.refused("load", "site.bundle", "--key", "site.pgp", "--data-dir", "data")
-    assert "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it anew" in message
+    assert "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it again" in message
     assert not (operator.directory / "data").exists()
     at = whole.index(b"SHA256SUMS.sig") + 512
     file.write_bytes(whole[:at] + bytes(20) + whole[at + 20 :])

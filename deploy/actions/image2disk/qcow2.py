@@ -47,7 +47,7 @@ _MAX_EARLY_ZEROS: Final = 1 << 17
 """Maximum number of offsets that are kept: 1 MiB."""
 _HEAD_BYTES: Final = 8192
 """A first cluster of this size contains the GPT header for sectors of 512 and of 4096 bytes."""
-_REMEDY: Final = "make it anew with `qemu-img convert -O qcow2`, or serve it raw and compressed"
+_REMEDY: Final = "make it again with `qemu-img convert -O qcow2`, or serve it raw and compressed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def with_sums(members, text):
         *((lambda members, left=left: packed(members)[:left], "cut off") for left in (0, 100, 511, 512, 2000, -512)),
         (
             lambda members: with_initrd(members, members["osie/lab/initrd"].replace(b"initrd", b"INITRD", 1)),
-            "osie/lab/initrd in it is damaged: its SHA-256 is not the one that was signed; copy it anew",
+            "osie/lab/initrd in it is damaged: its SHA-256 is not the one that was signed; copy it again",
         ),
         (
             lambda members: packed([*(pairs := [*members.items()])[:3], EXTRA, *pairs[3:]]),
@@ -190,7 +190,7 @@ def test_header_of_anything_but_a_plain_file_is_refused(site, member, field, sai
         ),
         (
             lambda fields: fields.update(format=0),
-            "it was made by an older tinkedge: make it anew with `tinkedge bundle create`",
+            "it was made by an older tinkedge: make it again with `tinkedge bundle create`",
         ),
         (lambda fields: fields.pop("format"), "format"),
         *(
@@ -199,7 +199,7 @@ def test_header_of_anything_but_a_plain_file_is_refused(site, member, field, sai
         ),
         (
             lambda fields: fields["sizes"].pop("files/disk.raw"),
-            "manifest.json and SHA256SUMS name different files: files/disk.raw; make the bundle anew",
+            "manifest.json and SHA256SUMS name different files: files/disk.raw; make the bundle again",
         ),
     ],
 )
