@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
 
 FILE = "admin-token"
@@ -16,7 +17,7 @@ FILE = "admin-token"
 _LARGEST_BYTES = 64 << 10
 
 
-class AdminTokenError(Exception):
+class AdminTokenError(TinkedgeError):
     """There is no token to show; the message names the file and says what to do."""
 
 

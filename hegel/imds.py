@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+from tink.errors import TinkedgeError
+
 TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 - the name of a header
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 MAX_TTL_SECONDS = 21_600
@@ -27,11 +29,11 @@ class Signer(Protocol):
     def signed(self, label: str, claims: str, signature: str) -> bool: ...
 
 
-class TtlError(ValueError):
+class TtlError(TinkedgeError, ValueError):
     """The value of TTL_HEADER is invalid; the message has the allowed range."""
 
 
-class SessionTokenError(ValueError):
+class SessionTokenError(TinkedgeError, ValueError):
     """A session token is invalid. The message explains why and does not contain the token."""
 
 

@@ -18,6 +18,7 @@ from tink.api.annotations import (
     STORAGE_ANNOTATION,
 )
 from tink.api.v1alpha2 import Hardware
+from tink.errors import TinkedgeError
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 
 
-class SecretUnusableError(Exception):
+class SecretUnusableError(TinkedgeError):
     """A reference or its Secret can't provide a document. The message has the reason and the remedy."""
 
 

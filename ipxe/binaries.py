@@ -76,7 +76,7 @@ class NoBinariesError(BinariesError):
     """The directory of iPXE binaries is missing, unreadable or without a boot file; that may change later."""
 
 
-class NoBinaryError(LookupError):
+class NoBinaryError(TinkedgeError, LookupError):
     """There is no file for the machine's architecture."""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from tink.api import patterns
 from tink.api.v1alpha2 import DHCP, Hardware
+from tink.errors import TinkedgeError
 
 MAX_CHARACTERS = 2047
 """Maximum length of an annotation with kernel parameters: no kernel reads more."""
@@ -41,7 +42,7 @@ PLACES = ("MAC", "AgentID", "Address", "Name", "Namespace", "Hostname", "IP", "I
 """The placeholders."""
 
 
-class ParametersError(ValueError):
+class ParametersError(TinkedgeError, ValueError):
     """The parameters are invalid; the message has the cause and the remedy."""
 
 

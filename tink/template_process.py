@@ -25,6 +25,7 @@ from typing import Any, Final
 import orjson
 
 from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
 from tink.limits.fairness import FairSemaphore
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 from tink.template_child import receive, send
@@ -42,11 +43,11 @@ WAITING_PER_NAMESPACE: Final = 8
 WAITING: Final = 128
 
 
-class BusyError(Exception):
+class BusyError(TinkedgeError):
     """Too many Templates wait to be parsed. The message names the namespace and the remedy."""
 
 
-class TemplateProcessError(Exception):
+class TemplateProcessError(TinkedgeError):
     """The child process did not answer. The message contains the reason."""
 
 

@@ -146,7 +146,7 @@ add_python() {
     mkdir -p "$to/tink/net"
     # What it shares with the agent: the registry client, proxies and URLs.
     mkdir -p "$to/tink/registry"
-    cp "$tink/__init__.py" "$to/tink/"
+    cp "$tink/__init__.py" "$tink/errors.py" "$to/tink/"
     cp "$tink"/registry/*.py "$to/tink/registry/"
     for module in $shared; do
         cp "$tink/net/$module.py" "$to/tink/net/"

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import ClassVar, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from tink.errors import TinkedgeError
 from tink.files.data_directory import first_unreadable, give, user_name
 from tink.net.urls import shown
 from tink.printable import printable
@@ -28,7 +29,7 @@ MAX_FOREIGN = 100
 """Number of characters of an upstream's text (a reason phrase, a location) in a message."""
 
 
-class ArtifactError(Exception):
+class ArtifactError(TinkedgeError):
     """An artifact is not available. `str()` is `<url>: <reason>`, without the URL's secrets."""
 
     kind: ClassVar[str] = "other"

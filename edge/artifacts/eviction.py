@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from tink.errors import TinkedgeError
+
 MAX_DOWNLOADS = 256
 
 _HEAD_START_BYTES = 1 << 20
@@ -134,7 +136,7 @@ class Room:
         return max(of_disk, of_budget, 0)
 
 
-class ShortageError(Exception):
+class ShortageError(TinkedgeError):
     """Not enough files may be deleted. The message names the limit and the remedy."""
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tink.errors import TinkedgeError
+
 MAX_MANIFEST_BYTES = 4 << 20
 """The distribution specification's own limit for a manifest."""
 MAX_VALUES = 100_000
@@ -30,7 +32,7 @@ _PATH = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PATH}(?:/{_PATH})*:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}")
 
 
-class LayoutError(Exception):
+class LayoutError(TinkedgeError):
     """The directory is not an image layout, or a part of an image is missing. The message names it."""
 
 

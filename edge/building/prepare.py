@@ -32,6 +32,7 @@ from edge.building.screen import Screen
 from edge.building.shell import CommandError
 from edge.journey.events import Outcome
 from tink.api.v1alpha2 import API_VERSION
+from tink.errors import TinkedgeError
 from tink.files import data_directory, private_files
 from tink.files.data_directory import DataDirectoryError
 from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
@@ -47,7 +48,7 @@ _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 """The file `oci-layout` (OCI image layout specification 1.0)."""
 
 
-class PlacingError(Exception):
+class PlacingError(TinkedgeError):
     """The data directory can't take the artifacts; the message has the cause and the remedy."""
 
 
@@ -253,7 +254,7 @@ _USUAL_RATE = 10
 """MB/s of a mirror."""
 
 
-class PrepareError(Exception):
+class PrepareError(TinkedgeError):
     """`tinkedge prepare` failed; the message has the cause and the remedy."""
 
 

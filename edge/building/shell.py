@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tink.errors import TinkedgeError
+
 _GRACE_SECONDS = 5.0  # seconds
 
 _Stream = int | IO[bytes]
 
 
-class CommandError(Exception):
+class CommandError(TinkedgeError):
     """A program failed, or is not installed. The message has its name and the end of its output."""
 
 

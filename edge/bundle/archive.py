@@ -25,6 +25,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from tink.errors import TinkedgeError
+
 FORMAT = 1
 SUMS = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
@@ -51,7 +53,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=~%-]*")
 _OLDER = "it was made by an older tinkedge: make it again with `tinkedge bundle create`"
 
 
-class BundleError(Exception):
+class BundleError(TinkedgeError):
     """A bundle, or a part of a new one, can't be used; the message names the part, the cause and the remedy."""
 
 

@@ -7,6 +7,8 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
+from tink.errors import TinkedgeError
+
 Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 
 FORWARDED = "X-Forwarded-For"
@@ -17,7 +19,7 @@ _HOP = re.compile(r"\[([0-9a-fA-F:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5}
 """An address, with a port or without: some load balancers add it."""
 
 
-class ForwardedError(ValueError):
+class ForwardedError(TinkedgeError, ValueError):
     """A trusted proxy sends an X-Forwarded-For that is no list of addresses."""
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
 from tink.mac import is_mac
 from tink.timestamps import rfc3339
@@ -36,7 +37,7 @@ MEDIUM_PREFIX = "I1."
 _TOKEN = re.compile(r"(([A-Z]1\.)([0-9a-f]{12})\.(0|[1-9][0-9]{0,11}))\.([A-Za-z0-9_-]{43})", re.ASCII)
 
 
-class MetadataTokenError(ValueError):
+class MetadataTokenError(TinkedgeError, ValueError):
     """A token is invalid; the text says why, and does not contain the token."""
 
 

@@ -24,6 +24,7 @@ from typing import Final
 import orjson
 
 from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
 from tink.files.data_directory import user_name
 from tink.kube.objects import NamespacedName
 
@@ -45,7 +46,7 @@ _SCHEMA: Final = """
 LookupValues = Callable[[Raw], Iterable[str]]
 
 
-class CheckpointError(Exception):
+class CheckpointError(TinkedgeError):
     """The file can't be used; the message names the file and the reason."""
 
 

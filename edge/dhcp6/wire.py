@@ -14,6 +14,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
+from tink.errors import TinkedgeError
 from tink.mac import eui64_mac, guid_mac
 
 SERVER_PORT: Final = 547
@@ -97,7 +98,7 @@ RENEWALS: Final = frozenset({MessageType6.RENEW, MessageType6.REBIND})
 """The messages of a client that extends its lease."""
 
 
-class ParseError(ValueError):
+class ParseError(TinkedgeError, ValueError):
     """The bytes are no message; the text says where."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Final, TypeVar
 
+from tink.errors import TinkedgeError
 from tink.limits.newest import UsedLists
 
 NOWHERE: Final = slice(0, 0)
@@ -21,7 +22,7 @@ MAX_LAYOUTS: Final = 256
 """Maximum number of known layouts. A rack has a handful; those that invented ones displace are learnt again."""
 
 
-class NoLayoutError(Exception):
+class NoLayoutError(TinkedgeError):
     """A packet has something that depends on more than the values of a layout."""
 
 

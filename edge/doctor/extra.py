@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from tink.errors import TinkedgeError
+
 DEBIAN: Final = Path("/usr/lib/python3/dist-packages")
 """The directory of Debian's packages, which a virtual environment does not search."""
 _DEBIAN_PACKAGES: Final = {"scapy": "python3-scapy"}
@@ -27,7 +29,7 @@ _SOCKET_NAMES: Final = {
 """The names that `scapy_sockets` takes from each module."""
 
 
-class DiagnoseError(Exception):
+class DiagnoseError(TinkedgeError):
     """A diagnosis can't be made. The message says why, and what to do."""
 
 

@@ -14,16 +14,17 @@ from typing import Final
 from edge.fleet.network import DhcpPort
 from edge.fleet.population import Identity, Profile, Traits, chance, is_lost
 from edge.fleet.results import Failure, Recorder, Step
+from tink.errors import TinkedgeError
 from tink.printable import printable
 
 MAX_ERROR_CHARACTERS: Final = 300
 
 
-class BootError(Exception):
+class BootError(TinkedgeError):
     """This boot has failed; the firmware tries again."""
 
 
-class GaveUpError(Exception):
+class GaveUpError(TinkedgeError):
     """The machine has failed for good. `injected`: a fault of the profile is the cause."""
 
     def __init__(self, cause: str, *, injected: bool = False) -> None:

@@ -35,13 +35,14 @@ from edge.building.shell import CommandError, run
 from edge.dhcp.wire import frames, options
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
 from edge.neighbour.route import Route, RouteKind, route_to
+from tink.errors import TinkedgeError
 
 _FIRST = Path("/proc/1/ns/net")
 _OWN = Path("/proc/thread-self/ns/net")
 _NAMED = Path("/run/netns")
 
 
-class TargetError(Exception):
+class TargetError(TinkedgeError):
     """A fleet may not run against this address; the message names the option that allows it."""
 
 
@@ -107,7 +108,7 @@ class Link(StrEnum):
     DIRECT = "direct"
 
 
-class AttachmentError(Exception):
+class AttachmentError(TinkedgeError):
     """The machines can't be attached to the interface."""
 
 
@@ -167,7 +168,7 @@ _BUFFER_BYTES: Final = 4 << 20
 Listener = Callable[[bytes], None]
 
 
-class PortError(Exception):
+class PortError(TinkedgeError):
     """The DHCP socket can't be opened."""
 
 

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from edge.dhcp.wire import options
 from edge.fleet.population import Identity, Profile
 from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.workflow.status import creation_order
@@ -32,7 +33,7 @@ _Item = TypeVar("_Item")
 Progress = Callable[[str, int, int], None]
 
 
-class ObjectsError(Exception):
+class ObjectsError(TinkedgeError):
     """The objects can't be created or read."""
 
 

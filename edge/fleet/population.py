@@ -30,6 +30,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from tink.api.yaml import YamlError, documents
+from tink.errors import TinkedgeError
 
 MAX_SECONDS: Final = 86_400.0
 _NORMAL: Final = NormalDist()
@@ -95,7 +96,7 @@ ANY_ACTION: Final = "*"
 MAX_OUTPUT_LINES: Final = 1000
 
 
-class ProfileError(Exception):
+class ProfileError(TinkedgeError):
     """A profile is invalid; the message names the file and the field."""
 
 

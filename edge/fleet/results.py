@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from tink.errors import TinkedgeError
+
 
 class Step(StrEnum):
     """The step of a machine's life. Durations are recorded for the steps in `MEASURED`."""
@@ -145,7 +147,7 @@ _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
-class BarError(ValueError):
+class BarError(TinkedgeError, ValueError):
     """A bar is malformed, or names a number that is not measured."""
 
 

@@ -61,6 +61,7 @@ from edge.fleet.results import (
 from edge.fleet.settings import FleetSettings, HardwareSource
 from edge.fleet.stack import UPLINK, Stack, StackError, StackSettings, own_process
 from edge.lab.namespaces import NAMESPACES, inside
+from tink.errors import TinkedgeError
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0
@@ -74,7 +75,7 @@ _DRAW_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 15.0
 
 
-class FleetError(Exception):
+class FleetError(TinkedgeError):
     """The run can't be done."""
 
 

@@ -13,6 +13,7 @@ from edge.fleet.network import Link
 from edge.fleet.objects import Boots
 from edge.fleet.population import MAX_MACHINES, Profile, capacity
 from edge.fleet.results import Bar, BarError, Recorder, judged, numbers
+from tink.errors import TinkedgeError
 
 DEFAULT_NETWORK: Final = IPv4Network("10.64.0.0/14")
 DIRECT_MACHINES: Final = 1000
@@ -26,7 +27,7 @@ class HardwareSource(StrEnum):
     CLUSTER = "cluster"
 
 
-class SettingsError(Exception):
+class SettingsError(TinkedgeError):
     """Settings contradict each other."""
 
 

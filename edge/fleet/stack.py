@@ -25,6 +25,7 @@ from edge.fleet.network import Link
 from edge.fleet.objects import Boots
 from edge.fleet.results import Process
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
+from tink.errors import TinkedgeError
 
 PREFIX: Final = "tinkedge-fleet-"
 _CABLE: Final = IPv4Network("192.0.2.0/30")
@@ -38,7 +39,7 @@ _BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
 _API_PORT: Final = 6443
 
 
-class StackError(Exception):
+class StackError(TinkedgeError):
     """The stack can't be started."""
 
 

@@ -40,19 +40,20 @@ from multidict import CIMultiDictProxy
 from edge.artifacts import Artifact, StorageError
 from edge.http.connections import has_ended
 from edge.http.context import text
+from tink.errors import TinkedgeError
 
 _SINGLE = re.compile(r"bytes=\s*(?:([0-9]{1,18})-([0-9]{1,18})?|-([0-9]{1,18}))")
 
 
-class NotModifiedError(Exception):
+class NotModifiedError(TinkedgeError):
     """The client has these bytes already: 304."""
 
 
-class ChangedError(Exception):
+class ChangedError(TinkedgeError):
     """The client wants the rest of another version: 412."""
 
 
-class UnsatisfiableError(Exception):
+class UnsatisfiableError(TinkedgeError):
     """The range lies beyond the end: 416."""
 
 
@@ -180,15 +181,15 @@ NICENESS = 10
 _SWEEP_SECONDS = 0.5
 
 
-class IdleError(Exception):
+class IdleError(TinkedgeError):
     """The machine read no byte for too long."""
 
 
-class FileEndsError(Exception):
+class FileEndsError(TinkedgeError):
     """The file was shortened while it was sent."""
 
 
-class StoppedError(Exception):
+class StoppedError(TinkedgeError):
     """The threads were stopped."""
 
 
@@ -366,7 +367,7 @@ GONE_SECONDS = 1.0
 """Interval of checks for a closed connection while the machine waits for the upstream."""
 
 
-class MachineGoneError(Exception):
+class MachineGoneError(TinkedgeError):
     """The machine closed the connection, or read no byte for too long.
 
     `sent` is the number of bytes that it got. `waited` is the time in seconds for which it had waited for the upstream.

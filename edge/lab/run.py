@@ -29,6 +29,7 @@ from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Depot, Rack, RackNetwork, Registry
+from tink.errors import TinkedgeError
 
 _COUNTED_BYTES = 64 * 1024
 """More bytes than a DHCP server, router advertisements and a script send to a machine within minutes."""
@@ -97,7 +98,7 @@ _FULL_DISK_MIB = 2048
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
 
 
-class LabError(Exception):
+class LabError(TinkedgeError):
     """The lab failed; the message has the place, the cause, and the last successful step."""
 
 

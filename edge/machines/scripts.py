@@ -39,6 +39,7 @@ from tink.api.annotations import (
     UKI_URL_ANNOTATION,
 )
 from tink.api.v1alpha2 import OSIE, Raw, as_mapping
+from tink.errors import TinkedgeError
 from tink.limits.newest import Newest
 
 OsieLookup = Callable[[str, str], Raw | None]
@@ -55,7 +56,7 @@ _PARTS = {
 }
 
 
-class NoArtifactError(Exception):
+class NoArtifactError(TinkedgeError):
     """An OSIE has no such file; the message names the object and the field, and says why."""
 
 

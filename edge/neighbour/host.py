@@ -10,9 +10,10 @@ from pathlib import Path
 
 from edge.neighbour.links import Link, look
 from edge.neighbour.route import is_own
+from tink.errors import TinkedgeError
 
 
-class HostError(Exception):
+class HostError(TinkedgeError):
     """An interface, address or route of this host is missing. The message names it."""
 
 

@@ -32,6 +32,7 @@ from edge.peers.messages import (
     Request,
     Signatures,
 )
+from tink.errors import TinkedgeError
 from tink.printable import printable
 
 
@@ -72,7 +73,7 @@ _MAX_REASON: Final = 200
 T = TypeVar("T")
 
 
-class CallError(Exception):
+class CallError(TinkedgeError):
     """A call to another edge failed, or its answer is not valid; the message says why."""
 
 

@@ -33,6 +33,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
 from tink.net.addresses import join_host_port
 
@@ -54,7 +55,7 @@ FETCH: Final = "/peers/fetch"
 ARTIFACTS: Final = "/peers/artifacts"
 
 
-class MessageError(ValueError):
+class MessageError(TinkedgeError, ValueError):
     """A message is not valid; the text names the field and the problem."""
 
 
@@ -255,7 +256,7 @@ class Refusal(StrEnum):
     FULL = "full"
 
 
-class StrangerError(Exception):
+class StrangerError(TinkedgeError):
     """A request is not from an edge of this site, or can't be accepted now; the message says why."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:

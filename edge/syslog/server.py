@@ -9,6 +9,7 @@ from collections.abc import Callable
 from edge.callers import other_end
 from edge.listener import Listener, advice, udp_socket
 from edge.syslog.message import MAX_BYTES
+from tink.errors import TinkedgeError
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _BUFFER_BYTES = 1 << 20
 _Arrived = tuple[bytes, tuple[str, int]]
 
 
-class SyslogServerError(Exception):
+class SyslogServerError(TinkedgeError):
     """The server can't start; the text names the port and what to do."""
 
 

@@ -63,6 +63,7 @@ from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
 from ipxe.scripts import Dialect, Origin
+from tink.errors import TinkedgeError
 from tink.limits.newest import Newest
 from tink.mac import from_path
 
@@ -76,7 +77,7 @@ _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 0x0002
 
 
-class TooLargeError(Exception):
+class TooLargeError(TinkedgeError):
     """A file is too large to be copied to memory. The message names the limit."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from tink.errors import TinkedgeError
 from tink.printable import printable
 
 DEFAULT_BLOCK_BYTES: Final = 512  # RFC 1350 section 2
@@ -55,11 +56,11 @@ class ErrorCode(IntEnum):
     OPTION_REFUSED = 8
 
 
-class Garbage(Exception):  # noqa: N818 - a stranger's packet, not an error
+class Garbage(TinkedgeError):  # noqa: N818 - a stranger's packet, not an error
     """A packet on port 69 that is no TFTP request."""
 
 
-class RequestError(Exception):
+class RequestError(TinkedgeError):
     """A well-formed request that is refused. `code` and the message go to the client."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:

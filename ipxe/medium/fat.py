@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tink.errors import TinkedgeError
+
 _SECTOR = 512
 _SECTORS_OF_CLUSTER = 4
 _CLUSTER = _SECTOR * _SECTORS_OF_CLUSTER
@@ -22,7 +24,7 @@ _DATE = (1 << 5) | 1  # 1980-01-01
 _LONG_CHARACTERS = 13
 
 
-class FatError(ValueError):
+class FatError(TinkedgeError, ValueError):
     """These files do not fit."""
 
 

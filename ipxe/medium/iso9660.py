@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tink.errors import TinkedgeError
+
 SECTOR = 2048
 """Bytes of a logical sector."""
 
@@ -25,7 +27,7 @@ _MAX_FILES = 64
 _TORITO = b"EL TORITO SPECIFICATION"
 
 
-class IsoError(ValueError):
+class IsoError(TinkedgeError, ValueError):
     """The bytes are no such file system, or the files don't fit into one."""
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tink import waitdaemon
+from tink.errors import TinkedgeError
 
 
-class AgentError(Exception):
+class AgentError(TinkedgeError):
     """Base class of the agent's errors."""
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
+from tink.errors import TinkedgeError
+
 Schema = dict[str, Any]
 
 _KEPT = (
@@ -42,7 +44,7 @@ _KEPT = (
 )
 
 
-class SchemaError(ValueError):
+class SchemaError(TinkedgeError, ValueError):
     """A model that has no structural schema. The message names the field."""
 
 

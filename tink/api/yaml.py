@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
 
 MAX_DEPTH = 100
 """Maximum nesting, including the values that aliases repeat."""
@@ -45,7 +46,7 @@ _MAX_CACHED_CHARACTERS = 64
 """Maximum characters of a scalar in the cache, which keeps it in memory."""
 
 
-class YamlError(ValueError):
+class YamlError(TinkedgeError, ValueError):
     """Text that is not YAML, or not a Kubernetes object. The message says why; `line` is the place (from 1; 0 if
     unknown).
     """

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+from tink.errors import TinkedgeError
 
-class CallError(Exception):
+
+class CallError(TinkedgeError):
     """A template function was called with wrong arguments; the caller adds the place in the template."""
 
 

@@ -27,6 +27,7 @@ from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.convert.findings import Findings, Kind, Source
 from tink.convert.metal3 import bounded, convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
+from tink.errors import TinkedgeError
 from tink.kube.cache import Index
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
@@ -248,7 +249,7 @@ _CONVERSIONS = 2
 _MAX_NAMES = 5
 
 
-class WaitingError(Exception):
+class WaitingError(TinkedgeError):
     """An object that a host refers to does not exist. The Hardware stays unchanged until it does."""
 
 

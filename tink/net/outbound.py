@@ -34,6 +34,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from multidict import CIMultiDict
 from yarl import URL
 
+from tink.errors import TinkedgeError
 from tink.net.addresses import LOOPBACK, UNSPECIFIED, Address, carried, join_host_port, parsed, special
 from tink.net.proxies import Proxies, ProxyError
 from tink.net.urls import as_written, without_login
@@ -66,15 +67,15 @@ _MEASURES = (
 )
 
 
-class WastefulAnswerError(aiohttp.ClientPayloadError):
+class WastefulAnswerError(TinkedgeError, aiohttp.ClientPayloadError):
     """A server sends too many bytes that are not the body of its answer."""
 
 
-class UnusableProxyError(aiohttp.ClientError):
+class UnusableProxyError(TinkedgeError, aiohttp.ClientError):
     """HTTP_PROXY or HTTPS_PROXY applies to a request, and its value is not a usable proxy."""
 
 
-class RefusedAddressError(OSError):
+class RefusedAddressError(TinkedgeError, OSError):
     """A connection is refused; the message names its address and the reason.
 
     `allowable` has the addresses that an operator can allow, separated by commas; empty if that is not possible.

@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from tink.errors import TinkedgeError
 from tink.net.urls import shown, without_login
 
 if TYPE_CHECKING:  # slow to import, and an agent without a proxy does not need it
@@ -38,7 +39,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _HOST_PORT: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::(\d{1,5}))?", re.ASCII)
 
 
-class ProxyError(ValueError):
+class ProxyError(TinkedgeError, ValueError):
     """The value of the variable for a URL is not a usable proxy; the message names the variable and the remedy."""
 
 

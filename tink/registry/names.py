@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tink.errors import TinkedgeError
+
 DEFAULT_HOST = "docker.io"
 _HUB = frozenset({"index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 """Other names of Docker Hub. The first is the one in config.json, the second answers the API."""
@@ -26,7 +28,7 @@ _API_PATH = re.compile(r"v[12](?:/|$)")
 _MOST_CHARACTERS = 255
 
 
-class RegistryError(Exception):
+class RegistryError(TinkedgeError):
     """A name is wrong, or a registry refused or sent what it should not. A retry does not help."""
 
 

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Hardware, Raw
+from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
 from tink.kube.objects import NamespacedName
 from tink.mac import is_mac
@@ -47,7 +48,7 @@ _LABEL = "tinkedge agent token"
 _TOKEN = re.compile(r"(v1\.([0-9a-f]{12})\.([0-9]{1,12}))\.([A-Za-z0-9_-]{43})")
 
 
-class TokenError(ValueError):
+class TokenError(TinkedgeError, ValueError):
     """A token is invalid. The message explains why and does not contain the token."""
 
 
@@ -127,7 +128,7 @@ MAX_AGENT_ID = 320
 """Maximum length of an agent id in characters: a namespace, a slash and a name."""
 
 
-class UnknownAgentError(LookupError):
+class UnknownAgentError(TinkedgeError, LookupError):
     """No Hardware has this id, or several have. The message names them and the remedy."""
 
 
@@ -313,7 +314,7 @@ class OlderAgentAuth(StrEnum):
     OFF = "off"
 
 
-class RefusedError(Exception):
+class RefusedError(TinkedgeError):
     """The caller may not act for the Hardware that it names.
 
     The message is for the operator and names the remedy. The caller receives `code` and `public_message`.

@@ -22,6 +22,7 @@ from itertools import takewhile
 from typing import Final
 
 from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
@@ -88,11 +89,11 @@ ServerEvent = AgentEvent | AgentLost | AgentRefused | AgentSeen | AgentAway | Un
 """Events of agents, conclusions from an agent's silence, and claims that were not sent."""
 
 
-class WorkflowGoneError(LookupError):
+class WorkflowGoneError(TinkedgeError, LookupError):
     """The Workflow was deleted (and perhaps created again), so the event can change nothing."""
 
 
-class StaleError(RuntimeError):
+class StaleError(TinkedgeError, RuntimeError):
     """The Workflow changed so often that the event could not be stored. Try again."""
 
 
@@ -100,7 +101,7 @@ class PausedError(StaleError):
     """The Workflow is being moved to another API. The server of that API will store the event."""
 
 
-class BusyError(RuntimeError):
+class BusyError(TinkedgeError, RuntimeError):
     """Too many events of one machine are waiting. Publish them one after the other."""
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, as_mapping
+from tink.errors import TinkedgeError
 from tink.kube.cache import Archive
 from tink.kube.objects import NamespacedName
 from tink.printable import printable
@@ -292,11 +293,11 @@ _MAX_STORY = 500
 """Maximum length of a reason or message in the log and on the journey, in characters; the status contains more."""
 
 
-class MalformedEventError(ValueError):
+class MalformedEventError(TinkedgeError, ValueError):
     """An event message is incomplete; the error names the missing field."""
 
 
-class UnsendableError(ValueError):
+class UnsendableError(TinkedgeError, ValueError):
     """The actions in a Workflow's status are malformed; the error names the object and the field."""
 
 

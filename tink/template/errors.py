@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from tink.errors import TinkedgeError
 
-class TemplateError(Exception):
+
+class TemplateError(TinkedgeError):
     """A template that cannot be parsed or executed.
 
     Attributes: `name` of the template (or path of the field), `line` (from 1; 0 if unknown) and `column` (bytes from

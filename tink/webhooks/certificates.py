@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tink.api.v1alpha2 import Raw, as_mapping
+from tink.errors import TinkedgeError
 from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
@@ -38,7 +39,7 @@ _CLOCKS_DIFFER = timedelta(hours=24)
 """Clocks of replicas, and of one host before and after its correction, may differ by so much without a consequence."""
 
 
-class CertificateError(Exception):
+class CertificateError(TinkedgeError):
     """The authority that is kept can't be used; the message says which and what to do."""
 
 

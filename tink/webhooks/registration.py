@@ -22,6 +22,7 @@ from typing import Any
 
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import GROUP, VERSION, Raw, as_mapping
+from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import ResourceType
 
@@ -85,7 +86,7 @@ def reviewed(namespaces: Sequence[str] = ()) -> list[Raw]:
     ]
 
 
-class RegistrationError(Exception):
+class RegistrationError(TinkedgeError):
     """A configuration can't be used as it is. The message names the object, the field and the remedy."""
 
 

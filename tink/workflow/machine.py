@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState
+from tink.errors import TinkedgeError
 from tink.workflow.events import (
     ActionFailed,
     ActionStarted,
@@ -107,11 +108,11 @@ _NOTHING_LEFT = (
 )
 
 
-class UnknownActionError(ValueError):
+class UnknownActionError(TinkedgeError, ValueError):
     """An event names an action that its Workflow does not have."""
 
 
-class NotAllowedError(RuntimeError):
+class NotAllowedError(TinkedgeError, RuntimeError):
     """A component tried a transition that belongs to the other one: a bug in this program."""
 
 

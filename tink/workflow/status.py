@@ -14,6 +14,7 @@ from typing import Any
 
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
+from tink.errors import TinkedgeError
 from tink.timestamps import rfc3339
 
 # --- Reasons ---
@@ -83,7 +84,7 @@ _STATES: Mapping[str, WorkflowState] = {str(state): state for state in WorkflowS
 _ACTION_STATES: Mapping[str, ActionState] = {str(state): state for state in ActionState}
 
 
-class InvalidStatusError(ValueError):
+class InvalidStatusError(TinkedgeError, ValueError):
     """A status that was edited by hand and is invalid. The message names the object, the field and the value."""
 
 

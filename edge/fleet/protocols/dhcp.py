@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final
 
 from edge.dhcp.wire import Message, MessageType, codec, options
+from tink.errors import TinkedgeError
 
 _SERVERS_ASKED: Final = bytes(
     (1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175, 203)
@@ -111,7 +112,7 @@ class Lease:
     """The answer is a boot menu with only "local boot": firmware tries the next boot device."""
 
 
-class DhcpError(Exception):
+class DhcpError(TinkedgeError):
     """The client rejects an answer."""
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tink.errors import TinkedgeError
+
 _STATUS: Final = ("200", "204", "206", "304", "400", "404", "500")
 _STATIC_NAMES: Final = (
     "", ":authority", ":method", ":method", ":path", ":path", ":scheme", ":scheme", *(":status",) * 7,
@@ -24,7 +26,7 @@ _STATIC_NAMES: Final = (
 """RFC 7541 appendix A."""
 
 
-class HpackError(Exception):
+class HpackError(TinkedgeError):
     """A header block is malformed."""
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from tink.errors import TinkedgeError
+
 MAX_KEPT_BYTES: Final = 4 << 20
 """Maximum size of a kept body: scripts and metadata."""
 STALL_SECONDS: Final = 60.0
@@ -25,7 +27,7 @@ _SCRATCH: Final = bytearray(_CHUNK_BYTES)
 """A buffer that stays empty: MSG_TRUNC needs one of the requested size."""
 
 
-class HttpError(Exception):
+class HttpError(TinkedgeError):
     """A request failed."""
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from edge.tftp import Opcode
+from tink.errors import TinkedgeError
 
 TIMEOUT_SECONDS: Final = 4.0
 """Seconds before a packet is repeated: EDK2's (PXEBC_MTFTP_TIMEOUT)."""
@@ -21,7 +22,7 @@ _USER_ABORTED: Final = b"\0\5\0\x08User aborted the transfer\0"
 _DEFAULT_BLOCK_BYTES: Final = 512
 
 
-class TftpError(Exception):
+class TftpError(TinkedgeError):
     """The transfer failed; the message has the server's error, if it sent one."""
 
 

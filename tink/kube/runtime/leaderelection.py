@@ -40,6 +40,7 @@ from typing import Any, TypeVar
 import orjson
 
 from tink.api.v1alpha2 import Raw, as_mapping
+from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import LEASE
 from tink.timestamps import rfc3339
@@ -116,7 +117,7 @@ class LeaderElectionConfig:
             )
 
 
-class LeadershipLostError(Exception):
+class LeadershipLostError(TinkedgeError):
     """This replica has lost the Lease, and its work is not cancelled yet: the process was blocked for longer than the
     duration of the Lease."""
 

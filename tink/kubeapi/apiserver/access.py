@@ -466,11 +466,11 @@ def _quoted(text: str) -> str:
 _PREFIX: Final = "impersonate-"
 
 
-class ImpersonationError(Exception):
+class ImpersonationError(TinkedgeError):
     """The impersonation headers are invalid. The message says why."""
 
 
-class ImpersonationForbiddenError(Exception):
+class ImpersonationForbiddenError(TinkedgeError):
     """The caller may not impersonate this user or group."""
 
     def __init__(self, wanted: Action) -> None:
@@ -520,7 +520,7 @@ RECHECK_SECONDS: Final = 1.0
 WARN_BEFORE: Final = timedelta(days=7)
 
 
-class WrongTokenError(Exception):
+class WrongTokenError(TinkedgeError):
     """The request has no token, or an unknown one."""
 
 

@@ -18,7 +18,7 @@ class ApiServerError(TinkedgeError):
     """The API server cannot start or continue. The message says what to do."""
 
 
-class StatusError(Exception):
+class StatusError(TinkedgeError):
     """A request is refused with a Status object (Kubernetes API conventions, "Response Status Kind")."""
 
     def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:

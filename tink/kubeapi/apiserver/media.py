@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from tink.api.yaml import YamlError, document_and_repeated
+from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
@@ -63,7 +64,7 @@ _OUTSIDE = re.compile(rb'[,\[{"]')
 _INSIDE = re.compile(rb'["\\]')
 
 
-class UnreadableError(ValueError):
+class UnreadableError(TinkedgeError, ValueError):
     """A body cannot be parsed. The message says why."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver.errors import StatusError, bad_request
 from tink.kubeapi.schema import deep_copy, mark
@@ -22,7 +23,7 @@ MAX_COPIED = 3 << 20
 often."""
 
 
-class PatchError(Exception):
+class PatchError(TinkedgeError):
     """The patch cannot be applied. `unprocessable`: it is well-formed but does not fit the object (422, not 400)."""
 
     def __init__(self, message: str, *, unprocessable: bool = False) -> None:

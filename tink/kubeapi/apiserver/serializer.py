@@ -32,10 +32,12 @@ from typing import Any
 import orjson
 import yaml
 
+from tink.errors import TinkedgeError
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class JsonError(ValueError):
+class JsonError(TinkedgeError, ValueError):
     """A text is no JSON. The message says where."""
 
 
@@ -196,7 +198,7 @@ _SIGN = 1 << 63
 _WORD = (1 << 64) - 1
 
 
-class ProtobufError(ValueError):
+class ProtobufError(TinkedgeError, ValueError):
     """The body contradicts its envelope, or is of an unknown kind."""
 
 

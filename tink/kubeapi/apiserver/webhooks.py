@@ -20,6 +20,7 @@ import aiohttp
 import orjson
 
 from tink.api.yaml import YamlError, documents
+from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.media import not_an_object
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.schema import ClientConfig, field_errors
@@ -38,7 +39,7 @@ MAX_REPEATED = 2048
 _REACH = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
-class WebhookCallError(Exception):
+class WebhookCallError(TinkedgeError):
     """A webhook call failed, or its answer is unreadable. The message says why."""
 
 

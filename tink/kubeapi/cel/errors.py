@@ -8,6 +8,8 @@ a `BudgetExceededError`.
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from tink.errors import TinkedgeError
+
 MAX_REPORTED = 100
 """Maximum number of errors in the text for one expression. Further errors are only counted (cel-go's limit)."""
 
@@ -15,15 +17,15 @@ MAX_SNIPPET = 16384
 """Maximum length in bytes of a source line that is shown below an error."""
 
 
-class CelError(Exception):
+class CelError(TinkedgeError):
     """The expression does not compile. `str()` returns Kubernetes' text."""
 
 
-class EvaluationError(Exception):
+class EvaluationError(TinkedgeError):
     """The evaluation has no value, for example because of a missing key, an overflow or a wrong type."""
 
 
-class BudgetExceededError(Exception):
+class BudgetExceededError(TinkedgeError):
     """The evaluation costs too much. `exhausted` is True if the budget of the object is spent, not only that of the
     call.
     """

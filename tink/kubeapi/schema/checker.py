@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.kubeapi.schema import field_errors, meta, structs
 from tink.kubeapi.schema.definition import check as check_definition
 from tink.kubeapi.schema.definition import fill_in
@@ -27,7 +28,7 @@ _cache: dict[bytes, tuple[CompiledSchema, Validations | None]] = {}
 _lock = threading.Lock()
 
 
-class DefinitionError(Exception):
+class DefinitionError(TinkedgeError):
     """The definition is invalid. The message lists the fields and the reasons."""
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tink.errors import TinkedgeError
 from tink.kubeapi.cel import (
     BOOL,
     DATE,
@@ -43,7 +44,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _STRING_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "'": "'", "\\": "\\"}
 
 
-class FieldPathError(ValueError):
+class FieldPathError(TinkedgeError, ValueError):
     """The path is malformed or not in the schema. The message is Kubernetes'."""
 
 

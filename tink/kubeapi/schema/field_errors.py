@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tink import golang
+from tink.errors import TinkedgeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ MAX_ADDED = 3 << 20
 """Maximum size in bytes of the JSON that defaults add to an object: as much as a client may send."""
 
 
-class TooMuchAddedError(Exception):
+class TooMuchAddedError(TinkedgeError):
     """Defaults add more than `MAX_ADDED` bytes to an object. `path` is the field at which they do."""
 
     def __init__(self, path: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from tink.errors import TinkedgeError
 from tink.golang import strconv
 
 Values = list[Any]
@@ -39,7 +40,7 @@ _TERMINATORS = frozenset(" \t\r\n.,[]$@{}")
 _INT64 = 1 << 63
 
 
-class JSONPathError(ValueError):
+class JSONPathError(TinkedgeError, ValueError):
     """The path is malformed, or does not fit the object.
 
     `found` is the result that the failed step returned with its error. A filter for existence uses it.

@@ -24,6 +24,7 @@ from typing import Any
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.golang import bad_value
 from tink.kubeapi.cel import (
     ABSENT,
@@ -265,7 +266,7 @@ _LINE_BREAK = re.compile(r"[\n]+")
 NO_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
-class StopRulesError(Exception):
+class StopRulesError(TinkedgeError):
     """The budget is spent, so no further rules run."""
 
 

@@ -15,12 +15,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.shapes import Raw
 
 
-class MistypedError(ValueError):
+class MistypedError(TinkedgeError, ValueError):
     """A value does not fit its type. The message contains the path and the expected type."""
 
 

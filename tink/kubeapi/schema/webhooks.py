@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography import x509
 
+from tink.errors import TinkedgeError
 from tink.kubeapi import cel
 from tink.kubeapi.cel import text_of
 from tink.kubeapi.schema import field_errors, meta
@@ -206,7 +207,7 @@ MAX_EACH = 1_000_000
 """Maximum cost of one condition (PerCallLimit)."""
 
 
-class ConditionError(Exception):
+class ConditionError(TinkedgeError):
     """The conditions could not be evaluated. The message is Kubernetes'."""
 
 

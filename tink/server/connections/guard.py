@@ -38,6 +38,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
+from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 from tink.net.addresses import Block
 from tink.net.bytes_received import bytes_received
@@ -140,7 +141,7 @@ class Sockets:
         return False
 
 
-class StaleError(OSError):
+class StaleError(TinkedgeError, OSError):
     """A descriptor belongs to another file by now."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.access import ADMIN, Caller
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.options import Labels, Match, requirement
@@ -181,7 +182,7 @@ MAX_WARNINGS = 1000
 """Maximum number of warnings from one answer; the rest is dropped."""
 
 
-class InvalidResponseError(Exception):
+class InvalidResponseError(TinkedgeError):
     """The answer of a webhook is invalid. The message says why."""
 
 

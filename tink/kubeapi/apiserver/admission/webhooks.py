@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver import conversion, errors, patch
 from tink.kubeapi.apiserver.admission import review
@@ -114,7 +115,7 @@ MAX_MATCHED = 1000
 """Maximum number of kinds of write whose matching webhooks are cached."""
 
 
-class FailedCallError(Exception):
+class FailedCallError(TinkedgeError):
     """A webhook call failed, or its answer is invalid. The webhook's failurePolicy decides about the write."""
 
     def __init__(self, hook: str, why: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import entries, fields
@@ -67,7 +68,7 @@ MAX_CAUSES = 1000
 """Maximum number of listed conflicts, so that the answer is not larger than the request."""
 
 
-class Conflicts(Exception):  # noqa: N818 - the name that Kubernetes gives them
+class Conflicts(TinkedgeError):  # noqa: N818 - the name that Kubernetes gives them
     """The fields that an apply would change although other managers own them, by owner. False if there are none."""
 
     def __init__(self, owned: Mapping[Owner, Fields]) -> None:

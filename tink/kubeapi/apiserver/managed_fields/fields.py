@@ -22,6 +22,8 @@ from typing import Any
 
 import orjson
 
+from tink.errors import TinkedgeError
+
 Fields = dict[str, Any]
 """A set of fields; values are again `Fields`."""
 
@@ -32,7 +34,7 @@ MAX_FIELDS = 100_000
 """Maximum number of elements in the sets that a client sends with one object."""
 
 
-class FieldsError(ValueError):
+class FieldsError(TinkedgeError, ValueError):
     """A client's value is no set of fields. The message says why."""
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tink import golang
+from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, is_member, key_element, literal, render_element
 from tink.kubeapi.schema import meta
 
@@ -28,7 +29,7 @@ MAX_ERRORS = 100
 """Maximum number of reported errors."""
 
 
-class ItemError(ValueError):
+class ItemError(TinkedgeError, ValueError):
     """A list item cannot be identified. The message is Kubernetes'."""
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import orjson
 
+from tink.errors import TinkedgeError
+
 MAX_WAL_BYTES = 64 << 20
 """Size of the write-ahead log above which writes wait for a checkpoint."""
 SCHEMA_VERSION = 3
@@ -30,7 +32,7 @@ GET = (
 """Query for one object by its key."""
 
 
-class ForeignDatabaseError(sqlite3.DatabaseError):
+class ForeignDatabaseError(TinkedgeError, sqlite3.DatabaseError):
     """A newer release or another program made the file."""
 
 

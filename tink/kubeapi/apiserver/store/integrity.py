@@ -30,6 +30,7 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
+from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.store.database import (
@@ -199,7 +200,7 @@ LEFT JOIN states AS s ON s.version = o.version WHERE NOT coalesce(instr(s.body, 
 """
 
 
-class DamagedError(Exception):
+class DamagedError(TinkedgeError):
     """The state is damaged. The message says how."""
 
 

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from tink.errors import TinkedgeError
 from tink.shrink import shrink_to_fit
 
 
-class StorageError(Exception):
+class StorageError(TinkedgeError):
     """SQLite failed: disk full, input/output error."""
 
 
-class ExpiredError(Exception):
+class ExpiredError(TinkedgeError):
     """The requested version is older than the history."""
 
     def __init__(self, oldest: int) -> None:
@@ -23,7 +24,7 @@ class ExpiredError(Exception):
         self.oldest = oldest
 
 
-class MismatchError(Exception):
+class MismatchError(TinkedgeError):
     """The object is not at the version that the writer expected; `actual` is 0 if it does not exist."""
 
     def __init__(self, actual: int) -> None:

@@ -10,6 +10,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tink.errors import TinkedgeError
 from tink.golang import quote
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.values import OpaqueValue
@@ -166,7 +167,7 @@ MAX_QUERY = 10_000
 """Maximum number of parameters in a query. Longer queries have none, as in Go."""
 
 
-class UrlError(Exception):
+class UrlError(TinkedgeError):
     """The text is not a URL. The message is Go's."""
 
 

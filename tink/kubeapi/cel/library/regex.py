@@ -10,12 +10,14 @@ from typing import Any
 
 import re2
 
+from tink.errors import TinkedgeError
+
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True  # no function returns groups, and RE2 is much faster without them
 
 
-class PatternError(Exception):
+class PatternError(TinkedgeError):
     """The pattern is invalid. The message is RE2's."""
 
 

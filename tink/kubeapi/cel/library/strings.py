@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from tink.errors import TinkedgeError
 from tink.golang import quote
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.frame import Traversal
@@ -161,7 +162,7 @@ _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
 _ALLOWED["X"] = _ALLOWED["x"]
 
 
-class ClauseError(Exception):
+class ClauseError(TinkedgeError):
     """A clause is malformed or does not fit its argument."""
 
 
