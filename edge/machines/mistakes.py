@@ -67,7 +67,7 @@ class MistakeWriter(StatusWriter):
         self._settle_seconds = settle_seconds
         self._shown: set[NamespacedName] = set()
         self._relayed: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
-        self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
+        self._logged: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
         self._behind: dict[NamespacedName, None] = {}
         """The Hardware to check."""
@@ -121,22 +121,25 @@ class MistakeWriter(StatusWriter):
         while True:
             await self._is_behind.wait()
             self._is_behind.clear()
-            until = time.perf_counter() + _TURN_SECONDS
             while self._behind:
-                key, _ = self._behind.popitem()
-                if (obj := self._hardware.get(*key)) is not None:
-                    self._look_at(obj)
-                if time.perf_counter() >= until:
-                    await asyncio.sleep(0)
-                    until = time.perf_counter() + _TURN_SECONDS
+                site = self._site()
+                until = time.perf_counter() + _TURN_SECONDS
+                while self._behind and time.perf_counter() < until:
+                    key, _ = self._behind.popitem()
+                    if (obj := self._hardware.get(*key)) is not None:
+                        self._look_at(key, obj, site)
+                await asyncio.sleep(0)
 
-    def _look_at(self, obj: Raw) -> None:
+    def _look_at(self, key: NamespacedName, obj: Raw, site: Site) -> None:
         current = condition_of(obj, MISCONFIGURED)
-        if current.get("reason") == NETWORK_KNOWN and (said := _KNOWN.match(str(current.get("message", "")))):
+        if current.get("reason") == NETWORK_KNOWN and (match := _KNOWN.match(str(current.get("message", "")))):
             with suppress(ValueError):  # Other clients can write a status, too.
-                self._relayed[IPv4Network(said[1])] = None
-        if current or self._mistakes(obj):
-            self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
+                self._relayed[IPv4Network(match[1])] = None
+        found = self._mistakes(obj, site)
+        if current or (found and self._has_room(key)):
+            self._queue.add_after(key, self._settle_seconds)
+        elif found:
+            self._log_unknown_networks(key, obj, site, found)
 
     def _gone(self, old: Raw) -> None:
         self._shown.discard(NamespacedName.of(old))
@@ -148,8 +151,12 @@ class MistakeWriter(StatusWriter):
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def _mistakes(self, obj: Raw) -> list[Mistake]:
-        return hardware_mistakes(obj, self._site(), self._osies.get if self._osies is not None else None)
+    def _mistakes(self, obj: Raw, site: Site) -> list[Mistake]:
+        return hardware_mistakes(obj, site, self._osies.get if self._osies is not None else None)
+
+    def _has_room(self, key: NamespacedName) -> bool:
+        """Return True if this Hardware may have the condition: at most MAX_SHOWN have it."""
+        return key in self._shown or len(self._shown) < MAX_SHOWN
 
     async def _write(self, key: NamespacedName) -> None:
         obj = self._hardware.get(*key)
@@ -160,17 +167,17 @@ class MistakeWriter(StatusWriter):
 
     def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
         """Return the condition to write, or None if the current one stays."""
-        found = self._mistakes(obj)
-        if any(one.reason is Reason.NETWORK_NOT_SERVED for one in found):
-            self._say_once(key, obj)
-        if self._is_anothers(obj, current, found):
+        site = self._site()
+        found = self._mistakes(obj, site)
+        self._log_unknown_networks(key, obj, site, found)
+        if self._is_anothers(obj, current, found, site):
             return None
         if not found:
             self._shown.discard(key)
             if not current or current.get("status") == ConditionStatus.FALSE:
                 return None
-            return self._cleared(obj, current)
-        if key not in self._shown and len(self._shown) >= MAX_SHOWN:
+            return self._cleared(obj, current, site)
+        if not self._has_room(key):
             return None
         self._shown.add(key)
         certain = any(one.reason is not Reason.NETWORK_NOT_SERVED for one in found)
@@ -178,10 +185,9 @@ class MistakeWriter(StatusWriter):
         made = _made(status, found[0].reason, "; ".join(map(str, found)))
         return made if differs(current, made) else None
 
-    def _cleared(self, obj: Raw, current: Condition) -> Condition:
+    def _cleared(self, obj: Raw, current: Condition, site: Site) -> Condition:
         """Return the condition without a mistake: the network is known, or the mistake is corrected."""
         if current.get("reason") == Reason.NETWORK_NOT_SERVED:
-            site = self._site()
             relayed, here = NetworkSet(self._relayed), NetworkSet(site.networks)
             for network in _networks(obj):
                 if relayed.overlaps(network):
@@ -190,26 +196,26 @@ class MistakeWriter(StatusWriter):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
         return _made(ConditionStatus.FALSE, CORRECTED, "nothing is wrong with it any more")
 
-    def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake]) -> bool:
+    def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake], site: Site) -> bool:
         """Return True if the condition is another edge's about its own address, and still applies."""
         message = str(current.get("message", ""))
-        ours = self._site().name
         if current.get("status") != ConditionStatus.TRUE or current.get("reason") != Reason.SERVER_ADDRESS:
             return False
-        if any(one.reason is Reason.SERVER_ADDRESS for one in found) or f"address of {ours} itself" in message:
+        if any(one.reason is Reason.SERVER_ADDRESS for one in found) or f"address of {site.name} itself" in message:
             return False
         return any(f" {address} is the address of " in message for address in _addresses(obj))
 
-    def _say_once(self, key: NamespacedName, obj: Raw) -> None:
-        site = self._site()
-        known = NetworkSet((*site.networks, *site.relayed))
+    def _log_unknown_networks(self, key: NamespacedName, obj: Raw, site: Site, found: list[Mistake]) -> None:
+        """Log each network once that no edge serves as far as this edge knows."""
+        if all(one.reason is not Reason.NETWORK_NOT_SERVED for one in found):
+            return
         for network in _networks(obj):
-            if network in self._said or known.overlaps(network):
+            if network in self._logged or site.reachable.overlaps(network):
                 continue
-            self._said[network] = None
+            self._logged[network] = None
             log.info(
                 "Hardware %s, and maybe others, has an address in %s, which is no network of this edge: only machines "
-                "behind a relay can use it, and none of that network was heard yet",
+                "behind a relay can use it, and this edge has received no packet from such a relay yet",
                 key, network,
             )  # fmt: skip
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import cached_property
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
 from itertools import islice
 from typing import Any, Final
@@ -65,26 +66,6 @@ class Mistake:
         return f"{self.field}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The DHCP server that gives machines their addresses.
-
-    `networks` are the server's own networks; without any, networks are not checked. `relayed` are those of relays that
-    it has received packets from. `addresses` are its own addresses, and `name` is its name in messages. Without
-    `gives_addresses`, another DHCP server gives the addresses.
-    """
-
-    networks: Sequence[IPv4Network] = ()
-    relayed: Sequence[IPv4Network] = ()
-    addresses: frozenset[str] = frozenset()
-    name: str = "the edge"
-    gives_addresses: bool = True
-
-
-ELSEWHERE: Final = Site(gives_addresses=False)
-"""The Site where nothing is known about the DHCP server."""
-
-
 class NetworkSet:
     """A set of IPv4 networks for look-ups of an address or a network. A look-up compares with at most 33 of them."""
 
@@ -108,6 +89,31 @@ class NetworkSet:
         first, last = int(network.network_address), int(network.broadcast_address)
         index = bisect_left(self._starts, first)
         return (index < len(self._starts) and self._starts[index] <= last) or network.network_address in self
+
+
+@dataclass(frozen=True)
+class Site:
+    """The DHCP server that gives machines their addresses.
+
+    `networks` are the server's own networks; without any, networks are not checked. `relayed` are those of relays that
+    it has received packets from. `addresses` are its own addresses, and `name` is its name in messages. Without
+    `gives_addresses`, another DHCP server gives the addresses.
+    """
+
+    networks: Sequence[IPv4Network] = ()
+    relayed: Sequence[IPv4Network] = ()
+    addresses: frozenset[str] = frozenset()
+    name: str = "the edge"
+    gives_addresses: bool = True
+
+    @cached_property
+    def reachable(self) -> NetworkSet:
+        """The server's own networks and those behind relays."""
+        return NetworkSet((*self.networks, *self.relayed))
+
+
+ELSEWHERE: Final = Site(gives_addresses=False)
+"""The Site where nothing is known about the DHCP server."""
 
 
 def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any] | None = None) -> list[Mistake]:
@@ -186,8 +192,6 @@ def user_data_mistakes(hardware: Any) -> Iterator[Mistake]:
 
 def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
     interfaces = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
-    known = NetworkSet((*site.networks, *site.relayed) if site.networks else ())
-    here = ", ".join(map(str, site.networks))
     for mac, interface in interfaces.items():
         if not isinstance(interface, dict) or interface.get("disableDhcp") is True:
             continue
@@ -211,7 +215,8 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
         if gateway is not None and at.network.prefixlen < 32 and gateway not in at.network:
             message = f"{gateway} is not in the network {at.network} of this address"
             yield Mistake(Reason.GATEWAY_OUTSIDE_NETWORK, f"{path}.gateway", message)
-        if site.networks and at.ip not in known:
+        if site.networks and at.ip not in site.reachable:
+            here = ", ".join(map(str, site.networks))
             where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
             yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
 
