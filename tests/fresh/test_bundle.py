@@ -36,7 +36,7 @@ def osie() -> Path:
 
 
 @pytest.mark.parametrize("suite", SUITES)
-async def test_machine_boots_from_what_one_signed_file_brought(suite: str, osie: Path) -> None:
+async def test_machine_boots_from_the_files_of_one_signed_bundle(suite: str, osie: Path) -> None:
     # Not below /tmp, which may be in memory, and which the host's namespace does not hide.
     with tempfile.TemporaryDirectory(prefix="bundle.", dir=default_cache()) as kept:
         directory = Path(kept)

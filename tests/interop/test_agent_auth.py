@@ -130,7 +130,7 @@ def test_script_with_a_token_is_refused_to_a_client_that_merely_names_the_machin
         ("forged", "its token is not signed with a key of this server"),
     ],
 )
-def test_thief_is_refused_and_the_machine_it_names_hears_of_it(guarded: Edge, shown: str, why: str) -> None:
+def test_agent_with_a_stolen_token_is_refused_and_reported_on_the_machine(guarded: Edge, shown: str, why: str) -> None:
     line = command_line(guarded.script("thief")).replace(f"worker_id={MACS['thief']}", f"worker_id={MACS['near']}")
     if shown == "none":
         line = re.sub(r"tinkerbell_token=\S+", "", line)
@@ -172,7 +172,7 @@ def test_machine_with_a_certificate_in_its_name_runs_its_workflow(certified: tup
     assert edge.journey(MACS["near"], "refused") == []
 
 
-def test_certificate_of_another_machine_is_refused_and_the_machine_it_names_hears_of_it(
+def test_certificate_of_another_machine_is_refused_and_reported_on_the_machine(
     certified: tuple[Edge, Authority],
 ) -> None:
     edge, authority = certified
@@ -206,7 +206,7 @@ def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps
     assert edge.journey(MACS["near"], "refused") == before
 
 
-def test_server_without_the_right_key_says_so_at_the_start(guarded: Edge, tmp_path: Path) -> None:
+def test_server_without_the_right_key_reports_it_at_start(guarded: Edge, tmp_path: Path) -> None:
     (tmp_path / "tls.key").write_bytes(b"")
     options = ["--data-dir", tmp_path, "--interface", "rack0", "--grpc-tls-key", tmp_path / "tls.key"]
     options += ["--grpc-tls-cert", guarded.directory / "tls.crt", "--kubeconfig", guarded.data_dir / "kubeconfig"]

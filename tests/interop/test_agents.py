@@ -157,7 +157,7 @@ def test_second_agent_on_one_state_directory_is_refused_and_the_first_goes_on(ma
     assert first.terminate() == 0
 
 
-def test_agent_that_was_killed_tells_of_the_action_that_still_runs_and_its_lock_is_free(machine: Machine) -> None:
+def test_killed_agent_reports_the_action_that_still_runs_and_releases_its_lock(machine: Machine) -> None:
     machine.order(f"{machine.says('$$')}; exec sleep 60")
     agent = machine.agent()
     (action,) = wait_until(machine.runs, lambda: agent.err)

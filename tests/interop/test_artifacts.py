@@ -220,7 +220,7 @@ def killed_at(cache: CacheProcess, directory: Path, position: int) -> int:
     return noted(directory)
 
 
-def test_killed_at_any_point_it_serves_nothing_partial_and_asks_for_the_rest(
+def test_killed_at_any_point_it_serves_nothing_partial_and_resumes_the_download(
     start: Start, upstream: Upstream, tmp_path: Path
 ) -> None:
     directory, size = tmp_path / "artifacts", 16 * MIB
@@ -251,7 +251,7 @@ def test_killed_at_any_point_it_serves_nothing_partial_and_asks_for_the_rest(
     [("slow/initrd", True), ("plain/initrd", False)],
     ids=["replaced meanwhile", "neither ranges nor ETag"],
 )
-def test_killed_in_mid_download_it_asks_for_all_again_if_the_rest_is_of_no_use(
+def test_killed_in_mid_download_it_fetches_the_whole_file_if_it_can_not_resume(
     start: Start, upstream: Upstream, tmp_path: Path, path: str, replaced: bool
 ) -> None:
     old, new = (random.Random(seed).randbytes(8 * MIB) for seed in (1, 2))
@@ -313,7 +313,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_full_disk_evicts_what_it_can_then_says_so_and_others_go_on(
+def test_full_disk_evicts_files_then_reports_and_other_downloads_continue(
     disk: Path, start: Start, upstream: Upstream
 ) -> None:
     files = {name: random.Random(name).randbytes(3 * MIB) for name in "abcd"}

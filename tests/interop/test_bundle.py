@@ -88,7 +88,7 @@ def fingerprint(name: str) -> str:
     return next(line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:"))
 
 
-def test_good_bundle_is_good_for_either_tool(operator: Operator, tool: str) -> None:
+def test_valid_bundle_is_verified_by_either_tool(operator: Operator, tool: str) -> None:
     assert "site.bundle: good, 2 files, signed by " in operator.says("verify", "site.bundle", "--key", "site.pgp"), tool
     shown = json.loads(operator.says("show", "site.bundle", "--key", "site.pgp", "-o", "json"))
     assert list(shown["sizes"]) == ["files/disk.raw", "sbom.cdx.json"]
@@ -301,7 +301,7 @@ def tinkedge(directory: Path, version: str = "0.1.0+deb12", depends: str = "pyth
 BOOKWORM = sources.Program("0.1.0+deb12", "bookworm", "amd64")
 
 
-def test_what_an_empty_debian_lacks_is_fetched_and_what_it_has_is_not(mirror: Path, tmp_path: Path) -> None:
+def test_only_packages_missing_on_an_empty_debian_are_fetched(mirror: Path, tmp_path: Path) -> None:
     deb, output = tinkedge(tmp_path), list[str]()
     program = sources.program_of(deb)
     assert (program.version, program.suite) == (BOOKWORM.version, BOOKWORM.suite)
@@ -314,7 +314,7 @@ def test_what_an_empty_debian_lacks_is_fetched_and_what_it_has_is_not(mirror: Pa
     assert output[2:] == ["asking apt what an empty Debian bookworm lacks"]
 
 
-def test_package_that_the_mirror_did_not_sign_or_has_not_is_refused(mirror: Path, tmp_path: Path) -> None:
+def test_package_without_the_mirrors_signature_or_not_on_the_mirror_is_refused(mirror: Path, tmp_path: Path) -> None:
     (tmp_path / "newer").mkdir()
     deb = tinkedge(tmp_path / "newer", depends="python3 (>= 3.13)")
     with pytest.raises(BundleError, match=r"python3 \(>= 3.13\)"):

@@ -104,7 +104,7 @@ def schemas() -> Raw:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_helm_the_api_and_the_program_take_what_is_made(
+def test_helm_the_api_and_the_program_accept_the_chart(
     helm: Helm, objects: dict[str, Objects], schemas: Raw, name: str, tmp_path: Path
 ) -> None:
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), *values(name))
@@ -175,7 +175,7 @@ def test_settings_of_a_role_follow_the_values(
         ("service", "ClusterRole", "webhook-registration", {"rules.0.resourceNames": ["tinkedge-webhooks.tinkedge"]}),
     ],
 )
-def test_object_says_what_its_values_say(
+def test_object_contains_the_values(
     objects: dict[str, Objects], values: str, kind: str, name: str, expected: Raw
 ) -> None:
     for path, value in expected.items():
@@ -188,12 +188,12 @@ def test_object_says_what_its_values_say(
 # --- one source -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_made_of_the_chart_is_made_of_it_as_it_is(helm: Helm) -> None:
+def test_generated_files_are_up_to_date_with_the_chart(helm: Helm) -> None:
     for path, text in rendered(helm).items():
         assert path.read_text() == text, f"{path.relative_to(DEPLOY)}: make chart"
 
 
-def test_kubectl_makes_of_the_kustomization_what_helm_makes_of_the_chart(objects: dict[str, Objects]) -> None:
+def test_kustomization_and_chart_produce_the_same_objects(objects: dict[str, Objects]) -> None:
     command = ["kubectl", "kustomize", str(DEPLOY / "kustomize")]
     built_by_kubectl = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ours = {(each["kind"], each["metadata"]["name"]): each for each in documents(built_by_kubectl)}
@@ -319,7 +319,7 @@ def test_further_ports_are_named_where_they_are_wanted(helm: Helm, legacy: str |
         assert line in notes
 
 
-def test_everything_that_users_add_is_there(objects: dict[str, Objects]) -> None:
+def test_additions_of_users_are_in_the_objects(objects: dict[str, Objects]) -> None:
     for _, pod in objects["service"].pods():
         assert pod["containers"][0]["image"] == f"registry.example/tinkedge@sha256:{'0' * 64}"
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
@@ -368,7 +368,7 @@ def test_keys_are_made_once_and_each_role_has_those_that_it_needs(objects: dict[
     assert "keys" not in volumes["controller"]
 
 
-def test_server_apart_tells_edges_that_know_each_other_what_agents_do(objects: dict[str, Objects]) -> None:
+def test_separate_server_sends_events_of_agents_to_the_edges(objects: dict[str, Objects]) -> None:
     edge, server = (objects["edges"].settings(role) for role in ("edge", "server"))
     names = ("peer-group", "lease-namespace", "reports-key")
     assert {name: server[name] for name in names} == {name: edge[name] for name in names}
@@ -428,13 +428,13 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
         (["settings.workers=2"], "settings.workers was removed: take it out"),
     ],
 )
-def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
+def test_impossible_values_are_rejected_with_a_reason(helm: Helm, options: list[str], words: str) -> None:
     with pytest.raises(PackageError, match=words):
         helm.template(*with_values(*options))
 
 
 @pytest.mark.parametrize("selector", ["site in (berlin,ulm),!spare", "example.com/site != a, rack", "x notin ( a , )"])
-def test_selectors_that_edges_take_the_chart_takes(helm: Helm, selector: str, tmp_path: Path) -> None:
+def test_chart_accepts_the_selectors_of_edges(helm: Helm, selector: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps({"scope": {"hardwareSelector": selector}}))
     text = helm.template("--values", str(file), "--show-only", "templates/settings.yaml")
@@ -444,7 +444,7 @@ def test_selectors_that_edges_take_the_chart_takes(helm: Helm, selector: str, tm
     assert yaml.safe_load(file.read_text())["hardware-selector"] == selector
 
 
-def test_second_site_brings_nothing_that_is_the_clusters(helm: Helm) -> None:
+def test_second_site_contains_no_cluster_scoped_objects(helm: Helm) -> None:
     options = with_values("crds.install=false", "controller.enabled=false")
     site = documents(helm.run("template", "berlin", str(CHART), *options))
     names = {each["metadata"]["name"] for each in site}

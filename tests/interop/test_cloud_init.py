@@ -107,7 +107,7 @@ def nocloud(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathF
     return Installed(rack, machine, computer, boots)
 
 
-def test_nocloud_over_http_is_found_and_all_of_it_is_applied(nocloud: Installed) -> None:
+def test_nocloud_over_http_is_found_and_applied_completely(nocloud: Installed) -> None:
     name, computer = nocloud.machine.name, nocloud.computer
     for boot in nocloud.boots:
         assert boot.result["errors"] == [], computer.log()
@@ -175,7 +175,7 @@ def ec2(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathFacto
     return Installed(rack, machine, computer, [computer.boot()])
 
 
-def test_ec2_tree_is_found_and_all_of_it_is_applied(ec2: Installed) -> None:
+def test_ec2_tree_is_found_and_applied_completely(ec2: Installed) -> None:
     (boot,), computer = ec2.boots, ec2.computer
     assert boot.result["errors"] == [], computer.log()
     assert boot.result["datasource"].startswith("DataSourceEc2")

@@ -137,7 +137,7 @@ def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
     return process.out
 
 
-def test_every_shape_of_a_hardware_is_taken_whole_and_without_a_retry(crawls: Crawls) -> None:
+def test_every_kind_of_hardware_is_read_completely_and_without_a_retry(crawls: Crawls) -> None:
     for shape in SHAPES:
         answer = crawls.shapes[shape.name]
         assert answer["found"], (shape.name, answer)
@@ -155,7 +155,7 @@ def test_every_shape_of_a_hardware_is_taken_whole_and_without_a_retry(crawls: Cr
         assert len(refused) == len(set(refused)), (shape.name, refused)
 
 
-def test_network_is_dhcp_by_mac_where_every_card_has_it_and_else_is_left_to_cloud_init(crawls: Crawls) -> None:
+def test_network_config_is_dhcp_by_mac_if_every_card_has_dhcp_and_else_absent(crawls: Crawls) -> None:
     assert "network" in crawls.shapes["plain"]["metadata"]
     assert not any("network" in warning for warning in crawls.shapes["plain"]["warnings"])
     assert "network" not in crawls.shapes["VLAN"]["metadata"]
@@ -211,7 +211,7 @@ def test_ds_identify_enables_cloud_init(computer: Computer, cmdline: str, files:
     assert re.match(rf"datasource_list: \[ {sources}\b", report(computer), re.IGNORECASE), report(computer)
 
 
-def test_ds_identify_leaves_cloud_init_off_on_metal_that_says_nothing(computer: Computer) -> None:
+def test_ds_identify_leaves_cloud_init_off_without_a_sign_of_a_data_source(computer: Computer) -> None:
     status, output = identify(computer, "")
     assert status == 1, output
 
@@ -250,7 +250,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
 
 
 @pytest.mark.parametrize("name", releases())
-def test_amazons_machine_shows_a_token_with_each_request_and_gets_all_metadata(
+def test_ec2_data_source_sends_a_token_with_each_request_and_gets_all_metadata(
     strict: MetadataRack, name: str, tmp_path: Path
 ) -> None:
     computer = Computer(strict, MACHINE.name, release(name), tmp_path)

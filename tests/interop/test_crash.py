@@ -347,7 +347,7 @@ def read_only(disk: Path) -> None:
 
 @pytest.mark.parametrize("how", ["stopped", "killed", "killed without index"])
 @pytest.mark.parametrize("refuse", [fill, read_only])
-async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be(
+async def test_disk_that_refuses_writes_at_the_start_is_read_and_written_later(
     disk: Path,
     serve: Serve,
     begin: Begin,
@@ -417,7 +417,7 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
     assert set(await items(client, CONFIGMAP)) == names
 
 
-async def test_new_state_on_a_disk_that_refuses_is_named(disk: Path, serve: Serve) -> None:
+async def test_disk_that_refuses_a_new_database_is_named(disk: Path, serve: Serve) -> None:
     fill(disk)
     with pytest.raises(ApiServerError, match=str(disk)):
         await serve(disk / "state")
@@ -425,7 +425,7 @@ async def test_new_state_on_a_disk_that_refuses_is_named(disk: Path, serve: Serv
     await serve(disk / "state")
 
 
-async def test_disk_that_breaks_under_a_running_server_is_read_on(
+async def test_server_keeps_reading_when_its_disk_breaks(
     tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ext4 remounts itself read-only after an error; here a command triggers that."""

@@ -160,7 +160,7 @@ def test_partition_of_a_disk_with_4096_byte_sectors_is_where_its_own_table_says(
         assert partitions(target) == [(1, 2 * MIB, 4 * MIB)]
 
 
-def test_device_without_partitions_of_its_own_is_written_with_a_remark(tmp_path, image):
+def test_device_without_partitions_is_written_with_a_warning(tmp_path, image):
     with (tmp_path / "disk").open("wb") as file:
         file.truncate(32 * MIB)
     device = run("losetup", "--find", "--show", tmp_path / "disk")

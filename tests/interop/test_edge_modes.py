@@ -430,7 +430,7 @@ def test_machine_gets_its_address_from_the_other_server_and_what_to_boot_from_us
     assert proxying.get("near", "/2009-04-04/user-data") == (200, b"I am near")
 
 
-def test_machine_is_known_by_its_hardware_address_and_another_gets_nothing_of_it_even_at_its_address(
+def test_machine_is_identified_by_its_mac_and_another_at_its_address_gets_nothing(
     proxying: Edge,
 ) -> None:
     mac = "52:54:00:00:01:04"

@@ -195,7 +195,7 @@ def test_disk_image_that_is_larger_than_the_branch_s_cache_is_passed_through(bra
     assert message in branch.said()
 
 
-def test_machine_that_takes_its_time_holds_little_of_the_branch_s_memory(branch: Branch) -> None:
+def test_slow_machine_holds_little_of_the_branch_s_memory(branch: Branch) -> None:
     def see(was: int, count: int) -> None:
         if was <= 60_000_000 < count:
             branch.processes[2].end()  # and it goes on where it broke off
@@ -214,7 +214,7 @@ def test_machine_that_takes_its_time_holds_little_of_the_branch_s_memory(branch:
     wait_until(lambda: not branch.held(), "the machine has gone")
 
 
-def test_disk_image_that_fits_is_kept_and_given_again_while_the_center_is_away(tmp_path: Path) -> None:
+def test_disk_image_that_fits_is_cached_and_served_while_the_center_is_away(tmp_path: Path) -> None:
     with Branch(tmp_path, edges=2, machines=1) as site:
         site.begin_with("--cache-size", "1GB")
         before = site.anonymous()

@@ -97,7 +97,7 @@ def test_imported_image_is_served_to_a_machine_that_an_example_adds(site: Site) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_example_as_it_is_passes_the_api_with_warnings_of_its_placeholders_alone(name: str, site: Site) -> None:
+def test_unchanged_example_is_accepted_with_warnings_about_its_placeholders_only(name: str, site: Site) -> None:
     applied = site.kubectl.run("apply", "-f", EXAMPLES / name)
     assert applied.popen.returncode == 0, applied.err
     # The documentation network is not the edge's; Template and OSIE follow in the file; files and Secrets are missing.

@@ -38,7 +38,7 @@ def got(rack: Rack, url: str, *options: str) -> str:
     return rack.run(IN_MACHINE, "curl", "-s", "--max-time", "15", *options, f"http://{ADDRESS}{url}").out
 
 
-def test_script_and_metadata_are_at_the_ports_and_paths_of_old(rack: Rack) -> None:
+def test_script_and_metadata_are_at_the_old_ports_and_paths(rack: Rack) -> None:
     for url in (":7080/auto.ipxe", f":50061/{MACHINE}/auto.ipxe", ":50061/ipxe/script/auto.ipxe"):
         wait_until(lambda url=url: f" worker_id={MACHINE} " in got(rack, url), lambda url=url: got(rack, url))
         # The same machine, from an address without a Hardware.

@@ -99,7 +99,7 @@ def test_no_host_is_attacked_by_accident(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("link", [Link.RELAY, Link.DIRECT])
-def test_whatever_befalls_machines_no_action_is_run_twice(tmp_path: Path, link: Link) -> None:
+def test_no_action_runs_twice_when_machines_fail(tmp_path: Path, link: Link) -> None:
     address = "192.0.2.1" if link is Link.RELAY else "10.64.0.1"
     options = ["--machines", "100", "--link", link, "--initrd-size", "4MB", "--limit", "240"]
     options += secured(tmp_path, address)
@@ -113,7 +113,7 @@ def test_whatever_befalls_machines_no_action_is_run_twice(tmp_path: Path, link: 
 
 
 @pytest.mark.soak
-async def test_site_that_is_there_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+async def test_existing_site_is_used_and_left_unchanged(tmp_path: Path) -> None:
     network = IPv4Network("10.80.0.0/16")
     (tmp_path / "site").mkdir()
     async with AsyncExitStack() as stack:

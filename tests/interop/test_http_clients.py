@@ -109,7 +109,7 @@ async def test_curl_gets_every_file_over_one_connection(edge: Edge) -> None:
     assert len(again) == 2, output
 
 
-async def test_curl_head_tells_what_get_gives(edge: Edge) -> None:
+async def test_head_has_the_headers_of_get(edge: Edge) -> None:
     head = await edge.run("curl", "-sSfI", f"{edge.url}/osie/lab/initrd")
     for line in (rf"content-length: {len(INITRD)}", "accept-ranges: bytes", 'etag: "[^"]+"'):
         assert re.search(rf"^{line}\r$", head, re.M | re.I)
@@ -133,7 +133,7 @@ async def test_curl_gets_ranges_and_the_whole_for_several(edge: Edge) -> None:
     assert "bytes */3000000" in output
 
 
-async def test_curl_with_the_tag_that_it_kept_is_not_sent_the_file_again(edge: Edge) -> None:
+async def test_curl_with_the_current_etag_receives_no_file(edge: Edge) -> None:
     url = f"{edge.url}/osie/lab/kernel"
     await edge.run("curl", "-sSf", "--etag-save", "tag", "-o", "kernel", url)
     await edge.run("curl", "-sSf", "--etag-compare", "tag", "-o", "again", url)
@@ -164,13 +164,13 @@ async def test_client_gets_the_whole_file(edge: Edge, command: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("command", [(*CURL, "-C", "-", "-o"), (*WGET, "-c", "-O"), (*BUSYBOX, "-c", "-O")])
-async def test_client_resumes_what_broke_off(edge: Edge, command: tuple[str, ...]) -> None:
+async def test_client_resumes_a_broken_download(edge: Edge, command: tuple[str, ...]) -> None:
     (edge.home / "initrd").write_bytes(INITRD[:12_345_678])
     await edge.run(*command, "initrd", f"{edge.url}/osie/lab/initrd")
     assert edge.got("initrd") == INITRD
 
 
-async def test_python_asks_again_and_again_on_one_connection(edge: Edge) -> None:
+async def test_python_sends_many_requests_on_one_connection(edge: Edge) -> None:
     def conversation() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", edge.port, timeout=PATIENCE_SECONDS)
         for path, size in (("/osie/lab/initrd", len(INITRD)), ("/osie/lab/kernel", len(KERNEL))) * 2:
@@ -185,7 +185,7 @@ async def test_python_asks_again_and_again_on_one_connection(edge: Edge) -> None
     await asyncio.to_thread(conversation)
 
 
-async def test_twenty_curls_at_once_get_all_of_it(edge: Edge) -> None:
+async def test_twenty_curls_at_once_get_the_whole_file(edge: Edge) -> None:
     names = [f"initrd{number}" for number in range(20)]
     url = f"{edge.url}/osie/lab/initrd"
     await asyncio.gather(*(edge.run("curl", "-sSf", "-o", name, url) for name in names))

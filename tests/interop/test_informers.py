@@ -181,7 +181,7 @@ async def test_watch_sees_every_change_in_order_ends_with_the_server_and_goes_on
     assert again == [*expected, ("ADDED", "c")]
 
 
-async def test_watch_from_a_version_that_is_gone_says_so(kube: KubeClient, api: ApiClient) -> None:
+async def test_watch_from_an_expired_version_gets_an_error(kube: KubeClient, api: ApiClient) -> None:
     version = await newest(api)
     await churn(kube)
     with pytest.raises(ApiException) as refused:

@@ -266,7 +266,7 @@ def test_package_from_first_installation_to_purge(
         ("upgrading.md", "## One host"),
     ],
 )
-def test_what_the_documents_say_is_typed_in_the_transcript(page: str, heading: str) -> None:
+def test_transcript_has_the_commands_of_the_documents(page: str, heading: str) -> None:
     done = {line.partition("# ")[2].replace(" -y ", " ") for line in commands(PAGE.read_text())}
     elsewhere = {"make deb", "editor /etc/tinkedge/tinkedge.yaml"}
     told = set(blocks(DOCS / page, heading)) - elsewhere

@@ -134,7 +134,7 @@ def afterburn(wire: Wire, token: str, name: str) -> str | None:
     return body.decode() if status == 200 else None
 
 
-def test_afterburn_reads_its_attributes_and_hears_404_of_those_that_metal_lacks(connect: Connect) -> None:
+def test_afterburn_reads_its_attributes_and_gets_404_for_cloud_only_ones(connect: Connect) -> None:
     wire = connect(FLATCAR)
     token = afterburn_token(wire)
     assert afterburn(wire, token, "meta-data/instance-id") == "flatcar"

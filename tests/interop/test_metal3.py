@@ -50,7 +50,7 @@ __all__ = ["site"]
 
 
 @pytest.mark.since(30)
-async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site: Site, program: Program) -> None:
+async def test_hosts_applied_by_kubectl_are_synchronised_before_and_after_a_kill(site: Site, program: Program) -> None:
     process = site.start("--no-leader-elect", "--osie", "x86_64=hook")
     manifest = site.directory / "hosts.yaml"
     manifest.write_text(yaml.safe_dump_all([host(f"n{number}", number, architecture="x86_64") for number in range(4)]))
@@ -114,7 +114,7 @@ async def test_controller_works_with_its_role_and_needs_all_of_it(site: Site) ->
     assert {(grant.verb, grant.resource) for grant in gate.unused()} == unused
 
 
-async def test_once_brings_all_in_step_and_says_if_it_could_not(site: Site) -> None:
+async def test_once_synchronises_all_hosts_and_reports_failures(site: Site) -> None:
     await site.host("good", 1)
     await site.host("waits", 2, networkData={"name": "missing"})
     ran = site.start("--once")
@@ -324,9 +324,7 @@ async def record_netboots(site: Site, name: str) -> list[bool]:
     return seen
 
 
-async def test_hosts_stop_netbooting_though_all_that_is_looked_at_hangs_and_they_are_looked_at(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hosts_stop_netbooting_although_every_check_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await site.secret("net", networkData=b"{}")
     for number in range(12):
         await site.host(f"n{number}", number, networkData={"name": "net"})
@@ -345,7 +343,7 @@ async def test_hosts_stop_netbooting_though_all_that_is_looked_at_hangs_and_they
     slow.go_on()
 
 
-async def test_host_of_which_the_informer_does_not_know_that_it_is_provisioned_gets_a_hardware_that_does_not_netboot(
+async def test_host_provisioned_behind_the_informer_gets_a_hardware_that_does_not_netboot(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = KubeClient.watch

@@ -113,7 +113,7 @@ async def test_apply_of_the_new_version_is_created_unchanged_configured_and_read
     assert "NotFound" in (await kubectl_there.run("get", OLD_NAME, "b")).err
 
 
-async def test_user_reads_why_while_no_webhook_answers_and_the_stored_version_still_works(
+async def test_error_names_the_absent_webhook_and_the_stored_version_still_works(
     site: Site, kubectl_there: Kubectl
 ) -> None:
     await site.create(host("a"))
@@ -271,9 +271,7 @@ async def posted(site: Site, body: Any, **more: Any) -> tuple[int, str]:
         return got.status, await got.text()
 
 
-async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_invalid_too_large_or_too_slow_review_is_rejected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     no_review = "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n"
     assert await posted(site, b"{}") == (400, no_review)
     monkeypatch.setattr(webhook, "MAX_REVIEW_BYTES", 1 << 21)
@@ -283,7 +281,7 @@ async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
 
     async def slowly() -> Any:
         yield b"{"
-        await asyncio.sleep(2)
+        await asyncio.Event().wait()  # until the webhook gives up
 
     results = await asyncio.gather(*(posted(site, slowly()) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(each, aiohttp.ClientError) or each[0] == 408 for each in results), results  # type: ignore[index]
@@ -360,7 +358,7 @@ async def stored(site: Site) -> list[str]:
     return versions
 
 
-async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_nothing(site: Site) -> None:
+async def test_hosts_are_migrated_completely_and_the_plan_changes_nothing(site: Site) -> None:
     await fill(site, 12)
     before, definition = await everything(site), await site.definition()
     ran = await migrate(site)
@@ -469,7 +467,7 @@ async def refused(site: Site, *options: str) -> str:
     return ran.out
 
 
-async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_and_says_what_to_do(site: Site) -> None:
+async def test_obstacle_is_reported_with_field_values_and_remedy(site: Site) -> None:
     await site.create(host("a", image={"url": "http://x/i", "checksum": "0" * 32}))
     message = await refused(site, "--empty-checksum-type", "auto")
     assert 'differs: default/a spec.image.checksumType: "auto" -> "md5" (v1beta1 as it is served: another' in message
@@ -500,7 +498,7 @@ async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_a
     assert await stored(site) == ["v1beta1"]
 
 
-async def test_definitions_that_are_not_fit_are_refused_with_what_to_do(empty_site: Site) -> None:
+async def test_unsuitable_definitions_are_rejected_with_the_remedy(empty_site: Site) -> None:
     ran = await migrate(empty_site)
     assert ran.code == 2
     assert "there is no CustomResourceDefinition baremetalhosts.metal3.io: install tinkedge crds --metal3" in ran.out
@@ -578,7 +576,7 @@ def _quiet(what: str, count: int, total: int) -> None:
     pass
 
 
-async def test_what_goes_or_is_changed_meanwhile_and_calls_that_fail_at_first_cost_nothing(
+async def test_objects_deleted_or_changed_meanwhile_and_failing_calls_are_no_problem(
     site: Site, meddled: Meddled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(carry_out, "_RETRY_FIRST_SECONDS", 0.001)

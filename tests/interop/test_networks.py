@@ -171,7 +171,7 @@ def test_link_that_is_made_again_or_has_its_name_again_is_served_again(host: Hos
     served(host, "one", "10.77.1.1")
 
 
-def test_cable_that_is_pulled_is_no_reason_not_to_be_ready(host: Host) -> None:
+def test_edge_stays_ready_when_a_cable_is_pulled(host: Host) -> None:
     where = host.namespaces["one"]
     ip("-n", where, "link", "set", "eth0", "down")
     wait_until(lambda: host.metric("tinkedge_network_carrier", "eth1") == "0.0")
@@ -230,7 +230,7 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         assert process.terminate() == 0, process.err
 
 
-def test_mistakes_that_can_be_stored_are_reported_by_kubectl_the_journey_and_the_hardware(host: Host) -> None:
+def test_valid_objects_with_mistakes_are_reported_by_kubectl_the_journey_and_the_hardware(host: Host) -> None:
     def condition(name: str) -> str:
         path = "jsonpath={.status.conditions[?(@.type=='Misconfigured')]['status','reason']}"
         return host.kubectl("get", "hardware", name, "-o", path)
@@ -286,7 +286,7 @@ def dual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         yield host
 
 
-def test_machine_of_both_is_served_by_the_way_it_has_come(dual: Host) -> None:
+def test_machine_of_two_networks_is_served_on_the_one_that_it_uses(dual: Host) -> None:
     def get(address: str, path: str, *options: str) -> str:
         return dual.curl("one", f"http://{address}:7080{path}", *options)
 
@@ -314,7 +314,7 @@ def test_machine_of_both_is_served_by_the_way_it_has_come(dual: Host) -> None:
         ("FD77::1", "must be an IPv6 address in lower case"),
     ],
 )
-def test_ipv6_address_that_can_not_be_is_refused(dual: Host, address: str, said: str) -> None:
+def test_impossible_ipv6_address_is_rejected(dual: Host, address: str, said: str) -> None:
     file = dual.directory / "refused.json"
     interfaces = {"52:54:00:77:01:02": {"dhcp": {"ipv6": {"address": address}}}}
     file.write_text(manifest("Hardware", "m2", {"networkInterfaces": interfaces}))

@@ -244,7 +244,7 @@ def test_dark_pages_differ_in_their_colours_alone() -> None:
 
 
 @pytest.mark.smoke
-async def test_what_happens_is_on_the_page_without_a_reload(desk: Desk) -> None:
+async def test_events_appear_on_the_page_without_a_reload(desk: Desk) -> None:
     page, mac = desk.page, desk.macs["node-48"]
     row = f"m{mac.replace(':', '')}"
     await becomes(page, "document.getElementById('live').textContent === 'live'")
@@ -322,7 +322,7 @@ async def test_whole_page_weighs_less_than_100_kb_and_loads_nothing_from_other_h
     assert set(asked) == {await page.run("location.origin")}
 
 
-async def test_what_a_machine_says_runs_nothing(desk: Desk) -> None:
+async def test_text_from_a_machine_runs_no_script(desk: Desk) -> None:
     evil = "<img src=x onerror='window.evil=1'><script>window.evil=1</script>"
     mac = desk.site.hardware(evil, 60, labels={"x": evil})
     for page in ("/", f"/machine/{mac}"):
@@ -394,7 +394,7 @@ async def test_copy_button_covers_no_text(desk: Desk) -> None:
         assert button["bottom"] <= manifest["top"]
 
 
-async def test_what_the_reader_has_unfolded_stays_so_while_the_page_is_live(desk: Desk) -> None:
+async def test_unfolded_sections_stay_unfolded_while_the_page_is_live(desk: Desk) -> None:
     page, mac = desk.page, desk.macs["node-20"]
     await page.go(f"/machine/{mac}")
     unfolded = "document.querySelector('#timeline details').open"

@@ -79,7 +79,7 @@ def test_service_of_a_new_package_is_not_started_by_the_next_boot(tmp_path: Path
     assert enabled_after(tmp_path) == {"ours.service", "S02own"}
 
 
-def test_installation_that_was_killed_is_put_right_by_the_next_one(tmp_path: Path) -> None:
+def test_next_installation_repairs_one_that_was_killed(tmp_path: Path) -> None:
     assert not {"new.service", "S01relay"} & enabled_after(tmp_path, killed=True)
 
 

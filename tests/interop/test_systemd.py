@@ -157,7 +157,7 @@ def test_data_directory_where_the_unit_may_not_write_is_reported_with_the_remedy
     host.run("systemctl", "restart", "tinkedge")
 
 
-def test_process_that_stands_still_is_ended_by_the_watchdog_and_starts_again(host: Host) -> None:
+def test_hanging_process_is_ended_by_the_watchdog_and_restarted(host: Host) -> None:
     freeze(host, "tinkedge")
     host.run("systemctl", "stop", "tinkedge")
     assert host.show("tinkedge", "Result") == "success"
@@ -205,7 +205,7 @@ def test_role_has_no_more_privileges_than_it_needs_and_a_reload_does_not_end_it(
         assert roles.show(unit, "MainPID") == pid
 
 
-def test_roles_that_stand_still_are_ended_by_the_watchdog_start_again_and_end_when_asked(roles: Host) -> None:
+def test_hanging_roles_are_ended_by_the_watchdog_restart_and_stop_on_request(roles: Host) -> None:
     units = [f"tinkedge-{role}" for role in ROLES]
     freeze(roles, *units)
     roles.run("systemctl", "stop", *units)

@@ -385,7 +385,7 @@ def sprig(tmp_path_factory: pytest.TempPathFactory) -> Path:
         raise
 
 
-def test_recorded_calls_are_what_sprig_says_today(sprig: Path) -> None:
+def test_recorded_calls_match_sprig(sprig: Path) -> None:
     data = orjson.dumps(SPRIGS_DATA)
     results = outcomes(sprig, ((f"{{{{{row[0]}}}}}", data) for row in RECORDED["rows"]))
     for (expression, output, *error), go in zip(RECORDED["rows"], results, strict=True):
@@ -397,7 +397,7 @@ def test_every_function_of_sprig_is_there_or_left_out_for_a_reason(sprig: Path) 
     assert set(orjson.loads(done.stdout)) == set(SPRIG) | set(LEFT_OUT)
 
 
-def test_functions_give_and_fail_as_in_sprig(sprig: Path) -> None:
+def test_functions_return_and_fail_as_in_sprig(sprig: Path) -> None:
     data = orjson.dumps(SPRIGS_DATA)
     texts = [f"{{{{{call}}}}}" for call in dict.fromkeys(calls())]
     compared = Comparison()
@@ -445,7 +445,7 @@ def go_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, 
     return tables(tmp_path_factory.mktemp("tables"))
 
 
-def test_the_tables_of_go_give_here_what_they_give_in_go(
+def test_the_test_tables_of_go_have_the_same_results(
     go_tables: tuple[list[dict[str, Any]], list[dict[str, Any]]],
 ) -> None:
     functions = {**BUILTINS, **OF_THE_TESTS}
@@ -491,7 +491,7 @@ def tokens(text: str) -> list[list[str]]:
     return found
 
 
-def test_the_lexer_and_the_parser_say_what_those_of_go_say(
+def test_lexer_and_parser_match_those_of_go(
     go_tables: tuple[list[dict[str, Any]], list[dict[str, Any]]],
 ) -> None:
     functions = {**BUILTINS, "contains": FUNCTIONS["contains"]}

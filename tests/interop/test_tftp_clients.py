@@ -128,7 +128,7 @@ def test_whole_blocks_arrive_and_missing_files_and_writing_are_refused_at_once(
     ]
 
 
-def test_blocks_fit_the_way_to_the_client(network: Network, start: Start, content: bytes, tmp_path: Path) -> None:
+def test_blocks_fit_the_path_mtu_to_the_client(network: Network, start: Start, content: bytes, tmp_path: Path) -> None:
     network.mtu(network.server, "srv0", 1280)
     with network.serving(start(), loop="uvloop"):
         got, output = get(network, "atftp, window of 8", tmp_path)
@@ -136,9 +136,7 @@ def test_blocks_fit_the_way_to_the_client(network: Network, start: Start, conten
     assert network.events[-1].detail["block_bytes"] == 1280 - 32
 
 
-def test_way_that_became_narrow_in_the_middle_takes_the_blocks_one_by_one(
-    network: Network, start: Start, tmp_path: Path
-) -> None:
+def test_transfer_continues_when_the_path_mtu_shrinks(network: Network, start: Start, tmp_path: Path) -> None:
     large = random.Random(1).randbytes(8 << 20)
     files = start(lambda _: TftpFile(large, "kernel", MAC))
     with network.serving(files, loop="uvloop"):
@@ -232,7 +230,7 @@ def test_client_waits_for_a_file_that_is_still_arriving(
     assert arriving.closed == 1
 
 
-def test_clients_that_ask_again_while_the_file_arrives_are_not_confused(
+def test_clients_that_repeat_requests_during_a_transfer_get_the_right_file(
     network: Network, start: Start, content: bytes, tmp_path: Path
 ) -> None:
     """busybox asks again after a tenth of a second and ever more slowly, the others hear our signs of life."""

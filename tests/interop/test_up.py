@@ -113,7 +113,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
     agent.end()
 
 
-def test_agent_from_a_wrong_address_is_refused_and_the_journey_says_so(serving: Serving) -> None:
+def test_agent_from_a_wrong_address_is_refused_and_the_journey_reports_it(serving: Serving) -> None:
     agent = serving.rack.agent(IN_EDGE)
     wait_until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
     assert f"{ADDRESS} can't speak for '{MACHINE}': no Hardware of that id has this address" in agent.err
@@ -192,7 +192,7 @@ def events(rack: Rack, path: str, data_dir: str = "data") -> Any:
     return json.loads(rack.operators(rack.directory / data_dir, f"/api/v1/{path}"))
 
 
-def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving: Serving) -> None:
+def test_second_up_on_this_host_names_the_port_in_use_and_the_remedy(serving: Serving) -> None:
     rack = serving.rack
     words = ["--api-port=16410", "--grpc-port=42210", "--http-port=7110"]  # taken ones of TCP: tests/unit/run
     for port, remedy in (("UDP port 69 on rack0", "--disable tftp"), ("UDP port 67 on rack0", "--disable dhcp")):

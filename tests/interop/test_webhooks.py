@@ -88,7 +88,7 @@ async def ask(webhooks: Webhooks) -> Asked:
 
 
 @pytest.mark.parametrize("where", ["over HTTPS", "in the process of the API"])
-async def test_users_of_the_embedded_api_read_what_users_of_a_cluster_read(tmp_path: Path, where: str) -> None:
+async def test_embedded_api_reports_the_same_errors_as_a_cluster(tmp_path: Path, where: str) -> None:
     plugin = ReviewPlugin(lambda *key: api.find(*key)) if where != "over HTTPS" else None
     async with serving(tmp_path, generate(), plugin) as (api, client), contextlib.AsyncExitStack() as exits:
         if plugin is None:

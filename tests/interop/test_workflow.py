@@ -254,7 +254,7 @@ async def test_order_within_a_second_holds_if_all_were_down_at_the_creation_and_
     assert [(await agent.reaches("succeeded", "succeeded")).workflow_id for _ in names] == uids
 
 
-async def test_objects_may_be_applied_in_any_order_and_a_template_error_is_seen_on_the_workflow(
+async def test_objects_may_be_applied_in_any_order_and_a_template_error_shows_on_the_workflow(
     make_stack: Callable[..., Any],
 ) -> None:
     stack = await make_stack()
@@ -460,7 +460,7 @@ CANCELED = ("--for=jsonpath={.status.state}=Canceled", "--timeout=20s")
 
 
 @pytest.mark.since(24)
-async def test_kubectl_cancels_and_deletes_at_once_what_no_agent_has(operated: Stack, kubectl: Kubectl) -> None:
+async def test_workflow_without_an_agent_is_cancelled_and_deleted_at_once(operated: Stack, kubectl: Kubectl) -> None:
     """Neither prepared nor dispatched, with the machine away; and what its agent has rejected."""
     await operated.workflow("homeless", hardwareRef={"name": "nobody"})
     await operated.workflow("deleted")
@@ -489,7 +489,7 @@ async def test_kubectl_cancels_and_deletes_at_once_what_no_agent_has(operated: S
 
 
 @pytest.mark.since(24)
-async def test_what_was_sent_and_is_cancelled_waits_for_its_agent(operated: Stack, kubectl: Kubectl) -> None:
+async def test_sent_workflow_that_is_cancelled_waits_for_its_agent(operated: Stack, kubectl: Kubectl) -> None:
     agent = await operated.agent()
     await operated.workflow()
     command = await agent.start_command()

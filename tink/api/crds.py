@@ -90,9 +90,9 @@ class Version:
 _HARDWARE = Version(
     Hardware,
     (
-        Column("State", ".status.state", "Where the machine is, in a word; empty: it was never heard."),
-        Column("Boot", ".status.bootProblem", "Why the machine does not boot, in a word; empty: nothing is wrong."),
-        Column("IP", ".status.ip", "Address of the interface that was heard last, or of the first one."),
+        Column("State", ".status.state", "The phase of the machine. Empty: it has never sent a packet."),
+        Column("Boot", ".status.bootProblem", "The reason why the machine does not boot. Empty: nothing is wrong."),
+        Column("IP", ".status.ip", "Address of the interface that sent the last packet, or of the first interface."),
         Column("MAC", ".status.mac", "MAC address of that interface."),
         Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
         Column("Since", ".status.stateSince", "Time since its state changed.", type="date", priority=1),

@@ -153,15 +153,15 @@ KernelParam = Annotated[
 
 
 class DHCPv6(Model):
-    """The IPv6 address of an interface, given by DHCPv6 (RFC 8415) for whatever identity association asks for one.
+    """The IPv6 address of an interface, which DHCPv6 (RFC 8415) assigns for any identity association.
 
-    There is no gateway here: DHCPv6 tells none, routers advertise themselves.
+    There is no gateway here: DHCPv6 has no option for it, and routers advertise themselves.
     """
 
     address: IPv6 = Field(
         description="IPv6 address to serve, in lower case, such as 2001:db8::10. No two Hardware of the cluster may "
-        "have the same; several interfaces of one Hardware may. The default route is not said here: routers advertise "
-        "it."
+        "have the same; several interfaces of one Hardware may. There is no field for the default route: routers "
+        "advertise it."
     )
     prefix_length: int = Field(
         default=64,
@@ -182,7 +182,7 @@ class DHCP(Model):
 
     ip: IPv4 | None = optional(
         "IPv4 address to serve. No two Hardware of the cluster may have the same. Several interfaces of one Hardware "
-        "may: the members of a bond, or cards of which one stands in for another."
+        "may: the members of a bond, or a card and its spare."
     )
     netmask: Annotated[str, StringConstraints(pattern=patterns.NETMASK)] | None = optional(
         "IPv4 netmask to serve.", extra=checked(rules.NETMASK, maxLength=bounds.MAX_ADDRESS_CHARACTERS)
@@ -259,8 +259,8 @@ class HardwareSpec(Model):
         min_length=1,
         json_schema_extra=checked(rules.MAC_KEYS, maxProperties=bounds.MAX_INTERFACES),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
-        "configuration of each. No two Hardware of the cluster may have the same MAC address. An InfiniBand port is "
-        "named by the MAC that is made of its GUID, of the first three and the last three bytes: 7c:fe:90:29:26:52 for "
+        "configuration of each. No two Hardware of the cluster may have the same MAC address. The MAC address of an "
+        "InfiniBand port consists of the first three and the last three bytes of its GUID: 7c:fe:90:29:26:52 for "
         "7c:fe:90:03:00:29:26:52.",
     )
     ipxe: IPXE | None = optional(
@@ -286,21 +286,23 @@ class HardwareStatus(Model):
     """The observed state of a machine. Edges write it."""
 
     state: str | None = optional(
-        "Where the machine is, in a word. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: "
+        "The phase of the machine. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: "
         "the installation environment is up. Waiting: its agent is connected and has no Workflow. Working: the agent "
         "runs a Workflow. Failed: its last Workflow failed. Installed: its last Workflow succeeded, or its installed "
-        "system was heard. Absent: the machine was never heard."
+        "system has sent a packet. Absent: the machine has never sent a packet."
     )
     state_since: str | None = optional("When state changed last.", extra=TIME)
-    mac: str | None = optional("MAC address of the interface that was heard last; before that, of the first one.")
-    ip: str | None = optional("Address that the interface of mac has reserved.")
+    mac: str | None = optional(
+        "MAC address of the interface that sent the last packet; before that, of the first interface."
+    )
+    ip: str | None = optional("The reserved address of the interface in mac.")
     boot_problem: str | None = optional(
-        "Why the machine does not boot, in a word: the reason of the condition BootProblem while that is True."
+        "The reason why the machine does not boot: the reason of the condition BootProblem while that is True."
     )
     conditions: list[Condition] | None = optional(
         "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
-        "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot; False with the "
-        "reason GetsOn when it boots again.",
+        "Misconfigured: this object has values that can't work. BootProblem: why the machine does not boot; False with "
+        "the reason GetsOn when it boots again.",
         extra=map_list("type"),
     )
 
@@ -323,14 +325,14 @@ ArtifactURL = Annotated[
 
 
 class OSIESpec(Model):
-    """Where the kernel and the initrd are."""
+    """The URLs of the kernel and the initrd."""
 
     kernel_url: ArtifactURL = Field(description="URL of a kernel image (http, https or file).")
     initrd_url: ArtifactURL = Field(description="URL of an initrd image (http, https or file).")
 
 
 class OSIE(Resource):
-    """An Operating System Installation Environment: what a machine netboots; it launches the agent."""
+    """An Operating System Installation Environment, which a machine netboots. It starts the agent."""
 
     kind: str = "OSIE"
     spec: OSIESpec
@@ -365,11 +367,11 @@ class Action(Model):
         "Command to use when launching the image (its entrypoint).", extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS)
     )
     args: list[Text] | None = optional(
-        "Arguments passed to the container on launch. Linux takes 131071 bytes of each.",
+        "Arguments passed to the container on launch. Linux accepts at most 131071 bytes for each.",
         extra=checked(maxItems=bounds.MAX_ARGS),
     )
     env: dict[str, Text] | None = optional(
-        "Environment variables of the container. Linux takes 131071 bytes of each NAME=VALUE.", extra=_env()
+        "Environment variables of the container. Linux accepts at most 131071 bytes for each NAME=VALUE.", extra=_env()
     )
     volumes: list[Volume] | None = optional(
         "Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
@@ -389,14 +391,15 @@ class Action(Model):
         "Seconds the action may take. 0 or absent: the controller's --action-timeout, by default none.", ge=0
     )
     reboots: bool | None = optional(
-        "Whether the action restarts the machine, or starts another kernel on it, so that nobody is left "
-        "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only, "
-        "which is run in the machine's own PID namespace: no container can restart the machine from another one."
+        "True if the action restarts the machine or starts another kernel on it, so that no agent is left to report "
+        "its end. The action has succeeded when the agent disconnects or starts again. Only the last action may have "
+        "this. It runs in the machine's own PID namespace, because a container can't restart the machine from "
+        "another one."
     )
 
 
 class TemplateSpec(Model):
-    """Actions, and what they share."""
+    """Actions, and the volumes and environment variables that they share."""
 
     actions: list[Action] = Field(
         min_length=1,
@@ -452,7 +455,7 @@ class ActionState(StrEnum):
 
 
 class ActionStatus(Model):
-    """What became of one action."""
+    """The result of one action."""
 
     rendered: Action | None = optional("The rendered action.", extra={UNCHECKED: True})
     id: str = Field(description="Uniquely identifies the action within the Workflow.")
@@ -464,7 +467,7 @@ class ActionStatus(Model):
 
 
 class WorkflowSpec(Model):
-    """What to run, and where."""
+    """The Template to run, and the Hardware to run it on."""
 
     hardware_ref: LocalObjectReference = Field(
         json_schema_extra=checked(rules.NAMES_HARDWARE),
@@ -487,7 +490,7 @@ class WorkflowSpec(Model):
         description="Seconds the Workflow has to complete, counted from the start of its first action. 0: no timeout.",
     )
     ttl_seconds_after_finished: int | None = optional(
-        "Seconds after its end (status.lastTransitioned, in whatever state) after which the controller deletes the "
+        "Seconds after its end (status.lastTransitioned, in any terminal state) after which the controller deletes the "
         "Workflow. 0: at once. Absent: it is kept. May be changed at any time, as that of a Job.",
         ge=0,
         le=bounds.MAX_TTL_SECONDS,
@@ -508,8 +511,8 @@ class WorkflowStatus(Model):
         "When the first action was started. Absent: the Workflow has not started.", extra=TIME
     )
     id: str | None = optional(
-        "Identifies the Workflow to its agent, where that is not metadata.uid: it was moved here from another API, "
-        "where it had this one."
+        "Identifies the Workflow to its agent, if that is not metadata.uid: a Workflow that was moved here from "
+        "another API keeps the identifier that it had there."
     )
     creation_version: str | None = optional(
         "metadata.resourceVersion when a controller first saw the Workflow. It orders the Workflows of a machine that "
@@ -518,26 +521,28 @@ class WorkflowStatus(Model):
     last_transitioned: str | None = optional("When state changed last.", extra=TIME)
     state: WorkflowState | None = optional("Current state of the Workflow.")
     message: str | None = optional(
-        "Where the Workflow is, or why it ended, in one line for people; programs read the conditions."
+        "The progress of the Workflow, or the reason of its end, in one line for people. Programs read the conditions."
     )
     observed_generation: int | None = optional(
-        "metadata.generation that the actions were rendered from. While it is another, the Workflow is not "
-        "given to an agent."
+        "metadata.generation that the actions were rendered from. While it differs, the Workflow is not "
+        "sent to an agent."
     )
     current_action: str | None = optional("Name of the action that runs now, or that ran last.")
     dispatched: bool | None = optional(
-        "Whether the Workflow was given to an agent, which has not rejected it. While this is false, a "
-        "Workflow that is cancelled or deleted ends at once: there is nobody to stop it."
+        "True if the Workflow was sent to an agent, which has not rejected it. While this is false, a "
+        "Workflow that is cancelled or deleted ends at once, because no agent has to stop it."
     )
-    claimed_at: str | None = optional("When a server last claimed the Workflow, to give it to its agent.", extra=TIME)
-    rejections: int | None = optional("How often an agent has rejected the Workflow since it was last started.", ge=0)
+    claimed_at: str | None = optional("When a server last claimed the Workflow, to send it to its agent.", extra=TIME)
+    rejections: int | None = optional(
+        "The number of times that an agent has rejected the Workflow since it was last started.", ge=0
+    )
     dispatch_after: str | None = optional(
-        "Before that moment the Workflow is not offered to its agent again, which has rejected it.",
+        "The time before which the Workflow is not offered again to its agent, which has rejected it.",
         extra=TIME,
     )
     agent_seen_at: str | None = optional(
         "When a server last had a stream of the agent while the last action, which reboots the machine, "
-        "ran. Written only where that action takes longer than a moment, or its agent connects anew.",
+        "ran. Written only if that action takes longer than a moment, or if its agent connects again.",
         extra=TIME,
     )
     conditions: list[Condition] | None = optional(

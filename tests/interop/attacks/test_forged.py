@@ -112,7 +112,7 @@ def server(dhcp: DhcpLab) -> Everything:
 
 
 @pytest.mark.parametrize("machine_is", ["up", "off"])
-def test_one_forged_decline_takes_no_machine_its_address(server: Everything, wire: OpenWire, machine_is: str) -> None:
+def test_forged_decline_does_not_take_a_machine_s_address(server: Everything, wire: OpenWire, machine_is: str) -> None:
     if machine_is == "up":
         server.dhcp.network.give_client_its_address()
     ears = wire()
@@ -224,7 +224,7 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
     assert [event.outcome for event in informed] == [Outcome.INFO]
 
 
-def test_port_4011_answers_one_address_so_often_only(server: Everything, victim: socket.socket, far: str) -> None:
+def test_port_4011_limits_answers_to_one_address(server: Everything, victim: socket.socket, far: str) -> None:
     rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
     with server.serving(), closing(in_namespace(far, udp)) as forger:
         count, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
@@ -310,7 +310,7 @@ def test_attacker_with_the_address_of_a_machine_gets_none_of_its_files(network: 
         assert ask(network.client, VICTIMS_IP, "snponly.efi") == b"\0\3\0\1snponly"
 
 
-def test_machine_that_the_kernel_has_forgotten_is_met_and_gets_what_is_made_for_it(
+def test_machine_missing_in_the_neighbour_table_is_resolved_and_gets_its_files(
     network: Network, tmp_path: Path
 ) -> None:
     network.set_mac(network.client, "eth0", VICTIM)
@@ -346,9 +346,7 @@ def test_attacker_with_forged_arp_and_dhcp_on_the_link_is_known_by_its_own_mac(
                 assert b"victim" not in answer
 
 
-def test_host_of_a_routed_network_is_not_taken_for_a_machine_by_what_it_says(
-    network: Network, far: str, tmp_path: Path
-) -> None:
+def test_host_of_a_routed_network_is_not_identified_by_its_claims(network: Network, far: str, tmp_path: Path) -> None:
     rack = Rack(network, tmp_path, DhcpMode.PROXY)
     with network.serving(rack.start), closing(in_namespace(far, udp)) as forger:
         for port in (67, 4011) * 5:

@@ -195,7 +195,7 @@ FLOODS += ["pings", "settings", "windows"]
 HELD = ["unended", "watches", "reflections", "outputs", "slow_bodies", "metadata", "indexed_bomb", "empty_data"]
 
 
-def test_floods_of_every_kind_at_once_are_hung_up_on_and_named_once_in_the_log(site: Site) -> None:
+def test_floods_of_every_kind_at_once_are_disconnected_and_logged_once(site: Site) -> None:
     (attacker,) = site.attackers(1)
     others = {kind: site.attack(kind, 6, local=site.attackers(1)) for kind in FLOODS[1:]}
     outcome = site.endure(FLOODS[0], 2, local=[attacker])
@@ -265,7 +265,7 @@ def a_workflow_succeeds(site: Site) -> None:
     agent.end()
 
 
-def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_path: Path) -> None:
+def test_header_bombs_do_not_affect_booting_machines(tmp_path: Path) -> None:
     """HPACK bombs: 84 kB of one connection became 300 MB and more of the process that serves all machines."""
     with running(tmp_path, "--grpc-memory", f"{LIMIT_MB}MB") as edge:
         site = Site(edge)
@@ -372,7 +372,7 @@ def test_fifteen_thousand_idle_connections_of_one_address(site: Site) -> None:
 
 
 @pytest.mark.soak
-def test_fifty_addresses_at_once_are_ended_one_by_one(site: Site) -> None:
+def test_fifty_attacking_addresses_are_disconnected_one_by_one(site: Site) -> None:
     """More than the bounds promise: while it lasts new agents may have to try again, but those that are there work."""
     outcome = site.endure("rapid_reset", 20, connections=100, local=site.attackers(50))
     assert outcome.asked["refused"] == 0, outcome

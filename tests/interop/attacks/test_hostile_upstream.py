@@ -142,7 +142,7 @@ def test_journey_of_each_machine_names_the_fault_of_its_upstream(edge: Edge) -> 
         assert len(said()[-1]) < 400
 
 
-def test_nothing_hostile_is_kept(edge: Edge) -> None:
+def test_no_hostile_file_is_cached(edge: Edge) -> None:
     """A later start would serve it."""
     stored = [path.read_text() for path in (edge.data_dir / "artifacts").glob("*.json")]
     assert all("/good/" in entry for entry in stored), stored

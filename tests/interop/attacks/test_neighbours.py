@@ -158,7 +158,7 @@ def test_machine_behind_a_router_is_known_by_its_address(rack: MetadataRack) -> 
     assert ask(rack, "far", USERDATA) == (200, "I am far away")
 
 
-def test_boot_program_asked_for_in_anothers_name_tells_nothing_of_it(rack: MetadataRack) -> None:
+def test_boot_program_requested_for_another_machine_reveals_nothing_of_it(rack: MetadataRack) -> None:
     manifest = VICTIM.manifest()
     manifest["spec"]["networkInterfaces"][VICTIM.mac]["disableNetboot"] = True
     rack.kubectl.apply(json.dumps(manifest))
@@ -271,7 +271,7 @@ def test_other_users_of_the_host_read_no_journey(rack: MetadataRack) -> None:
     assert token.read_text().strip() not in rack.process.err
 
 
-def test_watch_needs_no_more_than_to_be_allowed_to(rack: MetadataRack) -> None:
+def test_watch_needs_only_its_own_permission(rack: MetadataRack) -> None:
     data = rack.directory / "data"
     watch = rack.tinkedge(IN_EDGE, "watch", VICTIM.mac, "--data-dir", data)
     wait_until(lambda: VICTIM.mac in watch.out, lambda: watch.err)

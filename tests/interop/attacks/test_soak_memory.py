@@ -155,11 +155,11 @@ def serves(full: Full, seconds: float) -> None:
     assert process.terminate() == 0
 
 
-def test_up_serves_everybody_with_512_mb(full: Full) -> None:
+def test_up_serves_all_clients_with_512_mb(full: Full) -> None:
     serves(full, 4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_up_serves_everybody_with_512_mb_for_minutes(full: Full) -> None:
+def test_up_serves_all_clients_with_512_mb_for_minutes(full: Full) -> None:
     serves(full, SECONDS)

@@ -7,6 +7,7 @@ import urllib.parse
 
 import aiohttp
 import pytest
+from aiodocker.containers import DockerContainer
 from aiohttp import web
 
 from tests.interop.containers.conftest import AGENT, shell
@@ -23,7 +24,7 @@ def which(request):
     return request.param
 
 
-async def test_pull_tells_its_progress_and_names_what_is_missing(machine):
+async def test_pull_reports_its_progress_and_names_a_missing_image(machine):
     messages = []
     line_sink.set(messages.append)
     await machine.runtime.pull(f"{machine.registry}/alike/writer:1", asyncio.Event())
@@ -103,11 +104,19 @@ async def test_container_without_a_waiting_agent_is_removed_and_others_are_not(m
     assert await machine.engine.containers() == []
 
 
-async def test_action_survives_a_restart_of_the_engine(machine, tmp_path):
+async def test_action_survives_a_restart_of_the_engine(machine, tmp_path, monkeypatch):
+    is_waiting = asyncio.Event()
+    wait = DockerContainer.wait
+
+    async def reported_wait(container, **options):
+        is_waiting.set()
+        return await wait(container, **options)
+
+    monkeypatch.setattr(DockerContainer, "wait", reported_wait)
     script = "touch /host/up; until test -e /host/go; do sleep 0.05; done; echo after; exit 6"
     running = asyncio.create_task(machine.sh(script, volumes=(f"{tmp_path}:/host",)))
     await until((tmp_path / "up").exists)
-    await asyncio.sleep(2)  # until the engine has reported the start
+    await is_waiting.wait()  # the agent has the engine's report of the start
     machine.engine.processes[0].send_signal(signal.SIGKILL)
     machine.engine.processes[0].wait()
     machine.engine.socket.unlink()

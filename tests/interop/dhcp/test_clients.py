@@ -118,7 +118,9 @@ def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network:
     assert network.client_mac in str(network.events[0].detail["manifest"])
 
 
-def test_server_that_can_not_start_says_why(network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_can_not_start_reports_the_reason(
+    network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     missing = r"on nic9: there is no such interface .* name another with --interface"
     with pytest.raises(DhcpServerError, match=missing), network.serving(lambda: dhcp.start("nic9")):
         pytest.fail("started")

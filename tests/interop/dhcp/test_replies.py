@@ -114,7 +114,7 @@ def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: DhcpLab
     assert ack[IP].src == network.server_ip
 
 
-def test_server_without_the_privilege_broadcasts_and_says_so_once(
+def test_server_without_the_privilege_broadcasts_and_logs_it_once(
     network: Network, dhcp: DhcpLab, wire: OpenWire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ears = wire()
@@ -159,7 +159,9 @@ def test_frame_comes_from_the_address_that_the_interface_has_now(
     assert replies(ears.heard())[-1].src == "02:00:00:00:00:77"
 
 
-def test_link_that_can_not_be_opened_says_why(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_link_that_can_not_be_opened_has_the_reason(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for interface, why in (("lo", "lo is no Ethernet interface"), ("nic9", "No such device")):
         with pytest.raises(NoLinkError, match=why):
             network.inside(network.server, lambda name=interface: Link(name, bytes((10, 77, 6, 1)), 67, 0.0))  # type: ignore[misc]
@@ -243,7 +245,7 @@ def test_machines_that_want_broadcasts_each_get_their_own_offer_in_a_frame_of_it
     assert sorted(int.from_bytes(frame[46:50], "big") for frame in offers) == list(range(MACHINES))
 
 
-def test_kernel_that_does_not_segment_sends_singly_and_says_so_once(
+def test_kernel_without_segmentation_sends_packets_singly_and_logs_it_once(
     network: Network,
     dhcp: DhcpLab,
     burst: Callable[..., Any],

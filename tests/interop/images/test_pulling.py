@@ -115,7 +115,7 @@ async def test_image_is_pulled_by_its_digest_and_its_layers_only_once(store, reg
     await pull(store, f"{registry}/t/two:1")
 
 
-async def test_what_is_missing_is_named(store, make_store, registry, monkeypatch):
+async def test_missing_image_is_named(store, make_store, registry, monkeypatch):
     for image in ("t/two:nothing", "no/such:1", f"t/two@sha256:{'0' * 64}"):
         assert "manifest unknown" in await refusal(store, f"{registry}/{image}")
     assert "127.0.0.1:1: Connection refused" in await refusal(store, "127.0.0.1:1/x:1")
@@ -188,7 +188,7 @@ async def test_registry_that_cannot_resume_sends_the_layer_from_the_start(fake, 
     assert any("continuing at byte" in line for line in reported)
 
 
-async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer):
+async def test_layer_that_arrives_byte_by_byte_times_out(fake, store, big_layer):
     """Each attempt brings something; and so it would go on for weeks."""
     _, _, path, _ = fake.image(big_layer)
     begun = fake.breaks(path, big_layer, [1] * 100)
@@ -197,7 +197,7 @@ async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer)
 
 
 @pytest.mark.parametrize("what", [0, 2], ids=["manifest", "layer"])
-async def test_registry_that_stays_broken_is_given_up(fake, store, what):
+async def test_pull_fails_if_the_registry_stays_broken(fake, store, what):
     path = fake.image()[what]
     fake.paths[path] = (503, {}, b"busy")
     assert "503" in await refusal(store, f"{fake.host}/x:1")
@@ -211,7 +211,7 @@ async def test_configuration_that_is_too_large_is_not_fetched(fake, store, monke
     assert path not in [asked for asked, _ in fake.requests]
 
 
-async def test_other_content_than_the_digest_says_is_refused(fake, store):
+async def test_content_that_does_not_match_the_digest_is_rejected(fake, store):
     layer = tar(file=b"content")
     _, _, path, digest = fake.image(layer)
     fake.paths[path] = (200, {}, tar(file=b"evilent"))
@@ -323,7 +323,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["interim answers", "slow headers", "slow status", "slow body", "trailers", "slow chunks"],
 )
-async def test_pull_from_a_registry_that_stalls_is_given_up(store, monkeypatch, head, again, pause):
+async def test_pull_from_a_stalled_registry_times_out(store, monkeypatch, head, again, pause):
     monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
     with flooding(head, again, pause) as host:
         assert f"{host}: too slow: " in await refusal(store, f"{host}/x:1")
@@ -593,7 +593,7 @@ async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_n
 @pytest.mark.parametrize(
     "where", ["http://[bad", "ftp://h/x", "http://h:99999/x", "http://h:0/", "http://", "//[:/", ""]
 )
-async def test_redirect_or_realm_that_is_no_url_is_the_registrys_fault(fake, store, where):
+async def test_redirect_or_realm_that_is_no_url_is_reported_as_the_registrys_error(fake, store, where):
     """And not a fault of this program, with a traceback in the log."""
     path, *_ = fake.image()
     fake.paths[path] = (307, {"Location": where}, b"")
@@ -606,7 +606,7 @@ async def test_redirect_or_realm_that_is_no_url_is_the_registrys_fault(fake, sto
     ("told", "longest"),
     [("", 4.0), ("7", 7.0), ("86400", 60.0), ("0", 4.0), ("-5", 4.0), ("Sun, 06 Nov 1994 08:49:37 GMT", 4.0)],
 )
-async def test_registry_that_says_when_to_come_again_is_obeyed(fake, make_store, told, longest):
+async def test_retry_after_of_a_registry_is_obeyed(fake, make_store, told, longest):
     """A rack that boots at once meets a limit of requests a minute: five attempts in eight seconds are not enough."""
     manifest, _, layer, _ = fake.image()
     answers = [(manifest, 429), (manifest, 500), (manifest, 503), (layer, 429), (layer, 503), (layer, 429)]
@@ -723,7 +723,7 @@ async def test_insecure_registry_that_is_silent_in_the_handshake_is_asked_over_h
 
 
 @pytest.mark.usefixtures("nothing_is_insecure")
-async def test_authority_of_one_registry_says_nothing_of_another(secured, make_store, pems):
+async def test_authority_of_one_registry_is_not_used_for_another(secured, make_store, pems):
     host = secured("good")
     store = make_store(Registries(authorities={"other.example": pems[0]["ca"]}))
     assert f"--registry-ca {host}=FILE" in await refusal(store, f"{host}/t/two:1")
