@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Install tinkedge on any Linux with systemd and Python 3.11 or newer, beside what its packages bring. As root:
+# Install tinkedge on any Linux with systemd and Python 3.11 or newer, without the system's package manager. As root:
 #
 #   install.sh                   from the wheels in dist/wheels, which `make wheels` makes
-#     --wheels DIR               from the wheels in DIR; each is compared with its hash first
+#     --wheels DIR               from the wheels in DIR, after a check of their hashes
 #     --prefix DIR               the environment; default /opt/tinkedge
-#   install.sh --uninstall       away with it; state and settings stay
+#   install.sh --uninstall       remove it; state and settings stay
 #
-# Once more is an upgrade: if it fails, what was there before is there again. Units are copied and not enabled.
+# Running it again upgrades. If the upgrade fails, the previous installation is restored. Units are copied, not enabled.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,7 +30,7 @@ list=$prefix/installed-files
 
 reload() { [ ! -d /run/systemd/system ] || systemctl daemon-reload; }
 
-remove_files() { # what an installation wrote outside of the prefix
+remove_files() { # remove the files that an installation wrote outside of the prefix
   [ ! -f "$list" ] || while IFS= read -r file; do rm -f -- "$file"; done <"$list"
 }
 
@@ -49,7 +49,7 @@ if [ -n "$uninstall" ]; then
 fi
 
 [ -f "$wheels/requirements.txt" ] || die "no wheels in $wheels: make them with \`make wheels\`, or name them with --wheels DIR"
-wheels=$(cd "$wheels" && pwd) # systemd-sysusers looks elsewhere for what has no full path
+wheels=$(cd "$wheels" && pwd) # systemd-sysusers looks elsewhere for relative paths
 [ ! -e "$prefix" ] || [ -f "$list" ] || [ -z "$(ls -A "$prefix")" ] || die "$prefix has other things in it: choose another --prefix"
 [ ! -e "$link" ] || [ -L "$link" ] || die "$link is there already, and no link of ours"
 python=$(command -v "$(cat "$wheels/python")" || command -v python3) || die "there is no python3"
@@ -58,7 +58,7 @@ made_for=$(cat "$wheels/python")
 "$python" -c "import sys; sys.exit('python%d.%d' % sys.version_info[:2] != '$made_for')" ||
   die "the wheels are for $made_for, which is not here ($("$python" --version)): make others with \`make wheels SUITE=...\`"
 
-pip_wheel() { # the pip that each environment would get a copy of, which takes longer than all of tinkedge; or nothing
+pip_wheel() { # print the wheel of pip, or nothing: copying pip into the environment takes longer than all of tinkedge
   "$python" -c '
 import ensurepip, itertools, pathlib, sysconfig
 places = sysconfig.get_config_var("WHEEL_PKG_DIR"), pathlib.Path(ensurepip.__file__).with_name("_bundled")
@@ -67,7 +67,7 @@ print(next(wheels, ""))'
 }
 
 before=''
-back() { # what was there before
+back() { # restore the previous installation
   rm -rf --one-file-system -- "$prefix"
   [ -z "$before" ] || mv "$before" "$prefix"
   die "nothing was changed"
@@ -76,10 +76,10 @@ trap back ERR
 if [ -f "$list" ]; then before=$prefix.before; rm -rf --one-file-system -- "$before"; mv "$prefix" "$before"; fi
 pip=$(pip_wheel)
 "$python" -m venv ${pip:+--without-pip} "$prefix"
-# Every file is compared with its hash before anything of it runs.
+# The hash of every file is checked before anything of it runs.
 PYTHONPATH=$pip "$prefix/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --require-hashes \
   --no-compile --find-links "$wheels" -r "$wheels/requirements.txt"
-# Byte code, which services may not write here; of Kubernetes' client, a few of its thousand modules are ever loaded.
+# Byte code, because services may not write here. Of the thousand modules of Kubernetes' client only a few are loaded.
 "$prefix/bin/python" -m compileall -q -x '/kubernetes_asyncio/(client/(api|models)|dynamic|e2e_test|stream|utils|watch)/' \
   "$prefix/lib" >/dev/null || true
 "$prefix/bin/tinkedge" --version >/dev/null
@@ -108,7 +108,7 @@ getent passwd tinkedge >/dev/null || systemd-sysusers "$wheels/systemd/tinkedge.
 install -d -m 0755 /etc/tinkedge
 reload
 if [ -n "$before" ]; then
-  echo "install: $("$link" --version), upgraded. What runs goes on with the old one: systemctl try-restart 'tinkedge*'"
+  echo "install: $("$link" --version), upgraded. Running services still use the old version: systemctl try-restart 'tinkedge*'"
 else
   echo "install: $("$link" --version), in $prefix. Next: settings in /etc/default/tinkedge, then systemctl enable --now tinkedge"
 fi

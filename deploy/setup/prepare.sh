@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# What `make run` and `make test` need: said beforehand with bytes and time, then brought, side by side, where one waits for
-# a server while another computes. Sourced by setup.sh, not run.
+# Install what `make run` and `make test` need. First print the size and the time, then run downloads and computation at
+# the same time. Sourced by setup.sh, not run.
 
-# What comes later than the Debian packages: MB to download, and seconds on two processors that do nothing else. As measured
-# on Debian 12; deploy/requirements-run.txt has the MB of the Python packages that running needs.
+# Downloads after the Debian packages, in MB, and seconds on two idle processors, measured on Debian 12.
+# deploy/requirements-run.txt has the MB of the Python packages to run with.
 python_seconds=15
-python_test_mb=130 python_test_seconds=30        # what tests need
+python_test_mb=130 python_test_seconds=30        # the packages of the tests
 cloud_init_mb=55 cloud_init_seconds=30           # a small Debian with one release of cloud-init
 tests_seconds=240
 purpose=run
 setup=deploy/setup.sh
 kubectl_mb=21 kubectl_seconds=3
 lab_mb=41 lab_seconds=15 boot_seconds=35         # OSIE, disk image, actions; from power-on to Succeeded
-full_mb=75 full_seconds=60 full_boot_seconds=120 # with a Debian to install, and until its cloud-init has reported
-foreign_mb=16                                    # the package lists of Debian 12, where this is another one
-usual_rate=10                                    # MB/s, where the mirror was not asked for enough to know
+full_mb=75 full_seconds=60 full_boot_seconds=120 # with a Debian that is installed, until its cloud-init has reported
+foreign_mb=16                                    # the package lists of Debian 12 on another Debian
+usual_rate=10                                    # MB/s, if the downloads so far were too small to measure it
 
-prepare_run() { # OPTION...: those of `tinkedge lab`
+prepare_run() { # OPTION...: options of `tinkedge lab`
   local wanted=(python lab) options="$*"
   case $options in
     *uefi-arm64*) wanted+=(arm64) ;;
@@ -24,7 +24,7 @@ prepare_run() { # OPTION...: those of `tinkedge lab`
   esac
   begin run "${wanted[@]}"
   await_python
-  # Python compiles what is imported for the first time: shown here, because it can say nothing meanwhile.
+  # Python compiles modules at their first import, and prints nothing meanwhile.
   local log
   log=$(mktemp)
   watched "preparing the first start" "$log" cat "$venv/bin/python" -c 'import edge.commands.lab' ||
@@ -39,11 +39,11 @@ prepare_test() {
   await_python
 }
 
-begin() { # COMMAND SET...: install the Debian packages; Python's are under way when this returns
+begin() { # COMMAND SET...: install the Debian packages; those of Python are still being installed when it returns
   purpose=$1 # run, test
   shift
   is_tried || say_elsewhere
-  announced=plan # by install_packages, when it knows what is to be downloaded
+  announced=plan # called by install_packages when the size of the downloads is known
   beside=bring_python
   install_packages "$@"
   beside=''
@@ -63,7 +63,7 @@ say_elsewhere() {
     "knows: the machine's OSIE and disk are made of it" >&2
 }
 
-debian_is_known() { # to apt, whose lists have been fetched
+debian_is_known() { # fails if apt, with fetched lists, knows no mirror of Debian 12
   # shellcheck disable=SC2016  # the variable is apt's
   ! command -v apt-get >/dev/null || ! apt-get indextargets --format '$(ORIGIN)' 'Created-By: Packages' | grep -qx Debian || return 0
   die "apt knows no mirror of Debian 12. Name one, with a priority that leaves this machine's own packages its own:
@@ -72,18 +72,18 @@ debian_is_known() { # to apt, whose lists have been fetched
   echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] MIRROR bookworm main' >/etc/apt/sources.list.d/debian.list"
 }
 
-bring_python() { # its packages and kubectl, while Debian's packages are installed: both wait for servers and disks
+bring_python() { # install Python's packages and kubectl while Debian's packages are installed
   local run=()
   [ "$purpose" != run ] || run=(run)
   bringing=$(mktemp -d)
   declare -gA brought=()
   bring python "$setup" venv "${run[@]}"
   bring kubectl "$setup" kubectl run
-  # Processes in the background do not hear an interruption.
+  # Background processes do not receive SIGINT.
   undo[bringing]="kill -- ${brought[*]/#/-} 2>/dev/null || true; rm -rf $bringing"
 }
 
-bring() { # NAME COMMAND...: run in the background, as a process group of its own; its exit status goes to a file
+bring() { # NAME COMMAND...: run it in the background in its own process group; write its exit status to a file
   # The file is renamed, because await_python reads it as soon as it exists.
   # shellcheck disable=SC2016  # the variables are the other shell's
   setsid bash -c '"$@"; echo $? >"$0.ended"; mv "$0.ended" "$0.status"' "$bringing/$1" "${@:2}" >"$bringing/$1" 2>&1 &
@@ -101,7 +101,7 @@ await_python() {
   return $failed
 }
 
-all_have_ended() { # by the files, and not by `wait`, which loses sight of a process now and then
+all_have_ended() { # checks the files: `wait` sometimes misses a process
   local name
   for name in "${!brought[@]}"; do
     while [ ! -e "$bringing/$name.status" ] && [ -d "/proc/${brought[$name]}" ]; do sleep 0.2 || true; done
@@ -129,7 +129,7 @@ plan_test() {
   goal="the tests have ended"
 }
 
-plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
+plan() { # MB SECONDS FETCHED: of the Debian packages; FETCHED is apt's line about its package lists, empty if unknown
   is_tried || debian_is_known
   local mb=$1 seconds=$2 rate source='' part parts=() total=$1 goal
   announced=''
@@ -147,9 +147,9 @@ plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its pa
     [ "$total" = 0 ] || echo " and $rate MB/s$source")" >&2
 }
 
-add_part() { total=$((total + $1)) seconds=$((seconds + $2)) parts+=("$1 MB $3"); } # of plan
+add_part() { total=$((total + $1)) seconds=$((seconds + $2)) parts+=("$1 MB $3"); } # for plan
 
-plan_lab() { # what `tinkedge lab` will make, and its boot
+plan_lab() { # add the files that `tinkedge lab` will make, and its boot
   local made=$cache/images/tiny.raw.gz mb=$lab_mb work=$lab_seconds boot=$boot_seconds
   if [[ $options == *--full* ]]; then
     made=$cache/images/debian-cloud.raw.zst mb=$((lab_mb + full_mb)) work=$full_seconds boot=$full_boot_seconds
@@ -159,10 +159,10 @@ plan_lab() { # what `tinkedge lab` will make, and its boot
   seconds=$((seconds + boot))
 }
 
-measured_rate() { # FETCHED: "Fetched 15.8 MB in 5s (3415 kB/s)" -> 3, in MB/s; nothing of less than a MB
+measured_rate() { # FETCHED: "Fetched 15.8 MB in 5s (3415 kB/s)" -> 3, in MB/s; prints nothing if less than 1 MB was fetched
   awk '$3 == "MB" && $2 >= 1 {sub(/^\(/, "", $6); rate = $6 * ($7 == "MB/s)" ? 1 : 0.001); print rate < 1 ? 1 : int(rate + 0.5)}' <<<"$1"
 }
 
-spoken() { # SECONDS: as one says it
+spoken() { # SECONDS: print a duration in words
   if [ "$1" -lt 90 ]; then echo "about a minute"; else echo "about $((($1 + 30) / 60)) minutes"; fi
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What is to be done when setup.sh ends, however it does. Sourced, not run.
+# Commands to run when setup.sh ends, for any reason. Sourced by setup.sh, not run.
 
 declare -A undo=() # a command for each name
 

@@ -156,7 +156,7 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
     library.rename(library.with_name("python3.1"))
     done = checkout.venv("run")
     assert done.returncode == 0, done.stderr
-    assert "made anew" in done.stderr
+    assert "making it again" in done.stderr
     assert checkout.has("wanted")
     assert checkout.has("ours")
     assert not checkout.has("unlocked"), "nothing of the old one is left"
