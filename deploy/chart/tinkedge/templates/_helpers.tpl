@@ -7,7 +7,7 @@
 {{- end -}}
 {{- end }}
 
-{{- /* Labels of everything. */}}
+{{- /* The labels of all objects. */}}
 {{- define "tinkedge.labels" -}}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -16,7 +16,7 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* Which pods are of a role: (list $ "edge"). Never changed: a Deployment's selector can't be. */}}
+{{- /* The selector of a role's pods: (list $ "edge"). Never change it: a Deployment's selector is immutable. */}}
 {{- define "tinkedge.selector" -}}
 {{- $top := index . 0 -}}
 app.kubernetes.io/name: {{ default $top.Chart.Name $top.Values.nameOverride }}
@@ -24,7 +24,7 @@ app.kubernetes.io/instance: {{ $top.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{- /* metadata of an object of a role: (list $ "edge" SUFFIX) */}}
+{{- /* The metadata of a role's object: (list $ "edge" SUFFIX) */}}
 {{- define "tinkedge.metadata" -}}
 {{- $top := index . 0 -}}
 {{- $suffix := "" -}}
@@ -45,7 +45,7 @@ labels:
 {{- end -}}
 {{- end }}
 
-{{- /* The values of a role, by the name it has as a command: (list $ "metal3-webhook") */}}
+{{- /* The values of a role, by the name of its command: (list $ "metal3-webhook") */}}
 {{- define "tinkedge.valuesKey" -}}
 {{- if eq . "metal3-webhook" }}metal3Webhook{{ else }}{{ . }}{{ end -}}
 {{- end }}
@@ -56,7 +56,7 @@ labels:
 {{- default (ternary (printf "%s-%s" (include "tinkedge.fullname" $top) (index . 1)) "default" $account.create) $account.name -}}
 {{- end }}
 
-{{- /* Whether edge and servers share keys: "true" or nothing. */}}
+{{- /* "true" if the edge and the servers share keys, or nothing. */}}
 {{- define "tinkedge.needsKeys" -}}
 {{- $edge := mergeOverwrite (dict) .Values.settings .Values.edge.settings -}}
 {{- $server := mergeOverwrite (dict) .Values.settings .Values.server.settings -}}
@@ -78,12 +78,12 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* The Secret with the authority that agents are told to trust; nothing without TLS. */}}
+{{- /* The Secret with the authority that agents trust; nothing without TLS. */}}
 {{- define "tinkedge.caSecret" -}}
 {{- default (include "tinkedge.tlsSecret" .) .Values.server.tls.ca.secretName -}}
 {{- end }}
 
-{{- /* HOST:PORT that agents are told; empty: that of the edge which booted them. */}}
+{{- /* HOST:PORT that agents connect to. Empty: the edge that booted them. */}}
 {{- define "tinkedge.authority" -}}
 {{- with .Values.server.address -}}
 {{- if regexMatch ":[0-9]+$" . }}{{ . }}{{ else }}{{ . }}:{{ $.Values.server.port }}{{ end -}}
@@ -103,7 +103,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* Values that contradict each other, in words; the schema has what one value may be. */}}
+{{- /* Fail if values contradict each other. The schema checks each single value. */}}
 {{- define "tinkedge.check" -}}
 {{- $values := .Values -}}
 {{- $value := `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?` -}}

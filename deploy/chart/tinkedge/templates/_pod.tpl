@@ -13,7 +13,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    # Pods are replaced when what they read at the start has changed.
+    # Pods are replaced when their start configuration changes.
     checksum/settings: {{ include "tinkedge.settings" (list $top .role) | sha256sum | trunc 16 }}
     {{- with $values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -38,7 +38,7 @@ spec:
   terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
   {{- $security := $values.podSecurityContext }}
   {{- if and (has .role (list "edge" "server")) (or (include "tinkedge.needsKeys" $top) (include "tinkedge.tlsSecret" $top)) }}
-  {{- /* So that files of Secrets can be read by the one group that has them, and by nobody else. */}}
+  {{- /* Files of Secrets are readable by this group only. */}}
   {{- $security = merge (dict) $security (dict "fsGroup" 65532) }}
   {{- end }}
   securityContext:
@@ -72,7 +72,7 @@ spec:
         {{- end }}
       env:
         {{- if .hostNetwork }}
-        # On the node's own address, which the kubelet asks, and not on those that face machines.
+        # On the address of the node, which the kubelet connects to, and not on those in the networks of machines.
         - name: HOST_IP
           valueFrom: {fieldRef: {fieldPath: status.hostIP}}
         {{- end }}
@@ -89,11 +89,11 @@ spec:
         {{- end }}
         - {name: health, containerPort: {{ $values.healthPort }}, protocol: TCP}
       {{- with .preStop }}
-      # Nodes hear of endpoints that go a moment after the pod does: until then connections still come here.
+      # Nodes learn of removed endpoints later than the pod stops. Until then new connections still arrive here.
       lifecycle:
         preStop: {exec: {command: [sleep, {{ . | quote }}]}}
       {{- end }}
-      # A large inventory is read before anything is served.
+      # A large inventory is read before the role serves.
       startupProbe:
         httpGet: {path: /healthz, port: health}
         periodSeconds: 2

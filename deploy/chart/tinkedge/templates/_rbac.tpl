@@ -29,7 +29,7 @@ same account may do in the release's own namespace.
 {{- end }}
 {{- end }}
 
-{{- /* The name of the ValidatingWebhookConfiguration: several releases in a cluster don't take each other's. */}}
+{{- /* The name of the ValidatingWebhookConfiguration, unique for each release in a cluster. */}}
 {{- define "tinkedge.webhookConfiguration" -}}
 {{ printf "%s-webhooks.%s" (include "tinkedge.fullname" .) .Release.Namespace }}
 {{- end }}
@@ -96,7 +96,7 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{- /* Validations that leave metadata alone, but for `annotations`. */}}
+{{- /* Validations that allow no change of metadata but `annotations`. */}}
 {{- define "tinkedge.policy.metadata" -}}
 - expression: >-
     object.metadata.?labels == oldObject.metadata.?labels
@@ -153,7 +153,7 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.webhooks" -}}
-# Whether what a Workflow names is really not there.
+# To check that an object that a Workflow names really does not exist.
 - apiGroups: [tinkerbell.org]
   resources: [hardware, templates]
   verbs: [get]
@@ -207,9 +207,9 @@ labels:
   message: the webhook changes no annotations of the definition
 {{- end }}
 
-{{- /* A Lease by its name, which is that of the program's. */}}
+{{- /* A Lease, by the name that the program uses. */}}
 {{- define "tinkedge.rules.lease" -}}
-# A rule can't name what does not exist yet.
+# A rule for create can't name an object.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
@@ -231,7 +231,7 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [hardware, workflows]
   verbs: [list, watch]
-# As it is now, when somebody else was faster.
+# Read it again if another replica was faster.
 - apiGroups: [tinkerbell.org]
   resources: [workflows]
   verbs: [get]
@@ -262,7 +262,7 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [hardware, osies, workflows]
   verbs: [list, watch]
-# The conditions AddressConflict, Misconfigured and BootProblem; where the machine is, its address and MAC.
+# The conditions AddressConflict, Misconfigured and BootProblem, the state of the machine, its address and MAC.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [get]
@@ -276,8 +276,8 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.edge-peers" -}}
-# Each edge keeps one with the name of its pod, and reads the others'. Kubernetes deletes it with the pod. A rule can't name
-# what does not exist yet: a ValidatingAdmissionPolicy lets no other Lease be written.
+# Each edge writes one with the name of its pod, and reads those of the others. Kubernetes deletes it with the pod. A rule
+# for create can't name an object, so a ValidatingAdmissionPolicy rejects writes of other Leases.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [list, create, patch]
@@ -291,7 +291,7 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.server-peers" -}}
-# Where the edges are that are told what agents do.
+# The addresses of the edges, to which the server sends events of agents.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [list]
@@ -305,18 +305,18 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.metal3" -}}
-# `get`: whether a host is really gone, or really free.
+# `get`: to check that a host is really deleted or free.
 - apiGroups: [metal3.io]
   resources: [baremetalhosts]
   verbs: [get, list, watch]
 - apiGroups: [metal3.io]
   resources: [hardwaredata]
   verbs: [list, watch]
-# To apply what is not there takes `create`, too.
+# Applying an object that does not exist needs `create`, too.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [get, list, watch, create, patch, delete]
-# Whether one runs on a Hardware whose host is gone.
+# To check if one runs on a Hardware whose host is deleted.
 - apiGroups: [tinkerbell.org]
   resources: [workflows]
   verbs: [list, watch]

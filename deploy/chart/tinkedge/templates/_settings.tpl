@@ -96,7 +96,7 @@ webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.fullname" . }}-me
 webhook-port: {{ .Values.metal3Webhook.port }}
 {{- end }}
 
-{{- /* Further ports of HTTP, comma-separated, of the edge's settings. */}}
+{{- /* The further HTTP ports in the edge's settings, comma-separated. */}}
 {{- define "tinkedge.legacyPorts" -}}
 {{- $given := get . "legacy-ports" | default "" -}}
 {{- ternary (join "," $given) $given (kindIs "slice" $given) | nospace -}}
