@@ -4,9 +4,9 @@
 #
 #   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,wipe,writefile}, each with the tag 1
 #
-# For another processor (ARCH arm64 or amd64) the same programs are those of Debian's packages for it, by mmdebstrap and
-# this host's mirror; none of them is run here.
-# Needs: umoci, busybox-static, libzstd1, python3 (Debian packages of these names). push.sh brings the result to a registry.
+# For another processor (ARCH arm64 or amd64) mmdebstrap fetches Debian's packages from this host's mirror; none of their
+# programs runs here.
+# Needs: umoci, busybox-static, libzstd1, python3 (Debian packages of these names). push.sh uploads the result to a registry.
 set -euo pipefail
 
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: $0 OUT_DIR [ARCH]" >&2; exit 2; }
@@ -19,7 +19,7 @@ case $arch in
     *) [ "$arch" = "$own" ] || { echo "$0: $arch is neither amd64 nor arm64" >&2; exit 2; } ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
-# What image2disk shares with tinkedge: standard library only. The package tink is beside deploy/ in a checkout, and beside
+# Modules that image2disk shares with tinkedge: standard library only. The package tink is beside deploy/ in a checkout, and beside
 # edge/ where deploy/ is installed as a part of that.
 shared='__init__ opener proxies urls'
 for tink in "$here/../../tink" "$here/../../../tink"; do
@@ -29,11 +29,11 @@ done
 for program in umoci busybox ldd; do
     command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static python3)" >&2; exit 1; }
 done
-# Debian's own, whatever else is first in PATH: its files are where those of its packages are.
+# Debian's Python, even if another one is first in PATH: the paths of its files are known.
 python=/usr/bin/python3
 [ -x "$python" ] || { echo "$0: $python is not there (apt-get install python3)" >&2; exit 1; }
 busybox=$(command -v busybox)
-# `busybox` without -static is a dynamic program, which would find no libraries in the image.
+# Debian's `busybox` without -static is linked dynamically, and the image has no libraries for it.
 ! ldd "$busybox" >/dev/null 2>&1 || { echo "$0: $busybox is not static; install busybox-static" >&2; exit 1; }
 
 mkdir -p "$out"
@@ -56,7 +56,7 @@ if [ "$arch" != "$own" ]; then
     [ -e "$busybox" ] || busybox=$foreign/bin/busybox
 fi
 
-# The root file system that all have in common: busybox under all its names.
+# The root file system of all images: busybox under all its names.
 root=$work/root
 mkdir -p "$root/bin" "$root/etc" "$root/tmp" "$root/proc" "$root/sys" "$root/dev" "$root/tinkerbell"
 chmod 1777 "$root/tmp"
@@ -93,7 +93,7 @@ add_library() {
     cp -L "$2" "$1$2"
 }
 
-# The same of another processor's: ldd would run it. All libraries that came with these few packages are taken.
+# The same for another processor, where ldd can't run. Takes all libraries of these few packages.
 add_foreign_program() {
     rm -f "$1/bin/$2"
     cp -L "$foreign/usr/bin/$2" "$1/bin/$2"
@@ -107,7 +107,7 @@ add_foreign_program() {
     done
 }
 
-# Python, and of its library what image2disk and wipe need: 54 MB would be on their way to each machine otherwise.
+# Python with the modules that image2disk and wipe need. All modules would be 54 MB for each machine to download.
 modules='collections ctypes email encodings http importlib json pathlib re urllib'
 extensions='_bz2 _contextvars _ctypes _hashlib _json _lzma _queue _ssl _typing mmap'
 add_python() {
@@ -136,7 +136,7 @@ add_python() {
         done
     fi
     rm -rf "$to"/*/__pycache__ "$to"/*/*/__pycache__
-    # Of what has none of this host's authorities no https is read without IMG_SHA256.
+    # If the host has no authorities, image2disk reads https URLs only with IMG_SHA256.
     mkdir -p "$root_of_image/usr/lib/ssl"
     [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root_of_image/usr/lib/ssl/cert.pem"
     for package in image2disk wipe; do
@@ -144,14 +144,14 @@ add_python() {
         cp "$here/$package"/*.py "$to/$package/"
     done
     mkdir -p "$to/tink/net"
-    # What it shares with the agent: the registry client, proxies and URLs.
+    # Modules that it shares with the agent: the registry client, proxies and URLs.
     mkdir -p "$to/tink/registry"
     cp "$tink/__init__.py" "$tink/errors.py" "$to/tink/"
     cp "$tink"/registry/*.py "$to/tink/registry/"
     for module in $shared; do
         cp "$tink/net/$module.py" "$to/tink/net/"
     done
-    # Compiled here, once; of another version's Python that can't be done.
+    # Compiled once here, if the image has this version of Python.
     if [ "$library" = "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
         "$python" -I -m compileall -q --invalidation-mode unchecked-hash -s "$root_of_image" "$to"
     fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pushes what build.sh has made to a registry that speaks plain HTTP, as REGISTRY/actions/NAME:1.
+# Pushes the images of build.sh to a registry with plain HTTP, as REGISTRY/actions/NAME:1.
 #
 #   push.sh OUT_DIR REGISTRY      for example: push.sh build/actions 172.31.0.1:5000
 #

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Install what a bundle brings: on a Debian with what it has. Unpacked with its SHA256SUMS, whose signature and hashes
-# have been checked before this runs (docs/airgap.md):
+# Install the packages of a bundle on a Debian. Unpack the bundle with its SHA256SUMS, and check signature and hashes before
+# you run this (docs/airgap.md):
 #
 #   sh install.sh
 #
-# Nothing is downloaded, enabled or started. A package that the system has in this or a newer version stays as it is.
+# Nothing is downloaded, enabled or started. Packages that the system has in the same or a newer version are not changed.
 set -eu
 cd "$(dirname "$0")"
 
@@ -13,14 +13,14 @@ die() { echo "install: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "as root only: it installs packages"
 [ -f SHA256SUMS ] || die "SHA256SUMS is missing: unpack the bundle as docs/airgap.md says"
 
-# What is not signed must not be here: others would take it for a part of this.
-[ -z "$(find . ! -type d ! -type f)" ] || die "there is something else than files here: $(find . ! -type d ! -type f | head -n 3)"
+# No unsigned files may be here: apt could take them for a part of the bundle.
+[ -z "$(find . ! -type d ! -type f)" ] || die "not a regular file: $(find . ! -type d ! -type f | head -n 3)"
 named=$(mktemp) && there=$(mktemp)
 trap 'rm -f "$named" "$there"' EXIT
 sed 's/^[0-9a-f]*  //' SHA256SUMS | sort >"$named"
 find . -type f | sed 's|^\./||' | grep -vx -e SHA256SUMS -e SHA256SUMS.sig | sort >"$there"
 extra=$(comm -13 "$named" "$there")
-[ -z "$extra" ] || die "not in SHA256SUMS: $extra. Unpack the bundle into an empty directory; if it is still there, it was changed on its way"
+[ -z "$extra" ] || die "not in SHA256SUMS: $extra. Unpack the bundle into an empty directory; if the file is still there, the bundle was modified"
 
 installed() { dpkg-query --show --showformat '${db:Status-Status} ${Version}' "$1" 2>/dev/null | sed -n 's/^installed //p'; }
 
@@ -49,7 +49,7 @@ if grep -q '^debian/tinkedge_' "$named"; then
     set -- "$@" "$PWD/$package"
   done
   echo "install: $# of $(grep -c '^debian/' "$named") packages"
-  # apt for the order, and with no source but these files. --reinstall: should the same version have been built anew.
+  # apt finds the order; these files are its only source. --reinstall: the same version may have been rebuilt.
   DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=/dev/null \
     -o APT::Sandbox::User=root --no-install-recommends --reinstall install "$@"
 elif grep -q '^wheels/' "$named"; then

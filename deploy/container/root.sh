@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # root.sh SUITE DEB CACHE OUT [BASE]: make in OUT the smallest Debian that runs the package DEB, with DEB installed.
-# SOURCE_DATE_EPOCH is the time of what is made; CACHE keeps Debian's packages for the next time. BASE is a tar archive of
-# that Debian without DEB: taken as it is if it is there, else made and left there.
+# SOURCE_DATE_EPOCH is the time of all files. CACHE keeps Debian's packages. BASE is a tar archive of that Debian without
+# DEB: used if it exists, else created.
 set -euo pipefail
-umask 022 # what is written here is read by another user than root
+umask 022 # the files are read by another user than root
 suite=$1 deb=$2 cache=$3 out=$4 base=${5:-}
-# What the package depends on and an image has no service manager for; boot programs for machines; authorities for HTTPS.
+# Dependencies of the package without the service manager; boot programs for machines; authorities for HTTPS.
 include="python3-minimal libpython3-stdlib python3 libstdc++6 systemd-standalone-sysusers passwd ipxe ca-certificates"
 
 command -v mmdebstrap >/dev/null || { echo "image: apt-get install mmdebstrap" >&2; exit 1; }
@@ -20,7 +20,7 @@ root=$work/root
 make_debian() { # in $root, without DEB
   debian_sources "$suite" >"$work/sources.list"
   [ -s "$work/sources.list" ] || { echo "image: apt knows no mirror of Debian" >&2; exit 1; }
-  # How this machine's apt reaches them.
+  # The settings by which this machine's apt reaches them.
   apt-config dump --no-empty | grep -E '^Acquire::(https?|ftp|Retries)' >"$work/apt.conf" || true
 
   # shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root
@@ -52,7 +52,7 @@ cp "$deb" "$root/tmp/tinkedge.deb"
 unshare --mount sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" dpkg --install /tmp/tinkedge.deb' \
   "$root" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
 
-# What only installations need, and what differs from one to the next.
+# Remove files that only installations need, and files that differ between builds.
 rm -rf "$root"/tmp/* "$root"/var/cache/* "$root"/var/log/* "$root"/var/lib/apt/* "$root"/var/lib/systemd/* "$root"/run/* \
   "$root"/var/lib/dpkg/*-old "$root"/etc/*- "$root"/etc/machine-id "$root"/var/cache/ldconfig/aux-cache \
   "$root"/usr/lib/x86_64-linux-gnu/gconv "$root"/usr/share/zoneinfo

@@ -1,27 +1,27 @@
 #!/bin/bash
 # A disk image of a real Debian with systemd and cloud-init, for machines that a Workflow installs. On its first boot it grows to the size of its
-# disk, takes an address by DHCP and lets cloud-init fetch its user-data: from the metadata service (EC2's tree) at --metadata-url, or
-# with --server from where a Workflow has written into /etc/cloud/cloud.cfg.d.
+# disk, gets an address by DHCP, and cloud-init fetches its user-data: from the metadata service (EC2's tree) at --metadata-url, or
+# with --server from the URL that a Workflow has written into /etc/cloud/cloud.cfg.d.
 set -euo pipefail
 
 packages=(busybox-static cpio dosfstools e2fsprogs gdisk mmdebstrap mtools syslinux syslinux-common systemd-boot-efi zstd)
-# What Debian's minbase is topped up with; cloud-init brings its Python along. Without usr-is-merged, usrmerge would come
-# with all of Perl, for what is so from the beginning.
+# Packages beside Debian's minbase; cloud-init depends on Python. Without usr-is-merged, apt would install usrmerge and all of
+# Perl, although /usr is already merged.
 include=(cloud-init iproute2 kmod netbase systemd-resolved systemd-sysv udev usr-is-merged)
-# Units that do nothing on such a machine but cost time on each of its boots. "systemctl unmask" brings any of them back.
+# Units that do nothing on such a machine but take time on each boot. "systemctl unmask" restores them.
 masked=(
     apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service
     networking.service proc-sys-fs-binfmt_misc.automount systemd-binfmt.service systemd-pstore.service
     getty@tty1.service systemd-logind.service cloud-init-hotplugd.socket
 )
-# With --server: reached by ssh and by its console, with the time of day, and with all units of a plain Debian.
+# With --server: with ssh, a console login, a synchronised clock and all units of a plain Debian.
 server_include=(ca-certificates dbus iputils-ping less libpam-systemd openssh-server sudo systemd-timesyncd vim-tiny)
-# What the initrd has drivers for, beside the disks of every hypervisor: SATA, VMD (Intel's NVMe), RAID and SAS controllers,
+# The drivers in the initrd, beside those for the disks of every hypervisor: SATA, VMD (Intel's NVMe), RAID and SAS controllers,
 # eMMC, USB, Hyper-V, VMware. A "?": the cloud kernel lacks it.
 disks=(virtio_pci virtio_blk virtio_scsi sd_mod nvme ata_piix ext4)
 server_disks=(crc32c_generic? ahci? vmd? megaraid_sas? mpt3sas? mptspi? mptsas? hpsa? smartpqi? aacraid? arcmsr? isci? mmc_block? sdhci-pci?
     sdhci-acpi? uas? usb-storage? xhci-pci? ehci-pci? hv_storvsc? vmw_pvscsi? xen-blkfront?)
-# Modules that no server's installation needs, and two thirds of the bytes of a kernel for real machines.
+# Modules that a server does not need: two thirds of the bytes of a kernel for real machines.
 left_out=(sound drivers/{gpu,media,staging,iio,comedi,isdn,gnss,greybus,soundwire,pcmcia,bluetooth,accel} drivers/net/{wireless,can,hamradio}
     drivers/input/joystick drivers/infiniband/ulp net/{bluetooth,mac80211,wireless,can,nfc,ax25,ieee802154})
 root_free_mib=32
@@ -65,7 +65,7 @@ while (($#)); do
 done
 [[ -n $out ]] || { usage >&2 && exit 2; }
 [[ $metadata_url =~ ^https?://[][A-Za-z0-9.:_-]+(/[A-Za-z0-9._/-]*)?$ ]] || die "--metadata-url: '$metadata_url' is no http URL"
-[[ -z $server || -z $asked ]] || die "--server and $asked: a server's image asks where a Workflow has written; leave one of them out"
+[[ -z $server || -z $asked ]] || die "--server and $asked: a server's image gets its metadata URL from a Workflow; leave one of them out"
 [[ $EUID == 0 ]] || die "must run as root: files in the image belong to many users"
 need_packages "${packages[@]}"
 check_out "$out"
@@ -104,17 +104,17 @@ mmdebstrap --mode=root --variant=minbase --include="$(IFS=, && echo "${include[*
 
 say "configuring"
 version=$(<"$work/kernel/version")
-# Nothing of the checkout's own modes and owners: its umask is not the image's business.
+# Not with the modes and owners of the checkout, which depend on the umask.
 cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/rootfs/." "$root/"
-# Where the metadata service has an IPv6 address, the machine is to have one, too, and may have no other.
+# If the metadata service has an IPv6 address, the machine needs one, too, and may have only that.
 [[ $metadata_url != *://\[* ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/ipv6/20-wired.network" "$root/etc/systemd/network/"
 [[ -z $dual_stack ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/dual-stack/20-wired.network" "$root/etc/systemd/network/"
 sed -i "s|@METADATA_URL@|$metadata_url|" "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg"
 if [[ -n $server ]]; then
-    # Where it asks is written later, into 90_tinkedge.cfg: nothing here may be stronger.
+    # 90_tinkedge.cfg, written later, has the URL of the metadata: no file here may override it.
     rm "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg" "$root/etc/cloud/ds-identify.cfg"
     cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/server/." "$root/"
-    # Each machine makes its own.
+    # Each machine generates its own.
     rm -f "$root"/etc/ssh/ssh_host_*
 fi
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
@@ -123,7 +123,7 @@ cp --no-preserve=mode,ownership "$work/sources.list" "$root/etc/apt/sources.list
 mkdir -p "$root/usr/lib/modules"
 cp -r "$work/kernel/lib/modules/$version" "$root/usr/lib/modules/"
 [[ -z $server ]] || (cd "$root/usr/lib/modules/$version/kernel" && rm -rf "${left_out[@]}")
-# Again, by the image's own depmod: udev reads only the binary indexes, and busybox writes none.
+# Run the image's depmod: udev reads only the binary indexes, which busybox does not write.
 chroot "$root" depmod "$version"
 chroot "$root" systemctl --quiet enable systemd-networkd.service
 ((${#masked[@]} == 0)) || chroot "$root" systemctl --quiet mask "${masked[@]}"
@@ -132,13 +132,13 @@ ln -sfn ../run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
 echo localhost >"$root/etc/hostname"
 printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' >"$root/etc/hosts"
 rm -rf "$root"/var/log/{apt,dpkg.log,bootstrap.log,alternatives.log} "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old
-# Newer than /usr: systemd then skips the units that bring /etc and /var up to date after an upgrade of /usr.
+# Newer than /usr, so that systemd skips the units that update /etc and /var after an upgrade of /usr.
 touch "$root/etc/.updated" "$root/var/.updated"
 
 say "making the root filesystem"
 mib=$(($(du -sm "$root" | cut -f 1) * 21 / 20 + root_free_mib))
 truncate -s "${mib}M" "$work/root.ext4"
-# The block size and the inodes of a large filesystem, which it becomes; for one of this size mke2fs would choose 1 KiB blocks.
+# Block size and inodes for a large filesystem, because it will grow; mke2fs would choose 1 KiB blocks for this size.
 mke2fs -q -t ext4 -T default -b 4096 -L tinkedge-root -m 1 -J size=8 -d "$root" "$work/root.ext4"
 initrd "$work/initrd" "$work/kernel" "$here/cloud/init" "${disks[@]}"
 esp "$work/esp" 40 "$work/kernel/vmlinuz" "$work/initrd" "root=LABEL=tinkedge-root rw console=tty0 console=ttyS0,115200 quiet"

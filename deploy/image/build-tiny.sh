@@ -1,6 +1,6 @@
 #!/bin/bash
-# A disk image of a few megabytes that shows that a disk was written and boots: Debian's cloud kernel and a busybox initrd. On the serial
-# line it says "tinkedge: booted from disk", gets an address by DHCP and prints its instance id from the metadata service.
+# A disk image of a few megabytes, to test that a disk is written and boots: Debian's cloud kernel and a busybox initrd. It prints
+# "tinkedge: booted from disk" on the serial line, gets an address by DHCP and prints its instance id from the metadata service.
 set -euo pipefail
 
 packages=(busybox-static cpio dosfstools gdisk mtools syslinux syslinux-common systemd-boot-efi zstd)

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# What build-tiny.sh and build-cloud.sh have in common: Debian's kernel, a busybox initrd, an EFI system partition that boots
+# Functions of build-tiny.sh and build-cloud.sh: Debian's kernel, a busybox initrd, an EFI system partition that boots
 # on both firmwares, and the partition table around it. Nothing is mounted and no loop device is used, so the recipes run
 # on a host whose kernel knows neither VFAT nor loop. Sourced, not run.
 #
-# The way to the kernel on the finished disk:
+# The boot paths on the finished disk:
 #   BIOS  MBR code (gptmbr.bin) -> partition marked "legacy BIOS bootable" -> ldlinux.sys (syslinux) -> /vmlinuz, /initrd
 #   UEFI  EFI/BOOT/BOOTX64.EFI (systemd-boot) -> loader/entries/tinkedge.conf -> /vmlinuz, /initrd
 
 umask 022
-PATH=$PATH:/usr/sbin:/sbin # where sgdisk and mkfs.fat are, which not every user has on the path
+PATH=$PATH:/usr/sbin:/sbin # for sgdisk and mkfs.fat, which not every user has on the path
 readonly SUITE=bookworm
 readonly MIB=1048576
 readonly ESP_START_MIB=1
@@ -20,7 +20,7 @@ die() {
     exit 1
 }
 
-# need_packages NAME...: every Debian package must be installed; all that are missing are named at once.
+# need_packages NAME...: check that every Debian package is installed; the error names all missing ones.
 need_packages() {
     local name missing=()
     command -v dpkg-query >/dev/null || die "this recipe needs a Debian $SUITE host (dpkg-query was not found)"
@@ -30,7 +30,7 @@ need_packages() {
     ((${#missing[@]} == 0)) || die "missing Debian packages: ${missing[*]} (apt-get install --no-install-recommends ${missing[*]})"
 }
 
-# check_out OUT: the name says how the image is compressed; its directory must exist.
+# check_out OUT: the suffix of OUT selects the compression; its directory must exist.
 check_out() {
     case $1 in
         *.raw | *.raw.gz | *.raw.zst) ;;
@@ -43,14 +43,14 @@ check_out() {
 . "$(dirname -- "${BASH_SOURCE[0]}")/../kernel.sh"
 
 # unpack_kernel PACKAGE CACHE DIR: DIR/vmlinuz, DIR/version and DIR/lib/modules/VERSION with its dependency table, of the
-# newest kernel that PACKAGE names, whose package CACHE keeps.
+# newest kernel that PACKAGE depends on. CACHE keeps the package.
 unpack_kernel() {
     local name=$1 cache=$2 dir=$3 package tree version
     package=$(kernel_image "$name")
     [[ -n $package ]] || die "apt knows no kernel package $name: run 'apt-get update', with Debian $SUITE main among its sources"
     tree=$(kernel_tree "$package" "$cache" "$dir/trees")
     mkdir -p "$dir/lib"
-    # The files are the tree's own, which others read: nothing of them is written.
+    # Others read the same tree: never write to its files.
     cp -al "$tree/lib/modules" "$dir/lib/" 2>/dev/null || { rm -rf "$dir/lib/modules" && cp -a "$tree/lib/modules" "$dir/lib/"; }
     version=$(ls "$dir/lib/modules")
     cp "$tree/boot/vmlinuz-$version" "$dir/vmlinuz"
@@ -58,8 +58,8 @@ unpack_kernel() {
     busybox depmod -b "$dir" "$version"
 }
 
-# initrd OUT KERNEL_DIR INIT MODULE...: a gzip'd cpio of busybox, the program INIT as /init, and the modules with all that they depend on.
-# A module that is built into the kernel is no error; one that the kernel does not have at all is, unless a ? stands behind its name.
+# initrd OUT KERNEL_DIR INIT MODULE...: a gzip'd cpio of busybox, the program INIT as /init, and the modules with their dependencies. A
+# module may be built into the kernel. One that the kernel lacks is an error, unless a ? follows its name.
 initrd() {
     local out=$1 kernel=$2 init=$3 version root module path paths optional
     shift 3
@@ -133,16 +133,16 @@ disk() {
     dd if="$esp" of="$out" bs=1M seek="$ESP_START_MIB" conv=notrunc,sparse status=none
     if [[ -n $root ]]; then dd if="$root" of="$out" bs=1M seek="$root_start_mib" conv=notrunc,sparse status=none; fi
     syslinux -t $((ESP_START_MIB * MIB)) -d /syslinux --install "$out"
-    # 440 bytes: what lies behind them in the first sector is the protective partition table.
+    # 440 bytes: the rest of the first sector is the protective partition table.
     dd if=/usr/lib/syslinux/mbr/gptmbr.bin of="$out" bs=440 count=1 conv=notrunc status=none
 }
 
-# publish RAW OUT: compress as OUT's name says and put OUT and OUT.sha256 into place; a reader never sees half a file.
+# publish RAW OUT: compress RAW by the suffix of OUT, and replace OUT and OUT.sha256 atomically.
 publish() {
     local raw=$1 out=$2
     case $out in
         *.raw.gz) gzip -n -6 <"$raw" >"$out.tmp" ;;
-        # Level 9 takes four times as long for a tenth less.
+        # Level 9 takes four times as long and saves a tenth.
         *.raw.zst) zstd -q -T0 -3 --long=24 -f -o "$out.tmp" -- "$raw" ;;
         *) cp --sparse=always -- "$raw" "$out.tmp" ;;
     esac

@@ -4,22 +4,21 @@
 #   build.sh --wheel FILE --python PYTHON --requirements FILE --cache DIR --out DIR [--arch amd64|arm64]
 #            [--kernel PACKAGE] [--debs DIR]
 #
-# It makes DIR/kernel and DIR/initrd from Debian packages (by the mirror that apt is configured with) and from the
-# project's wheel. The wheel's dependencies are copied from PYTHON's own packages if the OSIE can run these, else pip
+# Makes DIR/kernel and DIR/initrd from Debian packages (from apt's configured mirror) and from the project's wheel. The wheel's dependencies are copied from PYTHON's own packages if the OSIE can run these, else pip
 # fetches them. The initrd is one cpio archive of three parts:
 #   init + busybox + the four kernel modules that mount the rest     (files/init, 2 MB)
 #   base.squashfs    Debian's Python, crun, kernel modules, gRPC     (kept in the cache: changes with its package list)
-#   agent.squashfs   the project's wheel                             (made anew each time)
-# Squashed parts stay compressed in memory and are mounted, so a machine with 512 MB boots and nothing is unpacked that
-# is not used. README.md beside this file tells what happens at boot.
+#   agent.squashfs   the project's wheel                             (made each time)
+# Squashed parts are mounted and stay compressed in memory, so the OSIE boots on a machine with 512 MB. README.md beside
+# this file describes the boot.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-# The OSIE's root filesystem, besides what these depend on.
+# The packages of the OSIE's root filesystem, besides their dependencies.
 packages=(python3-minimal libpython3-stdlib crun busybox-static kmod ca-certificates zstd dhcpcd-base)
 # The wheel's dependencies that the agent uses; their versions and hashes are those of the requirements file.
 libraries=(click grpcio protobuf typing-extensions)
-# Debian packages that this recipe itself runs.
+# Debian packages that this recipe needs.
 tools=(mmdebstrap:mmdebstrap {mksquashfs,unsquashfs}:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
 
 arch=$(dpkg --print-architecture)
@@ -43,7 +42,7 @@ while [ $# -gt 0 ]; do
     --out) out=$2 ;;
     --arch) arch=$2 ;;
     --kernel) kernel_package=$2 ;;
-    --debs) debs=$2 ;; # where the kernel's package is kept
+    --debs) debs=$2 ;; # the cache of the kernel's package
     *) die "unknown argument $1" ;;
   esac
   shift 2
@@ -59,7 +58,7 @@ case $arch in
 esac
 libraries_of=usr/lib/$machine-linux-gnu
 kernel_package=${kernel_package:-linux-image-cloud-$arch}
-# What is for another processor is unpacked and never run here.
+# Files for another processor are unpacked and never run here.
 is_foreign=''
 [ "$arch" = "$(dpkg --print-architecture)" ] || is_foreign=yes
 
@@ -90,7 +89,7 @@ kernel_image=$(kernel_image "$kernel_package")
 
 # --- base: Debian, gRPC, kernel modules ---------------------------------------------------------------------------
 
-locked() { # PACKAGE...: what the requirements file says of them, version and hashes
+locked() { # PACKAGE...: print their lines of the requirements file, with version and hashes
   local name
   for name in "$@"; do
     awk -v begin="$name==" '/^[a-z0-9]/ {on = index($0, begin) == 1; found += on} on && !/^ *#/; END {exit !found}' "$requirements" ||
@@ -103,7 +102,7 @@ key=$({ sha256sum "$0" "$here"/installed.py "$here"/files/* "$here"/../{kernel,d
         echo "${packages[*]}"; cat "$work/requirements.txt"; } | sha256sum | cut -c1-16)
 base=$cache/base-$arch-$kernel_package-$key
 
-unpack_kernel() { # into $kernel, for reading
+unpack_kernel() { # into $kernel, read-only
   kernel=$(kernel_tree "$kernel_image" "${debs:-$work/debs}" "$work/trees")
   version=$(ls "$kernel/lib/modules")
 }
@@ -112,7 +111,7 @@ unpack_debian() { # into $work/root
   say "unpacking Debian $suite: ${packages[*]}"
   local include
   include=$(IFS=,; echo "${packages[*]}")
-  # The extract variant runs no maintainer scripts: it takes seconds, and nothing in this list needs them.
+  # The extract variant runs no maintainer scripts, which these packages do not need: it takes only seconds.
   echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include="$include" --architectures="$arch" \
     ${is_foreign:+--skip=check/qemu} \
     --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --setup-hook="$(lists_hook)" \
@@ -125,7 +124,7 @@ unpack_debian() { # into $work/root
     "$r"/usr/lib/python3.11/{test,idlelib,tkinter,turtledemo,lib2to3,ensurepip,distutils,pydoc_data}
   mkdir -p "$r"/{proc,sys,dev,run,tmp,root,mnt,etc,var/tmp}
   ln -sfn /run "$r/var/run"
-  # What ca-certificates' own script would write.
+  # Normally written by the script of ca-certificates.
   mkdir -p "$r/etc/ssl/certs"
   cat "$r"/usr/share/ca-certificates/mozilla/*.crt >"$r/etc/ssl/certs/ca-certificates.crt"
   echo 'root:x:0:0:root:/root:/bin/sh' >"$r/etc/passwd"
@@ -142,7 +141,7 @@ unpack_debian() { # into $work/root
   fi
 }
 
-compile_in() { # ROOT STRIPPED [OPTION...] PATH...: by the Python that is in ROOT; of another processor, by this host's 3.11
+compile_in() { # ROOT STRIPPED [OPTION...] PATH...: with the Python in ROOT, or this host's 3.11 for another processor
   local root=$1 stripped=$2 options=() compiler path paths=()
   shift 2
   while [[ $1 == -* ]]; do options+=("$1" "$2"); shift 2; done
@@ -152,11 +151,11 @@ compile_in() { # ROOT STRIPPED [OPTION...] PATH...: by the Python that is in ROO
     return
   fi
   for compiler in python3.11 "$python"; do
-    # Byte code depends on the version of Python and on nothing else.
+    # Byte code depends only on the version of Python.
     [ "$("$compiler" -c 'import sys; print(sys.version_info[:2])' 2>/dev/null)" != "(3, 11)" ] || break
     compiler=''
   done
-  [ -n "$compiler" ] || { say "no Python 3.11 here to compile for $arch: it starts slower"; return; }
+  [ -n "$compiler" ] || { say "no Python 3.11 here to compile for $arch: the agent will start slower"; return; }
   for path in "$@"; do paths+=("$root$stripped/$path"); done
   "$compiler" -I -m compileall -q "${options[@]}" -s "$root$stripped/" -p / "${paths[@]}"
 }
@@ -172,11 +171,11 @@ add_libraries() {
     3) say "fetching the libraries: $why"; fetch_libraries "$site" ;;
     *) die "$python $here/installed.py ended with status $status" ;;
   esac
-  # Byte code is not written at boot (the root is new each time), and compiling under emulation costs seconds.
+  # The OSIE can't keep byte code between boots, and compiling under emulation takes seconds.
   compile_in "$work/root" "" -j 0 usr/lib/python3.11 usr/lib/python3/dist-packages >/dev/null || true
 }
 
-fetch_libraries() { # INTO: by pip, of PYTHON or of Debian's python3-pip
+fetch_libraries() { # INTO: with pip, PYTHON's or that of Debian's python3-pip
   local site=$1 pip=$python
   "$pip" -m pip --version >/dev/null 2>&1 || pip=/usr/bin/python3
   "$pip" -m pip --version >/dev/null 2>&1 || die "missing Debian packages: apt-get install --no-install-recommends python3-pip"
@@ -193,7 +192,7 @@ add_modules() {
   for directory in drivers fs net lib crypto arch block; do
     [ -d "$source/kernel/$directory" ] && cp -a "$source/kernel/$directory" "$modules/kernel/"
   done
-  # No provisioning needs these, and they are most of the bytes of a kernel for real machines.
+  # Not needed for provisioning, and most of the bytes of a kernel for real machines.
   for directory in drivers/{gpu,media,staging,iio,infiniband,isdn,bluetooth,leds,hwmon,platform,misc,power,pcmcia,target,accel} \
     drivers/{comedi,fpga,gnss,rtc,spi,i2c,video,w1,vfio,vhost,xen,extcon,mfd,devfreq,thermal,watchdog,greybus,soundwire} \
     drivers/net/{wireless,can,ieee802154,wwan,wireguard,ppp,slip,hamradio,arcnet} drivers/input/{joystick,touchscreen,tablet} \
@@ -208,12 +207,12 @@ add_modules() {
   depmod -b "$work/root" "$version"
 }
 
-make_early() { # the part that is in the cpio as it is
+make_early() { # the part of the cpio that is not squashed
   local early=$work/early module
   mkdir -p "$early"/{bin,dev,proc,sys,run,root,lib/modules}
   if [ -n "$is_foreign" ]; then cp "$work/root/bin/busybox" "$early/bin/busybox"; else cp "$(command -v busybox)" "$early/bin/busybox"; fi
   install -m 0755 "$here/files/init" "$early/init"
-  # Dependencies first, as modprobe itself would load them.
+  # Dependencies first, in the order of modprobe.
   : >"$early/lib/modules/order"
   for module in loop squashfs overlay; do
     modprobe --show-depends -d "$work/root" -S "$version" "$module" | awk '$1 == "insmod" {print $2}'
@@ -227,7 +226,7 @@ make_early() { # the part that is in the cpio as it is
 if [ ! -e "$base/complete" ]; then
   unpack_debian
   add_libraries
-  # By now, the recipe of the disk image that runs beside this one has unpacked it.
+  # The recipe of the disk image, which runs at the same time, may have unpacked it by now.
   unpack_kernel
   add_modules
   install -D -m 0755 "$here/files/osie-init" "$work/root/sbin/osie-init"
@@ -246,20 +245,20 @@ if [ ! -e "$base/complete" ]; then
   : >"$work/base/complete"
   rm -rf "$base"
   mv "$work/base" "$base"
-  # Older bases are of no use to this recipe any more.
+  # This recipe does not use older bases.
   find "$cache" -maxdepth 1 -name "base-$arch-$kernel_package-*" ! -name "${base##*/}" -exec rm -rf {} +
 fi
 
 # --- agent: the project's wheel -----------------------------------------------------------------------------------
 
-# The OSIE's own Python compiles it, in its own root: byte code of this host's Python is of no use to another version.
+# The OSIE's Python compiles it: byte code of this host's Python may be for another version.
 unsquashfs -quiet -no-progress -d "$work/osie" "$base/base.squashfs" lib lib64 usr/bin/python3.11 usr/lib64 \
   "$libraries_of" usr/lib/python3.11 >&2
 agent=$work/osie/agent
 modules=usr/lib/python3/dist-packages
 site=$agent/$modules
 mkdir -p "$site" "$agent/usr/bin"
-# A wheel of Python alone is a zip archive of what is to be there (the binary distribution format, PEP 427).
+# A pure Python wheel is a zip archive of the files to install (PEP 427).
 "$python" -m zipfile -e "$wheel" "$site" >&2
 rm -rf "$site/edge/_deploy"
 compiled=(proto tink/{__init__.py,mac.py,waitdaemon.py,agent,limits,net,printable.py} edge/{__init__.py,cli.py,commands,configuration})
@@ -277,7 +276,7 @@ mksquashfs "$agent" "$work/layers/agent.squashfs" -quiet -no-progress -noappend 
 
 # --- kernel and initrd --------------------------------------------------------------------------------------------
 
-# The kernel unpacks archives that follow each other as if they were one.
+# The kernel unpacks concatenated archives as one.
 { cat "$base/early.cpio"; (cd "$work/layers" && printf 'base.squashfs\0agent.squashfs\0' | cpio --quiet -0 -o -H newc); } >"$work/initrd"
 chmod 0644 "$work/initrd"
 cp "$base/kernel" "$work/kernel.out"

@@ -167,7 +167,7 @@ def test_missing_build_packages_are_all_named_to_the_operator() -> None:
         (
             "build-cloud.sh",
             ["--server", "--dual-stack", "a.raw.zst"],
-            "--server and --dual-stack: a server's image asks",
+            "--server and --dual-stack: a server's image gets",
         ),
         ("build-cloud.sh", ["a.raw.zst", "b.raw.zst"], "one OUT only, got 'a.raw.zst' and 'b.raw.zst'"),
     ],

@@ -33,6 +33,6 @@ def test_action_that_asks_process_1_for_a_restart_as_busybox_reboot_does_gets_it
         text=True,
         check=False,
     )
-    assert f"osie: {name}, as an action asked for" in done.stdout, done.stderr
+    assert f"osie: {name}, requested by an action" in done.stdout, done.stderr
     # unshare ends as the process that it has started.
     assert (done.returncode, done.stderr) == (-signal.Signals[ended], "")

@@ -1,7 +1,7 @@
 #!/bin/sh
-# inspect: says what disks the machine has. Changes nothing.
+# inspect: prints the disks of the machine. Changes nothing.
 #
-#   DEST_DISK   the disk that a later action will write (optional); the action fails if it is not there
+#   DEST_DISK   the disk that a later action will write (optional); the action fails if it does not exist
 set -u
 
 fail() {
@@ -13,7 +13,7 @@ fail() {
 
 found=0
 for block in /sys/block/*; do
-    # Only what has hardware behind it: no loop, ram or device-mapper disks.
+    # Only disks with hardware: no loop, ram or device-mapper disks.
     [ -e "$block/device" ] || continue
     found=$((found + 1))
     size=$(cat "$block/size") # in units of 512 bytes, whatever the disk's own are

@@ -1,7 +1,7 @@
 #!/bin/sh
 # reboot: asks the installation environment to restart the machine once the workflow has ended.
 #
-# Not at once: the server is to hear first that the workflow succeeded. The Template mounts the OSIE's directory for
+# Not at once: the agent first reports the success of the workflow to the server. The Template mounts the OSIE's directory for
 # requests at /host (volumes: ["/run/tinkedge/requests:/host"]); the file `reboot` in it is the request.
 set -u
 

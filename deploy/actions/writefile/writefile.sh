@@ -2,19 +2,19 @@
 # writefile: writes one file into a filesystem on the disk, as tinkerbell's action of this name does.
 #
 #   DEST_DISK   the partition (or disk) with the filesystem, a block device
-#   FS_TYPE     ext4, xfs, vfat, ...; without it the kernel tries those that it knows
-#   DEST_PATH   where the file is in that filesystem: an absolute path without ..
-#   CONTENTS    what is in the file, to the byte: no line end is added
-#   MODE        of the file, octal (default 0644)
-#   DIRMODE     of directories that are not there yet, octal (default 0755)
-#   UID, GID    owner of the file and of such directories, numbers (default 0)
+#   FS_TYPE     ext4, xfs, vfat, ...; by default each type that the kernel supports is tried
+#   DEST_PATH   path of the file in that filesystem: absolute, without ..
+#   CONTENTS    content of the file, byte for byte: no line end is added
+#   MODE        mode of the file, octal (default 0644)
+#   DIRMODE     mode of new directories, octal (default 0755)
+#   UID, GID    owner of the file and of new directories, numbers (default 0)
 #
-# A file or link of that name is replaced: there is the old one or the whole new one. Directories may be links, as long
+# A file or link of that name is replaced atomically. Directories may be links, as long
 # as they stay in the filesystem; an absolute link leads out of it, for it is not mounted at /.
 #
-# A partition that the kernel has from an older partition table is refused: it would be the old filesystem.
+# A partition from an older partition table in the kernel is rejected: it would have the old filesystem.
 #
-# Reasons it fails with: InvalidSetting, DiskNotFound, DiskBusy, MountFailed, WriteFailed.
+# Failure reasons: InvalidSetting, DiskNotFound, DiskBusy, MountFailed, WriteFailed.
 set -u
 
 mounted=
@@ -28,7 +28,7 @@ fail() {
     exit 1
 }
 
-# What the action was given as this variable. Some shells make UID and GID their own.
+# Print the value of the action's variable. Some shells set UID and GID themselves.
 given() {
     tr '\n\0' '\001\n' < /proc/$$/environ | sed -n "s/^$1=//p" | head -n 1
 }
@@ -74,7 +74,7 @@ octal DIRMODE "$dirmode"
 number UID "$uid"
 number GID "$gid"
 
-# The kernel may still be reading the partition table that an action before this one has written.
+# The kernel may still be reading the partition table that an earlier action has written.
 tries=0
 while [ ! -b "$disk" ]; do
     tries=$((tries + 1))
@@ -82,12 +82,12 @@ while [ ! -b "$disk" ]; do
     sleep 1
 done
 
-# The number of $2 bytes at byte $1 of the disk $whole; nothing if there is none.
+# Print the number of $2 bytes at byte $1 of the disk $whole; nothing if the disk is shorter.
 number_at() {
     od -A n -t "u$2" -j "$1" -N "$2" "$whole" 2> /dev/null | tr -d ' '
 }
 
-# The first sector, by the table on the disk $whole, of its partition $1, for sectors of $2 bytes; nothing if no table says.
+# Print the first sector of partition $1 in the table of the disk $whole, for sectors of $2 bytes; nothing if it has none.
 start_by_table() {
     [ "$(number_at 510 2)" = 43605 ] || return # 55 AA
     for at in 450 466 482 498; do
@@ -112,7 +112,7 @@ fi
 
 point=$(readlink -f "$(mktemp -d)")
 log=$(mktemp)
-# The first process of a container does not die of a TERM that it does not handle.
+# The first process of a container ignores a TERM without a handler.
 trap '[ -z "$mounted" ] || umount "$point"; exit 143' TERM INT
 
 said() {
@@ -124,7 +124,7 @@ mount ${type:+-t $type} -o rw,nodev,nosuid,noexec "$disk" "$point" 2> "$log" ||
     fail MountFailed "$disk as ${type:-any filesystem that the kernel knows}: $(said)"
 mounted=yes
 
-# Step by step, so that no link leads a step out of the filesystem.
+# Step by step, so that no link leads out of the filesystem.
 directory=$point
 rest=${path#/}
 while :; do
@@ -152,13 +152,13 @@ done
 file=$directory/$rest
 [ -L "$file" ] || [ ! -d "$file" ] || fail WriteFailed "$path is a directory"
 umask 077
-# noclobber (-C): nothing that is there already is written through.
+# noclobber (-C): never write through an existing file or link.
 { rm -f "$file.new" && (set -C && printf '%s' "$CONTENTS" > "$file.new"); } 2> "$log" || {
     message=$(said)
     rm -f "$file.new"
     fail WriteFailed "$path: $message"
 }
-# FAT has no owners: that it refuses them is no reason to leave the file out, if it is to be root's as all is there.
+# FAT has no owners, and rejects chown. That is no error if the owner is root, as all files have there.
 { { [ "$uid:$gid" = 0:0 ] || chown "$uid:$gid" "$file.new"; } && chmod "$mode" "$file.new" && sync -f "$file.new" &&
     mv -fT "$file.new" "$file"; } 2> "$log" || {
     message=$(said)

@@ -14,7 +14,7 @@ provider "kubernetes" {
   config_path = var.kubeconfig
 }
 
-# What the machine boots to be installed: the OSIE of deploy/osie.
+# The installation environment that machines netboot: the OSIE of deploy/osie.
 resource "kubernetes_manifest" "osie" {
   manifest = {
     apiVersion = "tinkerbell.org/v1alpha2"

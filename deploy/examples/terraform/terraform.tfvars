@@ -1,4 +1,4 @@
-# The one file to edit: every address, MAC, disk and key of this example stands here.
+# The one file to edit: it has every address, MAC, disk and key of this example.
 #
 #   192.168.10.1     the host where tinkedge runs (the edge)
 #   192.168.10.254   the machines' router and nameserver

@@ -1,4 +1,4 @@
-# Values are in terraform.tfvars; here is what they mean.
+# The meaning of the values in terraform.tfvars.
 
 variable "kubeconfig" {
   description = "Kubeconfig of the API that tinkedge serves: DATA_DIR/kubeconfig of its host, or one of `tinkedge kubeconfig --user`."

@@ -58,8 +58,8 @@ resource "kubernetes_manifest" "workflow" {
     delete = "10m"
   }
 
-  # A Workflow that has begun can't be changed, and a machine is not to be installed again because a parameter has
-  # changed: that takes `terraform apply -replace`.
+  # A Workflow that has begun can't be changed, and a changed parameter must not install a machine again
+  # unless you run `terraform apply -replace`.
   lifecycle {
     ignore_changes = [manifest]
   }
