@@ -33,8 +33,8 @@ from tink.kubeapi.schema.field_errors import (
     not_supported,
     required,
 )
-from tink.kubeapi.schema.meta import dns1035
-from tink.kubeapi.schema.rules import OBJECT_BUDGET, Rule, compile_at, compile_rule
+from tink.kubeapi.schema.meta import type_problem
+from tink.kubeapi.schema.rules import OBJECT_BUDGET, CompiledRule, compile_rule, compile_rules
 from tink.kubeapi.schema.shapes import deep_copy
 from tink.kubeapi.schema.structural import compile_schema
 
@@ -278,7 +278,7 @@ def _default(node: Schema, at: str, *, whole: bool) -> Errors:
     if walk.errors:
         yield from (replace(error, field=f"{at}.{error.field}" if error.field else at) for error in walk.errors)
         return
-    rules = compile_at(node, root=whole)
+    rules = compile_rules(node, root=whole)
     if rules is None:
         return
     # As an update without changes, and as a new object: rules with optionalOldSelf can differ.
@@ -312,8 +312,9 @@ def _resources(value: Any, node: Schema, at: str, *, whole: bool) -> Errors:
     if whole:
         yield from (required(f"{at}.{name}") for name in ("apiVersion", "kind") if name not in value)
         for name in ("apiVersion", "kind"):
-            if name in value and (problem := _type_problem(name, value[name])):
-                yield invalid_whole(f"{at}.{name}", value[name], problem)
+            given = value.get(name, "v1")
+            if wrong := type_problem(name, given) if isinstance(given, str) else "must be a string":
+                yield invalid_whole(f"{at}.{name}", given, wrong)
     properties, extra = node.get("properties") or {}, node.get("additionalProperties")
     for name, item in value.items():
         if name in properties:
@@ -321,18 +322,6 @@ def _resources(value: Any, node: Schema, at: str, *, whole: bool) -> Errors:
             yield from _resources(item, below, f"{at}.{name}", whole=embedded(below))
         elif isinstance(extra, Mapping):
             yield from _resources(item, extra, f"{at}[{name}]", whole=embedded(extra))
-
-
-def _type_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with an apiVersion or a kind, or None."""
-    if not isinstance(value, str):
-        return "must be a string"
-    if not value:
-        return "must not be empty"
-    if name == "apiVersion":
-        return f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else None
-    wrong = dns1035(value.lower())
-    return wrong and f"may have mixed case, but should otherwise match: {wrong}"
 
 
 RULE_LIMIT = 10_000_000
@@ -639,7 +628,7 @@ def _compiled(schema: Schema, at: str, place: Place, scope: Scope, found: _Findi
         yield from _expression(rule, raw, f"{at}[{index}]", min(rule.cost * count, MAX_COST), place, found)
 
 
-def _expression(rule: Rule, raw: Schema, at: str, cost: int, place: Place, found: _Findings) -> Errors:
+def _expression(rule: CompiledRule, raw: Schema, at: str, cost: int, place: Place, found: _Findings) -> Errors:
     if not place.any_cost and cost > RULE_LIMIT:
         yield forbidden(f"{at}.rule", exceeds_limit("estimated rule cost", cost, RULE_LIMIT))
     found.add_cost(f"{at}.rule", cost)

@@ -82,7 +82,9 @@ def forbidden(field: str, detail: str) -> FieldError:
     return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
-Path = tuple["Path", str | int] | None
+Step = str | int | tuple[str]
+"""A field, an index of a list, or a key of a map in a tuple: `.field`, `[0]`, `[key]`."""
+Path = tuple["Path", Step] | None
 CompiledSchema = Callable[[Any, Path, "Outcome"], None]
 """A compiled schema or keyword: prunes, completes and checks a value in place, and reports to the outcome."""
 
@@ -120,7 +122,7 @@ class Outcome:
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(error)
 
-    def add(self, path: Path, name: str | int, size: int) -> None:
+    def add(self, path: Path, name: Step, size: int) -> None:
         """Count a default of `size` bytes before it is filled in. Raises TooMuchAddedError."""
         self.added += size
         if self.added > MAX_ADDED:
@@ -137,13 +139,21 @@ class Outcome:
             self.unknown.append(render((path, name)))
 
 
-def render(path: Path) -> str:
-    """Return a path as Kubernetes writes it: `spec.actions[0].name`."""
-    steps: list[str | int] = []
+def steps(path: Path) -> list[Step]:
+    """Return the steps of a path from the root."""
+    found: list[Step] = []
     while path is not None:
         path, step = path
-        steps.append(step)
+        found.append(step)
+    return found[::-1]
+
+
+def render(path: Path) -> str:
+    """Return a path as Kubernetes writes it: `spec.actions[0].name`, `spec.labels[a.b]`."""
     text = ""
-    for step in reversed(steps):
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    for step in steps(path):
+        if isinstance(step, str):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step if isinstance(step, int) else step[0]}]"
     return text

@@ -119,6 +119,16 @@ def _owner_errors(owners: list[Raw], at: str) -> Iterator[FieldError]:
             controller = controller or name
 
 
+def type_problem(name: str, value: str) -> str | None:
+    """Return what is wrong with an apiVersion or a kind of an object, or None."""
+    if not value:
+        return "must not be empty"
+    if name == "apiVersion":
+        return f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else None
+    wrong = dns1035(value.lower())
+    return wrong and f"may have mixed case, but should otherwise match: {wrong}"
+
+
 OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace")
 """Fields that only the server sets. An update keeps their values."""
 

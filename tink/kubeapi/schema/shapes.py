@@ -18,6 +18,14 @@ def deep_copy(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value))
 
 
+def json_text(value: Any) -> bytes | None:
+    """Return a value as JSON, or None if orjson cannot write it: integers beyond 64 bits, text that is not Unicode."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return None
+
+
 def is_integer(value: object) -> bool:
     """Return True if a JSON number is a 64-bit integer. 1.0 is one in Kubernetes."""
     if isinstance(value, float):

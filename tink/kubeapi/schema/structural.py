@@ -14,6 +14,7 @@ errors are those of k8s.io/kube-openapi, pkg/validation/errors.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +22,31 @@ from typing import Any
 import orjson
 
 from tink.kubeapi.cel import pattern_tester
-from tink.kubeapi.schema import field_errors, meta, structs
-from tink.kubeapi.schema.field_errors import NOWHERE, CompiledSchema, FieldError, Outcome, Path, render
+from tink.kubeapi.schema import meta, structs
+from tink.kubeapi.schema.field_errors import (
+    NOWHERE,
+    CompiledSchema,
+    FieldError,
+    Outcome,
+    Path,
+    duplicate,
+    invalid,
+    not_supported,
+    quote,
+    render,
+    required,
+    too_long,
+    too_many,
+    type_invalid,
+)
 from tink.kubeapi.schema.formats import CHECKS
-from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, type_name
+from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, json_text, type_name
 from tink.shrink import shrink_to_fit
 
 Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
+
+
+Compare = Callable[[Any, Any], bool]
 
 
 def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> CompiledSchema:
@@ -36,7 +55,7 @@ def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words:
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
             at = render(path)
-            found.report(field_errors.invalid(at, value, f"{at} in body {words}"))
+            found.report(invalid(at, value, f"{at} in body {words}"))
 
     return apply
 
@@ -44,25 +63,17 @@ def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words:
 _NUMBER = (int, float)
 
 
-def _bounded(bound: Any, schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return the bound for a value. Kubernetes cuts it to an integer for integer values, whatever the schema says."""
-    if isinstance(bound, int) or schema.get("type") == "integer":
-        return lambda _: bound
-    return lambda value: int(bound) if isinstance(value, int) else bound
+def _limit(exclusive: str, words: str, strictly: Compare, at_most: Compare) -> Make:
+    """Return the check of `minimum` or `maximum`."""
 
+    def make(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
+        test, more = (strictly, "") if schema.get(exclusive) else (at_most, " or equal to")
+        # Kubernetes cuts the bound to an integer for integer values, whatever the schema says.
+        cut = bound if schema.get("type") == "integer" else int(bound)
+        text = f"should be {words} than{more} {bound}"
+        return _rule(_NUMBER, lambda value: test(value, cut if isinstance(value, int) else bound), text)
 
-def _minimum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
-    at = _bounded(bound, schema)
-    if schema.get("exclusiveMinimum"):
-        return _rule(_NUMBER, lambda value: value > at(value), f"should be greater than {bound}")
-    return _rule(_NUMBER, lambda value: value >= at(value), f"should be greater than or equal to {bound}")
-
-
-def _maximum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
-    at = _bounded(bound, schema)
-    if schema.get("exclusiveMaximum"):
-        return _rule(_NUMBER, lambda value: value < at(value), f"should be less than {bound}")
-    return _rule(_NUMBER, lambda value: value <= at(value), f"should be less than or equal to {bound}")
+    return make
 
 
 def _multiple_of(step: Any, _: Mapping[str, Any]) -> CompiledSchema:
@@ -83,19 +94,20 @@ def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if check is not None and isinstance(value, str) and not check(value):
             at = render(path)
-            found.report(
-                field_errors.type_invalid(
-                    at, value, f"{at} in body must be of type {name}: {field_errors.quote(value)}"
-                )
-            )
+            why = f"{at} in body must be of type {name}: {quote(value)}"
+            found.report(type_invalid(at, value, why))
 
     return apply
+
+
+def _min_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    return _rule(str, lambda value: len(value) >= limit, f"should be at least {limit} chars long")
 
 
 def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if isinstance(value, str) and len(value) > limit:
-            found.report(field_errors.too_long(render(path), limit))
+            found.report(too_long(render(path), limit))
 
     return apply
 
@@ -104,7 +116,7 @@ def _at_most(applies: type[Any]) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
         def apply(value: Any, path: Path, found: Outcome) -> None:
             if isinstance(value, applies) and len(value) > limit:
-                found.report(field_errors.too_many(render(path), len(value), limit))
+                found.report(too_many(render(path), len(value), limit))
 
         return apply
 
@@ -116,7 +128,7 @@ def _at_least(applies: type[Any], unit: str) -> Make:
         def apply(value: Any, path: Path, found: Outcome) -> None:
             if isinstance(value, applies) and (size := len(value)) < limit:
                 at = render(path)
-                found.report(field_errors.invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
+                found.report(invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
 
         return apply
 
@@ -139,7 +151,7 @@ def _enum(allowed: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
     def apply(value: Any, path: Path, found: Outcome) -> None:
         if mark(value) not in marks:
-            found.report(field_errors.not_supported(render(path), value, allowed))
+            found.report(not_supported(render(path), value, allowed))
 
     return apply
 
@@ -156,12 +168,10 @@ VALUE_CHECKS: dict[str, Make] = {
     "enum": _enum,
     "pattern": _pattern,
     "format": _format,
-    "minLength": lambda limit, _: _rule(
-        str, lambda value: len(value) >= limit, f"should be at least {limit} chars long"
-    ),
+    "minLength": _min_length,
     "maxLength": _max_length,
-    "minimum": _minimum,
-    "maximum": _maximum,
+    "minimum": _limit("exclusiveMinimum", "greater", operator.gt, operator.ge),
+    "maximum": _limit("exclusiveMaximum", "less", operator.lt, operator.le),
     "multipleOf": _multiple_of,
     "minItems": _at_least(list, "items"),
     "maxItems": _at_most(list),
@@ -195,12 +205,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     kind = schema.get("type", "")
     either = schema.get("x-kubernetes-int-or-string", False)
     nullable = schema.get("nullable", False)
-    if (
-        (prune and kind == "object")
-        or "properties" in schema
-        or "required" in schema
-        or "additionalProperties" in schema
-    ):
+    if (prune and kind == "object") or not schema.keys().isdisjoint(("properties", "required", "additionalProperties")):
         checks.append(_object(schema, prune=prune))
     if kind == "array" or "items" in schema:
         checks.append(_array(schema, prune=prune))
@@ -226,14 +231,6 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     return apply
 
 
-_PLAIN: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
-
-
-def _plain(schema: Mapping[str, Any]) -> type | None:
-    """Return the Python type whose values all have the schema's type, or None if there is no such type."""
-    return None if schema.get("x-kubernetes-int-or-string") else _PLAIN.get(schema.get("type", ""))
-
-
 _UNCHECKED_KEYWORDS = frozenset(("type", "nullable", "default", "description", "title", "x-kubernetes-validations"))
 """Keywords that do not need a check of a string's value. CEL rules are checked separately."""
 
@@ -252,7 +249,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
             # Kubernetes compares formats here, and the format of a number is its Go type.
             is_float = isinstance(value, float) or not is_integer(value)
             wanted, got = form, "" if isinstance(value, bool | dict) else "float64" if is_float else "int64"
-        found.report(field_errors.type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
+        found.report(type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
         for check in others:
             check(value, path, found)
         if loses and isinstance(value, dict):
@@ -282,9 +279,13 @@ def _number_range(kind: str, form: str) -> CompiledSchema:
         else:
             fits = form != "float" or abs(value) < _MAX_FLOAT
         if not fits:
-            found.report(field_errors.invalid(NOWHERE, "", f"{words} in {render(path)}"))
+            found.report(invalid(NOWHERE, "", f"{words} in {render(path)}"))
 
     return apply
+
+
+_FREE: dict[str, type] = {"string": str, "boolean": bool}
+"""The Python types whose values need no walk, by the type of a schema without further keywords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +299,7 @@ class _Property:
 
 def _property(schema: Mapping[str, Any], *, prune: bool) -> _Property:
     default = orjson.dumps(schema["default"]) if prune and "default" in schema else None
-    free = (
-        _plain(schema) if schema.get("type") in ("string", "boolean") and schema.keys() <= _UNCHECKED_KEYWORDS else None
-    )
+    free = _FREE.get(schema.get("type", "")) if schema.keys() <= _UNCHECKED_KEYWORDS else None
     return _Property(_compile(schema, prune=prune), bool(schema.get("nullable", False)), default, free)
 
 
@@ -320,7 +319,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     others = _property(extra, prune=prune) if isinstance(extra, Mapping) else None
     keeps = not prune or bool(schema.get("x-kubernetes-preserve-unknown-fields")) or extra is True
     defaults = [(name, found.default) for name, found in properties.items() if found.default is not None]
-    required = tuple(schema.get("required") or ())
+    needed = tuple(schema.get("required") or ())
     drops, names = not keeps and others is None, properties.keys()
     by_name = {name: (child.free, child.compiled) for name, child in properties.items()}
     apply_others = (others.free, others.compiled) if others else None
@@ -352,9 +351,9 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
             child = by_name.get(name, apply_others)
             if child is not None and type(content) is not child[0]:
                 child[1](content, (path, name), found)
-        for name in required:
+        for name in needed:
             if name not in value:
-                found.report(field_errors.required(render((path, name))))
+                found.report(required(render((path, name))))
         if embedded:
             _check_embedded(value, path, found)
 
@@ -363,26 +362,20 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
 
 def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
     """Check that a value is a whole object (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
-    version, kind, fields = value.get("apiVersion"), value.get("kind"), value.get("metadata")
-    for name, given in (("apiVersion", version), ("kind", kind)):
-        at = render((path, name))
+    for name in ("apiVersion", "kind"):
+        at, given = render((path, name)), value.get(name)
         if name not in value:
-            found.report(field_errors.required(at))
-        elif given == "":
-            found.report(field_errors.invalid(at, "", "must not be empty"))
-    if isinstance(version, str) and version.count("/") > 1:
-        why = f"unexpected GroupVersion string: {version}"
-        found.report(field_errors.invalid(render((path, "apiVersion")), version, why))
-    if kind and isinstance(kind, str) and (wrong := meta.dns1035(kind.lower())):
-        why = f"may have mixed case, but should otherwise match: {wrong}"
-        found.report(field_errors.invalid(render((path, "kind")), kind, why))
+            found.report(required(at))
+        elif isinstance(given, str) and (wrong := meta.type_problem(name, given)):
+            found.report(invalid(at, given, wrong))
+    fields = value.get("metadata")
     if isinstance(fields, dict):
         at = render((path, "metadata"))
         try:
             # Reads a copy: the stored value stays as the client wrote it.
             checked, unknown = structs.METADATA.read(fields, at)
         except structs.MistypedError as error:
-            found.report(field_errors.invalid(at, fields, str(error)))
+            found.report(invalid(at, fields, str(error)))
             return
         for name in unknown:
             found.drop_late(name)
@@ -395,7 +388,8 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     items = _compile(schema["items"], prune=prune) if "items" in schema else None
     if items is not None and prune and schema["items"].get("type") == "object":
         items = _caching(items)
-    default = _default_for_null(schema.get("items") or {}) if prune else None
+    of = schema.get("items") or {}
+    default = orjson.dumps(of["default"]) if prune and "default" in of and not of.get("nullable") else None
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
 
@@ -403,7 +397,10 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
         if not isinstance(value, list):
             return
         if default is not None and None in value:
-            _fill(value, default, path, found)
+            for index, item in enumerate(value):
+                if item is None:
+                    found.add(path, index, len(default))
+                    value[index] = orjson.loads(default)
         if items is not None:
             for index, item in enumerate(value):
                 items(item, (path, index), found)
@@ -414,27 +411,15 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
             if kind == "map":
                 if not isinstance(item, dict):
                     why = "must be an object for an array of list-type map"
-                    found.report(field_errors.invalid(render((path, index)), item, why))
+                    found.report(invalid(render((path, index)), item, why))
                     return
                 item = {key: item[key] for key in keys if key in item}
             mark = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
             count = seen[mark] = seen.get(mark, 0) + 1
             if count == 2:  # Kubernetes reports only the first repetition
-                found.report(field_errors.duplicate(render((path, index)), item))
+                found.report(duplicate(render((path, index)), item))
 
     return apply
-
-
-def _default_for_null(schema: Mapping[str, Any]) -> bytes | None:
-    return orjson.dumps(schema["default"]) if "default" in schema and not schema.get("nullable") else None
-
-
-def _fill(value: list[Any], default: bytes, path: Path, found: Outcome) -> None:
-    """Replace nulls by the default of a list's items."""
-    for index, item in enumerate(value):
-        if item is None:
-            found.add(path, index, len(default))
-            value[index] = orjson.loads(default)
 
 
 _MAX_CACHED_TEXT = 8 << 10
@@ -453,13 +438,13 @@ def _caching(compiled: CompiledSchema) -> CompiledSchema:
 
     def apply(value: Any, path: Path, found: Outcome) -> None:
         nonlocal size
-        text = _text_of(value)
+        text = json_text(value)
         if text is not None and text in known:
             return
         compiled(value, path, found)
         if found.errors or found.unknown or found.late or text is None or len(text) > _MAX_CACHED_TEXT:
             return
-        if _text_of(value) == text:
+        if json_text(value) == text:
             if size > _MAX_CACHED_BYTES:
                 known.clear()
                 size = 0
@@ -467,14 +452,6 @@ def _caching(compiled: CompiledSchema) -> CompiledSchema:
             known.add(shrink_to_fit(text))
 
     return apply
-
-
-def _text_of(value: Any) -> bytes | None:
-    """Return a value as JSON, or None if orjson cannot write it: integers beyond 64 bits, text that is not Unicode."""
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        return None
 
 
 def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
@@ -490,7 +467,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
         return found.errors
 
     def report(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
-        found.report(field_errors.invalid(NOWHERE, "", f'"{render(path)}" {words}'))
+        found.report(invalid(NOWHERE, "", f'"{render(path)}" {words}'))
         for listed in more:
             for error in listed:
                 found.report(error)
