@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, Source
 from tink.kubeapi.cel.library.functions import FUNCTIONS, OVERLOADS, TYPE_NAMES, Overload
-from tink.kubeapi.cel.library.regex import PatternError, compiled
+from tink.kubeapi.cel.library.regex import PatternError, check_pattern
 from tink.kubeapi.cel.library.strings import ClauseError, allowed, clauses
 from tink.kubeapi.cel.tree import (
     Call,
@@ -25,6 +25,8 @@ from tink.kubeapi.cel.tree import (
     Select,
     StructNode,
     Visitor,
+    children,
+    qualified,
 )
 from tink.kubeapi.cel.types import (
     BOOL,
@@ -45,6 +47,7 @@ from tink.kubeapi.cel.types import (
     TypeVar,
     declared_field,
     optional_of,
+    runtime_name,
     same,
     text_of,
     with_params,
@@ -92,16 +95,11 @@ def _substitute(bound: _Substitution, t: Type, *, free_to_dyn: bool = False) -> 
     return t if all(a is b for a, b in zip(params, replaced, strict=True)) else with_params(t, replaced)
 
 
-def _is_dyn(t: Type) -> bool:
-    """Return True if the type is known only at evaluation."""
-    return t.shape == "dyn"
-
-
 def _general(a: Type, b: Type) -> bool:
     """Return True if `a` is equal to `b` or more general."""
-    if _is_dyn(a) or isinstance(a, TypeVar):
+    if a.shape == "dyn" or isinstance(a, TypeVar):
         return True
-    if _is_dyn(b) or isinstance(b, TypeVar) or a.shape != b.shape:
+    if b.shape == "dyn" or isinstance(b, TypeVar) or a.shape != b.shape:
         return False
     if a.shape == "type":
         return True
@@ -109,11 +107,6 @@ def _general(a: Type, b: Type) -> bool:
         names = getattr(a, "name", "") == getattr(b, "name", "")
         return names and len(a.params) == len(b.params) and all(map(_general, a.params, b.params))
     return same(a, b)
-
-
-def _most_general(a: Type, b: Type) -> Type:
-    """Return the more general one of two types that fit each other."""
-    return a if _general(a, b) else b
 
 
 def _occurs(bound: _Substitution, variable: TypeVar, t: Type) -> bool:
@@ -138,7 +131,7 @@ def _bind(bound: _Substitution, t: Type, variable: TypeVar) -> tuple[bool, bool]
     if same(t, found):
         return True, True
     if _fits(bound, t, found):
-        general = _most_general(t, found)
+        general = t if _general(t, found) else found
         if not _occurs(bound, variable, general):
             bound.bind(variable.name, general)
         return True, True
@@ -182,120 +175,76 @@ def _assignable(bound: _Substitution, given: list[Type], wanted: list[Type]) -> 
     return False
 
 
-_RUNTIME_NAMES = {"duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp", "null": "null_type"}
+def _mismatch(node: Node, expected: Type, actual: Type | None = None) -> Issue:
+    return Issue(node.offset, f"expected type '{text_of(expected)}' but found '{text_of(actual or node.type)}'")
 
 
-def _children(node: Node) -> Iterator[Node]:
-    if isinstance(node, Select):
-        yield node.operand
-    elif isinstance(node, Call):
-        if node.target:
-            yield node.target
-        yield from node.args
-    elif isinstance(node, ListNode):
-        yield from node.elements
-    elif isinstance(node, MapNode):
-        for entry in node.entries:
-            yield entry.key
-            yield entry.value
-    elif isinstance(node, Comprehension):
-        yield from (node.range, node.initial, node.condition, node.step, node.result)
+def _constant_issues(node: Node, *, mixed: bool = False) -> Iterator[Issue]:
+    """Return the errors in the constants and literals of a checked tree.
 
-
-def _mismatch(node: Node, expected: Type) -> Issue:
-    return Issue(node.offset, f"expected type '{text_of(expected)}' but found '{text_of(node.type)}'")
-
-
-class _Validator:
-    def __init__(self) -> None:
-        self.issues: list[Issue] = []
-
-    def traversal(self, node: Node, *, mixed: bool) -> None:
-        """Check a node and all nodes below it. `mixed` allows literals of mixed types, as in format()."""
-        if isinstance(node, Call):
-            self.call(node)
-            mixed = mixed or node.function == "format"
-        elif not mixed and isinstance(node, ListNode):
-            self.list_literal(node)
-        elif not mixed and isinstance(node, MapNode):
-            self.map_literal(node)
-        for child in _children(node):
-            self.traversal(child, mixed=mixed)
-
-    def call(self, node: Call) -> None:
-        first = node.args[0] if node.args else None
-        if node.function in ("duration", "timestamp") and isinstance(first, Literal):
-            try:
-                run = OVERLOADS[node.overloads[0]].run
-                assert run is not None  # noqa: S101 - both are functions of the library
-                run(first.value)
-            except (EvaluationError, TypeError):
-                self.issues.append(Issue(first.offset, f"invalid {node.function} argument"))
-        elif node.function == "matches" and isinstance(first, Literal) and first.kind == "string":
-            try:
-                compiled(first.value)
-            except PatternError:
-                self.issues.append(Issue(first.offset, "invalid matches argument"))
-        elif node.function == "format" and isinstance(node.target, Literal) and isinstance(first, ListNode):
-            self.format(node, node.target.value, first.elements)
-
-    def format(self, node: Call, text: str, args: list[Node]) -> None:
-        try:
-            used = [clause for _, _, clause in clauses(text, len(args)) if clause]
-        except ClauseError as error:
-            self.issues.append(Issue(node.offset, str(error)))
-            return
-        for clause, arg in zip(used, args, strict=False):
-            problem, where = self.clause(clause, arg)
-            if problem:
-                self.issues.append(Issue(where, problem))
-                return
-        if len(args) > len(used):
-            message = f"too many arguments supplied to string.format (expected {len(used)}, got {len(args)})"
-            self.issues.append(Issue(node.offset, message))
-
-    def clause(self, clause: str, arg: Node) -> tuple[str, int]:
-        name = _RUNTIME_NAMES.get(arg.type.shape) or str(getattr(arg.type, "name", arg.type.shape))
-        problem = allowed(clause, name)
-        if problem:
-            return problem, arg.offset
-        if clause == "s":
-            parts = list(_children(arg)) if isinstance(arg, ListNode | MapNode) else []
-            for part in parts:
-                problem, where = self.clause("s", part)
-                if problem:
-                    return problem, where
-        return "", arg.offset
-
-    def list_literal(self, node: ListNode) -> None:
+    `mixed` allows literals of mixed types, as in format().
+    """
+    if isinstance(node, Call):
+        yield from _call_issues(node)
+        mixed = mixed or node.function == "format"
+    elif not mixed and isinstance(node, ListNode):
         expected: Type | None = None
         for at, element in enumerate(node.elements):
             t = element.type.params[0] if at in node.optionals and element.type.params else element.type
-            if expected is None:
-                expected = t
-            elif not same(expected, t):
-                self.issues.append(_mismatch(element, expected))
-                return
-
-    def map_literal(self, node: MapNode) -> None:
+            if expected is not None and not same(expected, t):
+                yield _mismatch(element, expected)
+                break
+            expected = expected or t
+    elif not mixed and isinstance(node, MapNode):
         keys: Type | None = None
         values: Type | None = None
         for entry in node.entries:
             t = entry.value.type.params[0] if entry.optional and entry.value.type.params else entry.value.type
-            if keys is None or values is None:
-                keys, values = entry.key.type, t
-                continue
-            if not same(keys, entry.key.type):
-                self.issues.append(_mismatch(entry.key, keys))
-            if not same(values, t):
-                self.issues.append(_mismatch(entry.value, values))
+            if keys is not None and not same(keys, entry.key.type):
+                yield _mismatch(entry.key, keys)
+            if values is not None and not same(values, t):
+                yield _mismatch(entry.value, values)
+            keys, values = keys or entry.key.type, values or t
+    for child in children(node):
+        yield from _constant_issues(child, mixed=mixed)
 
 
-def _validate(tree: Node) -> list[Issue]:
-    """Return the errors in the constants and literals of a checked tree."""
-    validator = _Validator()
-    validator.traversal(tree, mixed=False)
-    return validator.issues
+def _call_issues(node: Call) -> Iterator[Issue]:
+    """Return the errors in the constant arguments of duration(), timestamp(), matches() and format()."""
+    first = node.args[0] if node.args else None
+    if node.function in ("duration", "timestamp") and isinstance(first, Literal):
+        try:
+            run = OVERLOADS[node.overloads[0]].run
+            assert run is not None  # noqa: S101 - both are functions of the library
+            run(first.value)
+        except (EvaluationError, TypeError):
+            yield Issue(first.offset, f"invalid {node.function} argument")
+    elif node.function == "matches" and isinstance(first, Literal) and first.kind == "string":
+        try:
+            check_pattern(first.value)
+        except PatternError:
+            yield Issue(first.offset, "invalid matches argument")
+    elif node.function == "format" and isinstance(node.target, Literal) and isinstance(first, ListNode):
+        args = first.elements
+        try:
+            used = [clause for _, _, clause in clauses(node.target.value, len(args)) if clause]
+        except ClauseError as error:
+            yield Issue(node.offset, str(error))
+            return
+        for clause, arg in zip(used, args, strict=False):
+            if wrong := _clause_issue(clause, arg):
+                yield wrong
+                return
+        if len(args) > len(used):
+            message = f"too many arguments supplied to string.format (expected {len(used)}, got {len(args)})"
+            yield Issue(node.offset, message)
+
+
+def _clause_issue(clause: str, arg: Node) -> Issue | None:
+    if problem := allowed(clause, runtime_name(arg.type)):
+        return Issue(arg.offset, problem)
+    parts = children(arg) if clause == "s" and isinstance(arg, ListNode | MapNode) else ()
+    return next((wrong for part in parts if (wrong := _clause_issue("s", part))), None)
 
 
 _LITERALS: dict[str, Type] = {
@@ -309,29 +258,10 @@ _LITERALS: dict[str, Type] = {
 }
 
 
-def qualified(node: Node) -> str | None:
-    """Return `a.b.c` for a chain of plain selections on a name, else None."""
-    names: list[str] = []
-    while isinstance(node, Select):
-        if node.test:
-            return None
-        names.append(node.field)
-        node = node.operand
-    if not isinstance(node, Ident):
-        return None
-    names.append(node.name)
-    return ".".join(reversed(names))
-
-
 def _unwrapped(t: Type) -> tuple[Type, bool]:
     if isinstance(t, Opaque) and t.name == "optional_type":
         return t.params[0], True
     return t, False
-
-
-def _signature(args: list[Type], *, member: bool) -> str:
-    shown = [text_of(t) for t in args]
-    return f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
 
 
 class _Checker(Visitor[Type]):
@@ -346,9 +276,6 @@ class _Checker(Visitor[Type]):
 
     def report(self, offset: int, message: str) -> None:
         self.issues.append(Issue(offset, message))
-
-    def mismatch(self, node: Node, expected: Type, actual: Type) -> None:
-        self.report(node.offset, f"expected type '{text_of(expected)}' but found '{text_of(actual)}'")
 
     def set(self, node: Node, t: Type) -> Type:
         node.type = t
@@ -375,7 +302,7 @@ class _Checker(Visitor[Type]):
                     self.used.add(name)
                 return scope[name], False
         named = TYPE_NAMES.get(name)
-        return (TypeType(named), True) if named is not None else (None, False)
+        return (TypeType((named,)), True) if named is not None else (None, False)
 
     def literal(self, node: Literal) -> Type:
         return self.set(node, _LITERALS[node.kind])
@@ -419,7 +346,7 @@ class _Checker(Visitor[Type]):
             result = declared.type if declared else ERROR
         elif isinstance(target, TypeVar):
             self.fits(DYN, target)
-        elif not _is_dyn(target) and target is not ERROR:
+        elif target.shape != "dyn" and target is not ERROR:
             self.report(node.offset, f"type '{text_of(target)}' does not support field selection")
         return optional_of(result) if optional or was_optional else result
 
@@ -465,11 +392,11 @@ class _Checker(Visitor[Type]):
             node.overloads.append(overload.id)
             if result is None:
                 result = found
-            elif not _is_dyn(result) and not same(found, result):
+            elif result.shape != "dyn" and not same(found, result):
                 result = DYN
         if result is None:
-            shown = [_substitute(self.bound, t, free_to_dyn=True) for t in given]
-            signature = _signature(shown, member=target is not None)
+            receiver, *shown = [text_of(_substitute(self.bound, t, free_to_dyn=True)) for t in given] or [""]
+            signature = f"{receiver}.({', '.join(shown)})" if target else f"({', '.join([receiver, *shown])})"
             self.report(node.offset, f"found no matching overload for '{node.function}' applied to '{signature}'")
             return self.set(node, ERROR)
         return self.set(node, result)
@@ -488,7 +415,7 @@ class _Checker(Visitor[Type]):
         failed = False
         for arg in node.args:
             if not self.fits(arg.type, BOOL):
-                self.mismatch(arg, BOOL, arg.type)
+                self.issues.append(_mismatch(arg, BOOL, arg.type))
                 failed = True
         return self.set(node, ERROR if failed else BOOL)
 
@@ -497,14 +424,14 @@ class _Checker(Visitor[Type]):
     def join(self, before: Type | None, now: Type) -> Type:
         if before is None:
             return now
-        if self.fits(before, now):
-            return _most_general(before, now)
-        return DYN
+        if not self.fits(before, now):
+            return DYN
+        return before if _general(before, now) else now
 
     def optional_value(self, node: Node, t: Type) -> Type:
         inner, optional = _unwrapped(t)
-        if not optional and not _is_dyn(inner):
-            self.mismatch(node, optional_of(inner), inner)
+        if not optional and inner.shape != "dyn":
+            self.issues.append(_mismatch(node, optional_of(inner), inner))
         return inner
 
     def list_literal(self, node: ListNode) -> Type:
@@ -534,11 +461,12 @@ class _Checker(Visitor[Type]):
         initial = self.visit(node.initial)
         first, second = self.loop_types(node)
         self.scopes.append({node.accumulator: initial})
-        self.scopes.append({node.variable: first, node.variable2: second} if node.variable2 else {node.variable: first})
+        # Without a second variable its name is "", which no expression can contain.
+        self.scopes.append({node.variable: first, node.variable2: second})
         for part, wanted in ((node.condition, BOOL), (node.step, initial)):
             found = self.visit(part)
             if not self.fits(wanted, found):
-                self.mismatch(part, wanted, found)
+                self.issues.append(_mismatch(part, wanted, found))
         self.scopes.pop()
         result = self.visit(node.result)
         self.scopes.pop()
@@ -550,7 +478,7 @@ class _Checker(Visitor[Type]):
             return (INT, over.element) if node.variable2 else (over.element, ERROR)
         if isinstance(over, MapType):
             return over.key, over.value
-        if _is_dyn(over) or over is ERROR or isinstance(over, TypeVar):
+        if over.shape == "dyn" or over is ERROR or isinstance(over, TypeVar):
             self.fits(DYN, over)
             return DYN, DYN
         shown = text_of(over)
@@ -572,7 +500,6 @@ def check(tree: Node, source: Source, variables: Mapping[str, Type]) -> tuple[Ty
         raise CelError(source.report(checker.issues))
     for node in checker.nodes:
         node.type = _substitute(checker.bound, node.type, free_to_dyn=True)
-    issues = _validate(tree)
-    if issues:
+    if issues := list(_constant_issues(tree)):
         raise CelError(source.report(issues))
     return tree.type, frozenset(checker.used)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tink.kubeapi.cel import operators
-from tink.kubeapi.cel.checker import qualified
 from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, pattern_cost
 from tink.kubeapi.cel.errors import CelError, EvaluationError
 from tink.kubeapi.cel.frame import (
@@ -28,8 +27,19 @@ from tink.kubeapi.cel.library import functions
 from tink.kubeapi.cel.library.conversions import span
 from tink.kubeapi.cel.library.functions import OVERLOADS, charge_for
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
-from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
-from tink.kubeapi.cel.types import ObjectType, Opaque, Type, declared_field
+from tink.kubeapi.cel.tree import (
+    Call,
+    Comprehension,
+    Ident,
+    ListNode,
+    Literal,
+    MapNode,
+    Node,
+    Select,
+    Visitor,
+    qualified,
+)
+from tink.kubeapi.cel.types import DURATION, TIMESTAMP, Opaque, Type, declared_field, runtime_name
 from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
 
 
@@ -201,8 +211,7 @@ def _bind(slot: int, value: Code, result: Code) -> Code:
 
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
-_TIMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration", "null": "null_type"}
-_RECEIVERS = frozenset(("string", _TIMES["timestamp"], _TIMES["duration"]))
+_RECEIVERS = frozenset(("string", runtime_name(TIMESTAMP), runtime_name(DURATION)))
 _NUMBERS = frozenset(("int", "uint", "double"))
 _OPERANDS = {
     "_-_": _RECEIVERS | _NUMBERS,
@@ -222,13 +231,7 @@ _PLAIN = frozenset(("contains", "startsWith", "endsWith", "matches", "@in"))
 
 def _takes(wanted: Type, value: Any) -> bool:
     """Return True if a value fits the type of a parameter. Only the outermost type is compared."""
-    shape = wanted.shape
-    if shape in ("dyn", "typevar"):
-        return True
-    name = type_name(value)
-    if isinstance(wanted, Opaque | ObjectType):
-        return name == wanted.name
-    return name == _TIMES.get(shape, shape)
+    return wanted.shape in ("dyn", "typevar") or type_name(value) == runtime_name(wanted)
 
 
 def _is_dyn(node: Node) -> bool:

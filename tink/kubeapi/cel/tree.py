@@ -5,6 +5,7 @@ Every node has the offset in the source at which errors point.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -95,8 +96,7 @@ class Comprehension(Node):
     """A loop, the expansion of a macro. `macro` is the macro's name, by which the compiler chooses the loop.
 
     `variable2` is "" for loops with one variable. The accumulator starts with `initial`; each round sets it to `step`
-    while
-    `condition` holds; `result` is the value of the loop.
+    while `condition` holds; `result` is the value of the loop.
     """
 
     macro: str
@@ -108,6 +108,35 @@ class Comprehension(Node):
     condition: Node
     step: Node
     result: Node
+
+
+def children(node: Node) -> Iterator[Node]:
+    """Return the nodes directly below a node, in the order of the source."""
+    if isinstance(node, Select):
+        yield node.operand
+    elif isinstance(node, Call):
+        if node.target:
+            yield node.target
+        yield from node.args
+    elif isinstance(node, ListNode):
+        yield from node.elements
+    elif isinstance(node, MapNode):
+        for entry in node.entries:
+            yield entry.key
+            yield entry.value
+    elif isinstance(node, Comprehension):
+        yield from (node.range, node.initial, node.condition, node.step, node.result)
+
+
+def qualified(node: Node) -> str | None:
+    """Return `a.b.c` for a chain of plain selections on a name, else None."""
+    names: list[str] = []
+    while isinstance(node, Select):
+        if node.test:
+            return None
+        names.append(node.field)
+        node = node.operand
+    return ".".join(reversed([*names, node.name])) if isinstance(node, Ident) else None
 
 
 _METHODS: dict[type[Node], str] = {

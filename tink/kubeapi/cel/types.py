@@ -7,6 +7,7 @@ size that fits into a request is assumed, as in Kubernetes (k8s.io/apiserver, pk
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 MAX_REQUEST_BYTES = 3 * 1024 * 1024
 """Size of the largest request that Kubernetes assumes where no size is declared."""
@@ -15,9 +16,11 @@ _STRING_LIMIT = MAX_REQUEST_BYTES - 2
 
 
 class Type:
-    """The base of all types. `shape` is the kind of type, `name` its name in errors, `params` its type parameters."""
+    """The base of all types. `shape` is the kind of type, or the name of a scalar; some types have a `name`."""
 
     __slots__ = ()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """The names of the fields with the type's parameters."""
 
     @property
     def shape(self) -> str:
@@ -27,7 +30,7 @@ class Type:
     @property
     def params(self) -> tuple["Type", ...]:
         """The type parameters."""
-        return ()
+        return tuple([getattr(self, name) for name in self.parameters])
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,7 @@ class ListType(Type):
     keys: tuple[str, ...] = ()
 
     shape = "list"
-
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return (self.element,)
+    parameters = ("element",)
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,7 @@ class MapType(Type):
     max_properties: int | None = None
 
     shape = "map"
-
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return (self.key, self.value)
+    parameters = ("key", "value")
 
 
 @dataclass(frozen=True)
@@ -161,28 +156,18 @@ class Opaque(Type):
     """A named type with parameters whose values only functions can read: optionals and Kubernetes' own types."""
 
     name: str
-    arguments: tuple[Type, ...] = ()
+    params: tuple[Type, ...] = ()
 
     shape = "opaque"
-
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return self.arguments
 
 
 @dataclass(frozen=True)
 class TypeType(Type):
-    """The type of a type."""
+    """The type of a type, which is its parameter."""
 
-    of: Type | None = None
+    params: tuple[Type, ...] = ()
 
     shape = "type"
-
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return () if self.of is None else (self.of,)
 
 
 @dataclass(frozen=True)
@@ -208,7 +193,7 @@ def with_params(t: Type, params: tuple[Type, ...]) -> Type:
     if type(t) is Opaque:
         return Opaque(t.name, params)
     if type(t) is TypeType:
-        return TypeType(params[0])
+        return TypeType(params)
     return t
 
 
@@ -230,6 +215,14 @@ def text_of(t: Type) -> str:
     return name
 
 
+def runtime_name(t: Type) -> str:
+    """Return the name that values of a type have at evaluation (`values.type_name`)."""
+    return _RUNTIME_NAMES.get(t.shape) or str(getattr(t, "name", t.shape))
+
+
+_RUNTIME_NAMES = {"duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp", "null": "null_type"}
+
+
 def min_json_size(t: Type) -> int:
     """Return the length in bytes of the shortest JSON text of a value of the type."""
     if isinstance(t, Scalar):
@@ -243,15 +236,11 @@ def min_json_size(t: Type) -> int:
 def max_elements(t: Type) -> int:
     """Return the largest `size()` of a value of a declared type, or 0 for types without size."""
     if isinstance(t, Scalar):
-        if t.max_size is not None:
-            return max(t.max_size, 0)
-        return _STRING_LIMIT
-    if isinstance(t, ListType):
-        if t.max_items is not None:
-            return max(t.max_items, 0)
-        return _STRING_LIMIT // (min_json_size(t.element) + 1)
-    if isinstance(t, MapType):
-        if t.max_properties is not None:
-            return max(t.max_properties, 0)
-        return _STRING_LIMIT // (min_json_size(t.value) + 6)
-    return 0
+        declared, least = t.max_size, 1
+    elif isinstance(t, ListType):
+        declared, least = t.max_items, min_json_size(t.element) + 1
+    elif isinstance(t, MapType):
+        declared, least = t.max_properties, min_json_size(t.value) + 6
+    else:
+        return 0
+    return _STRING_LIMIT // least if declared is None else max(declared, 0)

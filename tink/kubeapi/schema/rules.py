@@ -25,22 +25,7 @@ import orjson
 
 from tink.errors import TinkedgeError
 from tink.golang import bad_value
-from tink.kubeapi.cel import (
-    ABSENT,
-    BOOL,
-    Budget,
-    BudgetExceededError,
-    CelError,
-    EvaluationError,
-    ListType,
-    MapType,
-    ObjectType,
-    Optional,
-    Program,
-    Type,
-    compile_expression,
-    optional_of,
-)
+from tink.kubeapi import cel
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
 from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, Path, invalid_whole, render, steps
 from tink.kubeapi.schema.shapes import json_text
@@ -267,8 +252,8 @@ class CompiledRule:
     reason: str
     field_path: str
     optional: bool
-    program: Program | None = None
-    message_program: Program | None = None
+    program: cel.Program | None = None
+    message_program: cel.Program | None = None
     uses_old: bool = False
     error: str = ""
     message_error: str = ""
@@ -280,9 +265,9 @@ class CompiledRule:
         """The name of the rule in errors."""
         return self.message.strip() if self.message else self.source.strip()
 
-    def fault(self, error: BudgetExceededError | EvaluationError, budget: Budget) -> str:
+    def fault(self, error: cel.BudgetExceededError | cel.EvaluationError, budget: cel.Budget) -> str:
         """Return the message for a rule that could not be evaluated."""
-        if isinstance(error, BudgetExceededError):
+        if isinstance(error, cel.BudgetExceededError):
             if not budget.remaining:
                 return NO_BUDGET
             why = "no further validation rules will be run due to call cost exceeds limit for rule"
@@ -297,7 +282,7 @@ class CompiledRule:
         """Return the error for a value for which the rule could not be evaluated."""
         return invalid_whole(at or "<nil>", self.kind, why)
 
-    def failure(self, value: Any, bindings: Mapping[str, Any], budget: Budget, at: str) -> FieldError:
+    def failure(self, value: Any, bindings: Mapping[str, Any], budget: cel.Budget, at: str) -> FieldError:
         """Return the error for a value that breaks the rule. Raises StopRulesError if its message costs too much."""
         path = at
         if self.field_path:
@@ -318,27 +303,27 @@ class CompiledRule:
             return invalid_whole(path, value, detail)
         return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
 
-    def _made_message(self, bindings: Mapping[str, Any], budget: Budget, path: str) -> str:
+    def _made_message(self, bindings: Mapping[str, Any], budget: cel.Budget, path: str) -> str:
         """Evaluate messageExpression. Return "" if the result cannot be used."""
         if self.message_program is None:
             return ""
         try:
             made = self.message_program(bindings, budget)
-        except BudgetExceededError as error:
+        except cel.BudgetExceededError as error:
             why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules"
             why += " will be run"
             if budget.remaining:
                 why = "no further validation rules will be run due to call cost exceeds limit for messageExpression: "
                 why += bad_value(self.message_source)
             raise StopRulesError(self.wrong(path, why)) from error
-        except EvaluationError as error:
+        except cel.EvaluationError as error:
             log.debug("messageExpression evaluation failed due to: %s", error)
             return ""
         text = made.strip() if isinstance(made, str) else ""
         return "" if len(text.encode()) > MAX_MESSAGE or _LINE_BREAK.search(text) else text
 
 
-def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> CompiledRule:
+def compile_rule(raw: Mapping[str, Any], kind: cel.Type, schema: Schema) -> CompiledRule:
     """Compile a rule at a schema with the CEL type `kind`. Compile errors are in the result."""
     source, message_source = raw.get("rule") or "", raw.get("messageExpression") or ""
     optional = bool(raw.get("optionalOldSelf"))
@@ -353,12 +338,12 @@ def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Compiled
     }
     if not source.strip():
         return CompiledRule(**parts)
-    variables = {"self": kind, "oldSelf": optional_of(kind) if optional else kind}
+    variables = {"self": kind, "oldSelf": cel.optional_of(kind) if optional else kind}
     try:
-        program = compile_expression(source, variables)
-    except CelError as error:
+        program = cel.compile_expression(source, variables)
+    except cel.CelError as error:
         return CompiledRule(**parts, error=f"compilation failed: {error}")
-    if program.type is not BOOL and program.type != BOOL:
+    if program.type is not cel.BOOL and program.type != cel.BOOL:
         return CompiledRule(**parts, error="cel expression must evaluate to a bool")
     parts |= {"program": program, "uses_old": program.uses("oldSelf"), "cost": program.estimate().max}
     if message_source:
@@ -370,10 +355,10 @@ def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Compiled
     return CompiledRule(**parts)
 
 
-def _compile_message(source: str, variables: Mapping[str, Type]) -> dict[str, Any]:
+def _compile_message(source: str, variables: Mapping[str, cel.Type]) -> dict[str, Any]:
     try:
-        program = compile_expression(source, variables)
-    except CelError as error:
+        program = cel.compile_expression(source, variables)
+    except cel.CelError as error:
         return {"message_error": f"messageExpression compilation failed: {error}"}
     if program.type.shape != "string":
         return {"message_error": "messageExpression must evaluate to a string"}
@@ -432,7 +417,7 @@ class _Run:
     """One check of one object."""
 
     validations: Validations
-    budget: Budget
+    budget: cel.Budget
     new: Any
     old: Any
     schema: Schema
@@ -465,7 +450,7 @@ class Validations:
 
         With `ratchet`, errors in values that an update leaves unchanged are left out.
         """
-        run = _Run(self, Budget(budget), new, old if ratchet else None, self._schema)
+        run = _Run(self, cel.Budget(budget), new, old if ratchet else None, self._schema)
         try:
             _walk(self._root, new, old, None, run)
         except StopRulesError as stop:
@@ -547,7 +532,7 @@ def _evaluate(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> No
         given = bindings
         if rule.uses_old:
             if rule.optional:
-                given = {"self": value, "oldSelf": ABSENT if old is None else Optional(old)}
+                given = {"self": value, "oldSelf": cel.ABSENT if old is None else cel.Optional(old)}
             elif old is None:
                 continue
         try:
@@ -560,9 +545,9 @@ def _evaluate(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> No
                 # On creation messageExpression has no `oldSelf`, even if the rule has one.
                 message_bindings = bindings if old is None else given
                 _report(run, rule.failure(value, message_bindings, run.budget, render(path)))
-        except EvaluationError as error:
+        except cel.EvaluationError as error:
             _report(run, rule.wrong(render(path), rule.fault(error, run.budget)))
-        except BudgetExceededError as error:
+        except cel.BudgetExceededError as error:
             raise StopRulesError(rule.wrong(render(path), rule.fault(error, run.budget))) from error
 
 
@@ -578,7 +563,7 @@ def compile_rules(schema: Schema, *, root: bool = True) -> Validations | None:
     return None if node is None else Validations(node, schema)
 
 
-def _node(schema: Schema, kind: Type | None) -> RuleTree | None:
+def _node(schema: Schema, kind: cel.Type | None) -> RuleTree | None:
     rules: tuple[CompiledRule, ...] = ()
     listed = schema.get("x-kubernetes-validations") or ()
     if listed and kind is not None:
@@ -592,8 +577,8 @@ def _node(schema: Schema, kind: Type | None) -> RuleTree | None:
     found = RuleTree(
         tuple(rule for rule in rules if rule.program is not None or rule.error),
         tuple(properties),
-        _node(extra, kind.value if isinstance(kind, MapType) else None) if isinstance(extra, Mapping) else None,
-        _node(items, kind.element if isinstance(kind, ListType) else None) if isinstance(items, Mapping) else None,
+        _node(extra, kind.value if isinstance(kind, cel.MapType) else None) if isinstance(extra, Mapping) else None,
+        _node(items, kind.element if isinstance(kind, cel.ListType) else None) if isinstance(items, Mapping) else None,
         map_keys(schema),
     )
     children = [child for _, child in properties] + [child for child in (found.extra, found.items) if child]
@@ -602,10 +587,10 @@ def _node(schema: Schema, kind: Type | None) -> RuleTree | None:
     return found if found.rules or children else None
 
 
-def _field(kind: Type | None, name: str, schema: Schema) -> Type | None:
+def _field(kind: cel.Type | None, name: str, schema: Schema) -> cel.Type | None:
     """Return the type of a field, from its object's type, or from its own schema if no rule above can name it."""
     known = escaped(name)
     if known is None:
         return declare(schema, root=embedded(schema))
-    found = kind.fields.get(known) if isinstance(kind, ObjectType) else None
+    found = kind.fields.get(known) if isinstance(kind, cel.ObjectType) else None
     return None if found is None else found.type

@@ -113,7 +113,7 @@ def _type(text: str) -> Type:
         return ListType(params[0])
     if head == "map":
         return MapType(params[0], params[1])
-    return TypeType(params[0]) if head == "type" else Opaque(head, tuple(params))
+    return TypeType(tuple(params)) if head == "type" else Opaque(head, tuple(params))
 
 
 def _variables(t: Type) -> set[str]:
