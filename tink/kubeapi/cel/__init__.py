@@ -14,9 +14,10 @@ Sources: the CEL specification (cel-spec), and the behaviour of Kubernetes' own 
 """
 
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.kubeapi.cel.frame import PER_OBJECT_LIMIT, Budget
 from tink.kubeapi.cel.library.named_formats import FORMATS as NAMED_FORMATS
 from tink.kubeapi.cel.library.regex import PatternError, check_pattern, pattern_tester
-from tink.kubeapi.cel.program import PER_OBJECT_LIMIT, Budget, Program, compile_expression
+from tink.kubeapi.cel.program import Program, compile_expression
 from tink.kubeapi.cel.types import (
     BOOL,
     DATE,

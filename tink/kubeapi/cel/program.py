@@ -1,7 +1,6 @@
 """The front of the engine: compile an expression once, evaluate it many times within a budget."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tink.kubeapi.cel.checker import check
@@ -9,51 +8,12 @@ from tink.kubeapi.cel.compiler import Compiler
 from tink.kubeapi.cel.costs import Cost
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
 from tink.kubeapi.cel.estimate import estimate_tree
-from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, Frame, as_error
+from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, Budget, Frame, as_error
 from tink.kubeapi.cel.parser import MAX_DEPTH, parse
 from tink.kubeapi.cel.types import Type
 
 PER_CALL_LIMIT = 1_000_000
 """Maximum cost of one evaluation (Kubernetes' PerCallLimit)."""
-
-PER_OBJECT_LIMIT = 10_000_000
-"""Maximum cost of all rules of one object together (Kubernetes' RuntimeCELCostBudget)."""
-
-
-MAX_SECONDS = 1.0
-"""Maximum time in seconds of all evaluations with one budget. PER_OBJECT_LIMIT is meant to take about that long."""
-
-
-class Budget:
-    """The cost that evaluations may spend together. `used` grows as programs run.
-
-    After `MAX_SECONDS` the budget is spent. `clock` returns seconds. The default is the time of the thread, so that a
-    busy
-    machine does not cause errors.
-    """
-
-    __slots__ = ("_clock", "_since", "due", "limit", "used")
-
-    def __init__(self, limit: int = PER_OBJECT_LIMIT, *, clock: Callable[[], float] = time.thread_time) -> None:
-        self.limit = limit
-        self.used = 0
-        self.due = SLICE
-        self._clock = clock
-        self._since: float | None = None
-
-    @property
-    def remaining(self) -> int:
-        """The remaining cost."""
-        return max(self.limit - self.used, 0)
-
-    def look(self) -> None:
-        """Read the clock, which is due when `used` reaches `due`. Raises BudgetExceededError if the time is over."""
-        now = self._clock()
-        if self._since is None:  # starts one slice late, so that short rules never read the clock
-            self._since = now
-        elif now - self._since > MAX_SECONDS:
-            self.limit = 0
-            raise BudgetExceededError(exhausted=True)
 
 
 class Program:
@@ -86,8 +46,7 @@ class Program:
         """Evaluate the expression. `bindings` are the variables' values in plain JSON.
 
         Raises EvaluationError if the expression has no value, and BudgetExceededError if it costs more than one
-        evaluation
-        may, or more than the rest of the budget.
+        evaluation may, or more than the rest of the budget.
         """
         used = budget.used
         if used >= budget.due:
