@@ -179,34 +179,33 @@ def _mismatch(node: Node, expected: Type, actual: Type | None = None) -> Issue:
     return Issue(node.offset, f"expected type '{text_of(expected)}' but found '{text_of(actual or node.type)}'")
 
 
-def _constant_issues(node: Node, *, mixed: bool = False) -> Iterator[Issue]:
-    """Return the errors in the constants and literals of a checked tree.
-
-    `mixed` allows literals of mixed types, as in format().
-    """
-    if isinstance(node, Call):
-        yield from _call_issues(node)
-        mixed = mixed or node.function == "format"
-    elif not mixed and isinstance(node, ListNode):
-        expected: Type | None = None
-        for at, element in enumerate(node.elements):
-            t = element.type.params[0] if at in node.optionals and element.type.params else element.type
-            if expected is not None and not same(expected, t):
-                yield _mismatch(element, expected)
-                break
-            expected = expected or t
-    elif not mixed and isinstance(node, MapNode):
-        keys: Type | None = None
-        values: Type | None = None
-        for entry in node.entries:
-            t = entry.value.type.params[0] if entry.optional and entry.value.type.params else entry.value.type
-            if keys is not None and not same(keys, entry.key.type):
-                yield _mismatch(entry.key, keys)
-            if values is not None and not same(values, t):
-                yield _mismatch(entry.value, values)
-            keys, values = keys or entry.key.type, values or t
-    for child in children(node):
-        yield from _constant_issues(child, mixed=mixed)
+def _constant_issues(tree: Node) -> Iterator[Issue]:
+    """Return the errors in the constants and literals of a checked tree."""
+    todo = [(tree, False)]
+    while todo:
+        node, mixed = todo.pop()
+        if isinstance(node, Call):
+            yield from _call_issues(node)
+            mixed = mixed or node.function == "format"  # its arguments may have mixed types
+        elif not mixed and isinstance(node, ListNode):
+            expected: Type | None = None
+            for at, element in enumerate(node.elements):
+                t = element.type.params[0] if at in node.optionals and element.type.params else element.type
+                if expected is not None and not same(expected, t):
+                    yield _mismatch(element, expected)
+                    break
+                expected = expected or t
+        elif not mixed and isinstance(node, MapNode):
+            keys: Type | None = None
+            values: Type | None = None
+            for entry in node.entries:
+                t = entry.value.type.params[0] if entry.optional and entry.value.type.params else entry.value.type
+                if keys is not None and not same(keys, entry.key.type):
+                    yield _mismatch(entry.key, keys)
+                if values is not None and not same(values, t):
+                    yield _mismatch(entry.value, values)
+                keys, values = keys or entry.key.type, values or t
+        todo += [(child, mixed) for child in reversed([*children(node)])]
 
 
 def _call_issues(node: Call) -> Iterator[Issue]:

@@ -5,6 +5,7 @@ charges the cost of Kubernetes' generic loop: reading the accumulator costs 1, t
 each round, a list of one element 10 and its addition 1. The macros in `parser` show what a round consists of.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,7 +26,7 @@ from tink.kubeapi.cel.frame import (
 )
 from tink.kubeapi.cel.library import functions
 from tink.kubeapi.cel.library.conversions import span
-from tink.kubeapi.cel.library.functions import OVERLOADS, charge_for
+from tink.kubeapi.cel.library.functions import OVERLOADS, Overload, charge_for
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.kubeapi.cel.tree import (
     Call,
@@ -229,9 +230,10 @@ _PLAIN = frozenset(("contains", "startsWith", "endsWith", "matches", "@in"))
 """Functions whose error message never contains the types of the arguments."""
 
 
-def _takes(wanted: Type, value: Any) -> bool:
-    """Return True if a value fits the type of a parameter. Only the outermost type is compared."""
-    return wanted.shape in ("dyn", "typevar") or type_name(value) == runtime_name(wanted)
+def _accepts(overload: Overload, names: tuple[str, ...]) -> bool:
+    """Return True if an overload takes values of types with these names. Only the outermost types are compared."""
+    pairs = zip(overload.args, names, strict=False)
+    return all(wanted.shape in ("dyn", "typevar") or name == runtime_name(wanted) for wanted, name in pairs)
 
 
 def _is_dyn(node: Node) -> bool:
@@ -272,20 +274,15 @@ class Compiler(Visitor[Code]):
         if node.names_type:
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
-        if slot in self.globals:
-            return operators.read_variable(slot, self.types[node.name])
-        return operators.read_local(slot)
+        return operators.read_slot(slot, self.types[node.name] if slot in self.globals else None)
 
     # fields and indexes
 
     def base(self, node: Node) -> Code:
         """Compile the operand of a selection. An operand that is not a variable costs 1 more, as in cel-go."""
         code = self.visit(node)
-        return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
-
-    def is_condition(self, node: Node) -> bool:
-        """Return True for `a ? b : c`."""
-        return isinstance(node, Call) and node.function == "_?_:_"
+        free = code.attribute or (isinstance(node, Call) and node.function == "_?_:_")
+        return code if free else Code(code.run, code.cost + 1)
 
     def select(self, node: Select) -> Code:
         """Compile `a.b`, and the test `has(a.b)`."""
@@ -295,27 +292,24 @@ class Compiler(Visitor[Code]):
         target = node.operand.type
         declared = declared_field(target, node.field)
         if node.test:
-            run = (
-                operators.has_field(operand.run, declared.name_in_json)
-                if declared
-                else operators.has_key(operand.run, node.field)
-            )
-            return Code(run, operand.cost)
+            if declared:
+                return Code(operators.has_field(operand.run, declared.name_in_json), operand.cost)
+            return Code(operators.has_key(operand.run, node.field), operand.cost)
         if isinstance(target, Opaque):
-            inner = target.params[0]
-            return Code(self.optional_field(operand.run, inner, node.field), operand.cost, attribute=True)
+            return self.optional_field(operand, target, node.field)
         if declared is None:
             return Code(operators.read_string_key(operand.run, node.field), operand.cost + 1, attribute=True)
         name = declared.name_in_json
         run = operators.read_field(operand.run, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
-    def optional_field(self, operand: Run, target: Type, name: str) -> Run:
-        """Return a function that reads `a.?b`."""
-        declared = declared_field(target, name)
-        if declared is None:
-            return operators.read_optional_field(operand, name, target, target)
-        return operators.read_optional_field(operand, declared.name_in_json, target, declared.type)
+    def optional_field(self, operand: Code, target: Type, name: str) -> Code:
+        """Compile `a.?b`, or `a.b` of an optional."""
+        inner = target.params[0] if isinstance(target, Opaque) else target
+        declared = declared_field(inner, name)
+        key, t = (declared.name_in_json, declared.type) if declared else (name, inner)
+        run = operators.read_optional_field(operand.run, key, inner, t)
+        return Code(run, operand.cost, attribute=True)
 
     def index(self, node: Call) -> Code:
         """Compile `a[b]` and `a[?b]`."""
@@ -395,9 +389,7 @@ class Compiler(Visitor[Code]):
         if function == "_?._":
             name = node.args[1]
             assert isinstance(name, Literal)  # noqa: S101 - the parser makes no other
-            operand, target = self.base(node.args[0]), node.args[0].type
-            inner = target.params[0] if isinstance(target, Opaque) else target
-            return Code(self.optional_field(operand.run, inner, name.value), operand.cost, attribute=True)
+            return self.optional_field(self.base(node.args[0]), node.args[0].type, name.value)
         given = [node.target, *node.args] if node.target else node.args
         args = [self.visit(arg) for arg in given]
         if function in ("_&&_", "_||_"):
@@ -463,33 +455,35 @@ class Compiler(Visitor[Code]):
         """Return the Python function for a call.
 
         If several overloads are possible, the function chooses one by the types of the values. It takes a `Traversal`
-        before
-        the arguments if one of the overloads does.
+        before the arguments if one of the overloads does.
         """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
             return OVERLOADS[ids[0]].run
-        overloads = [OVERLOADS[ident] for ident in ids]
-        candidates = [(each.args, each.run, each.walks) for each in overloads if each.run is not None]
         operands, name = _OPERANDS.get(node.function), node.function
+        overloads = [OVERLOADS[ident] for ident in ids]
+
+        @functools.cache  # there are about twenty names of types
+        def find(*names: str) -> Overload | None:
+            return next((each for each in overloads if each.run and _accepts(each, names)), None)
 
         def choose_walking(traversal: Traversal, *values: Any) -> Any:
             return choose(*values, traversal=traversal)
 
         def choose(*values: Any, traversal: Traversal | None = None) -> Any:
-            for wanted, implementation, walks in candidates:
-                if all(map(_takes, wanted, values)):
-                    return implementation(traversal, *values) if walks else implementation(*values)
+            names = list(map(type_name, values))
+            found = find(*names)
+            if found is not None and found.run is not None:
+                return found.run(traversal, *values) if found.walks else found.run(*values)
             if name == "-_" and type(values[0]) is Duration:
                 return span(-values[0].ns)  # not declared, but cel-go evaluates it
             if operands is None and name not in _PLAIN:
-                shown = ", ".join(map(type_name, values))
-                raise EvaluationError(f"no such overload: {name}({shown})")
-            if operands is not None and type_name(values[0]) not in operands:
+                raise EvaluationError(f"no such overload: {name}({', '.join(names)})")
+            if operands is not None and names[0] not in operands:
                 raise EvaluationError(f"no such overload: {name}")
             raise no_overload()
 
-        return choose_walking if any(walks for _, _, walks in candidates) else choose
+        return choose_walking if any(each.walks for each in overloads) else choose
 
     def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
         """Compile `matches`, `find` and `findAll` with a constant pattern, so that RE2 compiles the pattern once."""

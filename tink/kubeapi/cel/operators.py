@@ -75,42 +75,32 @@ _SCALARS: dict[str, Reader] = {
 
 def reader(t: Type) -> Reader | None:
     """Return a function that converts a JSON value of a declared type, or None if such values need no conversion."""
-    if isinstance(t, ListType):
-        return _list_reader(t)
     if isinstance(t, MapType):
-        inner = reader(t.value)
-        if inner is None:
+        read_value = reader(t.value)
+        if read_value is None:
             return None
-        read = inner
+        read = read_value
         return lambda items: {key: read(value) for key, value in items.items()} if type(items) is dict else items
-    return _SCALARS.get(t.shape)
-
-
-def _list_reader(t: ListType) -> Reader | None:
-    read = reader(t.element)
+    if not isinstance(t, ListType):
+        return _SCALARS.get(t.shape)
+    read_element, keys = reader(t.element), t.keys
     if t.kind == "set":
-        return lambda items: SetList(map(read, items) if read else items)
+        return lambda items: SetList(map(read_element, items) if read_element else items)
     if t.kind == "map":
-        keys = t.keys
         return lambda items: MapList(items, keys)
-    if read is None:
+    if read_element is None:
         return None
-    convert = read
+    convert = read_element
     return lambda items: [convert(item) for item in items] if type(items) is list else items
 
 
-def read_variable(slot: int, t: Type) -> Code:
-    """Return code that reads a variable of a declared type."""
-    read = reader(t)
+def read_slot(slot: int, t: Type | None = None) -> Code:
+    """Return code that reads a place in the frame: a loop's variable, or a variable of a declared type."""
+    read = reader(t) if t else None
     if read is None:
-        return read_local(slot)
+        return Code(lambda frame: frame[slot], 1, attribute=True)
     convert = read
     return Code(lambda frame: convert(frame[slot]), 1, attribute=True)
-
-
-def read_local(slot: int) -> Code:
-    """Return code that reads a place in the frame, such as a loop's variable."""
-    return Code(lambda frame: frame[slot], 1, attribute=True)
 
 
 # fields of declared objects
@@ -170,24 +160,14 @@ def _find(value: Any, key: Any) -> Any:
     if type(value) is dict:
         found = value.get(key, _NOTHING)
         if found is not _NOTHING and type(key) in (bool, int, UInt, float):
-            return _checked(value, key, found)
+            # True and 1 are one key in Python.
+            is_bool = type(key) is bool
+            return found if any(k == key and (type(k) is bool) is is_bool for k in value) else _NOTHING
         return found
     if isinstance(value, list):
         at = _place(key)
         return value[at] if 0 <= at < len(value) else _NOTHING
     return _NOTHING
-
-
-def _checked(value: dict[Any, Any], key: Any, found: Any) -> Any:
-    # True and 1 are one key in Python.
-    is_bool = type(key) is bool
-    return found if any(k == key and (type(k) is bool) is is_bool for k in value) else _NOTHING
-
-
-def _absent(value: Any, key: Any) -> EvaluationError:
-    if isinstance(value, list):
-        return EvaluationError(f"index out of bounds: {shown(key)}")
-    return missing_key(key)
 
 
 def _get(value: Any, key: Any) -> Any:
@@ -197,7 +177,7 @@ def _get(value: Any, key: Any) -> Any:
         return _get_optional(value, key)
     found = _find(value, key)
     if found is _NOTHING:
-        raise _absent(value, key)
+        raise EvaluationError(f"index out of bounds: {shown(key)}") if isinstance(value, list) else missing_key(key)
     return found
 
 
@@ -456,17 +436,15 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "_>_": operator.gt,
     "_>=_": operator.ge,
 }
-_WANTED: dict[str, tuple[int, ...]] = {"_<_": (-1,), "_<=_": (-1, 0), "_>_": (1,), "_>=_": (1, 0)}
 
 
 def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overloads: list[str]) -> Code:
     """Compile `<`, `<=`, `>` and `>=`."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost
+    test = _ORDER[function]
     if t.shape == other.shape and t.shape in ("int", "uint"):
-        test = _ORDER[function]
         return Code(lambda frame: test(a(frame), b(frame)), fixed + 1)
-    wanted = _WANTED[function]
     sized = len(overloads) == 1 and t.shape in ("string", "bytes")
 
     def run(frame: Frame) -> bool:
@@ -475,7 +453,7 @@ def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overlo
             frame[0] -= comparison_cost(x, y)
         if type(x) not in values.COMPARABLE:
             raise EvaluationError(f"no such overload: {function}")
-        return values.compare(x, y) in wanted
+        return test(values.compare(x, y), 0)
 
     return Code(run, fixed if sized else fixed + 1)
 

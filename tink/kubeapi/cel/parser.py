@@ -62,14 +62,14 @@ def _unterminated(mark: str) -> str:
 _TOKEN = re.compile(
     rf"""
     (?P<SPACE> [\t\x20\r\n\f]+ | //[^\n]* )
-    | (?P<STRING> {_quoted("'")} | {_quoted('"')} )
+    | (?P<IDENT> (?![bB]?[rR]?['"]) [A-Za-z_][A-Za-z0-9_]* )
     | (?P<UINT> (?:0x[0-9a-fA-F]+|[0-9]+)[uU] )
     | (?P<FLOAT> [0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
     | (?P<INT> 0x[0-9a-fA-F]+ | [0-9]+ )
+    | (?P<SYMBOL> [=!<>]= | && | \|\| | [\[\]{{}}().,\-!?:+*/%<>] )
+    | (?P<STRING> {_quoted("'")} | {_quoted('"')} )
     | (?P<ESC_IDENT> `[A-Za-z0-9_.\-/\x20]+` )
     | (?P<WRONG_TEXT> {_unterminated("'")} | {_unterminated('"')} | `[A-Za-z0-9_.\-/\x20]*.? )
-    | (?P<IDENT> [A-Za-z_][A-Za-z0-9_]* )
-    | (?P<SYMBOL> [=!<>]= | && | \|\| | [\[\]{{}}().,\-!?:+*/%<>] )
     | (?P<WRONG> [=&|].? | . )  # these three begin an operator: the error contains the character after them as well
     """,
     re.DOTALL | re.VERBOSE,

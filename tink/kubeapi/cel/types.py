@@ -7,6 +7,7 @@ size that fits into a request is assumed, as in Kubernetes (k8s.io/apiserver, pk
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 MAX_REQUEST_BYTES = 3 * 1024 * 1024
@@ -27,7 +28,7 @@ class Type:
         """The kind of type in one word, or the name of a scalar."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def params(self) -> tuple["Type", ...]:
         """The type parameters."""
         return tuple([getattr(self, name) for name in self.parameters])
