@@ -16,7 +16,7 @@ Sources: the CEL specification (cel-spec), and the behaviour of Kubernetes' own 
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
 from tink.kubeapi.cel.frame import PER_OBJECT_LIMIT, Budget
 from tink.kubeapi.cel.library.named_formats import FORMATS as NAMED_FORMATS
-from tink.kubeapi.cel.library.regex import PatternError, check_pattern, pattern_tester
+from tink.kubeapi.cel.library.regex import PatternError, compile_pattern, pattern_tester
 from tink.kubeapi.cel.program import Program, compile_expression
 from tink.kubeapi.cel.types import (
     BOOL,
@@ -72,8 +72,8 @@ __all__ = [
     "Program",
     "StringType",
     "Type",
-    "check_pattern",
     "compile_expression",
+    "compile_pattern",
     "min_json_size",
     "optional_of",
     "pattern_tester",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, Source
 from tink.kubeapi.cel.library.functions import FUNCTIONS, OVERLOADS, TYPE_NAMES, Overload
-from tink.kubeapi.cel.library.regex import PatternError, check_pattern
+from tink.kubeapi.cel.library.regex import PatternError, compile_pattern
 from tink.kubeapi.cel.library.strings import ClauseError, allowed, clauses
 from tink.kubeapi.cel.tree import (
     Call,
@@ -220,7 +220,7 @@ def _call_issues(node: Call) -> Iterator[Issue]:
             yield Issue(first.offset, f"invalid {node.function} argument")
     elif node.function == "matches" and isinstance(first, Literal) and first.kind == "string":
         try:
-            check_pattern(first.value)
+            compile_pattern(first.value)
         except PatternError:
             yield Issue(first.offset, "invalid matches argument")
     elif node.function == "format" and isinstance(node.target, Literal) and isinstance(first, ListNode):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from tink.kubeapi.cel import ListType, MapType, ObjectType, PatternError, Type, check_pattern, min_json_size
+from tink.kubeapi.cel import ListType, MapType, ObjectType, PatternError, Type, compile_pattern, min_json_size
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
 from tink.kubeapi.schema.field_errors import (
     FieldError,
@@ -200,7 +200,7 @@ def _values(schema: Schema, at: str, *, skip_any: bool, skip_first: bool) -> Err
         yield from _junctor(schema["not"], f"{at}.not")
     if pattern := schema.get("pattern"):
         try:
-            check_pattern(pattern)
+            compile_pattern(pattern)
         except PatternError as error:
             detail = f"must be a valid regular expression, but isn't: {error}"
             yield invalid_whole(f"{at}.pattern", pattern, detail)

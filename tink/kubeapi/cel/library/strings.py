@@ -3,14 +3,13 @@
 `string.format(list)` writes numbers for the locale that Kubernetes leaves set (en_US), hence the commas in %f.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from tink.errors import TinkedgeError
 from tink.golang import quote
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.frame import Traversal
-from tink.kubeapi.cel.library.conversions import duration_text, timestamp_text
+from tink.kubeapi.cel.library.conversions import to_text
 from tink.kubeapi.cel.values import Duration, Timestamp, TypeValue, UInt, double_text, shown, type_name
 
 _UPPER = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -89,19 +88,12 @@ def split(text: str, mark: str, limit: int = -1) -> list[str]:
     return text.split(mark, limit - 1) if limit > 0 else text.split(mark)
 
 
-def substring(text: str, start: int) -> str:
-    """Return the text from an index to the end."""
-    if not 0 <= start <= len(text):
-        raise _out_of_range(start)
-    return text[start:]
-
-
-def substring_range(text: str, start: int, end: int) -> str:
-    """Return the text between two indexes."""
-    if start > end:
+def substring(text: str, start: int, end: int | None = None) -> str:
+    """Return the text between two indexes, or from an index to the end."""
+    if end is not None and start > end:
         raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
     for at in (start, end):
-        if not 0 <= at <= len(text):
+        if at is not None and not 0 <= at <= len(text):
             raise _out_of_range(at)
     return text[start:end]
 
@@ -172,9 +164,7 @@ def _wrong_type(clause: str, given: str) -> ClauseError:
 
 def allowed(clause: str, given: str) -> str:
     """Return why a clause does not accept an argument of a type, or ""."""
-    if given == "dyn" or given in _ALLOWED[clause][0]:
-        return ""
-    return f"error during formatting: {_ALLOWED[clause][1].format(given)}"
+    return "" if given == "dyn" or given in _ALLOWED[clause][0] else str(_wrong_type(clause, given))
 
 
 def clauses(text: str, size: int) -> list[tuple[str, int, str]]:
@@ -228,17 +218,16 @@ def _precision(text: str, at: int) -> tuple[int, int]:
     return int(digits), end
 
 
+_SCALARS = frozenset((bool, int, UInt, float, Timestamp, Duration))
+
+
 def _string(traversal: Traversal, value: Any) -> str:
     kind = type(value)
     if kind is str:
         traversal.text(value)
         return str(value)
-    if kind is bool:
-        return "true" if value else "false"
-    if kind is int or kind is UInt:
-        return str(int(value))
-    if kind is float:
-        return double_text(value)
+    if kind in _SCALARS:
+        return to_text(value)
     if isinstance(value, list):
         traversal.visit(WRITTEN * (len(value) + 1))
         return "[" + ", ".join([_inner(traversal, item) for item in value]) + "]"
@@ -247,10 +236,6 @@ def _string(traversal: Traversal, value: Any) -> str:
         return "{" + ", ".join(sorted(f"{_key(traversal, k)}:{_inner(traversal, v)}" for k, v in value.items())) + "}"
     if value is None:
         return "null"
-    if kind is Timestamp:
-        return timestamp_text(value)
-    if kind is Duration:
-        return duration_text(value)
     if kind is bytes:
         try:
             return str(value.decode("utf-8"))
@@ -316,23 +301,21 @@ def _scientific(value: Any, precision: int) -> str:
     return f"{mantissa}×10{exponent.removeprefix('+').translate(_SUPERSCRIPT)}".rjust(width)
 
 
-def _integer(clause: str, code: str) -> Callable[[Any, int], str]:
-    def write(value: Any, _: int) -> str:
-        if type(value) is int or type(value) is UInt or (clause == "b" and type(value) is bool):
-            return format(int(value), code)
-        if clause in "xX" and type(value) in (str, bytes):
-            data = value.encode("utf-8", "surrogatepass") if type(value) is str else value
-            return str(data.hex() if clause == "x" else data.hex().upper())
-        raise _wrong_type(clause, type_name(value))
-
-    return write
+def _integer(clause: str, value: Any) -> str:
+    if type(value) is int or type(value) is UInt or (clause == "b" and type(value) is bool):
+        return format(int(value), clause)
+    if clause in "xX" and type(value) in (str, bytes):
+        data = value.encode("utf-8", "surrogatepass") if type(value) is str else value
+        return str(data.hex() if clause == "x" else data.hex().upper())
+    raise _wrong_type(clause, type_name(value))
 
 
-_WRITERS: dict[str, Callable[[Any, int], str]] = {
-    "f": _fixed,
-    "e": _scientific,
-    **{clause: _integer(clause, clause) for clause in "dbxXo"},
-}
+def _piece(traversal: Traversal, clause: str, precision: int, value: Any) -> str:
+    if clause == "s":
+        return _string(traversal, value)
+    if clause not in "fe":
+        return _integer(clause, value)
+    return _fixed(value, precision) if clause == "f" else _scientific(value, precision)
 
 
 def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
@@ -346,7 +329,7 @@ def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
         at = size = 0
         for plain, precision, clause in clauses(text, len(args)):
             if clause:
-                piece = _string(traversal, args[at]) if clause == "s" else _WRITERS[clause](args[at], precision)
+                piece = _piece(traversal, clause, precision, args[at])
                 size += len(piece)
                 if size > MAX_RESULT:
                     raise EvaluationError("operation cancelled: result is too large")
