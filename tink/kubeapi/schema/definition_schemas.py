@@ -45,23 +45,15 @@ ROOT, ITEM, FIELD = "at the root", "for specified array items", "for specified o
 _EITHER = [{"type": "integer"}, {"type": "string"}]
 """How controller tools write int-or-string. No other types are allowed inside allOf, anyOf, oneOf and not."""
 
-_NOT_IN_JUNCTORS = (
-    ("type", "must be empty to be structural"),
-    ("additionalProperties", "must be undefined to be structural"),
-    ("default", "must be undefined to be structural"),
-    ("title", "must be empty to be structural"),
-    ("description", "must be empty to be structural"),
-    ("nullable", "must be false to be structural"),
-    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
-    ("x-kubernetes-embedded-resource", "must be false to be structural"),
-    ("x-kubernetes-int-or-string", "must be false to be structural"),
-    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
-    ("x-kubernetes-list-type", "must be undefined to be structural"),
-    ("x-kubernetes-map-type", "must be undefined to be structural"),
-    ("x-kubernetes-validations", "must be empty to be structural"),
-)
-_EXPECTED_PRESENT = ("additionalProperties", "default", "x-kubernetes-list-type", "x-kubernetes-map-type")
-"""Keywords that are forbidden if present. The others are forbidden only if their value is not empty."""
+_NOT_IN_JUNCTORS = {
+    "empty": ("type", "title", "description", "x-kubernetes-list-map-keys", "x-kubernetes-validations"),
+    "undefined": ("additionalProperties", "default", "x-kubernetes-list-type", "x-kubernetes-map-type"),
+    "false": (
+        *("nullable", "x-kubernetes-preserve-unknown-fields"),
+        *("x-kubernetes-embedded-resource", "x-kubernetes-int-or-string"),
+    ),
+}
+"""Keywords that are forbidden inside allOf, anyOf, oneOf and not, by the value that they must have there."""
 
 Errors = Iterator[FieldError]
 
@@ -213,12 +205,13 @@ def _junctor(schema: Schema, at: str, *, skip_any: bool = False) -> Errors:
     properties = schema.get("properties") or {}
     for name, child in properties.items():
         yield from _junctor(child, f"{at}.properties[{name}]")
-    for key, detail in _NOT_IN_JUNCTORS:
-        value = schema.get(key)
-        if key == "additionalProperties" and value is False:
-            continue
-        if value if key not in _EXPECTED_PRESENT else value is not None:
-            yield forbidden(f"{at}.{key}", detail)
+    for expected, keywords in _NOT_IN_JUNCTORS.items():
+        for key in keywords:
+            value = schema.get(key)
+            if key == "additionalProperties" and value is False:
+                continue
+            if value or (expected == "undefined" and value is not None):
+                yield forbidden(f"{at}.{key}", f"must be {expected} to be structural")
     if "metadata" in properties:
         yield forbidden(f"{at}.properties[metadata]", "must not be specified in a nested context")
 
