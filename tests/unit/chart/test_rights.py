@@ -181,7 +181,7 @@ def refusals(name: str, new: Raw, old: Raw | None, user: Raw | None = None) -> l
     types = dict.fromkeys([*bindings, "variables"], cel.DYN)
 
     def evaluate(expression: str) -> Any:
-        return cel.compile_expression(expression, types)(bindings, cel.Budget())
+        return cel.compile_expression(expression, types)(bindings, cel.CostBudget())
 
     bindings["variables"] = {each["name"]: evaluate(each["expression"]) for each in policy.get("variables", [])}
     return [each["message"] for each in policy["validations"] if evaluate(each["expression"]) is not True]

@@ -14,10 +14,10 @@ Sources: the CEL specification (cel-spec), and the behaviour of Kubernetes' own 
 """
 
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
-from tink.kubeapi.cel.frame import PER_OBJECT_LIMIT, Budget
+from tink.kubeapi.cel.frame import PER_OBJECT_LIMIT, CostBudget
 from tink.kubeapi.cel.library.named_formats import FORMATS as NAMED_FORMATS
 from tink.kubeapi.cel.library.regex import PatternError, compile_pattern, pattern_tester
-from tink.kubeapi.cel.program import Program, compile_expression
+from tink.kubeapi.cel.program import CompiledExpression, compile_expression
 from tink.kubeapi.cel.types import (
     BOOL,
     DATE,
@@ -30,13 +30,13 @@ from tink.kubeapi.cel.types import (
     STRING,
     TIMESTAMP,
     BytesType,
+    CelType,
     DynType,
-    Field,
     ListType,
     MapType,
+    ObjectField,
     ObjectType,
     StringType,
-    Type,
     min_json_size,
     optional_of,
     text_of,
@@ -57,21 +57,21 @@ __all__ = [
     "PER_OBJECT_LIMIT",
     "STRING",
     "TIMESTAMP",
-    "Budget",
     "BudgetExceededError",
     "BytesType",
     "CelError",
+    "CelType",
+    "CompiledExpression",
+    "CostBudget",
     "DynType",
     "EvaluationError",
-    "Field",
     "ListType",
     "MapType",
+    "ObjectField",
     "ObjectType",
     "Optional",
     "PatternError",
-    "Program",
     "StringType",
-    "Type",
     "compile_expression",
     "compile_pattern",
     "min_json_size",

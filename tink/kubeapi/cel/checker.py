@@ -10,18 +10,18 @@ opaque and time type, and a type variable is bound to the first type that it mee
 
 from collections.abc import Iterator, Mapping
 
-from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, Source
+from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, SourceText
 from tink.kubeapi.cel.library.functions import FUNCTIONS, OVERLOADS, TYPE_NAMES, Overload
 from tink.kubeapi.cel.library.regex import PatternError, compile_pattern
 from tink.kubeapi.cel.library.strings import ClauseError, allowed, clauses
 from tink.kubeapi.cel.tree import (
     Call,
     Comprehension,
+    Expr,
     Ident,
     ListNode,
     Literal,
     MapNode,
-    Node,
     Select,
     StructNode,
     Visitor,
@@ -38,11 +38,11 @@ from tink.kubeapi.cel.types import (
     NULL,
     STRING,
     UINT,
+    CelType,
     ListType,
     MapType,
     ObjectType,
     Opaque,
-    Type,
     TypeType,
     TypeVar,
     declared_field,
@@ -54,16 +54,16 @@ from tink.kubeapi.cel.types import (
 )
 
 
-class _Substitution(dict[str, Type]):
+class _Substitution(dict[str, CelType]):
     """The types of type variables. A trail records the bindings of an attempt, so that it can be undone."""
 
     __slots__ = ("trail",)
 
-    def __init__(self, given: Mapping[str, Type] | None = None) -> None:
+    def __init__(self, given: Mapping[str, CelType] | None = None) -> None:
         super().__init__(given or {})
-        self.trail: list[tuple[str, Type | None]] = []
+        self.trail: list[tuple[str, CelType | None]] = []
 
-    def bind(self, name: str, t: Type) -> None:
+    def bind(self, name: str, t: CelType) -> None:
         """Bind a variable to a type."""
         self.trail.append((name, self.get(name)))
         self[name] = t
@@ -81,7 +81,7 @@ class _Substitution(dict[str, Type]):
 _NULLABLE = frozenset(("opaque", "object", "duration", "timestamp"))
 
 
-def _substitute(bound: _Substitution, t: Type, *, free_to_dyn: bool = False) -> Type:
+def _substitute(bound: _Substitution, t: CelType, *, free_to_dyn: bool = False) -> CelType:
     """Return a type with its bound variables replaced. With `free_to_dyn` the other variables become dyn."""
     if isinstance(t, TypeVar):
         found = bound.get(t.name)
@@ -95,7 +95,7 @@ def _substitute(bound: _Substitution, t: Type, *, free_to_dyn: bool = False) -> 
     return t if all(a is b for a, b in zip(params, replaced, strict=True)) else with_params(t, replaced)
 
 
-def _general(a: Type, b: Type) -> bool:
+def _general(a: CelType, b: CelType) -> bool:
     """Return True if `a` is equal to `b` or more general."""
     if a.shape == "dyn" or isinstance(a, TypeVar):
         return True
@@ -109,7 +109,7 @@ def _general(a: Type, b: Type) -> bool:
     return same(a, b)
 
 
-def _occurs(bound: _Substitution, variable: TypeVar, t: Type) -> bool:
+def _occurs(bound: _Substitution, variable: TypeVar, t: CelType) -> bool:
     if isinstance(t, TypeVar):
         if t.name == variable.name:
             return True
@@ -118,7 +118,7 @@ def _occurs(bound: _Substitution, variable: TypeVar, t: Type) -> bool:
     return any(_occurs(bound, variable, p) for p in t.params)
 
 
-def _bind(bound: _Substitution, t: Type, variable: TypeVar) -> tuple[bool, bool]:
+def _bind(bound: _Substitution, t: CelType, variable: TypeVar) -> tuple[bool, bool]:
     """Bind a variable to a type. Return whether they fit, and whether the variable was bound before."""
     if isinstance(t, TypeVar) and t.name == variable.name:
         return True, True
@@ -138,7 +138,7 @@ def _bind(bound: _Substitution, t: Type, variable: TypeVar) -> tuple[bool, bool]
     return False, True
 
 
-def _fits(bound: _Substitution, a: Type, b: Type) -> bool:
+def _fits(bound: _Substitution, a: CelType, b: CelType) -> bool:
     if isinstance(b, TypeVar):
         valid, had = _bind(bound, a, b)
         if valid or had:
@@ -164,7 +164,7 @@ def _fits(bound: _Substitution, a: Type, b: Type) -> bool:
     return same(a, b)
 
 
-def _assignable(bound: _Substitution, given: list[Type], wanted: list[Type]) -> bool:
+def _assignable(bound: _Substitution, given: list[CelType], wanted: list[CelType]) -> bool:
     """Return True if every given type fits the wanted one. Binds the type variables that this needs."""
     if len(given) != len(wanted):
         return False
@@ -175,11 +175,11 @@ def _assignable(bound: _Substitution, given: list[Type], wanted: list[Type]) -> 
     return False
 
 
-def _mismatch(node: Node, expected: Type, actual: Type | None = None) -> Issue:
+def _mismatch(node: Expr, expected: CelType, actual: CelType | None = None) -> Issue:
     return Issue(node.offset, f"expected type '{text_of(expected)}' but found '{text_of(actual or node.type)}'")
 
 
-def _constant_issues(tree: Node) -> Iterator[Issue]:
+def _constant_issues(tree: Expr) -> Iterator[Issue]:
     """Return the errors in the constants and literals of a checked tree."""
     todo = [(tree, False)]
     while todo:
@@ -188,7 +188,7 @@ def _constant_issues(tree: Node) -> Iterator[Issue]:
             yield from _call_issues(node)
             mixed = mixed or node.function == "format"  # its arguments may have mixed types
         elif not mixed and isinstance(node, ListNode):
-            expected: Type | None = None
+            expected: CelType | None = None
             for at, element in enumerate(node.elements):
                 t = element.type.params[0] if at in node.optionals and element.type.params else element.type
                 if expected is not None and not same(expected, t):
@@ -196,8 +196,8 @@ def _constant_issues(tree: Node) -> Iterator[Issue]:
                     break
                 expected = expected or t
         elif not mixed and isinstance(node, MapNode):
-            keys: Type | None = None
-            values: Type | None = None
+            keys: CelType | None = None
+            values: CelType | None = None
             for entry in node.entries:
                 t = entry.value.type.params[0] if entry.optional and entry.value.type.params else entry.value.type
                 if keys is not None and not same(keys, entry.key.type):
@@ -239,14 +239,14 @@ def _call_issues(node: Call) -> Iterator[Issue]:
             yield Issue(node.offset, message)
 
 
-def _clause_issue(clause: str, arg: Node) -> Issue | None:
+def _clause_issue(clause: str, arg: Expr) -> Issue | None:
     if problem := allowed(clause, runtime_name(arg.type)):
         return Issue(arg.offset, problem)
     parts = children(arg) if clause == "s" and isinstance(arg, ListNode | MapNode) else ()
     return next((wrong for part in parts if (wrong := _clause_issue("s", part))), None)
 
 
-_LITERALS: dict[str, Type] = {
+_LITERALS: dict[str, CelType] = {
     "bool": BOOL,
     "int": INT,
     "uint": UINT,
@@ -257,43 +257,43 @@ _LITERALS: dict[str, Type] = {
 }
 
 
-def _unwrapped(t: Type) -> tuple[Type, bool]:
+def _unwrapped(t: CelType) -> tuple[CelType, bool]:
     if isinstance(t, Opaque) and t.name == "optional_type":
         return t.params[0], True
     return t, False
 
 
-class _Checker(Visitor[Type]):
-    def __init__(self, source: Source, variables: Mapping[str, Type]) -> None:
+class _Checker(Visitor[CelType]):
+    def __init__(self, source: SourceText, variables: Mapping[str, CelType]) -> None:
         self.source = source
-        self.scopes: list[Mapping[str, Type]] = [variables]
+        self.scopes: list[Mapping[str, CelType]] = [variables]
         self.bound = _Substitution()
         self.free = 0
-        self.nodes: list[Node] = []
+        self.nodes: list[Expr] = []
         self.issues: list[Issue] = []
         self.used: set[str] = set()
 
     def report(self, offset: int, message: str) -> None:
         self.issues.append(Issue(offset, message))
 
-    def set(self, node: Node, t: Type) -> Type:
+    def set(self, node: Expr, t: CelType) -> CelType:
         node.type = t
         self.nodes.append(node)
         return t
 
-    def resolved(self, t: Type) -> Type:
+    def resolved(self, t: CelType) -> CelType:
         return _substitute(self.bound, t)
 
     def variable(self) -> TypeVar:
         self.free += 1
         return TypeVar(f"_var{self.free - 1}")
 
-    def fits(self, given: Type, wanted: Type) -> bool:
+    def fits(self, given: CelType, wanted: CelType) -> bool:
         return _assignable(self.bound, [given], [wanted])
 
     # names
 
-    def lookup(self, name: str) -> tuple[Type | None, bool]:
+    def lookup(self, name: str) -> tuple[CelType | None, bool]:
         """Return the type of a name, and whether the name denotes a type."""
         for scope in reversed(self.scopes):
             if name in scope:
@@ -303,10 +303,10 @@ class _Checker(Visitor[Type]):
         named = TYPE_NAMES.get(name)
         return (TypeType((named,)), True) if named is not None else (None, False)
 
-    def literal(self, node: Literal) -> Type:
+    def literal(self, node: Literal) -> CelType:
         return self.set(node, _LITERALS[node.kind])
 
-    def ident(self, node: Ident) -> Type:
+    def ident(self, node: Ident) -> CelType:
         name = node.name.removeprefix(".")
         found, names_type = self.lookup(name)
         if found is None:
@@ -315,13 +315,13 @@ class _Checker(Visitor[Type]):
         node.name, node.names_type = name, names_type
         return self.set(node, found)
 
-    def struct(self, node: StructNode) -> Type:
+    def struct(self, node: StructNode) -> CelType:
         self.report(node.offset, f"undeclared reference to '{node.name}' (in container '')")
         return self.set(node, ERROR)
 
     # fields
 
-    def select(self, node: Select) -> Type:
+    def select(self, node: Select) -> CelType:
         name = qualified(node)
         if name is not None:
             found, names_type = self.lookup(name)
@@ -331,9 +331,9 @@ class _Checker(Visitor[Type]):
         result = self.field(node, node.operand, node.field, optional=False)
         return self.set(node, BOOL if node.test else self.resolved(result))
 
-    def field(self, node: Node, operand: Node, name: str, *, optional: bool) -> Type:
+    def field(self, node: Expr, operand: Expr, name: str, *, optional: bool) -> CelType:
         target, was_optional = _unwrapped(self.resolved(self.visit(operand)))
-        result: Type = DYN
+        result: CelType = DYN
         if isinstance(target, MapType):
             result = target.value
         elif isinstance(target, ObjectType):
@@ -351,7 +351,7 @@ class _Checker(Visitor[Type]):
 
     # calls
 
-    def call(self, node: Call) -> Type:
+    def call(self, node: Call) -> CelType:
         if node.function == "_?._":
             name = node.args[1]
             assert isinstance(name, Literal)  # noqa: S101 - the parser makes no other
@@ -372,7 +372,7 @@ class _Checker(Visitor[Type]):
         self.visit(node.target)
         return self.overloaded(node, node.target)
 
-    def overloaded(self, node: Call, target: Node | None) -> Type:
+    def overloaded(self, node: Call, target: Expr | None) -> CelType:
         overloads = FUNCTIONS.get(node.function)
         if overloads is None:
             self.report(node.offset, f"undeclared reference to '{node.function}' (in container '')")
@@ -380,7 +380,7 @@ class _Checker(Visitor[Type]):
         if node.function in ("_&&_", "_||_"):
             return self.logical(node, overloads[0])
         given = [arg.type for arg in ([target, *node.args] if target else node.args)]
-        result: Type | None = None
+        result: CelType | None = None
         node.overloads = []
         for overload in overloads:
             if overload.member != (target is not None):
@@ -400,7 +400,7 @@ class _Checker(Visitor[Type]):
             return self.set(node, ERROR)
         return self.set(node, result)
 
-    def attempt(self, overload: Overload, given: list[Type]) -> Type | None:
+    def attempt(self, overload: Overload, given: list[CelType]) -> CelType | None:
         """Return the result type if the overload accepts the given types, else None. Binds type variables."""
         wanted, result = list(overload.args), overload.result
         if overload.variables:
@@ -409,7 +409,7 @@ class _Checker(Visitor[Type]):
             result = _substitute(fresh, result)
         return self.resolved(result) if _assignable(self.bound, given, wanted) else None
 
-    def logical(self, node: Call, overload: Overload) -> Type:
+    def logical(self, node: Call, overload: Overload) -> CelType:
         node.overloads = [overload.id]
         failed = False
         for arg in node.args:
@@ -420,21 +420,21 @@ class _Checker(Visitor[Type]):
 
     # literals
 
-    def join(self, before: Type | None, now: Type) -> Type:
+    def join(self, before: CelType | None, now: CelType) -> CelType:
         if before is None:
             return now
         if not self.fits(before, now):
             return DYN
         return before if _general(before, now) else now
 
-    def optional_value(self, node: Node, t: Type) -> Type:
+    def optional_value(self, node: Expr, t: CelType) -> CelType:
         inner, optional = _unwrapped(t)
         if not optional and inner.shape != "dyn":
             self.issues.append(_mismatch(node, optional_of(inner), inner))
         return inner
 
-    def list_literal(self, node: ListNode) -> Type:
-        joined: Type | None = None
+    def list_literal(self, node: ListNode) -> CelType:
+        joined: CelType | None = None
         for at, element in enumerate(node.elements):
             t = self.visit(element)
             if at in node.optionals:
@@ -442,9 +442,9 @@ class _Checker(Visitor[Type]):
             joined = self.join(joined, t)
         return self.set(node, ListType(joined or self.variable()))
 
-    def map_literal(self, node: MapNode) -> Type:
-        keys: Type | None = None
-        values: Type | None = None
+    def map_literal(self, node: MapNode) -> CelType:
+        keys: CelType | None = None
+        values: CelType | None = None
         for entry in node.entries:
             keys = self.join(keys, self.visit(entry.key))
             t = self.visit(entry.value)
@@ -455,7 +455,7 @@ class _Checker(Visitor[Type]):
 
     # loops
 
-    def comprehension(self, node: Comprehension) -> Type:
+    def comprehension(self, node: Comprehension) -> CelType:
         self.visit(node.range)
         initial = self.visit(node.initial)
         first, second = self.loop_types(node)
@@ -471,7 +471,7 @@ class _Checker(Visitor[Type]):
         self.scopes.pop()
         return self.set(node, self.resolved(result))
 
-    def loop_types(self, node: Comprehension) -> tuple[Type, Type]:
+    def loop_types(self, node: Comprehension) -> tuple[CelType, CelType]:
         over = self.resolved(node.range.type)
         if isinstance(over, ListType):
             return (INT, over.element) if node.variable2 else (over.element, ERROR)
@@ -488,7 +488,7 @@ class _Checker(Visitor[Type]):
         return ERROR, ERROR
 
 
-def check(tree: Node, source: Source, variables: Mapping[str, Type]) -> tuple[Type, frozenset[str]]:
+def check(tree: Expr, source: SourceText, variables: Mapping[str, CelType]) -> tuple[CelType, frozenset[str]]:
     """Set the types of all nodes. Return the type of the whole expression and the names of the variables that it uses.
 
     Raises CelError with the text of every error in the expression.

@@ -31,16 +31,16 @@ from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_teste
 from tink.kubeapi.cel.tree import (
     Call,
     Comprehension,
+    Expr,
     Ident,
     ListNode,
     Literal,
     MapNode,
-    Node,
     Select,
     Visitor,
     qualified,
 )
-from tink.kubeapi.cel.types import DURATION, TIMESTAMP, Opaque, Type, declared_field, runtime_name
+from tink.kubeapi.cel.types import DURATION, TIMESTAMP, CelType, Opaque, declared_field, runtime_name
 from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
 
 
@@ -236,7 +236,7 @@ def _accepts(overload: Overload, names: tuple[str, ...]) -> bool:
     return all(wanted.shape in ("dyn", "typevar") or name == runtime_name(wanted) for wanted, name in pairs)
 
 
-def _is_dyn(node: Node) -> bool:
+def _is_dyn(node: Expr) -> bool:
     # The check accepts null as an object or time, so the types of values are compared for null as well.
     return node.type.shape in ("dyn", "null", "typevar", "!error!")
 
@@ -248,7 +248,7 @@ class Compiler(Visitor[Code]):
     Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
     """
 
-    def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
+    def __init__(self, slots: dict[str, int], types: dict[str, CelType]) -> None:
         self.types = types
         self.size = VARIABLES + len(slots)
         self.names: dict[str, list[int]] = {name: [slot] for name, slot in slots.items()}
@@ -278,7 +278,7 @@ class Compiler(Visitor[Code]):
 
     # fields and indexes
 
-    def base(self, node: Node) -> Code:
+    def base(self, node: Expr) -> Code:
         """Compile the operand of a selection. An operand that is not a variable costs 1 more, as in cel-go."""
         code = self.visit(node)
         free = code.attribute or (isinstance(node, Call) and node.function == "_?_:_")
@@ -303,7 +303,7 @@ class Compiler(Visitor[Code]):
         run = operators.read_field(operand.run, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
-    def optional_field(self, operand: Code, target: Type, name: str) -> Code:
+    def optional_field(self, operand: Code, target: CelType, name: str) -> Code:
         """Compile `a.?b`, or `a.b` of an optional."""
         inner = target.params[0] if isinstance(target, Opaque) else target
         declared = declared_field(inner, name)
@@ -397,7 +397,7 @@ class Compiler(Visitor[Code]):
         special = self.operator(node, given, args)
         return special if special is not None else self.function(node, given, args)
 
-    def operator(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
+    def operator(self, node: Call, given: list[Expr], args: list[Code]) -> Code | None:
         """Compile an operator that has its own rules. Return None for plain functions."""
         function = node.function
         if function == "_?_:_":
@@ -432,7 +432,7 @@ class Compiler(Visitor[Code]):
 
         return Code(run, args[0].cost)
 
-    def function(self, node: Call, given: list[Node], args: list[Code]) -> Code:
+    def function(self, node: Call, given: list[Expr], args: list[Code]) -> Code:
         """Compile a call of a function of the library."""
         pattern = self.pattern(node, given, args)
         if pattern is not None:
@@ -451,7 +451,7 @@ class Compiler(Visitor[Code]):
             return Code(_plain_call(implementation, args), fixed + 1)
         return Code(_charged_call(implementation, args, charge), fixed)
 
-    def implementation(self, node: Call, given: list[Node]) -> Any:
+    def implementation(self, node: Call, given: list[Expr]) -> Any:
         """Return the Python function for a call.
 
         If several overloads are possible, the function chooses one by the types of the values. It takes a `Traversal`
@@ -485,7 +485,7 @@ class Compiler(Visitor[Code]):
 
         return choose_walking if any(each.walks for each in overloads) else choose
 
-    def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
+    def pattern(self, node: Call, given: list[Expr], args: list[Code]) -> Code | None:
         """Compile `matches`, `find` and `findAll` with a constant pattern, so that RE2 compiles the pattern once."""
         if node.function not in ("matches", "find", "findAll") or not args[1].constant or _is_dyn(given[0]):
             return None

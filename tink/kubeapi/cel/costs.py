@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tink.kubeapi.cel.tree import Literal, Node
-from tink.kubeapi.cel.types import Type
+from tink.kubeapi.cel.tree import Expr, Literal
+from tink.kubeapi.cel.types import CelType
 from tink.kubeapi.cel.values import TRAVERSAL_COST, cost_of, rounded_up, size_for_cost, traversal
 
 MAX_COST = 2**64 - 1
@@ -82,8 +82,8 @@ class Argument:
     `size` is None if nothing is known about it. `element` is the size of the elements of a list.
     """
 
-    node: Node
-    type: Type
+    node: Expr
+    type: CelType
     size: Cost | None
     element: Cost | None = None
 

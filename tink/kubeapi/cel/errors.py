@@ -45,7 +45,7 @@ class Issue:
     message: str
 
 
-class Source:
+class SourceText:
     """The text of an expression, with the offsets of its lines."""
 
     __slots__ = ("starts", "text")

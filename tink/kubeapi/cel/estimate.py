@@ -22,8 +22,8 @@ from tink.kubeapi.cel.costs import (
     fixed,
 )
 from tink.kubeapi.cel.library.functions import OVERLOADS
-from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
-from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
+from tink.kubeapi.cel.tree import Call, Comprehension, Expr, Ident, ListNode, Literal, MapNode, Select, Visitor
+from tink.kubeapi.cel.types import CelType, ListType, MapType, ObjectType, Opaque, Scalar, StringType, max_elements
 from tink.kubeapi.cel.values import TRAVERSAL_COST
 
 Path = tuple[str, ...]
@@ -57,25 +57,25 @@ _KEY = StringType(0)
 _SCALARS = frozenset(("bool", "double", "duration", "int", "timestamp", "uint"))
 
 
-def _scalar(t: Type) -> bool:
+def _scalar(t: CelType) -> bool:
     if isinstance(t, Opaque) and t.name == "optional_type":
         return _scalar(t.params[0])
     return t.shape in _SCALARS
 
 
 class _Estimator(Visitor[Cost]):
-    def __init__(self, variables: Mapping[str, Type]) -> None:
+    def __init__(self, variables: Mapping[str, CelType]) -> None:
         self.variables = variables
         self.locals: dict[str, list[Facts]] = {}
-        self.facts: defaultdict[Node, Facts] = defaultdict(Facts)
+        self.facts: defaultdict[Expr, Facts] = defaultdict(Facts)
 
     # facts about a node
 
-    def local(self, node: Node) -> Facts | None:
+    def local(self, node: Expr) -> Facts | None:
         stack = self.locals.get(node.name) if isinstance(node, Ident) else None
         return stack[-1] if stack else None
 
-    def path(self, node: Node) -> Path | None:
+    def path(self, node: Expr) -> Path | None:
         return (self.local(node) or self.facts[node]).path
 
     def declared(self, path: Path | None) -> Cost | None:
@@ -87,7 +87,7 @@ class _Estimator(Visitor[Cost]):
         if t is None:
             return None
         for step in path[1:]:
-            found: Type | None = None
+            found: CelType | None = None
             if step in ("@items", "@values"):
                 found = t.element if isinstance(t, ListType) else t.value if isinstance(t, MapType) else None
             elif step == "@keys":
@@ -101,7 +101,7 @@ class _Estimator(Visitor[Cost]):
             return None
         return Cost(0, max_elements(t))
 
-    def size(self, node: Node) -> Cost | None:
+    def size(self, node: Expr) -> Cost | None:
         facts = self.facts[node]
         if facts.size is not None:
             return facts.size
@@ -117,11 +117,11 @@ class _Estimator(Visitor[Cost]):
         local = self.local(node)
         return local.size if local and facts.size is None else facts.size
 
-    def entry(self, node: Node) -> Entries | None:
+    def entry(self, node: Expr) -> Entries | None:
         local = self.local(node)
         return self.facts[node].entries or (local.entries if local else None)
 
-    def known(self, node: Node) -> Cost:
+    def known(self, node: Expr) -> Cost:
         return self.size(node) or UNKNOWN
 
     # costs
@@ -173,7 +173,7 @@ class _Estimator(Visitor[Cost]):
             self.facts[node].size = size
         return receiver + combined
 
-    def argument(self, node: Node) -> Argument:
+    def argument(self, node: Expr) -> Argument:
         path = self.path(node)
         if path and path[0].startswith("@result"):
             path = None
@@ -196,13 +196,13 @@ class _Estimator(Visitor[Cost]):
         estimate = OVERLOADS[overload].price.estimate(args)
         return Estimate(estimate.cost + total, estimate.size)
 
-    def unite(self, node: Node, a: Node, b: Node) -> None:
+    def unite(self, node: Expr, a: Expr, b: Expr) -> None:
         """Set the sizes of the keys and values of a node that is one of two others, or both of them."""
         left, right = self.entry(a), self.entry(b)
         if left is not None and right is not None:
             self.facts[node].entries = left.union(right)
 
-    def copy(self, node: Node, source: Node) -> None:
+    def copy(self, node: Expr, source: Expr) -> None:
         facts = self.facts[node]
         facts.size, facts.entries = self.size(source) or facts.size, self.entry(source) or facts.entries
 
@@ -267,6 +267,6 @@ class _Estimator(Visitor[Cost]):
         return [node.variable, node.variable2]
 
 
-def estimate_tree(tree: Node, variables: Mapping[str, Type]) -> Cost:
+def estimate_tree(tree: Expr, variables: Mapping[str, CelType]) -> Cost:
     """Return the range of costs of a checked expression over variables of declared types."""
     return _Estimator(variables).visit(tree)

@@ -36,7 +36,7 @@ MAX_SECONDS = 1.0
 """Maximum time in seconds of all evaluations with one budget, which PER_OBJECT_LIMIT is meant to take."""
 
 
-class Budget:
+class CostBudget:
     """The cost that evaluations may spend together. `used` grows as programs run.
 
     After `MAX_SECONDS` the budget is spent. `clock` returns seconds. The default is the time of the thread, so that a
@@ -120,7 +120,7 @@ def end_slice(frame: Frame) -> None:
         return
     if frame[0] + frame[1] < 0:
         raise BudgetExceededError
-    budget: Budget = frame[2]
+    budget: CostBudget = frame[2]
     budget.look()
     more = min(frame[1], SLICE - frame[0])
     frame[0] += more

@@ -29,7 +29,7 @@ from tink.kubeapi.cel.frame import (
 )
 from tink.kubeapi.cel.library.conversions import json_duration, json_timestamp, signed
 from tink.kubeapi.cel.library.named_formats import decoded
-from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Type
+from tink.kubeapi.cel.types import CelType, ListType, MapType, ObjectType
 from tink.kubeapi.cel.values import (
     ABSENT,
     MapList,
@@ -73,7 +73,7 @@ _SCALARS: dict[str, Reader] = {
 }
 
 
-def reader(t: Type) -> Reader | None:
+def reader(t: CelType) -> Reader | None:
     """Return a function that converts a JSON value of a declared type, or None if such values need no conversion."""
     if isinstance(t, MapType):
         read_value = reader(t.value)
@@ -94,7 +94,7 @@ def reader(t: Type) -> Reader | None:
     return lambda items: [convert(item) for item in items] if type(items) is list else items
 
 
-def read_slot(slot: int, t: Type | None = None) -> Code:
+def read_slot(slot: int, t: CelType | None = None) -> Code:
     """Return code that reads a place in the frame: a loop's variable, or a variable of a declared type."""
     read = reader(t) if t else None
     if read is None:
@@ -106,7 +106,7 @@ def read_slot(slot: int, t: Type | None = None) -> Code:
 # fields of declared objects
 
 
-def read_field(operand: Run, name: str, t: Type, known_as: str) -> Run:
+def read_field(operand: Run, name: str, t: CelType, known_as: str) -> Run:
     """Return a function that reads a declared field. A null field counts as absent.
 
     Errors contain `known_as`, the name of the field in the expression.
@@ -243,7 +243,7 @@ def read_optional_index(operand: Run, at: Run) -> Run:
     return run
 
 
-def read_optional_field(operand: Run, name: str, target: Type, t: Type) -> Run:
+def read_optional_field(operand: Run, name: str, target: CelType, t: CelType) -> Run:
     """Return a function that reads an optional by field or key. It charges only if the value is present."""
     declared = isinstance(target, ObjectType)
     read = reader(t) if declared else None
@@ -326,7 +326,7 @@ def conditional(test: Code, truthy: Code, falsy: Code) -> Code:
 # equality
 
 
-def _plain(t: Type) -> bool:
+def _plain(t: CelType) -> bool:
     """Return True if Python's == is right for JSON values of the type."""
     if isinstance(t, ListType):
         return t.kind == "atomic" and _plain(t.element)
@@ -337,7 +337,7 @@ def _plain(t: Type) -> bool:
     return t.shape in ("int", "bool", "string", "double")
 
 
-def equality(t: Type) -> Callable[[Any, Any], bool]:
+def equality(t: CelType) -> Callable[[Any, Any], bool]:
     """Return the equality for values of a declared type that come from an object, whose size in memory is their real
     size.
     """
@@ -373,7 +373,7 @@ def _object_equality(t: ObjectType) -> Callable[[Any, Any], bool]:
     return same
 
 
-def _equality_in_frame(t: Type) -> Callable[[Frame, Any, Any], bool]:
+def _equality_in_frame(t: CelType) -> Callable[[Frame, Any, Any], bool]:
     """Return the equality for values that rules may have built. It counts the nodes that it visits."""
     same = equality(t)
     if isinstance(t, ObjectType) and t.fields:
@@ -396,7 +396,7 @@ def _walked(frame: Frame, a: Any, b: Any) -> bool:
     return Traversal(frame, (a, b)).equal(a, b) if type(a) in _DEEP else equal(a, b)
 
 
-def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Code:
+def equals(left: Code, right: Code, t: CelType, other: CelType, *, wanted: bool) -> Code:
     """Compile `==` (`wanted` is True) and `!=`. `t` and `other` are the types of the sides."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost
@@ -438,7 +438,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overloads: list[str]) -> Code:
+def ordered(function: str, left: Code, right: Code, t: CelType, other: CelType, overloads: list[str]) -> Code:
     """Compile `<`, `<=`, `>` and `>=`."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost

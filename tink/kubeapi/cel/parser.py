@@ -16,16 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from tink.kubeapi.cel.errors import CelError, Issue, Source
+from tink.kubeapi.cel.errors import CelError, Issue, SourceText
 from tink.kubeapi.cel.tree import (
     Call,
     Comprehension,
-    Entry,
+    Expr,
     Ident,
     ListNode,
     Literal,
+    MapEntry,
     MapNode,
-    Node,
     Select,
     StructNode,
 )
@@ -166,29 +166,29 @@ _FORBIDDEN = (_ACCUMULATOR, "__result__")
 class _MacroError(Exception):
     """The arguments of a macro are invalid."""
 
-    def __init__(self, node: Node, message: str) -> None:
+    def __init__(self, node: Expr, message: str) -> None:
         super().__init__(message)
         self.issue = Issue(node.offset, message)
 
 
-def _copy_tree(node: Node) -> Node:
+def _copy_tree(node: Expr) -> Expr:
     """Return a deep copy of a tree. The fields that the checker sets are not set yet."""
     left = iter(range(_MAX_COPIED))
 
     def copy(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return type(value)(map(copy, value))
-        if not isinstance(value, Node | Entry):
+        if not isinstance(value, Expr | MapEntry):
             return value
-        if isinstance(value, Node) and next(left, None) is None:
+        if isinstance(value, Expr) and next(left, None) is None:
             raise _MacroError(value, "expression size limit exceeded")
         return replace(value, **{each.name: copy(getattr(value, each.name)) for each in fields(value) if each.init})
 
-    copied: Node = copy(node)
+    copied: Expr = copy(node)
     return copied
 
 
-def _variables(args: list[Node], message: str = "argument must be a simple name") -> tuple[str, str]:
+def _variables(args: list[Expr], message: str = "argument must be a simple name") -> tuple[str, str]:
     """Return the names of one or two variables of a loop. The second is "" if there is only one."""
     names: list[str] = []
     for arg in args:
@@ -207,32 +207,32 @@ def _accumulator(at: int) -> Ident:
     return Ident(at, _ACCUMULATOR)
 
 
-def _quantifier(at: int, macro: str, target: Node, args: list[Node]) -> Node:
+def _quantifier(at: int, macro: str, target: Expr, args: list[Expr]) -> Expr:
     """Expand `all`, `exists` and `exists_one`."""
     variables, predicate = _variables(args[:-1]), args[-1]
     macro = "exists_one" if macro == "existsOne" else macro
-    result: Node = _accumulator(at)
-    condition: Node
+    result: Expr = _accumulator(at)
+    condition: Expr
     if macro == "exists_one":
         initial, condition, one = Literal(at, "int", 0), Literal(at, "bool", True), Literal(at, "int", 1)
         step = Call(at, "_?_:_", [predicate, Call(at, "_+_", [_accumulator(at), one]), _accumulator(at)])
         result = Call(at, "_==_", [result, Literal(at, "int", 1)])
     else:
         every = macro == "all"
-        undecided: Node = _accumulator(at) if every else Call(at, "!_", [_accumulator(at)])
+        undecided: Expr = _accumulator(at) if every else Call(at, "!_", [_accumulator(at)])
         initial, condition = Literal(at, "bool", every), Call(at, "@not_strictly_false", [undecided])
         step = Call(at, "_&&_" if every else "_||_", [_accumulator(at), predicate])
     return Comprehension(at, macro, target, *variables, _ACCUMULATOR, initial, condition, step, result)
 
 
-def _collect(at: int, macro: str, target: Node, args: list[Node]) -> Node:
+def _collect(at: int, macro: str, target: Expr, args: list[Expr]) -> Expr:
     """Expand the macros that make a list or map: `step` adds a value where the predicate, if there is one, holds."""
     if macro in ("map", "filter"):
         variables, rest = _variables(args[:1], "argument is not an identifier"), args[1:]
     else:
         variables, rest = _variables(args[:2]), args[2:]
     predicate, value = (rest[0], args[0]) if macro == "filter" else (rest[0] if len(rest) > 1 else None, rest[-1])
-    initial: Node
+    initial: Expr
     if macro in ("transformMap", "transformMapEntry"):
         added = [value] if macro == "transformMapEntry" else [Ident(at, variables[0]), value]
         macro, initial = "transformMap", MapNode(at, [])
@@ -246,13 +246,13 @@ def _collect(at: int, macro: str, target: Node, args: list[Node]) -> Node:
     return Comprehension(at, macro, target, *variables, _ACCUMULATOR, *loop)
 
 
-def _bind(at: int, variable: str, value: Node, result: Node) -> Node:
+def _bind(at: int, variable: str, value: Expr, result: Expr) -> Expr:
     """Return `result` with `variable` bound to `value`, written as a loop over an empty list."""
     loop = (Literal(at, "bool", False), Ident(at, variable), result)
     return Comprehension(at, "bind", ListNode(at, []), "#unused", "", variable, value, *loop)
 
 
-def _optional(at: int, macro: str, target: Node, args: list[Node]) -> Node:
+def _optional(at: int, macro: str, target: Expr, args: list[Expr]) -> Expr:
     """Expand `optMap` and `optFlatMap`."""
     if not isinstance(args[0], Ident):
         raise _MacroError(args[0], f"{macro}() variable name must be a simple identifier")
@@ -261,7 +261,7 @@ def _optional(at: int, macro: str, target: Node, args: list[Node]) -> Node:
     return Call(at, "_?_:_", [Call(at, "hasValue", [], target), wrapped, Call(at, "optional.none", [])])
 
 
-def _sort_by(at: int, _: str, target: Node, args: list[Node]) -> Node:
+def _sort_by(at: int, _: str, target: Expr, args: list[Expr]) -> Expr:
     if isinstance(target, Literal | MapNode | StructNode):
         message = "sortBy can only be applied to a list, identifier, comprehension, call or select expression"
         raise _MacroError(target, message)
@@ -270,7 +270,7 @@ def _sort_by(at: int, _: str, target: Node, args: list[Node]) -> Node:
     return _bind(at, name, target, Call(at, "@sortByAssociatedKeys", [keys], Ident(at, name)))
 
 
-_MACROS: dict[tuple[str, int], Callable[[int, str, Node, list[Node]], Node]] = {
+_MACROS: dict[tuple[str, int], Callable[[int, str, Expr, list[Expr]], Expr]] = {
     **{(name, count): _quantifier for name in ("all", "exists", "exists_one") for count in (2, 3)},
     ("existsOne", 3): _quantifier,
     **dict.fromkeys((("map", 2), ("map", 3), ("filter", 2)), _collect),
@@ -282,7 +282,7 @@ _MACROS: dict[tuple[str, int], Callable[[int, str, Node, list[Node]], Node]] = {
 """The macros with a receiver, by their name and number of arguments."""
 
 
-def _expand(at: int, name: str, target: Node | None, args: list[Node]) -> Node:
+def _expand(at: int, name: str, target: Expr | None, args: list[Expr]) -> Expr:
     """Return a call, or its expansion if it is a macro. Raises _MacroError if the macro's arguments are invalid."""
     if target is None and name == "has" and len(args) == 1:
         operand = args[0]
@@ -317,7 +317,7 @@ class _StopError(Exception):
 
 
 class _Parser:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceText) -> None:
         self.items, self.issues = _tokens(source.text)
         self.token = self.items[0]
         self.at = 0
@@ -354,7 +354,7 @@ class _Parser:
             self.report(-1, text)
             raise _StopError
 
-    def expression(self) -> Node:
+    def expression(self) -> Expr:
         self.enter(chain=False)
         node = self.binary(1)
         if self.token.kind == "?":
@@ -365,7 +365,7 @@ class _Parser:
         self.depth -= 1
         return node
 
-    def binary(self, least: int) -> Node:
+    def binary(self, least: int) -> Expr:
         left = self.unary()
         chain = self.depth
         while (level := _BINARY.get(self.token.kind, 0)) >= least:
@@ -385,7 +385,7 @@ class _Parser:
             left.overloads = []
         return left
 
-    def unary(self) -> Node:
+    def unary(self) -> Expr:
         token, count = self.token, 0
         if token.kind == "!" or (token.kind == "-" and self.items[self.at + 1].kind not in ("INT", "FLOAT")):
             while self.skip(token.kind):
@@ -398,7 +398,7 @@ class _Parser:
         self.depth = depth
         return Call(token.offset, f"{token.kind}_", [node]) if count % 2 else node
 
-    def selection(self, operand: Node) -> Node:
+    def selection(self, operand: Expr) -> Expr:
         """Read `.field`, `.?field` or `.method()`."""
         dot = self.take()
         optional = self.skip("?")
@@ -414,7 +414,7 @@ class _Parser:
             return self.call(name.text, operand)
         return Select(dot.offset, operand, name.text)
 
-    def index(self, operand: Node) -> Node:
+    def index(self, operand: Expr) -> Expr:
         """Read `[index]` or `[?index]`."""
         mark = self.take()
         function = "_[?_]" if self.skip("?") else "_[_]"
@@ -422,7 +422,7 @@ class _Parser:
         self.expect("]")
         return Call(mark.offset, function, [operand, at])
 
-    def call(self, name: str, target: Node | None) -> Node:
+    def call(self, name: str, target: Expr | None) -> Expr:
         offset = self.token.offset
         args = self.listed(")", self.expression, trailing=False)
         try:
@@ -444,7 +444,7 @@ class _Parser:
         self.expect(closing)
         return found
 
-    def primary(self) -> Node:
+    def primary(self) -> Expr:
         token = self.token
         match token.kind:
             case "IDENT" | ".":
@@ -475,13 +475,13 @@ class _Parser:
             self.report(token.offset, str(error))
             return Literal(token.offset, "null", None)
 
-    def entry(self) -> Entry:
+    def entry(self) -> MapEntry:
         optional = self.skip("?")
         key = self.expression()
         colon = self.expect(":")
-        return Entry(colon.offset, key, self.expression(), optional=optional)
+        return MapEntry(colon.offset, key, self.expression(), optional=optional)
 
-    def name(self) -> Node:
+    def name(self) -> Expr:
         start = self.token
         leading = "." if self.skip(".") else ""
         word = self.expect("IDENT", "IDENTIFIER")
@@ -497,21 +497,21 @@ class _Parser:
             self.report(start.offset, f"reserved identifier: {word.text}")
         return self.call(name, None) if self.token.kind == "(" else Ident(word.offset, name)
 
-    def struct_field(self) -> tuple[int, str, Node]:
+    def struct_field(self) -> tuple[int, str, Expr]:
         self.skip("?")
         field = self.expect("IDENT", "IDENTIFIER")
         colon = self.expect(":")
         return colon.offset, field.text, self.expression()
 
 
-def parse(source: Source) -> Node:
+def parse(source: SourceText) -> Expr:
     """Return the syntax tree of an expression. Raises CelError with every error in the text."""
     size = len(source.text)
     if size > MAX_SOURCE:
         issue = Issue(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_SOURCE}")
-        raise CelError(Source("").report([issue]))
+        raise CelError(SourceText("").report([issue]))
     parser = _Parser(source)
-    node: Node = Literal(0, "null", None)
+    node: Expr = Literal(0, "null", None)
     try:
         node = parser.expression()
         parser.expect("EOF", "<EOF>")

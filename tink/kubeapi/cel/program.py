@@ -6,17 +6,17 @@ from typing import Any
 from tink.kubeapi.cel.checker import check
 from tink.kubeapi.cel.compiler import Compiler
 from tink.kubeapi.cel.costs import Cost
-from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
+from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, SourceText
 from tink.kubeapi.cel.estimate import estimate_tree
-from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, Budget, Frame, as_error
+from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, CostBudget, Frame, as_error
 from tink.kubeapi.cel.parser import MAX_DEPTH, parse
-from tink.kubeapi.cel.types import Type
+from tink.kubeapi.cel.types import CelType
 
 PER_CALL_LIMIT = 1_000_000
 """Maximum cost of one evaluation (Kubernetes' PerCallLimit)."""
 
 
-class Program:
+class CompiledExpression:
     """A compiled expression. It holds no state of its evaluations, so tasks can share it.
 
     `source` is the expression, `type` the type of its result, `variables` are the variables that it uses.
@@ -24,8 +24,8 @@ class Program:
 
     __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
 
-    def __init__(self, source: str, variables: Mapping[str, Type]) -> None:
-        text = Source(source)
+    def __init__(self, source: str, variables: Mapping[str, CelType]) -> None:
+        text = SourceText(source)
         tree = parse(text)
         self.type, self.variables = check(tree, text, variables)
         self.source = source
@@ -42,7 +42,7 @@ class Program:
         """Return True if the expression refers to a variable."""
         return name in self.variables
 
-    def __call__(self, bindings: Mapping[str, Any], budget: Budget) -> Any:
+    def __call__(self, bindings: Mapping[str, Any], budget: CostBudget) -> Any:
         """Evaluate the expression. `bindings` are the variables' values in plain JSON.
 
         Raises EvaluationError if the expression has no value, and BudgetExceededError if it costs more than one
@@ -80,10 +80,10 @@ class Program:
         return estimate_tree(self._tree, self._types)
 
 
-def compile_expression(source: str, variables: Mapping[str, Type]) -> Program:
+def compile_expression(source: str, variables: Mapping[str, CelType]) -> CompiledExpression:
     """Compile an expression over variables of declared types. Raises CelError if it does not compile."""
     try:
-        return Program(source, variables)
+        return CompiledExpression(source, variables)
     except RecursionError:
         text = f"ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"
         raise CelError(text) from None

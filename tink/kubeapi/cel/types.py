@@ -16,7 +16,7 @@ MAX_REQUEST_BYTES = 3 * 1024 * 1024
 _STRING_LIMIT = MAX_REQUEST_BYTES - 2
 
 
-class Type:
+class CelType:
     """The base of all types. `shape` is the kind of type, or the name of a scalar; some types have a `name`."""
 
     __slots__ = ()
@@ -29,13 +29,13 @@ class Type:
         raise NotImplementedError
 
     @cached_property
-    def params(self) -> tuple["Type", ...]:
+    def params(self) -> tuple["CelType", ...]:
         """The type parameters."""
         return tuple([getattr(self, name) for name in self.parameters])
 
 
 @dataclass(frozen=True)
-class Scalar(Type):
+class Scalar(CelType):
     """A type without parameters. `max_size` limits strings and bytes; `min_json` is the length of its shortest JSON
     text.
     """
@@ -80,13 +80,13 @@ ERROR = Scalar("!error!")
 
 
 @dataclass(frozen=True)
-class ListType(Type):
+class ListType(CelType):
     """A list. `kind` (x-kubernetes-list-type) decides how `==` and `+` treat it.
 
     `keys` are the JSON names of the fields that identify an element of a list of kind 'map'.
     """
 
-    element: Type
+    element: CelType
     max_items: int | None = None
     kind: str = "atomic"
     keys: tuple[str, ...] = ()
@@ -96,11 +96,11 @@ class ListType(Type):
 
 
 @dataclass(frozen=True)
-class MapType(Type):
+class MapType(CelType):
     """A map with keys of one type and values of one type."""
 
-    key: Type
-    value: Type
+    key: CelType
+    value: CelType
     max_properties: int | None = None
 
     shape = "map"
@@ -108,23 +108,23 @@ class MapType(Type):
 
 
 @dataclass(frozen=True)
-class Field:
+class ObjectField:
     """A field of an object: its type and its key in JSON.
 
     `required` fields without default count into the smallest size of the object.
     """
 
-    type: Type
+    type: CelType
     name_in_json: str
     required: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class ObjectType(Type):
+class ObjectType(CelType):
     """An object with declared fields, by their names in expressions. Object types with the same `name` are equal."""
 
     name: str
-    fields: Mapping[str, Field]
+    fields: Mapping[str, ObjectField]
 
     shape = "object"
 
@@ -144,7 +144,7 @@ KEYWORDS = frozenset(
 """Words that cannot be the name of a field in an expression. Such a field is called `__word__`."""
 
 
-def declared_field(t: "Type", name: str) -> Field | None:
+def declared_field(t: "CelType", name: str) -> ObjectField | None:
     """Return the declared field of a selection, or None. A keyword may be plain where the grammar allows it."""
     if not isinstance(t, ObjectType):
         return None
@@ -153,26 +153,26 @@ def declared_field(t: "Type", name: str) -> Field | None:
 
 
 @dataclass(frozen=True)
-class Opaque(Type):
+class Opaque(CelType):
     """A named type with parameters whose values only functions can read: optionals and Kubernetes' own types."""
 
     name: str
-    params: tuple[Type, ...] = ()
+    params: tuple[CelType, ...] = ()
 
     shape = "opaque"
 
 
 @dataclass(frozen=True)
-class TypeType(Type):
+class TypeType(CelType):
     """The type of a type, which is its parameter."""
 
-    params: tuple[Type, ...] = ()
+    params: tuple[CelType, ...] = ()
 
     shape = "type"
 
 
 @dataclass(frozen=True)
-class TypeVar(Type):
+class TypeVar(CelType):
     """A type parameter of a function, or a type that is not known yet."""
 
     name: str
@@ -180,12 +180,12 @@ class TypeVar(Type):
     shape = "typevar"
 
 
-def optional_of(inner: Type) -> Opaque:
+def optional_of(inner: CelType) -> Opaque:
     """Return the type of an optional value."""
     return Opaque("optional_type", (inner,))
 
 
-def with_params(t: Type, params: tuple[Type, ...]) -> Type:
+def with_params(t: CelType, params: tuple[CelType, ...]) -> CelType:
     """Return a type with other type parameters, without the declared sizes."""
     if type(t) is ListType:
         return ListType(params[0])
@@ -198,7 +198,7 @@ def with_params(t: Type, params: tuple[Type, ...]) -> Type:
     return t
 
 
-def same(a: Type, b: Type) -> bool:
+def same(a: CelType, b: CelType) -> bool:
     """Return True if two types are the same, apart from sizes."""
     if a is b:
         return True
@@ -208,7 +208,7 @@ def same(a: Type, b: Type) -> bool:
     return len(mine) == len(others) and all(map(same, mine, others))
 
 
-def text_of(t: Type) -> str:
+def text_of(t: CelType) -> str:
     """Return a type as cel-go writes it in errors: `list(map(string, int))`."""
     name = str(getattr(t, "name", t.shape))
     if t.params:
@@ -216,7 +216,7 @@ def text_of(t: Type) -> str:
     return name
 
 
-def runtime_name(t: Type) -> str:
+def runtime_name(t: CelType) -> str:
     """Return the name that values of a type have at evaluation (`values.type_name`)."""
     return _RUNTIME_NAMES.get(t.shape) or str(getattr(t, "name", t.shape))
 
@@ -224,7 +224,7 @@ def runtime_name(t: Type) -> str:
 _RUNTIME_NAMES = {"duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp", "null": "null_type"}
 
 
-def min_json_size(t: Type) -> int:
+def min_json_size(t: CelType) -> int:
     """Return the length in bytes of the shortest JSON text of a value of the type."""
     if isinstance(t, Scalar):
         return t.min_json
@@ -234,7 +234,7 @@ def min_json_size(t: Type) -> int:
     return 2
 
 
-def max_elements(t: Type) -> int:
+def max_elements(t: CelType) -> int:
     """Return the largest `size()` of a value of a declared type, or 0 for types without size."""
     if isinstance(t, Scalar):
         declared, least = t.max_size, 1

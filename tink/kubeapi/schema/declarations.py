@@ -121,7 +121,7 @@ def escaped(name: str) -> str | None:
     return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], name)
 
 
-def declare(schema: Schema, *, root: bool, name: str = "self") -> cel.Type | None:
+def declare(schema: Schema, *, root: bool, name: str = "self") -> cel.CelType | None:
     """Return the CEL type of a schema, or None if rules cannot see its values.
 
     `root` is True for whole objects, also embedded ones: rules can always read their apiVersion, kind, metadata.name
@@ -163,7 +163,7 @@ def _max_bytes(schema: Schema) -> int | None:
     return None if limit is None else limit * _MAX_RUNE
 
 
-def _list(schema: Schema, name: str) -> cel.Type | None:
+def _list(schema: Schema, name: str) -> cel.CelType | None:
     items = schema.get("items")
     element = None if items is None else declare(items, root=embedded(items), name=f"{name}.@idx")
     if element is None:
@@ -173,24 +173,24 @@ def _list(schema: Schema, name: str) -> cel.Type | None:
     return cel.ListType(element, _limit(schema, "maxItems"), kind, keys)
 
 
-def _object(schema: Schema, name: str) -> cel.Type | None:
+def _object(schema: Schema, name: str) -> cel.CelType | None:
     extra = schema.get("additionalProperties")
     if isinstance(extra, Mapping):
         value = declare(extra, root=embedded(extra), name=f"{name}.@elem")
         return None if value is None else cel.MapType(cel.STRING, value, _limit(schema, "maxProperties"))
     required = set(schema.get("required") or ())
-    fields: dict[str, cel.Field] = {}
+    fields: dict[str, cel.ObjectField] = {}
     for key, child in (schema.get("properties") or {}).items():
         known = escaped(key)
         if known is None:
             continue
         kind = declare(child, root=embedded(child), name=f"{name}.{known}")
         if kind is not None:
-            fields[known] = cel.Field(kind, key, required=key in required and child.get("default") is None)
+            fields[known] = cel.ObjectField(kind, key, required=key in required and child.get("default") is None)
     return cel.ObjectType(name, fields)
 
 
-def _string(schema: Schema) -> cel.Type:
+def _string(schema: Schema) -> cel.CelType:
     match schema.get("format"):
         case "byte":
             return cel.BytesType(_limit(schema, "maxLength"))

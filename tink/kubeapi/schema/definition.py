@@ -48,7 +48,7 @@ from tink.kubeapi.schema.shapes import (
     struct,
     texts,
 )
-from tink.kubeapi.schema.structs import MistypedError, Reading, Type, list_of, map_of, mistyped, struct_of, type_of
+from tink.kubeapi.schema.structs import GoType, MistypedError, Reading, list_of, map_of, mistyped, struct_of, type_of
 
 Errors = Iterator[FieldError]
 
@@ -165,7 +165,7 @@ def _read_items(value: Any, path: str, reading: Reading) -> Any:
     return _read_silently(value, path, reading) if isinstance(value, dict) else {}
 
 
-_SCHEMA, _EITHER = Type(_read_schema, dict), Type(_read_either, dict)
+_SCHEMA, _EITHER = GoType(_read_schema, dict), GoType(_read_either, dict)
 _RULE = struct({**texts("rule", "message", "messageExpression", "reason", "fieldPath"), "optionalOldSelf": FLAG})
 _PLAIN = {
     **texts("id", "$schema", "$ref", "description", "type", "format", "title", "pattern"),
@@ -186,7 +186,7 @@ _KEYWORDS = struct_of(
     | dict.fromkeys(("allOf", "oneOf", "anyOf"), list_of(_SCHEMA))
     | dict.fromkeys(("properties", "patternProperties", "definitions"), map_of(_SCHEMA))
     | dict.fromkeys(("additionalProperties", "additionalItems"), _EITHER)
-    | {"not": _SCHEMA, "items": Type(_read_items, dict)}
+    | {"not": _SCHEMA, "items": GoType(_read_items, dict)}
 )
 _PARTS = {name: type_of(schema) for name, schema in SCHEMA["properties"].items()}
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from tink.kubeapi.cel import ListType, MapType, ObjectType, PatternError, Type, compile_pattern, min_json_size
+from tink.kubeapi.cel import CelType, ListType, MapType, ObjectType, PatternError, compile_pattern, min_json_size
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
 from tink.kubeapi.schema.field_errors import (
     FieldError,
-    Outcome,
+    WalkResult,
     forbidden,
     invalid,
     invalid_whole,
@@ -96,7 +96,7 @@ def check_schema(schema: Schema, at: str, *, has_status: bool, unchanged: bool) 
         errors += structural
         scope = None if structural else Scope(schema, 1, ruled=bool(schema.get(_RULES)))
     found = _Findings()
-    _keywords(schema, at, Place(any_cost=unchanged), scope, found, root=True)
+    _keywords(schema, at, SchemaPlace(any_cost=unchanged), scope, found, root=True)
     errors += found.errors + found.rule_errors
     if not errors and unsupported:
         errors.append(invalid_whole(at, "", unsupported))
@@ -257,7 +257,7 @@ def _defaults(node: Schema, at: str, *, root: bool = False, in_metadata: bool = 
 
 def _default(node: Schema, at: str, *, whole: bool) -> Errors:
     value = deep_copy({"default": node["default"]})["default"]
-    walk = Outcome()
+    walk = WalkResult()
     bare = _without_ignored(node)
     if whole:
         known = {name: {"x-kubernetes-preserve-unknown-fields": True} for name in _META}
@@ -381,7 +381,7 @@ class Scope:
     above: Scope | None = None
     name: str = ""
     ruled: bool = False
-    _kind: Type | None = None
+    _kind: CelType | None = None
 
     def below(self, schema: Schema, name: str) -> Scope:
         """Return the scope of a field (`name` is `.field`), of items (`[]`) or of map values (`{}`)."""
@@ -392,7 +392,7 @@ class Scope:
         count = None if self.count is None or limit is None else min(self.count * max(limit, 0), MAX_COST)
         return Scope(schema, count, self, name, self.ruled or bool(schema.get(_RULES)))
 
-    def kind(self) -> Type:
+    def kind(self) -> CelType:
         """Return the CEL type. Raises _UndeclaredError."""
         if self._kind is None:
             found = None
@@ -406,7 +406,7 @@ class Scope:
         return self._kind
 
 
-def _part(kind: Type, name: str) -> Type | None:
+def _part(kind: CelType, name: str) -> CelType | None:
     if isinstance(kind, ListType):
         return kind.element
     if isinstance(kind, MapType):
@@ -418,7 +418,7 @@ def _part(kind: Type, name: str) -> Type | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SchemaPlace:
     """The place of a schema, as far as it decides which keywords are allowed.
 
     `no_default` is the reason why defaults are forbidden. `uncorrelated` is the path of the schema whose parts have no
@@ -430,17 +430,17 @@ class Place:
     uncorrelated: str = ""
     any_cost: bool = False
 
-    def without_old(self, at: str) -> Place:
+    def without_old(self, at: str) -> SchemaPlace:
         """Forbid `oldSelf` from here on."""
         return self if self.uncorrelated else replace(self, uncorrelated=at)
 
 
 def _keywords(
-    schema: Schema, at: str, place: Place, scope: Scope | None, found: _Findings, *, root: bool = False
+    schema: Schema, at: str, place: SchemaPlace, scope: Scope | None, found: _Findings, *, root: bool = False
 ) -> None:
     """Check the keywords and CEL rules of a schema and everything below it."""
 
-    def descend(child: Any, step: str, place: Place = place, name: str = "") -> None:
+    def descend(child: Any, step: str, place: SchemaPlace = place, name: str = "") -> None:
         _keywords(child, f"{at}.{step}", place, scope.below(child, name) if scope and name else None, found)
 
     errors = found.errors
@@ -485,7 +485,7 @@ def _keywords(
 _NOT_SUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
 
 
-def _forbidden(schema: Schema, at: str, place: Place) -> Errors:
+def _forbidden(schema: Schema, at: str, place: SchemaPlace) -> Errors:
     kind = schema.get("type", "")
     if kind and kind not in TYPES:
         yield not_supported(f"{at}.type", kind, TYPES)
@@ -606,7 +606,7 @@ def _rule(rule: Schema, schema: Schema, at: str) -> Errors:
             yield invalid_whole(f"{at}.fieldPath", path, "must be a valid path")
 
 
-def _compiled(schema: Schema, at: str, place: Place, scope: Scope, found: _Findings) -> Errors:
+def _compiled(schema: Schema, at: str, place: SchemaPlace, scope: Scope, found: _Findings) -> Errors:
     """Compile the rules at a schema, and check their expressions and costs."""
     try:
         kind = scope.kind()
@@ -621,7 +621,7 @@ def _compiled(schema: Schema, at: str, place: Place, scope: Scope, found: _Findi
         yield from _expression(rule, raw, f"{at}[{index}]", min(rule.cost * count, MAX_COST), place, found)
 
 
-def _expression(rule: CompiledRule, raw: Schema, at: str, cost: int, place: Place, found: _Findings) -> Errors:
+def _expression(rule: CompiledRule, raw: Schema, at: str, cost: int, place: SchemaPlace, found: _Findings) -> Errors:
     if not place.any_cost and cost > RULE_LIMIT:
         yield forbidden(f"{at}.rule", exceeds_limit("estimated rule cost", cost, RULE_LIMIT))
     found.add_cost(f"{at}.rule", cost)

@@ -1,8 +1,8 @@
 """Errors in fields of an object, in Kubernetes' words, and the outcome of a walk over an object.
 
 kubectl prints the messages to the operator unchanged, and controllers compare the reasons (k8s.io/apimachinery,
-pkg/util/validation/field). Compiled schemas collect their errors in an `Outcome`. Paths are chains of (parent, step),
-which become text only for an error.
+pkg/util/validation/field). Compiled schemas collect their errors in a `WalkResult`. Paths are chains of
+(parent, step), which become text only for an error.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def forbidden(field: str, detail: str) -> FieldError:
 Step = str | int | tuple[str]
 """A field, an index of a list, or a key of a map in a tuple: `.field`, `[0]`, `[key]`."""
 Path = tuple["Path", Step] | None
-CompiledSchema = Callable[[Any, Path, "Outcome"], None]
+CompiledSchema = Callable[[Any, Path, "WalkResult"], None]
 """A compiled schema or keyword: prunes, completes and checks a value in place, and reports to the outcome."""
 
 NOWHERE = "<nil>"
@@ -105,7 +105,7 @@ class TooMuchAddedError(TinkedgeError):
 
 
 @dataclass(slots=True)
-class Outcome:
+class WalkResult:
     """The result of one walk: errors, and the paths of unknown fields, which the walk has dropped.
 
     With `keeps_nulls`, a null stays if no default replaces it, so that it is rejected where null is not allowed.

@@ -252,8 +252,8 @@ class CompiledRule:
     reason: str
     field_path: str
     optional: bool
-    program: cel.Program | None = None
-    message_program: cel.Program | None = None
+    program: cel.CompiledExpression | None = None
+    message_program: cel.CompiledExpression | None = None
     uses_old: bool = False
     error: str = ""
     message_error: str = ""
@@ -265,7 +265,7 @@ class CompiledRule:
         """The name of the rule in errors."""
         return self.message.strip() if self.message else self.source.strip()
 
-    def fault(self, error: cel.BudgetExceededError | cel.EvaluationError, budget: cel.Budget) -> str:
+    def fault(self, error: cel.BudgetExceededError | cel.EvaluationError, budget: cel.CostBudget) -> str:
         """Return the message for a rule that could not be evaluated."""
         if isinstance(error, cel.BudgetExceededError):
             if not budget.remaining:
@@ -282,7 +282,7 @@ class CompiledRule:
         """Return the error for a value for which the rule could not be evaluated."""
         return invalid_whole(at or "<nil>", self.kind, why)
 
-    def failure(self, value: Any, bindings: Mapping[str, Any], budget: cel.Budget, at: str) -> FieldError:
+    def failure(self, value: Any, bindings: Mapping[str, Any], budget: cel.CostBudget, at: str) -> FieldError:
         """Return the error for a value that breaks the rule. Raises StopRulesError if its message costs too much."""
         path = at
         if self.field_path:
@@ -303,7 +303,7 @@ class CompiledRule:
             return invalid_whole(path, value, detail)
         return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
 
-    def _made_message(self, bindings: Mapping[str, Any], budget: cel.Budget, path: str) -> str:
+    def _made_message(self, bindings: Mapping[str, Any], budget: cel.CostBudget, path: str) -> str:
         """Evaluate messageExpression. Return "" if the result cannot be used."""
         if self.message_program is None:
             return ""
@@ -323,7 +323,7 @@ class CompiledRule:
         return "" if len(text.encode()) > MAX_MESSAGE or _LINE_BREAK.search(text) else text
 
 
-def compile_rule(raw: Mapping[str, Any], kind: cel.Type, schema: Schema) -> CompiledRule:
+def compile_rule(raw: Mapping[str, Any], kind: cel.CelType, schema: Schema) -> CompiledRule:
     """Compile a rule at a schema with the CEL type `kind`. Compile errors are in the result."""
     source, message_source = raw.get("rule") or "", raw.get("messageExpression") or ""
     optional = bool(raw.get("optionalOldSelf"))
@@ -355,7 +355,7 @@ def compile_rule(raw: Mapping[str, Any], kind: cel.Type, schema: Schema) -> Comp
     return CompiledRule(**parts)
 
 
-def _compile_message(source: str, variables: Mapping[str, cel.Type]) -> dict[str, Any]:
+def _compile_message(source: str, variables: Mapping[str, cel.CelType]) -> dict[str, Any]:
     try:
         program = cel.compile_expression(source, variables)
     except cel.CelError as error:
@@ -417,7 +417,7 @@ class _Run:
     """One check of one object."""
 
     validations: Validations
-    budget: cel.Budget
+    budget: cel.CostBudget
     new: Any
     old: Any
     schema: Schema
@@ -450,7 +450,7 @@ class Validations:
 
         With `ratchet`, errors in values that an update leaves unchanged are left out.
         """
-        run = _Run(self, cel.Budget(budget), new, old if ratchet else None, self._schema)
+        run = _Run(self, cel.CostBudget(budget), new, old if ratchet else None, self._schema)
         try:
             _walk(self._root, new, old, None, run)
         except StopRulesError as stop:
@@ -563,7 +563,7 @@ def compile_rules(schema: Schema, *, root: bool = True) -> Validations | None:
     return None if node is None else Validations(node, schema)
 
 
-def _node(schema: Schema, kind: cel.Type | None) -> RuleTree | None:
+def _node(schema: Schema, kind: cel.CelType | None) -> RuleTree | None:
     rules: tuple[CompiledRule, ...] = ()
     listed = schema.get("x-kubernetes-validations") or ()
     if listed and kind is not None:
@@ -587,7 +587,7 @@ def _node(schema: Schema, kind: cel.Type | None) -> RuleTree | None:
     return found if found.rules or children else None
 
 
-def _field(kind: cel.Type | None, name: str, schema: Schema) -> cel.Type | None:
+def _field(kind: cel.CelType | None, name: str, schema: Schema) -> cel.CelType | None:
     """Return the type of a field, from its object's type, or from its own schema if no rule above can name it."""
     known = escaped(name)
     if known is None:

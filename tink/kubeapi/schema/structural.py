@@ -1,9 +1,8 @@
 """Structural schemas compiled to functions: one walk prunes unknown fields, fills in defaults and reports errors.
 
 A schema becomes a tree of closures once, when its CustomResourceDefinition is installed. Each object then costs one
-walk.
-The walk changes the object in place and reports to an `Outcome`. The order at each object is Kubernetes': drop unknown
-fields, drop nulls that are not allowed, fill in defaults, check values (k8s.io/apiextensions-apiserver,
+walk. The walk changes the object in place and reports to a `WalkResult`. The order at each object is Kubernetes': drop
+unknown fields, drop nulls that are not allowed, fill in defaults, check values (k8s.io/apiextensions-apiserver,
 pkg/apiserver/schema).
 
 `VALUE_CHECKS` are the keywords for single values. Each becomes a closure that ignores values of other JSON types, since
@@ -27,8 +26,8 @@ from tink.kubeapi.schema.field_errors import (
     NOWHERE,
     CompiledSchema,
     FieldError,
-    Outcome,
     Path,
+    WalkResult,
     duplicate,
     invalid,
     not_supported,
@@ -52,7 +51,7 @@ Compare = Callable[[Any, Any], bool]
 def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> CompiledSchema:
     """Return a check of values of some JSON types. It ignores other values, since `type` has its own check."""
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
             at = render(path)
             found.report(invalid(at, value, f"{at} in body {words}"))
@@ -91,7 +90,7 @@ def _pattern(pattern: Any, _: Mapping[str, Any]) -> CompiledSchema:
 def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
     check = CHECKS.get(name)
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if check is not None and isinstance(value, str) and not check(value):
             at = render(path)
             why = f"{at} in body must be of type {name}: {quote(value)}"
@@ -105,7 +104,7 @@ def _min_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 
 def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, str) and len(value) > limit:
             found.report(too_long(render(path), limit))
 
@@ -114,7 +113,7 @@ def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 def _at_most(applies: type[Any]) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def apply(value: Any, path: Path, found: Outcome) -> None:
+        def apply(value: Any, path: Path, found: WalkResult) -> None:
             if isinstance(value, applies) and len(value) > limit:
                 found.report(too_many(render(path), len(value), limit))
 
@@ -125,7 +124,7 @@ def _at_most(applies: type[Any]) -> Make:
 
 def _at_least(applies: type[Any], unit: str) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def apply(value: Any, path: Path, found: Outcome) -> None:
+        def apply(value: Any, path: Path, found: WalkResult) -> None:
             if isinstance(value, applies) and (size := len(value)) < limit:
                 at = render(path)
                 found.report(invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
@@ -149,7 +148,7 @@ def _enum(allowed: Any, _: Mapping[str, Any]) -> CompiledSchema:
     # true == 1 in Python, but not in JSON.
     marks = {mark(item) for item in allowed}
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if mark(value) not in marks:
             found.report(not_supported(render(path), value, allowed))
 
@@ -216,7 +215,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     holds = TYPES.get(kind)
     wrong_type = _wrong_type(schema, prune=prune)
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if value is None and nullable:
             return
         if either and not (isinstance(value, str) or is_integer(value)):
@@ -243,7 +242,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     others += [VALUE_CHECKS["enum"](schema["enum"], schema)] if "enum" in schema else []
     loses = prune and not schema.get("x-kubernetes-preserve-unknown-fields")
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         at, got, wanted = render(path), type_name(value), kind
         if form and isinstance(value, int | float | dict):
             # Kubernetes compares formats here, and the format of a number is its Go type.
@@ -271,7 +270,7 @@ def _number_range(kind: str, form: str) -> CompiledSchema:
     words = f"Checked value must be of type {kind} " + (f"with format {form}" if known else "(default format)")
     low, high = _RANGES["int32" if form == "int32" else "int64"]
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if kind == "integer":
@@ -324,7 +323,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     by_name = {name: (child.free, child.compiled) for name, child in properties.items()}
     apply_others = (others.free, others.compiled) if others else None
 
-    def clean(value: dict[str, Any], path: Path, found: Outcome) -> None:
+    def clean(value: dict[str, Any], path: Path, found: WalkResult) -> None:
         for name in list(value):
             child = properties.get(name, others)
             if child is None:
@@ -338,7 +337,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                 elif child.default is not None or not found.keeps_nulls:
                     del value[name]
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if not isinstance(value, dict):
             return
         if (drops and not value.keys() <= names) or None in value.values():
@@ -360,7 +359,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     return apply
 
 
-def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
+def _check_embedded(value: dict[str, Any], path: Path, found: WalkResult) -> None:
     """Check that a value is a whole object (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
     for name in ("apiVersion", "kind"):
         at, given = render((path, name)), value.get(name)
@@ -393,7 +392,7 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if not isinstance(value, list):
             return
         if default is not None and None in value:
@@ -436,7 +435,7 @@ def _caching(compiled: CompiledSchema) -> CompiledSchema:
     known: set[bytes] = set()
     size = 0
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         nonlocal size
         text = json_text(value)
         if text is not None and text in known:
@@ -462,23 +461,23 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
     }
 
     def errors_of(compiled: CompiledSchema, value: Any, path: Path) -> list[FieldError]:
-        found = Outcome()
+        found = WalkResult()
         compiled(value, path, found)
         return found.errors
 
-    def report(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
+    def report(found: WalkResult, path: Path, words: str, *more: list[FieldError]) -> None:
         found.report(invalid(NOWHERE, "", f'"{render(path)}" {words}'))
         for listed in more:
             for error in listed:
                 found.report(error)
 
-    def all_of(value: Any, path: Path, found: Outcome) -> None:
+    def all_of(value: Any, path: Path, found: WalkResult) -> None:
         wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path))]
         if wrong:
             none = ". None validated" if len(wrong) == len(parts["allOf"]) else ""
             report(found, path, f"must validate all the schemas (allOf){none}", *wrong)
 
-    def any_of(value: Any, path: Path, found: Outcome) -> None:
+    def any_of(value: Any, path: Path, found: WalkResult) -> None:
         first: list[FieldError] = []
         for compiled in parts["anyOf"]:
             if not (wrong := errors_of(compiled, value, path)):
@@ -486,7 +485,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
             first = first or wrong
         report(found, path, "must validate at least one schema (anyOf)", first)
 
-    def one_of(value: Any, path: Path, found: Outcome) -> None:
+    def one_of(value: Any, path: Path, found: WalkResult) -> None:
         tried = [errors_of(compiled, value, path) for compiled in parts["oneOf"]]
         right = sum(not wrong for wrong in tried)
         words = "must validate one and only one schema (oneOf). Found "
@@ -501,7 +500,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
     if schema.get("not"):
         never = _compile(schema["not"], prune=False)
 
-        def none_of(value: Any, path: Path, found: Outcome) -> None:
+        def none_of(value: Any, path: Path, found: WalkResult) -> None:
             if not errors_of(never, value, path):
                 report(found, path, "must not validate the schema (not)")
 

@@ -201,9 +201,9 @@ class ConditionError(TinkedgeError):
 
 
 @cache
-def _variables() -> Mapping[str, cel.Type]:
-    def of(name: str, fields: Mapping[str, cel.Type]) -> cel.Type:
-        return cel.ObjectType(name, {key: cel.Field(kind, key) for key, kind in fields.items()})
+def _variables() -> Mapping[str, cel.CelType]:
+    def of(name: str, fields: Mapping[str, cel.CelType]) -> cel.CelType:
+        return cel.ObjectType(name, {key: cel.ObjectField(kind, key) for key, kind in fields.items()})
 
     text, texts = cel.STRING, cel.ListType(cel.STRING)
     kind = of("kubernetes.GroupVersionKind", dict.fromkeys(("group", "version", "kind"), text))
@@ -222,7 +222,7 @@ def _variables() -> Mapping[str, cel.Type]:
     return {**objects, "request": of("kubernetes.AdmissionRequest", request)}
 
 
-def compile_condition(expression: str) -> cel.Program:
+def compile_condition(expression: str) -> cel.CompiledExpression:
     """Compile one expression. Raises cel.CelError with Kubernetes' message."""
     try:
         program = cel.compile_expression(expression, _variables())
@@ -237,14 +237,14 @@ def compile_condition(expression: str) -> cel.Program:
 class Conditions:
     """The conditions of one webhook: pairs of an expression and its program, or its compile error."""
 
-    items: tuple[tuple[str, cel.Program | str], ...]
+    items: tuple[tuple[str, cel.CompiledExpression | str], ...]
 
     @staticmethod
     def of(conditions: Sequence[Mapping[str, Any]]) -> Conditions | None:
         """Compile the matchConditions of a webhook. Return None if there are none."""
         if not conditions:
             return None
-        items: list[tuple[str, cel.Program | str]] = []
+        items: list[tuple[str, cel.CompiledExpression | str]] = []
         for condition in conditions:
             expression = condition.get("expression", "")
             try:
@@ -263,7 +263,7 @@ class Conditions:
             if isinstance(program, str):
                 wrong.append(program)
                 continue
-            budget = cel.Budget(MAX_EACH)
+            budget = cel.CostBudget(MAX_EACH)
             holds = True
             try:
                 holds = program(bindings, budget) is True

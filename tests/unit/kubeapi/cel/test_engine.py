@@ -15,20 +15,22 @@ from tink.kubeapi.cel.library import regex
 SPEC = cel.ObjectType(
     "self",
     {
-        "replicas": cel.Field(cel.INT, "replicas"),
-        "name": cel.Field(cel.StringType(max_size=63), "name"),
-        "host__dash__ip": cel.Field(cel.STRING, "host-ip"),
-        "tags": cel.Field(cel.ListType(cel.STRING, max_items=10, kind="set"), "tags"),
-        "ports": cel.Field(
+        "replicas": cel.ObjectField(cel.INT, "replicas"),
+        "name": cel.ObjectField(cel.StringType(max_size=63), "name"),
+        "host__dash__ip": cel.ObjectField(cel.STRING, "host-ip"),
+        "tags": cel.ObjectField(cel.ListType(cel.STRING, max_items=10, kind="set"), "tags"),
+        "ports": cel.ObjectField(
             cel.ListType(
-                cel.ObjectType("self.ports.@idx", {"n": cel.Field(cel.STRING, "n"), "p": cel.Field(cel.INT, "p")}),
+                cel.ObjectType(
+                    "self.ports.@idx", {"n": cel.ObjectField(cel.STRING, "n"), "p": cel.ObjectField(cel.INT, "p")}
+                ),
                 kind="map",
                 keys=("n",),
             ),
             "ports",
         ),
-        "since": cel.Field(cel.TIMESTAMP, "since"),
-        "labels": cel.Field(cel.MapType(cel.STRING, cel.STRING), "labels"),
+        "since": cel.ObjectField(cel.TIMESTAMP, "since"),
+        "labels": cel.ObjectField(cel.MapType(cel.STRING, cel.STRING), "labels"),
     },
 )
 VARIABLES = {"self": SPEC, "oldSelf": SPEC}
@@ -37,7 +39,7 @@ VARIABLES = {"self": SPEC, "oldSelf": SPEC}
 def evaluate(source, value=None, old=None, *, variables=VARIABLES, limit=cel.PER_OBJECT_LIMIT):
     program = cel.compile_expression(source, variables)
     bindings = {name: v for name, v in (("self", value), ("oldSelf", old)) if v is not None}
-    return program(bindings, cel.Budget(limit, clock=still))
+    return program(bindings, cel.CostBudget(limit, clock=still))
 
 
 def still():
@@ -69,7 +71,7 @@ def refused(source, variables=VARIABLES):
     return str(caught.value)
 
 
-REQUEST = {"request": cel.ObjectType("kubernetes.AdmissionRequest", {"name": cel.Field(cel.STRING, "name")})}
+REQUEST = {"request": cel.ObjectType("kubernetes.AdmissionRequest", {"name": cel.ObjectField(cel.STRING, "name")})}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_expensive_rule_is_cancelled_at_the_limit_of_one_call():
 def test_rules_of_one_object_share_its_budget():
     program = cel.compile_expression("self.tags.all(t, t != 'x')", VARIABLES)
     value = {"self": {"tags": ["a", "b"]}}
-    budget = cel.Budget(30)
+    budget = cel.CostBudget(30)
     assert program(value, budget) is True
     assert 0 < budget.used <= 30
     while budget.used + 13 <= 30:
@@ -292,7 +294,7 @@ FOUR = "self.replicas {0} 1 {1} self.replicas {0} 2 {1} self.replicas {0} 3 {1} 
     ],
 )
 def test_rule_costs_the_same_as_in_a_cluster(source, value, result, counted):
-    budget = cel.Budget(clock=still)
+    budget = cel.CostBudget(clock=still)
     assert cel.compile_expression(source, VARIABLES)({"self": value}, budget) is result
     assert budget.used == counted
 
@@ -303,15 +305,15 @@ HUNDRED = {"self": {"tags": [str(at) for at in range(100, 200)]}}
 
 def test_exact_budget_is_enough_and_one_less_is_not():
     program = cel.compile_expression(COUNTING, VARIABLES)
-    budget = cel.Budget()
+    budget = cel.CostBudget()
     assert program(HUNDRED, budget) is True
     assert budget.used > 50_000
-    exact = cel.Budget(budget.used)
+    exact = cel.CostBudget(budget.used)
     assert program(HUNDRED, exact) is True
     assert exact.remaining == 0
     for less in (1, 2, 999, 1000, 1001):
         with pytest.raises(cel.BudgetExceededError) as caught:
-            program(HUNDRED, cel.Budget(budget.used - less))
+            program(HUNDRED, cel.CostBudget(budget.used - less))
         assert caught.value.exhausted
 
 
@@ -319,18 +321,18 @@ def test_exact_budget_is_enough_and_one_less_is_not():
 def test_budget_that_ends_right_after_reading_the_clock_is_enough(rounds):
     program = cel.compile_expression("self.tags.all(a, true)", VARIABLES)
     value = {"self": {"tags": ["a"] * rounds}}
-    budget = cel.Budget()
+    budget = cel.CostBudget()
     program(value, budget)
-    assert program(value, cel.Budget(budget.used)) is True
+    assert program(value, cel.CostBudget(budget.used)) is True
     with pytest.raises(cel.BudgetExceededError):
-        program(value, cel.Budget(budget.used - 1))
+        program(value, cel.CostBudget(budget.used - 1))
 
 
 def test_cost_does_not_depend_on_the_cost_of_earlier_evaluations():
     program = cel.compile_expression(COUNTING, VARIABLES)
-    alone = cel.Budget()
+    alone = cel.CostBudget()
     program(HUNDRED, alone)
-    budget = cel.Budget()
+    budget = cel.CostBudget()
     for spent in (1, 998, 999, 1000, 1001, 1999):
         budget.used += spent
         before = budget.used
@@ -340,7 +342,7 @@ def test_cost_does_not_depend_on_the_cost_of_earlier_evaluations():
 
 @pytest.mark.parametrize("source", [COUNTING, "self.tags.all(a, a != 'x')"], ids=["one rule", "many short rules"])
 def test_rules_that_take_too_long_exceed_the_budget(source):
-    budget = cel.Budget(clock=ticking(0.3))
+    budget = cel.CostBudget(clock=ticking(0.3))
     program = cel.compile_expression(source, VARIABLES)
     with pytest.raises(cel.BudgetExceededError) as caught:
         [program(HUNDRED, budget) for _ in range(1000)]
@@ -353,7 +355,7 @@ def test_rules_that_take_too_long_exceed_the_budget(source):
 
 def test_cheap_rules_do_not_read_the_clock():
     looked = []
-    budget = cel.Budget(clock=lambda: looked.append(1) or 0.0)
+    budget = cel.CostBudget(clock=lambda: looked.append(1) or 0.0)
     assert cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget) is True
     assert not looked
     cel.compile_expression(COUNTING, VARIABLES)(HUNDRED, budget)
@@ -374,7 +376,7 @@ def test_most_expensive_rules_of_one_object_do_not_block_the_server(source):
     program = cel.compile_expression(source, VARIABLES)
     value = {"tags": [str(at) for at in range(60)], "ports": [{"n": str(at), "p": at} for at in range(500)]}
     before = copy.deepcopy(value)
-    budget = cel.Budget(clock=ticking(0.01))
+    budget = cel.CostBudget(clock=ticking(0.01))
     for _ in range(100):
         with contextlib.suppress(cel.BudgetExceededError):
             program({"self": value, "oldSelf": before}, budget)
@@ -392,19 +394,21 @@ def test_text_that_doubles_repeatedly_is_stopped_before_it_fills_the_memory():
 
 # --- values nested in themselves: `[a, a]` of `[a, a]` of ... is small in memory, and a traversal has 2**n nodes ---
 
-OBJECT = cel.ObjectType("self.o", {"n": cel.Field(cel.STRING, "n"), "in": cel.Field(cel.ListType(cel.INT), "in")})
+OBJECT = cel.ObjectType(
+    "self.o", {"n": cel.ObjectField(cel.STRING, "n"), "in": cel.ObjectField(cel.ListType(cel.INT), "in")}
+)
 NESTED = {
     "self": cel.ObjectType(
         "self",
         {
-            "old": cel.Field(OBJECT, "old"),
-            "set": cel.Field(cel.ListType(cel.DYN, kind="set"), "set"),
-            "many": cel.Field(cel.ListType(OBJECT), "many"),
-            "others": cel.Field(cel.ListType(OBJECT), "others"),
-            "s": cel.Field(cel.STRING, "s"),
-            "t": cel.Field(cel.STRING, "t"),
-            "any": cel.Field(cel.DYN, "any"),
-            "other": cel.Field(cel.DYN, "other"),
+            "old": cel.ObjectField(OBJECT, "old"),
+            "set": cel.ObjectField(cel.ListType(cel.DYN, kind="set"), "set"),
+            "many": cel.ObjectField(cel.ListType(OBJECT), "many"),
+            "others": cel.ObjectField(cel.ListType(OBJECT), "others"),
+            "s": cel.ObjectField(cel.STRING, "s"),
+            "t": cel.ObjectField(cel.STRING, "t"),
+            "any": cel.ObjectField(cel.DYN, "any"),
+            "other": cel.ObjectField(cel.DYN, "other"),
         },
     )
 }
@@ -419,7 +423,7 @@ def doubled(start: str, result: str, *, levels: int = LEVELS, node: str = "dyn([
 
 def run_nested(source, value=None, *, budget=None):
     program = cel.compile_expression(source, NESTED)
-    return program({"self": value or {}}, budget or cel.Budget(clock=ticking(0.01)))
+    return program({"self": value or {}}, budget or cel.CostBudget(clock=ticking(0.01)))
 
 
 WALKS = {
@@ -459,7 +463,7 @@ def test_time_does_not_grow_with_the_nesting(levels):
 
 def test_budget_is_checked_during_a_traversal():
     """A traversal ends within one slice of the remaining budget, not at the limit of a call."""
-    budget = cel.Budget(3_000, clock=still)
+    budget = cel.CostBudget(3_000, clock=still)
     with pytest.raises(cel.BudgetExceededError):
         run_nested(doubled("dyn([1])", "z == z"), budget=budget)
     assert budget.used < 6_000
@@ -479,7 +483,7 @@ def nested(width: int, parts: int) -> list:
 
 def test_comparison_of_large_objects_costs_the_same_as_in_a_cluster():
     def costs(source, value, other=None):
-        budget = cel.Budget(clock=still)
+        budget = cel.CostBudget(clock=still)
         assert run_nested(source, {"any": value, "other": other}, budget=budget) is True
         return budget.used
 
@@ -499,7 +503,7 @@ def looks(source, value) -> int:
         count += 1
         return 0.0
 
-    run_nested(source, value, budget=cel.Budget(clock=clock))
+    run_nested(source, value, budget=cel.CostBudget(clock=clock))
     return count
 
 
@@ -530,7 +534,7 @@ ORDERED = MANY.format(20000, "i % 7 < 3 ? self.s : self.t")
 def test_long_texts_are_counted_before_they_are_read_or_copied(source, millions):
     long = "x" * millions * 1_000_000
     with pytest.raises((cel.BudgetExceededError, cel.EvaluationError)) as caught:
-        run_nested(source, {"s": long + "a", "t": long + "b"}, budget=cel.Budget(clock=still))
+        run_nested(source, {"s": long + "a", "t": long + "b"}, budget=cel.CostBudget(clock=still))
     assert isinstance(caught.value, cel.BudgetExceededError) or "200" in source
 
 

@@ -98,7 +98,7 @@ def answered(case):
     answer = {"t": text_of(program.type), "e": [cost.min, cost.max]}
     given = (("self", value), ("oldSelf", old))
     bindings = {name: CORPUS["values"][at] for name, at in given if at >= 0}
-    budget = cel.Budget()
+    budget = cel.CostBudget()
     try:
         answer["r"] = shown(program(bindings, budget))
         answer["k"] = budget.used

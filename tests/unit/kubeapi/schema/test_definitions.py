@@ -23,7 +23,7 @@ from tink.kubeapi.cel.types import min_json_size
 from tink.kubeapi.schema import definition as definition_checks
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.declarations import declare
-from tink.kubeapi.schema.field_errors import FieldError, Outcome
+from tink.kubeapi.schema.field_errors import FieldError, WalkResult
 from tink.kubeapi.schema.structs import MistypedError
 
 CASES = [case for cases in recordings.read(Path(__file__).parent / "data" / "definitions").values() for case in cases]
@@ -38,10 +38,10 @@ UNLIKE = {
 """Answers in which our CEL engine differs."""
 
 
-def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], Outcome]:
+def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], WalkResult]:
     """Run the steps of a write that check the object."""
     rules: Rules = RESOURCE.rules
-    walk = Outcome()
+    walk = WalkResult()
     new.setdefault("metadata", {})
     RESOURCE.compiled(new, None, walk)
     rules.complete(new)

@@ -29,11 +29,11 @@ from tink.kubeapi.cel.types import (
     STRING,
     TIMESTAMP,
     UINT,
+    CelType,
     ListType,
     MapType,
     ObjectType,
     Opaque,
-    Type,
     TypeType,
     TypeVar,
     runtime_name,
@@ -42,7 +42,7 @@ from tink.kubeapi.cel.values import ABSENT, Duration, Optional, TypeValue, UInt
 
 IP, CIDR = Opaque("net.IP"), Opaque("net.CIDR")
 
-_NAMED: dict[str, Type] = {
+_NAMED: dict[str, CelType] = {
     **{t.name: t for t in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, DYN, DURATION, TIMESTAMP)},
     **{name: ObjectType(f"kubernetes.{name}", {}) for name in ("URL", "Quantity", "Semver", "NamedFormat")},
     "IP": IP,
@@ -73,8 +73,8 @@ class Overload:
 
     id: str
     member: bool
-    args: tuple[Type, ...]
-    result: Type
+    args: tuple[CelType, ...]
+    result: CelType
     variables: tuple[str, ...]
     run: Implementation | None
     price: Price
@@ -96,7 +96,7 @@ def _split(text: str) -> list[str]:
     return [*parts, tail] if tail else parts
 
 
-def _type(text: str) -> Type:
+def _type(text: str) -> CelType:
     head, bracket, rest = text.partition("(")
     if not bracket:
         return _NAMED[text] if text in _NAMED else TypeVar(text)
@@ -108,7 +108,7 @@ def _type(text: str) -> Type:
     return TypeType(tuple(params)) if head == "type" else Opaque(head, tuple(params))
 
 
-def _variables(t: Type) -> set[str]:
+def _variables(t: CelType) -> set[str]:
     return {t.name} if isinstance(t, TypeVar) else set().union(*map(_variables, t.params))
 
 
