@@ -29,6 +29,7 @@ from tink.kubeapi.cel.tree import (
     Select,
     StructNode,
 )
+from tink.kubeapi.cel.types import KEYWORDS
 from tink.kubeapi.cel.values import MAX_INT, MAX_UINT, MIN_INT, UInt
 
 T = TypeVar("T")
@@ -304,13 +305,6 @@ _BINARY = {
 }  # fmt: skip
 """The binary operators and how strongly each binds."""
 
-_RESERVED = frozenset(
-    (
-        "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop",
-        "package", "namespace", "null", "return", "true", "var", "void", "while",
-    )
-)  # fmt: skip
-
 
 class _StopError(Exception):
     """A syntax error after which the parser cannot continue."""
@@ -493,7 +487,7 @@ class _Parser:
         if self.items[ahead].kind == "{":
             self.at, self.token = ahead, self.items[ahead]
             return StructNode(self.token.offset, dotted, self.listed("}", self.struct_field))
-        if word.text in _RESERVED:
+        if word.text in KEYWORDS:
             self.report(start.offset, f"reserved identifier: {word.text}")
         return self.call(name, None) if self.token.kind == "(" else Ident(word.offset, name)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.errors import TinkedgeError
-from tink.kubeapi import cel
+from tink.kubeapi.cel import types
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*?'", re.DOTALL)
 _WORD = re.compile(r"[^.\[\]]+")
@@ -114,14 +114,14 @@ def escaped(name: str) -> str | None:
 
     Source: k8s.io/apiserver, pkg/cel/escaping.go.
     """
-    if name in cel.KEYWORDS:
+    if name in types.KEYWORDS:
         return f"__{name}__"
     if not _IDENTIFIER.fullmatch(name):
         return None
     return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], name)
 
 
-def declare(schema: Schema, *, root: bool, name: str = "self") -> cel.CelType | None:
+def declare(schema: Schema, *, root: bool, name: str = "self") -> types.CelType | None:
     """Return the CEL type of a schema, or None if rules cannot see its values.
 
     `root` is True for whole objects, also embedded ones: rules can always read their apiVersion, kind, metadata.name
@@ -129,7 +129,7 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> cel.CelType | 
     """
     if schema.get("x-kubernetes-int-or-string"):
         limit = _max_bytes(schema)
-        return cel.DynType(cel.MAX_REQUEST_BYTES - 2 if limit is None else limit)
+        return types.DynType(types.MAX_REQUEST_BYTES - 2 if limit is None else limit)
     if root:
         schema = _with_metadata(schema)
     match schema.get("type"):
@@ -140,11 +140,11 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> cel.CelType | 
         case "string":
             return _string(schema)
         case "boolean":
-            return cel.BOOL
+            return types.BOOL
         case "number":
-            return cel.DOUBLE
+            return types.DOUBLE
         case "integer":
-            return cel.INT
+            return types.INT
     return None
 
 
@@ -163,48 +163,50 @@ def _max_bytes(schema: Schema) -> int | None:
     return None if limit is None else limit * _MAX_RUNE
 
 
-def _list(schema: Schema, name: str) -> cel.CelType | None:
+def _list(schema: Schema, name: str) -> types.CelType | None:
     items = schema.get("items")
     element = None if items is None else declare(items, root=embedded(items), name=f"{name}.@idx")
     if element is None:
         return None
     kind = schema.get("x-kubernetes-list-type") or "atomic"
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-    return cel.ListType(element, _limit(schema, "maxItems"), kind, keys)
+    return types.ListType(element, _limit(schema, "maxItems"), kind, keys)
 
 
-def _object(schema: Schema, name: str) -> cel.CelType | None:
+def _object(schema: Schema, name: str) -> types.CelType | None:
     extra = schema.get("additionalProperties")
     if isinstance(extra, Mapping):
         value = declare(extra, root=embedded(extra), name=f"{name}.@elem")
-        return None if value is None else cel.MapType(cel.STRING, value, _limit(schema, "maxProperties"))
+        return None if value is None else types.MapType(types.STRING, value, _limit(schema, "maxProperties"))
     required = set(schema.get("required") or ())
-    fields: dict[str, cel.ObjectField] = {}
+    fields: dict[str, types.ObjectField] = {}
     for key, child in (schema.get("properties") or {}).items():
         known = escaped(key)
         if known is None:
             continue
         kind = declare(child, root=embedded(child), name=f"{name}.{known}")
         if kind is not None:
-            fields[known] = cel.ObjectField(kind, key, required=key in required and child.get("default") is None)
-    return cel.ObjectType(name, fields)
+            fields[known] = types.ObjectField(kind, key, required=key in required and child.get("default") is None)
+    return types.ObjectType(name, fields)
 
 
-def _string(schema: Schema) -> cel.CelType:
+def _string(schema: Schema) -> types.CelType:
     match schema.get("format"):
         case "byte":
-            return cel.BytesType(_limit(schema, "maxLength"))
+            return types.BytesType(_limit(schema, "maxLength"))
         case "duration":
-            return cel.DURATION
+            return types.DURATION
         case "date":
-            return cel.DATE
+            return types.DATE
         case "date-time":
-            return cel.TIMESTAMP
+            return types.TIMESTAMP
     if "maxLength" in schema:
-        return cel.StringType(_max_bytes(schema))
+        return types.StringType(_max_bytes(schema))
     if schema.get("enum"):
-        return cel.StringType(max((len(item.encode()) for item in schema["enum"] if isinstance(item, str)), default=0))
-    return cel.STRING
+        return types.StringType(
+            max((len(item.encode()) for item in schema["enum"] if isinstance(item, str)), default=0)
+        )
+    return types.STRING
 
 
 _TEXT = {"type": "string"}

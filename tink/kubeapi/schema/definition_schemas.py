@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from tink.kubeapi.cel import CelType, ListType, MapType, ObjectType, PatternError, compile_pattern, min_json_size
+from tink.kubeapi.cel import PatternError, compile_pattern, types
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
 from tink.kubeapi.schema.field_errors import (
     FieldError,
@@ -35,7 +35,7 @@ from tink.kubeapi.schema.field_errors import (
 )
 from tink.kubeapi.schema.meta import type_problem
 from tink.kubeapi.schema.rules import OBJECT_BUDGET, CompiledRule, compile_rule, compile_rules
-from tink.kubeapi.schema.shapes import deep_copy
+from tink.kubeapi.schema.shapes import child_schemas, deep_copy
 from tink.kubeapi.schema.structural import compile_schema
 
 Schema = Mapping[str, Any]
@@ -70,16 +70,7 @@ def _unsupported(schema: Schema) -> str:
         return "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined"
     if isinstance(schema.get("items"), list) and schema["items"]:
         return "OpenAPIV3Schema 'items' must be a schema, but is an array"
-    return next((why for child in _children(schema) if (why := _unsupported(child))), "")
-
-
-def _children(schema: Schema) -> Iterator[Schema]:
-    for keyword in ("allOf", "anyOf", "oneOf"):
-        yield from schema.get(keyword) or ()
-    yield from (schema.get("properties") or {}).values()
-    for keyword in ("not", "items", "additionalProperties"):
-        if isinstance(schema.get(keyword), Mapping):
-            yield schema[keyword]
+    return next((why for child in child_schemas(schema) if (why := _unsupported(child))), "")
 
 
 def check_schema(schema: Schema, at: str, *, has_status: bool, unchanged: bool) -> list[FieldError]:
@@ -381,7 +372,7 @@ class Scope:
     above: Scope | None = None
     name: str = ""
     ruled: bool = False
-    _kind: CelType | None = None
+    _kind: types.CelType | None = None
 
     def below(self, schema: Schema, name: str) -> Scope:
         """Return the scope of a field (`name` is `.field`), of items (`[]`) or of map values (`{}`)."""
@@ -392,7 +383,7 @@ class Scope:
         count = None if self.count is None or limit is None else min(self.count * max(limit, 0), MAX_COST)
         return Scope(schema, count, self, name, self.ruled or bool(schema.get(_RULES)))
 
-    def kind(self) -> CelType:
+    def kind(self) -> types.CelType:
         """Return the CEL type. Raises _UndeclaredError."""
         if self._kind is None:
             found = None
@@ -406,12 +397,12 @@ class Scope:
         return self._kind
 
 
-def _part(kind: CelType, name: str) -> CelType | None:
-    if isinstance(kind, ListType):
+def _part(kind: types.CelType, name: str) -> types.CelType | None:
+    if isinstance(kind, types.ListType):
         return kind.element
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         return kind.value
-    if isinstance(kind, ObjectType) and name.startswith("."):
+    if isinstance(kind, types.ObjectType) and name.startswith("."):
         found = kind.fields.get(escaped(name[1:]) or "")
         return None if found is None else found.type
     return None
@@ -615,7 +606,7 @@ def _compiled(schema: Schema, at: str, place: SchemaPlace, scope: Scope, found: 
         why += "unable to convert structural schema to CEL declarations"
         yield FieldError(at, "InternalError", f"Internal error: {why}")
         return
-    count = MAX_REQUEST // (min_json_size(kind) + 1) if scope.count is None else scope.count
+    count = MAX_REQUEST // (types.min_json_size(kind) + 1) if scope.count is None else scope.count
     for index, raw in enumerate(schema[_RULES]):
         rule = compile_rule(raw, kind, schema)
         yield from _expression(rule, raw, f"{at}[{index}]", min(rule.cost * count, MAX_COST), place, found)

@@ -17,6 +17,7 @@ from typing import Any
 import re2
 
 from tink.kubeapi.cel import NAMED_FORMATS
+from tink.kubeapi.schema.shapes import child_schemas
 
 Check = Callable[[str], bool]
 
@@ -247,23 +248,8 @@ def format_warnings(definition: Mapping[str, Any]) -> list[str]:
 
 def _unknown(schema: Mapping[str, Any]) -> Iterator[str]:
     name, kind = schema.get("format", ""), schema.get("type", "")
-    if name and not _known(name, kind):
+    known = name.replace("-", "") in _OF_STRINGS if kind in ("", "string") else name in _OF_NUMBERS.get(kind, ())
+    if name and not known:
         yield name
-    items = schema.get("items")
-    for child in items if isinstance(items, list) else [items] if items else []:
+    for child in child_schemas(schema):
         yield from _unknown(child)
-    for key in ("allOf", "anyOf", "oneOf"):
-        for child in schema.get(key) or ():
-            yield from _unknown(child)
-    if schema.get("not"):
-        yield from _unknown(schema["not"])
-    for child in (schema.get("properties") or {}).values():
-        yield from _unknown(child)
-    if isinstance(schema.get("additionalProperties"), Mapping):
-        yield from _unknown(schema["additionalProperties"])
-
-
-def _known(name: str, kind: str) -> bool:
-    if kind in ("", "string"):
-        return name.replace("-", "") in _OF_STRINGS
-    return name in _OF_NUMBERS.get(kind, ())

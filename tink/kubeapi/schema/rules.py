@@ -26,6 +26,7 @@ import orjson
 from tink.errors import TinkedgeError
 from tink.golang import bad_value
 from tink.kubeapi import cel
+from tink.kubeapi.cel import types
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
 from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, Path, invalid_whole, render, steps
 from tink.kubeapi.schema.shapes import json_text
@@ -323,7 +324,7 @@ class CompiledRule:
         return "" if len(text.encode()) > MAX_MESSAGE or _LINE_BREAK.search(text) else text
 
 
-def compile_rule(raw: Mapping[str, Any], kind: cel.CelType, schema: Schema) -> CompiledRule:
+def compile_rule(raw: Mapping[str, Any], kind: types.CelType, schema: Schema) -> CompiledRule:
     """Compile a rule at a schema with the CEL type `kind`. Compile errors are in the result."""
     source, message_source = raw.get("rule") or "", raw.get("messageExpression") or ""
     optional = bool(raw.get("optionalOldSelf"))
@@ -338,12 +339,12 @@ def compile_rule(raw: Mapping[str, Any], kind: cel.CelType, schema: Schema) -> C
     }
     if not source.strip():
         return CompiledRule(**parts)
-    variables = {"self": kind, "oldSelf": cel.optional_of(kind) if optional else kind}
+    variables = {"self": kind, "oldSelf": types.optional_of(kind) if optional else kind}
     try:
         program = cel.compile_expression(source, variables)
     except cel.CelError as error:
         return CompiledRule(**parts, error=f"compilation failed: {error}")
-    if program.type is not cel.BOOL and program.type != cel.BOOL:
+    if program.type is not types.BOOL and program.type != types.BOOL:
         return CompiledRule(**parts, error="cel expression must evaluate to a bool")
     parts |= {"program": program, "uses_old": program.uses("oldSelf"), "cost": program.estimate().max}
     if message_source:
@@ -355,7 +356,7 @@ def compile_rule(raw: Mapping[str, Any], kind: cel.CelType, schema: Schema) -> C
     return CompiledRule(**parts)
 
 
-def _compile_message(source: str, variables: Mapping[str, cel.CelType]) -> dict[str, Any]:
+def _compile_message(source: str, variables: Mapping[str, types.CelType]) -> dict[str, Any]:
     try:
         program = cel.compile_expression(source, variables)
     except cel.CelError as error:
@@ -563,7 +564,7 @@ def compile_rules(schema: Schema, *, root: bool = True) -> Validations | None:
     return None if node is None else Validations(node, schema)
 
 
-def _node(schema: Schema, kind: cel.CelType | None) -> RuleTree | None:
+def _node(schema: Schema, kind: types.CelType | None) -> RuleTree | None:
     rules: tuple[CompiledRule, ...] = ()
     listed = schema.get("x-kubernetes-validations") or ()
     if listed and kind is not None:
@@ -577,8 +578,10 @@ def _node(schema: Schema, kind: cel.CelType | None) -> RuleTree | None:
     found = RuleTree(
         tuple(rule for rule in rules if rule.program is not None or rule.error),
         tuple(properties),
-        _node(extra, kind.value if isinstance(kind, cel.MapType) else None) if isinstance(extra, Mapping) else None,
-        _node(items, kind.element if isinstance(kind, cel.ListType) else None) if isinstance(items, Mapping) else None,
+        _node(extra, kind.value if isinstance(kind, types.MapType) else None) if isinstance(extra, Mapping) else None,
+        _node(items, kind.element if isinstance(kind, types.ListType) else None)
+        if isinstance(items, Mapping)
+        else None,
         map_keys(schema),
     )
     children = [child for _, child in properties] + [child for child in (found.extra, found.items) if child]
@@ -587,10 +590,10 @@ def _node(schema: Schema, kind: cel.CelType | None) -> RuleTree | None:
     return found if found.rules or children else None
 
 
-def _field(kind: cel.CelType | None, name: str, schema: Schema) -> cel.CelType | None:
+def _field(kind: types.CelType | None, name: str, schema: Schema) -> types.CelType | None:
     """Return the type of a field, from its object's type, or from its own schema if no rule above can name it."""
     known = escaped(name)
     if known is None:
         return declare(schema, root=embedded(schema))
-    found = kind.fields.get(known) if isinstance(kind, cel.ObjectType) else None
+    found = kind.fields.get(known) if isinstance(kind, types.ObjectType) else None
     return None if found is None else found.type

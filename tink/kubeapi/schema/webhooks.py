@@ -26,6 +26,7 @@ from cryptography import x509
 
 from tink.errors import TinkedgeError
 from tink.kubeapi import cel
+from tink.kubeapi.cel import types
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.field_errors import FieldError, forbidden, invalid, invalid_whole, not_supported, required
 
@@ -201,24 +202,24 @@ class ConditionError(TinkedgeError):
 
 
 @cache
-def _variables() -> Mapping[str, cel.CelType]:
-    def of(name: str, fields: Mapping[str, cel.CelType]) -> cel.CelType:
-        return cel.ObjectType(name, {key: cel.ObjectField(kind, key) for key, kind in fields.items()})
+def _variables() -> Mapping[str, types.CelType]:
+    def of(name: str, fields: Mapping[str, types.CelType]) -> types.CelType:
+        return types.ObjectType(name, {key: types.ObjectField(kind, key) for key, kind in fields.items()})
 
-    text, texts = cel.STRING, cel.ListType(cel.STRING)
+    text, texts = types.STRING, types.ListType(types.STRING)
     kind = of("kubernetes.GroupVersionKind", dict.fromkeys(("group", "version", "kind"), text))
     resource = of("kubernetes.GroupVersionResource", dict.fromkeys(("group", "version", "resource"), text))
     names = dict.fromkeys(("subResource", "requestSubResource", "name", "namespace", "operation"), text)
-    user = {"username": text, "uid": text, "groups": texts, "extra": cel.MapType(text, texts)}
+    user = {"username": text, "uid": text, "groups": texts, "extra": types.MapType(text, texts)}
     request = {
         **names,
         **dict.fromkeys(("kind", "requestKind"), kind),
         **dict.fromkeys(("resource", "requestResource"), resource),
         "userInfo": of("kubernetes.UserInfo", user),
-        "dryRun": cel.BOOL,
-        "options": cel.DYN,
+        "dryRun": types.BOOL,
+        "options": types.DYN,
     }
-    objects = dict.fromkeys(("object", "oldObject", "namespaceObject"), cel.DYN)
+    objects = dict.fromkeys(("object", "oldObject", "namespaceObject"), types.DYN)
     return {**objects, "request": of("kubernetes.AdmissionRequest", request)}
 
 
@@ -228,8 +229,8 @@ def compile_condition(expression: str) -> cel.CompiledExpression:
         program = cel.compile_expression(expression, _variables())
     except cel.CelError as error:
         raise cel.CelError(f"compilation failed: {error}") from error
-    if program.type != cel.BOOL:
-        raise cel.CelError(f"must evaluate to bool but got {cel.text_of(program.type)}")
+    if program.type != types.BOOL:
+        raise cel.CelError(f"must evaluate to bool but got {types.text_of(program.type)}")
     return program
 
 

@@ -12,25 +12,26 @@ from tink.kubeapi import cel
 from tink.kubeapi.cel import values
 from tink.kubeapi.cel.library import regex
 
-SPEC = cel.ObjectType(
+SPEC = cel.types.ObjectType(
     "self",
     {
-        "replicas": cel.ObjectField(cel.INT, "replicas"),
-        "name": cel.ObjectField(cel.StringType(max_size=63), "name"),
-        "host__dash__ip": cel.ObjectField(cel.STRING, "host-ip"),
-        "tags": cel.ObjectField(cel.ListType(cel.STRING, max_items=10, kind="set"), "tags"),
-        "ports": cel.ObjectField(
-            cel.ListType(
-                cel.ObjectType(
-                    "self.ports.@idx", {"n": cel.ObjectField(cel.STRING, "n"), "p": cel.ObjectField(cel.INT, "p")}
+        "replicas": cel.types.ObjectField(cel.types.INT, "replicas"),
+        "name": cel.types.ObjectField(cel.types.StringType(max_size=63), "name"),
+        "host__dash__ip": cel.types.ObjectField(cel.types.STRING, "host-ip"),
+        "tags": cel.types.ObjectField(cel.types.ListType(cel.types.STRING, max_items=10, kind="set"), "tags"),
+        "ports": cel.types.ObjectField(
+            cel.types.ListType(
+                cel.types.ObjectType(
+                    "self.ports.@idx",
+                    {"n": cel.types.ObjectField(cel.types.STRING, "n"), "p": cel.types.ObjectField(cel.types.INT, "p")},
                 ),
                 kind="map",
                 keys=("n",),
             ),
             "ports",
         ),
-        "since": cel.ObjectField(cel.TIMESTAMP, "since"),
-        "labels": cel.ObjectField(cel.MapType(cel.STRING, cel.STRING), "labels"),
+        "since": cel.types.ObjectField(cel.types.TIMESTAMP, "since"),
+        "labels": cel.types.ObjectField(cel.types.MapType(cel.types.STRING, cel.types.STRING), "labels"),
     },
 )
 VARIABLES = {"self": SPEC, "oldSelf": SPEC}
@@ -71,7 +72,11 @@ def refused(source, variables=VARIABLES):
     return str(caught.value)
 
 
-REQUEST = {"request": cel.ObjectType("kubernetes.AdmissionRequest", {"name": cel.ObjectField(cel.STRING, "name")})}
+REQUEST = {
+    "request": cel.types.ObjectType(
+        "kubernetes.AdmissionRequest", {"name": cel.types.ObjectField(cel.types.STRING, "name")}
+    )
+}
 
 
 @pytest.mark.parametrize(
@@ -394,21 +399,25 @@ def test_text_that_doubles_repeatedly_is_stopped_before_it_fills_the_memory():
 
 # --- values nested in themselves: `[a, a]` of `[a, a]` of ... is small in memory, and a traversal has 2**n nodes ---
 
-OBJECT = cel.ObjectType(
-    "self.o", {"n": cel.ObjectField(cel.STRING, "n"), "in": cel.ObjectField(cel.ListType(cel.INT), "in")}
+OBJECT = cel.types.ObjectType(
+    "self.o",
+    {
+        "n": cel.types.ObjectField(cel.types.STRING, "n"),
+        "in": cel.types.ObjectField(cel.types.ListType(cel.types.INT), "in"),
+    },
 )
 NESTED = {
-    "self": cel.ObjectType(
+    "self": cel.types.ObjectType(
         "self",
         {
-            "old": cel.ObjectField(OBJECT, "old"),
-            "set": cel.ObjectField(cel.ListType(cel.DYN, kind="set"), "set"),
-            "many": cel.ObjectField(cel.ListType(OBJECT), "many"),
-            "others": cel.ObjectField(cel.ListType(OBJECT), "others"),
-            "s": cel.ObjectField(cel.STRING, "s"),
-            "t": cel.ObjectField(cel.STRING, "t"),
-            "any": cel.ObjectField(cel.DYN, "any"),
-            "other": cel.ObjectField(cel.DYN, "other"),
+            "old": cel.types.ObjectField(OBJECT, "old"),
+            "set": cel.types.ObjectField(cel.types.ListType(cel.types.DYN, kind="set"), "set"),
+            "many": cel.types.ObjectField(cel.types.ListType(OBJECT), "many"),
+            "others": cel.types.ObjectField(cel.types.ListType(OBJECT), "others"),
+            "s": cel.types.ObjectField(cel.types.STRING, "s"),
+            "t": cel.types.ObjectField(cel.types.STRING, "t"),
+            "any": cel.types.ObjectField(cel.types.DYN, "any"),
+            "other": cel.types.ObjectField(cel.types.DYN, "other"),
         },
     )
 }

@@ -77,7 +77,7 @@ def shown(value):
 
 def declared(schema):
     if schema < 0:
-        return {"self": cel.DYN, "oldSelf": cel.DYN}
+        return {"self": cel.types.DYN, "oldSelf": cel.types.DYN}
     given = CORPUS["schemas"][schema]
     t = declare(given, name="selfType", root=bool(given.get("x-kubernetes-embedded-resource")))
     return {"self": t, "oldSelf": t}
