@@ -148,6 +148,16 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> types.CelType 
     return None
 
 
+def part_type(kind: types.CelType | None, step: str) -> types.CelType | None:
+    """Return the type of a field (`step` is `.name`), of items (`[]`) or map values (`{}`), or None if it has none."""
+    if isinstance(kind, types.ObjectType) and step.startswith("."):
+        found = kind.fields.get(escaped(step[1:]) or "")
+        return None if found is None else found.type
+    if isinstance(kind, types.ListType) and step == "[]":
+        return kind.element
+    return kind.value if isinstance(kind, types.MapType) and step == "{}" else None
+
+
 def embedded(schema: Schema) -> bool:
     """Return True if the values of a schema are whole objects."""
     return bool(schema.get("x-kubernetes-embedded-resource"))

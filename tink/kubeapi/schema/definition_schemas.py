@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any
 
 from tink.kubeapi.cel import PatternError, compile_pattern, types
-from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
+from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, field_path, part_type
 from tink.kubeapi.schema.field_errors import (
     FieldError,
     WalkResult,
@@ -388,24 +388,13 @@ class Scope:
         if self._kind is None:
             found = None
             if self.above is not None and self.above.ruled:
-                found = _part(self.above.kind(), self.name)
+                found = part_type(self.above.kind(), self.name)
             if found is None:
                 found = declare(self.schema, root=self.above is None or embedded(self.schema))
             if found is None:
                 raise _UndeclaredError
             self._kind = found
         return self._kind
-
-
-def _part(kind: types.CelType, name: str) -> types.CelType | None:
-    if isinstance(kind, types.ListType):
-        return kind.element
-    if isinstance(kind, types.MapType):
-        return kind.value
-    if isinstance(kind, types.ObjectType) and name.startswith("."):
-        found = kind.fields.get(escaped(name[1:]) or "")
-        return None if found is None else found.type
-    return None
 
 
 @dataclass(frozen=True, slots=True)

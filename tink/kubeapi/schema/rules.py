@@ -27,7 +27,7 @@ from tink.errors import TinkedgeError
 from tink.golang import bad_value
 from tink.kubeapi import cel
 from tink.kubeapi.cel import types
-from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
+from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path, part_type
 from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, Path, invalid_whole, render, steps
 from tink.kubeapi.schema.shapes import json_text
 
@@ -571,29 +571,18 @@ def _node(schema: Schema, kind: types.CelType | None) -> RuleTree | None:
         rules = tuple(compile_rule(raw, kind, schema) for raw in listed)
     properties = []
     for name, child in (schema.get("properties") or {}).items():
-        below = _node(child, _field(kind, name, child))
+        below = _node(child, part_type(kind, f".{name}") if escaped(name) else declare(child, root=embedded(child)))
         if below is not None:
             properties.append((name, below))
     extra, items = schema.get("additionalProperties"), schema.get("items")
     found = RuleTree(
         tuple(rule for rule in rules if rule.program is not None or rule.error),
         tuple(properties),
-        _node(extra, kind.value if isinstance(kind, types.MapType) else None) if isinstance(extra, Mapping) else None,
-        _node(items, kind.element if isinstance(kind, types.ListType) else None)
-        if isinstance(items, Mapping)
-        else None,
+        _node(extra, part_type(kind, "{}")) if isinstance(extra, Mapping) else None,
+        _node(items, part_type(kind, "[]")) if isinstance(items, Mapping) else None,
         map_keys(schema),
     )
     children = [child for _, child in properties] + [child for child in (found.extra, found.items) if child]
     found.ignores_old = not any(rule.uses_old for rule in rules) and all(child.ignores_old for child in children)
     found.is_caching = found.ignores_old and (bool(found.rules) or len(children) > 1)
     return found if found.rules or children else None
-
-
-def _field(kind: types.CelType | None, name: str, schema: Schema) -> types.CelType | None:
-    """Return the type of a field, from its object's type, or from its own schema if no rule above can name it."""
-    known = escaped(name)
-    if known is None:
-        return declare(schema, root=embedded(schema))
-    found = kind.fields.get(known) if isinstance(kind, types.ObjectType) else None
-    return None if found is None else found.type
