@@ -53,23 +53,17 @@ def missing_key(key: Any) -> EvaluationError:
 
 
 def _json_bytes(value: Any) -> Any:
-    if type(value) is not str:
-        return value
-    data = decoded(value)
-    if data is None:
+    data = decoded(value) if type(value) is str else value
+    if data is None and value is not None:
         raise EvaluationError(f"Invalid byte formatted string {value}")
     return data
-
-
-def _json_double(value: Any) -> Any:
-    return float(value) if type(value) is int else value
 
 
 _SCALARS: dict[str, Reader] = {
     "timestamp": json_timestamp,
     "duration": json_duration,
     "bytes": _json_bytes,
-    "double": _json_double,
+    "double": lambda value: float(value) if type(value) is int else value,
 }
 
 
@@ -156,7 +150,9 @@ def checked_key(key: Any) -> None:
 
 
 def _find(value: Any, key: Any) -> Any:
-    """Return the value at an index or key of a list or map, or _NOTHING."""
+    """Return the value at an index or key of a list or map, or of an optional one; or _NOTHING."""
+    if type(value) is Optional:
+        value = value.value
     if type(value) is dict:
         found = value.get(key, _NOTHING)
         if found is not _NOTHING and type(key) in (bool, int, UInt, float):
@@ -184,10 +180,6 @@ def _get(value: Any, key: Any) -> Any:
 def _get_optional(value: Any, key: Any) -> Optional:
     """Return the value at an index or key as an optional."""
     checked_key(key)
-    if type(value) is Optional:
-        if not value.present:
-            return ABSENT
-        value = value.value
     found = _find(value, key)
     return ABSENT if found is _NOTHING else Optional(found)
 
@@ -209,14 +201,7 @@ def read_string_key(operand: Run, name: str) -> Run:
 
 def has_key(operand: Run, name: str) -> Run:
     """Return a function that tests if a map has a key. A value that is not a map has none."""
-
-    def run(frame: Frame) -> bool:
-        value = operand(frame)
-        if type(value) is Optional:
-            value = value.value if value.present else None
-        return _find(value, name) is not _NOTHING
-
-    return run
+    return lambda frame: _find(operand(frame), name) is not _NOTHING
 
 
 def read_index(operand: Run, at: Run) -> Run:
@@ -249,12 +234,7 @@ def read_optional_field(operand: Run, name: str, target: CelType, t: CelType) ->
     read = reader(t) if declared else None
 
     def run(frame: Frame) -> Optional:
-        value = operand(frame)
-        if type(value) is Optional:
-            if not value.present:
-                return ABSENT
-            value = value.value
-        found = _find(value, name)
+        found = _find(operand(frame), name)
         if found is _NOTHING or (declared and found is None):
             return ABSENT
         frame[0] -= 1

@@ -104,8 +104,7 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
     """Return the compiled schema of a version and its rules (None if it has none), from the cache if possible.
 
     A definition is compiled when it is checked, for large ones in a thread. When the change is stored and the event
-    loop
-    needs the result, it is in the cache.
+    loop needs the result, it is in the cache.
     """
     text = bytes(memoryview(orjson.dumps(openapi)))
     with _lock:

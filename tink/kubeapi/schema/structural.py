@@ -43,18 +43,20 @@ from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, json_text, type_n
 from tink.shrink import shrink_to_fit
 
 Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
-
-
 Compare = Callable[[Any, Any], bool]
+Error = Callable[[str, Any], FieldError]
 
 
-def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> CompiledSchema:
-    """Return a check of values of some JSON types. It ignores other values, since `type` has its own check."""
+def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], error: str | Error) -> CompiledSchema:
+    """Return a check of values of some JSON types. It ignores other values, since `type` has its own check.
+
+    `error` are the words of the error, or a function of the path and the value.
+    """
+    make = error if callable(error) else lambda at, value: invalid(at, value, f"{at} in body {error}")
 
     def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
-            at = render(path)
-            found.report(invalid(at, value, f"{at} in body {words}"))
+            found.report(make(render(path), value))
 
     return apply
 
@@ -88,15 +90,10 @@ def _pattern(pattern: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 
 def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
-    check = CHECKS.get(name)
+    def error(at: str, value: Any) -> FieldError:
+        return type_invalid(at, value, f"{at} in body must be of type {name}: {quote(value)}")
 
-    def apply(value: Any, path: Path, found: WalkResult) -> None:
-        if check is not None and isinstance(value, str) and not check(value):
-            at = render(path)
-            why = f"{at} in body must be of type {name}: {quote(value)}"
-            found.report(type_invalid(at, value, why))
-
-    return apply
+    return _rule(str, CHECKS.get(name, lambda _: True), error)
 
 
 def _min_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
@@ -113,23 +110,17 @@ def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 def _at_most(applies: type[Any]) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def apply(value: Any, path: Path, found: WalkResult) -> None:
-            if isinstance(value, applies) and len(value) > limit:
-                found.report(too_many(render(path), len(value), limit))
-
-        return apply
+        return _rule(applies, lambda value: len(value) <= limit, lambda at, value: too_many(at, len(value), limit))
 
     return make
 
 
 def _at_least(applies: type[Any], unit: str) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def apply(value: Any, path: Path, found: WalkResult) -> None:
-            if isinstance(value, applies) and (size := len(value)) < limit:
-                at = render(path)
-                found.report(invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
+        def error(at: str, value: Any) -> FieldError:
+            return invalid(at, len(value), f"{at} in body should have at least {limit} {unit}")
 
-        return apply
+        return _rule(applies, lambda value: len(value) >= limit, error)
 
     return make
 
