@@ -34,7 +34,7 @@ from tink.kubeapi.schema.field_errors import (
     required,
 )
 from tink.kubeapi.schema.meta import type_problem
-from tink.kubeapi.schema.rules import OBJECT_BUDGET, CompiledRule, compile_rule, compile_rules
+from tink.kubeapi.schema.rules import CompiledRule, compile_rule, compile_rules
 from tink.kubeapi.schema.shapes import child_schemas, deep_copy
 from tink.kubeapi.schema.structural import compile_schema
 
@@ -266,8 +266,8 @@ def _default(node: Schema, at: str, *, whole: bool) -> Errors:
     if rules is None:
         return
     # As an update without changes, and as a new object: rules with optionalOldSelf can differ.
-    broken = rules.check(node["default"], node["default"], budget=OBJECT_BUDGET, ratchet=False)
-    for error in broken or rules.check(node["default"], None, budget=OBJECT_BUDGET):
+    broken = rules.check(node["default"], node["default"], ratchet=False)
+    for error in broken or rules.check(node["default"], None):
         below = "" if error.field == "<nil>" else error.field
         yield replace(error, field=at + below if below.startswith("[") else f"{at}.{below}" if below else at)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,12 +225,9 @@ def _mark(value: Any) -> bytes:
 log = logging.getLogger(__name__)
 
 
-OBJECT_BUDGET = 10_000_000
-"""Maximum cost of all rules for one object, in CEL's units of cost."""
 MAX_MESSAGE = 5 * 1024
 """Maximum length in bytes of the result of a messageExpression."""
 
-_LINE_BREAK = re.compile(r"[\n]+")
 NO_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
@@ -321,7 +317,7 @@ class CompiledRule:
             log.debug("messageExpression evaluation failed due to: %s", error)
             return ""
         text = made.strip() if isinstance(made, str) else ""
-        return "" if len(text.encode()) > MAX_MESSAGE or _LINE_BREAK.search(text) else text
+        return "" if len(text.encode()) > MAX_MESSAGE or "\n" in text else text
 
 
 def compile_rule(raw: Mapping[str, Any], kind: types.CelType, schema: Schema) -> CompiledRule:
@@ -445,7 +441,7 @@ class Validations:
         self._cached_bytes = 0
 
     def check(
-        self, new: Any, old: Any = None, *, budget: int = OBJECT_BUDGET, ratchet: bool = True
+        self, new: Any, old: Any = None, *, budget: int = cel.PER_OBJECT_LIMIT, ratchet: bool = True
     ) -> list[FieldError]:
         """Return the errors of an object. `old` is its state before an update.
 

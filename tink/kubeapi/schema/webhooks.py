@@ -29,6 +29,7 @@ from tink.kubeapi import cel
 from tink.kubeapi.cel import types
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.field_errors import FieldError, forbidden, invalid, invalid_whole, not_supported, required
+from tink.kubeapi.schema.rules import NO_BUDGET
 
 Errors = Iterator[FieldError]
 
@@ -272,9 +273,7 @@ class Conditions:
                 wrong.append(f"expression '{expression}' resulted in error: {error}")
             spent += budget.used
             if spent > MAX_COST:
-                raise ConditionError(
-                    "validation failed due to running out of cost budget, no further validation rules will be run"
-                )
+                raise ConditionError(NO_BUDGET)
             if not holds:
                 return False
         if wrong:
