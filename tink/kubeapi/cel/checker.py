@@ -11,7 +11,7 @@ opaque and time type, and a type variable is bound to the first type that it mee
 from collections.abc import Iterator, Mapping
 
 from tink.kubeapi.cel import types
-from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, SourceText
+from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, report
 from tink.kubeapi.cel.library.functions import FUNCTIONS, OVERLOADS, TYPE_NAMES, Overload
 from tink.kubeapi.cel.library.regex import PatternError, compile_pattern
 from tink.kubeapi.cel.library.strings import ClauseError, allowed, clauses
@@ -243,8 +243,7 @@ def _unwrapped(t: types.CelType) -> tuple[types.CelType, bool]:
 
 
 class _Checker(Visitor[types.CelType]):
-    def __init__(self, source: SourceText, variables: Mapping[str, types.CelType]) -> None:
-        self.source = source
+    def __init__(self, variables: Mapping[str, types.CelType]) -> None:
         self.scopes: list[Mapping[str, types.CelType]] = [variables]
         self.bound = _Substitution()
         self.free = 0
@@ -467,19 +466,17 @@ class _Checker(Visitor[types.CelType]):
         return types.ERROR, types.ERROR
 
 
-def check(
-    tree: Expr, source: SourceText, variables: Mapping[str, types.CelType]
-) -> tuple[types.CelType, frozenset[str]]:
+def check(tree: Expr, source: str, variables: Mapping[str, types.CelType]) -> tuple[types.CelType, frozenset[str]]:
     """Set the types of all nodes. Return the type of the whole expression and the names of the variables that it uses.
 
     Raises CelError with the text of every error in the expression.
     """
-    checker = _Checker(source, variables)
+    checker = _Checker(variables)
     checker.visit(tree)
     if checker.issues:
-        raise CelError(source.report(checker.issues))
+        raise CelError(report(source, checker.issues))
     for node in checker.nodes:
         node.type = _substitute(checker.bound, node.type, free_to_dyn=True)
     if issues := list(_constant_issues(tree)):
-        raise CelError(source.report(issues))
+        raise CelError(report(source, issues))
     return tree.type, frozenset(checker.used)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from tink.kubeapi.cel.errors import CelError, Issue, SourceText
+from tink.kubeapi.cel.errors import CelError, Issue, report
 from tink.kubeapi.cel.tree import (
     Call,
     Comprehension,
@@ -311,8 +311,8 @@ class _StopError(Exception):
 
 
 class _Parser:
-    def __init__(self, source: SourceText) -> None:
-        self.items, self.issues = _tokens(source.text)
+    def __init__(self, source: str) -> None:
+        self.items, self.issues = _tokens(source)
         self.token = self.items[0]
         self.at = 0
         self.depth = 0
@@ -498,12 +498,12 @@ class _Parser:
         return colon.offset, field.text, self.expression()
 
 
-def parse(source: SourceText) -> Expr:
+def parse(source: str) -> Expr:
     """Return the syntax tree of an expression. Raises CelError with every error in the text."""
-    size = len(source.text)
+    size = len(source)
     if size > MAX_SOURCE:
         issue = Issue(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_SOURCE}")
-        raise CelError(SourceText("").report([issue]))
+        raise CelError(report("", [issue]))
     parser = _Parser(source)
     node: Expr = Literal(0, "null", None)
     try:
@@ -512,5 +512,5 @@ def parse(source: SourceText) -> Expr:
     except _StopError:
         pass
     if parser.issues:
-        raise CelError(source.report(parser.issues))
+        raise CelError(report(source, parser.issues))
     return node

@@ -6,7 +6,7 @@ from typing import Any
 from tink.kubeapi.cel.checker import check
 from tink.kubeapi.cel.compiler import Compiler
 from tink.kubeapi.cel.costs import Cost
-from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, SourceText
+from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
 from tink.kubeapi.cel.estimate import estimate_tree
 from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, CostBudget, Frame, as_error
 from tink.kubeapi.cel.parser import MAX_DEPTH, parse
@@ -25,9 +25,8 @@ class CompiledExpression:
     __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
 
     def __init__(self, source: str, variables: Mapping[str, CelType]) -> None:
-        text = SourceText(source)
-        tree = parse(text)
-        self.type, self.variables = check(tree, text, variables)
+        tree = parse(source)
+        self.type, self.variables = check(tree, source, variables)
         self.source = source
         self._types = {name: variables[name] for name in sorted(self.variables)}
         slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
@@ -37,10 +36,6 @@ class CompiledExpression:
         self._run, self.cost = code.run, code.cost
         self._rest = (None,) * (compiler.size - VARIABLES)
         self._tree = tree
-
-    def uses(self, name: str) -> bool:
-        """Return True if the expression refers to a variable."""
-        return name in self.variables
 
     def __call__(self, bindings: Mapping[str, Any], budget: CostBudget) -> Any:
         """Evaluate the expression. `bindings` are the variables' values in plain JSON.

@@ -136,19 +136,17 @@ def _read_schema(value: Any, path: str, reading: Reading) -> Any:
     if reading.depth > MAX_DEPTH:
         raise MistypedError(f"{path}: schemas may be nested at most {MAX_DEPTH} deep")
     reading.depth += 1
-    try:
-        return _KEYWORDS.read(value, path, reading)
-    finally:
-        reading.depth -= 1
+    schema = _KEYWORDS.read(value, path, reading)
+    reading.depth -= 1
+    return schema
 
 
 def _read_silently(value: Any, path: str, reading: Reading) -> Any:
     """Read a schema whose unknown fields Kubernetes does not report, so that no definition is rejected for them."""
     reading.silent += 1
-    try:
-        return _read_schema(value, path, reading)
-    finally:
-        reading.silent -= 1
+    schema = _read_schema(value, path, reading)
+    reading.silent -= 1
+    return schema
 
 
 def _read_either(value: Any, path: str, reading: Reading) -> Any:

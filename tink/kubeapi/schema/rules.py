@@ -342,7 +342,7 @@ def compile_rule(raw: Mapping[str, Any], kind: types.CelType, schema: Schema) ->
         return CompiledRule(**parts, error=f"compilation failed: {error}")
     if program.type is not types.BOOL and program.type != types.BOOL:
         return CompiledRule(**parts, error="cel expression must evaluate to a bool")
-    parts |= {"program": program, "uses_old": program.uses("oldSelf"), "cost": program.estimate().max}
+    parts |= {"program": program, "uses_old": "oldSelf" in program.variables, "cost": program.estimate().max}
     if message_source:
         parts |= _compile_message(message_source, variables)
     if raw.get("fieldPath") and "message_error" not in parts:

@@ -108,10 +108,10 @@ def test_undefined_field_error_shows_its_place():
 
 
 def test_rule_that_uses_oldself_is_a_transition_rule():
-    assert cel.compile_expression("self.replicas >= oldSelf.replicas", VARIABLES).uses("oldSelf")
-    assert not cel.compile_expression("self.replicas > 1 && 'oldSelf' != ''", VARIABLES).uses("oldSelf")
+    assert "oldSelf" in cel.compile_expression("self.replicas >= oldSelf.replicas", VARIABLES).variables
+    assert "oldSelf" not in cel.compile_expression("self.replicas > 1 && 'oldSelf' != ''", VARIABLES).variables
     shadowed = "['a'].all(oldSelf, oldSelf == 'a')"
-    assert not cel.compile_expression(shadowed, VARIABLES).uses("oldSelf")
+    assert "oldSelf" not in cel.compile_expression(shadowed, VARIABLES).variables
 
 
 NO_NAME = cel.EvaluationError("no such key: name")

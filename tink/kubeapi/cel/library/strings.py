@@ -3,6 +3,7 @@
 `string.format(list)` writes numbers for the locale that Kubernetes leaves set (en_US), hence the commas in %f.
 """
 
+import re
 from typing import Any
 
 from tink.errors import TinkedgeError
@@ -154,6 +155,9 @@ _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
 _ALLOWED["X"] = _ALLOWED["x"]
 
 
+_CLAUSE = re.compile(r"%(?:%|(\.[0-9]*)?(.?))", re.DOTALL)
+
+
 class ClauseError(TinkedgeError):
     """A clause is malformed or does not fit its argument."""
 
@@ -174,48 +178,33 @@ def clauses(text: str, size: int) -> list[tuple[str, int, str]]:
     """
     pieces: list[tuple[str, int, str]] = []
     at = count = 0
-    while at < len(text):
-        mark = text.find("%", at)
-        if mark < 0:
-            mark = len(text)
-        if mark > at:
-            pieces.append((text[at:mark], -1, ""))
-        if mark == len(text):
-            break
-        if text[mark + 1 : mark + 2] == "%":
+    for match in _CLAUSE.finditer(text):
+        if match.start() > at:
+            pieces.append((text[at : match.start()], -1, ""))
+        at = match.end()
+        if match[0] == "%%":
             pieces.append(("%", -1, ""))
-            at = mark + 2
             continue
         if count >= size:
             raise ClauseError(f"index {count} out of range")
-        if mark + 1 >= len(text):
+        precision, clause = match[1], match[2]
+        if not clause and precision is None:
             raise ClauseError("unexpected end of string")
-        precision, at = _precision(text, mark + 1)
-        clause = text[at]
+        if precision is not None and (why := _precision_problem(precision[1:], clause)):
+            raise ClauseError(f"could not parse formatting clause: error while parsing precision: {why}")
         if clause not in _ALLOWED:
             raise ClauseError(f'could not parse formatting clause: unrecognized formatting clause "{clause}"')
-        pieces.append(("", precision, clause))
-        at, count = at + 1, count + 1
-    return pieces
+        pieces.append(("", int(precision[1:]) if precision else -1, clause))
+        count += 1
+    return [*pieces, (text[at:], -1, "")] if at < len(text) else pieces
 
 
-def _precision(text: str, at: int) -> tuple[int, int]:
-    if text[at] != ".":
-        return -1, at
-    end = at + 1
-    while end < len(text) and text[end].isdigit() and text[end].isascii():
-        end += 1
-    problem = "could not parse formatting clause: error while parsing precision: "
-    if end == len(text):
-        raise ClauseError(problem + "could not find end of precision specifier")
-    digits = text[at + 1 : end]
+def _precision_problem(digits: str, clause: str) -> str:
+    if not clause:
+        return "could not find end of precision specifier"
     if not digits:
-        raise ClauseError(
-            problem + 'error while converting precision to integer: strconv.Atoi: parsing "": invalid syntax'
-        )
-    if len(digits) > 6 or int(digits) > MAX_PRECISION:
-        raise ClauseError(problem + "precision is too large")
-    return int(digits), end
+        return 'error while converting precision to integer: strconv.Atoi: parsing "": invalid syntax'
+    return "precision is too large" if len(digits) > 6 or int(digits) > MAX_PRECISION else ""
 
 
 _SCALARS = frozenset((bool, int, UInt, float, Timestamp, Duration))
