@@ -6,7 +6,7 @@ each round, a list of one element 10 and its addition 1. The macros in `parser` 
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tink.kubeapi.cel import operators
@@ -43,56 +43,40 @@ from tink.kubeapi.cel.tree import (
 from tink.kubeapi.cel.types import DURATION, TIMESTAMP, CelType, Opaque, declared_field, runtime_name
 from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
 
-
-def _elements(value: Any) -> Iterable[Any]:
-    if isinstance(value, list):
-        return value
-    if type(value) is dict:
-        return list(value)
-    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
-
-
-def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, list):
-        return enumerate(value)
-    if type(value) is dict:
-        return list(value.items())
-    raise EvaluationError(f"unsupported comprehension range type: {type_name(value)}")
-
-
 _Rounds = Callable[[Frame], Iterable[None]]
 
 
-def _rounds(over: Code, slot: int, slot2: int) -> _Rounds:
-    """Return a generator function that sets the loop's variables for each element. A negative `slot2` means one
-    variable.
-    """
-    get = over.run
-    if slot2 < 0:
+def _rounds(over: Code, slots: list[int]) -> _Rounds:
+    """Return a generator function that sets the one or two variables of a loop for each element."""
+    get, slot, slot2 = over.run, slots[0], slots[-1]
 
-        def single(frame: Frame) -> Iterable[None]:
-            for item in _elements(get(frame)):
-                frame[slot] = item
-                yield
-
-        return single
+    def single(frame: Frame) -> Iterable[None]:
+        items = get(frame)
+        if not isinstance(items, list | dict):
+            raise EvaluationError(f"got '{type_name(items)}', expected iterable type")
+        for item in items:
+            frame[slot] = item
+            yield
 
     def double(frame: Frame) -> Iterable[None]:
-        for key, value in _pairs(get(frame)):
+        items = get(frame)
+        if not isinstance(items, list | dict):
+            raise EvaluationError(f"unsupported comprehension range type: {type_name(items)}")
+        for key, value in items.items() if type(items) is dict else enumerate(items):
             frame[slot], frame[slot2] = key, value
             yield
 
-    return double
+    return single if len(slots) == 1 else double
 
 
-def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bool) -> Code:
+def _quantifier(over: Code, slots: list[int], predicate: Code, *, every: bool) -> Code:
     """Compile `all` (`every` is True) or `exists`.
 
     The loop stops at the first element that decides. An error counts only if no element decides.
     """
     per_round = (3 if every else 4) + predicate.cost
     per_test = per_round - 1 - predicate.cost
-    test, loop, stop = predicate.run, _rounds(over, *slots), not every
+    test, loop, stop = predicate.run, _rounds(over, slots), not every
 
     def run(frame: Frame) -> bool:
         failed: BaseException | None = None
@@ -121,9 +105,9 @@ def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: b
     return Code(run, over.cost + 1)
 
 
-def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
+def _exactly_one(over: Code, slots: list[int], predicate: Code) -> Code:
     """Compile `exists_one`. The loop visits every element, and any error counts."""
-    test, loop, per_round = predicate.run, _rounds(over, *slots), predicate.cost
+    test, loop, per_round = predicate.run, _rounds(over, slots), predicate.cost
 
     def run(frame: Frame) -> bool:
         count = 0
@@ -147,10 +131,10 @@ def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
     return Code(run, over.cost + 2)
 
 
-def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code | None) -> Code:
+def _collect(over: Code, slots: list[int], element: Code, predicate: Code | None) -> Code:
     """Compile `map`, `filter` and `transformList`: a list of the results of `element` where `predicate` holds."""
     body = 2 + (0 if element.constant else LIST_BASE) + element.cost
-    loop, make = _rounds(over, *slots), element.run
+    loop, make = _rounds(over, slots), element.run
     test = predicate.run if predicate else None
     per_round = predicate.cost if predicate else body
 
@@ -172,12 +156,10 @@ def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code 
     return Code(run, over.cost + 1)
 
 
-def _insert(
-    over: Code, slots: tuple[int, int], step: Callable[[Frame, dict[Any, Any]], None], costs: tuple[int, Code | None]
-) -> Code:
-    """Compile `transformMap` and `transformMapEntry`. `step` adds to the map; `costs` is its cost and predicate."""
-    body, predicate = costs
-    loop = _rounds(over, *slots)
+def _insert(over: Code, slots: list[int], value: Code, predicate: Code | None, *, entry: bool) -> Code:
+    """Compile `transformMap`, or `transformMapEntry` if `value` is an `entry`."""
+    loop, get, slot = _rounds(over, slots), value.run, slots[0]
+    body = value.cost + (2 if entry else 3)
     test = predicate.run if predicate else None
     per_round = predicate.cost if predicate else body
 
@@ -193,22 +175,13 @@ def _insert(
                 if value is not True:
                     raise no_overload()
                 frame[0] -= body
-            step(frame, out)
+            if entry:
+                functions.insert_all(out, get(frame))
+            else:
+                functions.insert_entry(out, frame[slot], get(frame))
         return out
 
     return Code(run, over.cost + 1)
-
-
-def _bind(slot: int, value: Code, result: Code) -> Code:
-    """Compile a result that uses a variable, whose value is computed first."""
-    compute = charged(value)
-    inner = result.run
-
-    def run(frame: Frame) -> Any:
-        frame[slot] = compute(frame)
-        return inner(frame)
-
-    return Code(run, result.cost)
 
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
@@ -241,14 +214,10 @@ def _is_dyn(node: Expr) -> bool:
     return node.type.shape in ("dyn", "null", "typevar", "!error!")
 
 
-class Compiler(Visitor[Code]):
-    """Compiles one expression with `visit`. `slots` are the variables' places in the frame; `size` is the frame's
-    length.
+class _Compiler(Visitor[Code]):
+    """Compiles one expression with `visit`. `slots` are the places of variables in the frame; `size` is its length."""
 
-    Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
-    """
-
-    def __init__(self, slots: dict[str, int], types: dict[str, CelType]) -> None:
+    def __init__(self, slots: dict[str, int], types: Mapping[str, CelType]) -> None:
         self.types = types
         self.size = VARIABLES + len(slots)
         self.names: dict[str, list[int]] = {name: [slot] for name, slot in slots.items()}
@@ -261,16 +230,10 @@ class Compiler(Visitor[Code]):
         self.names.setdefault(name, []).append(slot)
         return slot
 
-    def pop(self, name: str) -> None:
-        """End the scope of a loop's variable."""
-        self.names[name].pop()
-
     def literal(self, node: Literal) -> Code:
-        """Compile a constant."""
         return constant(node.value)
 
     def ident(self, node: Ident) -> Code:
-        """Compile a variable, a loop's variable or the name of a type."""
         if node.names_type:
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
@@ -312,7 +275,6 @@ class Compiler(Visitor[Code]):
         return Code(run, operand.cost, attribute=True)
 
     def index(self, node: Call) -> Code:
-        """Compile `a[b]` and `a[?b]`."""
         operand, at = self.base(node.args[0]), self.visit(node.args[1])
         if at.constant:
             try:
@@ -328,7 +290,6 @@ class Compiler(Visitor[Code]):
     # literals
 
     def list_literal(self, node: ListNode) -> Code:
-        """Compile `[a, b]`."""
         parts = [self.visit(element) for element in node.elements]
         runs = [part.run for part in parts]
         optionals = node.optionals
@@ -354,7 +315,6 @@ class Compiler(Visitor[Code]):
         return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
 
     def map_literal(self, node: MapNode) -> Code:
-        """Compile `{a: b}`."""
         parts = [(self.visit(e.key), self.visit(e.value), e.optional) for e in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in parts]
 
@@ -382,7 +342,6 @@ class Compiler(Visitor[Code]):
     # calls
 
     def call(self, node: Call) -> Code:
-        """Compile an operator or a function."""
         function = node.function
         if function in ("_[_]", "_[?_]"):
             return self.index(node)
@@ -433,7 +392,6 @@ class Compiler(Visitor[Code]):
         return Code(run, args[0].cost)
 
     def function(self, node: Call, given: list[Expr], args: list[Code]) -> Code:
-        """Compile a call of a function of the library."""
         pattern = self.pattern(node, given, args)
         if pattern is not None:
             return pattern
@@ -519,23 +477,26 @@ class Compiler(Visitor[Code]):
     # loops
 
     def comprehension(self, node: Comprehension) -> Code:
-        """Compile a macro that iterates over a list or map, and `cel.bind`."""
         if node.macro == "bind":
-            value = self.visit(node.initial)
-            slot = self.push(node.accumulator)
+            compute = charged(self.visit(node.initial))
+            at = self.push(node.accumulator)
             result = self.visit(node.result)
-            self.pop(node.accumulator)
-            return _bind(slot, value, result)
+            self.names[node.accumulator].pop()
+            inner = result.run
+
+            def run(frame: Frame) -> Any:
+                frame[at] = compute(frame)
+                return inner(frame)
+
+            return Code(run, result.cost)
         over = self.visit(node.range)
-        slot = self.push(node.variable)
-        slot2 = self.push(node.variable2) if node.variable2 else -1
-        code = self.loop(node, over, (slot, slot2))
-        self.pop(node.variable)
-        if node.variable2:
-            self.pop(node.variable2)
+        names = [name for name in (node.variable, node.variable2) if name]
+        code = self.loop(node, over, list(map(self.push, names)))
+        for name in names:
+            self.names[name].pop()
         return code
 
-    def loop(self, node: Comprehension, over: Code, slots: tuple[int, int]) -> Code:
+    def loop(self, node: Comprehension, over: Code, slots: list[int]) -> Code:
         """Compile the loop of a macro over compiled elements. `slots` are the places of its variables."""
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
@@ -553,21 +514,7 @@ class Compiler(Visitor[Code]):
             element = step.args[1]
             assert isinstance(element, ListNode)  # noqa: S101 - the macro makes it so
             return _collect(over, slots, self.visit(element.elements[0]), predicate)
-        return self.insertion(step, over, slots, predicate)
-
-    def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
-        """Compile the loop of `transformMap` and `transformMapEntry`."""
-        value = self.visit(step.args[-1])
-        entry, get, slot = len(step.args) == 2, value.run, slots[0]
-        put, put_all = functions.insert_entry, functions.insert_all
-
-        def add(frame: Frame, out: dict[Any, Any]) -> None:
-            if entry:
-                put_all(out, get(frame))
-            else:
-                put(out, frame[slot], get(frame))
-
-        return _insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
+        return _insert(over, slots, self.visit(step.args[-1]), predicate, entry=len(step.args) == 2)
 
 
 def _plain_call(implementation: Any, args: list[Code]) -> Run:
@@ -608,3 +555,12 @@ def _walking_call(implementation: Any, args: list[Code], price: Charge | None) -
         return result
 
     return run
+
+
+def compile_tree(tree: Expr, slots: dict[str, int], variables: Mapping[str, CelType]) -> tuple[Code, int]:
+    """Compile a checked tree. Return the code and the length of its frame. `slots` are the variables' places in it.
+
+    Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
+    """
+    compiler = _Compiler(slots, variables)
+    return compiler.visit(tree), compiler.size

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.kubeapi.cel.checker import check
-from tink.kubeapi.cel.compiler import Compiler
+from tink.kubeapi.cel.compiler import compile_tree
 from tink.kubeapi.cel.costs import Cost
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
 from tink.kubeapi.cel.estimate import estimate_tree
@@ -31,10 +31,9 @@ class CompiledExpression:
         self._types = {name: variables[name] for name in sorted(self.variables)}
         slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
         self._slots = tuple(slots.items())
-        compiler = Compiler(slots, self._types)
-        code = compiler.visit(tree)
+        code, size = compile_tree(tree, slots, self._types)
         self._run, self.cost = code.run, code.cost
-        self._rest = (None,) * (compiler.size - VARIABLES)
+        self._rest = (None,) * (size - VARIABLES)
         self._tree = tree
 
     def __call__(self, bindings: Mapping[str, Any], budget: CostBudget) -> Any:
