@@ -9,18 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tink.kubeapi.cel.costs import (
-    EMPTY,
-    LIST_BASE,
-    MAP_BASE,
-    NOTHING,
-    ONE,
-    UNKNOWN,
-    Argument,
-    Cost,
-    Estimate,
-    fixed,
-)
+from tink.kubeapi.cel.costs import EMPTY, LIST_BASE, MAP_BASE, NOTHING, ONE, UNKNOWN, Argument, Cost, Estimate, fixed
 from tink.kubeapi.cel.library.functions import OVERLOADS
 from tink.kubeapi.cel.tree import Call, Comprehension, Expr, Ident, ListNode, Literal, MapNode, Select, Visitor
 from tink.kubeapi.cel.types import CelType, ListType, MapType, ObjectType, Opaque, Scalar, StringType, max_elements

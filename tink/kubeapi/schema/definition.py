@@ -58,8 +58,7 @@ MAX_DEPTH = 64
 _NAMES = texts("kind", "listKind", "plural", "singular") | same(atomic(TEXT), "categories", "shortNames")
 _CONDITION = struct(
     {**texts("type", "status", "reason", "message"), "lastTransitionTime": TIME, "observedGeneration": INT64},
-    "type",
-    "status",
+    *("type", "status"),
 )
 _SCALE = struct(
     texts("specReplicasPath", "statusReplicasPath", "labelSelectorPath"), "specReplicasPath", "statusReplicasPath"
@@ -76,18 +75,11 @@ _VERSION = struct(
         "selectableFields": atomic(struct(texts("jsonPath"), "jsonPath")),
         "additionalPrinterColumns": array(_COLUMN),
     },
-    "name",
-    "served",
-    "storage",
+    *("name", "served", "storage"),
 )
 _SERVICE = struct({**texts("namespace", "name", "path"), "port": INT32}, "namespace", "name")
-_WEBHOOK = struct(
-    {
-        "clientConfig": struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE}),
-        "conversionReviewVersions": atomic(TEXT),
-    },
-    "conversionReviewVersions",
-)
+_CLIENT = struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE})
+_WEBHOOK = struct({"clientConfig": _CLIENT, "conversionReviewVersions": atomic(TEXT)}, "conversionReviewVersions")
 _SPEC = struct(
     {
         **texts("group", "scope"),
@@ -96,20 +88,15 @@ _SPEC = struct(
         "conversion": struct({"strategy": TEXT, "webhook": _WEBHOOK}, "strategy"),
         "preserveUnknownFields": FLAG,
     },
-    "group",
-    "names",
-    "scope",
-    "versions",
+    *("group", "names", "scope", "versions"),
 )
-_STATUS = struct(
-    {
-        "acceptedNames": struct(_NAMES),
-        "conditions": keyed(_CONDITION, "type"),
-        "storedVersions": atomic(TEXT),
-        "observedGeneration": INT64,
-    }
-)
-SCHEMA = struct({"spec": _SPEC, "status": _STATUS}, "spec")
+_STATUS = {
+    "acceptedNames": struct(_NAMES),
+    "conditions": keyed(_CONDITION, "type"),
+    "storedVersions": atomic(TEXT),
+    "observedGeneration": INT64,
+}
+SCHEMA = struct({"spec": _SPEC, "status": struct(_STATUS)}, "spec")
 """The schema of definitions."""
 
 

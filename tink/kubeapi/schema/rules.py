@@ -181,7 +181,8 @@ def steps_of(path: str, obj: Any) -> list[str | int]:
             obj = obj[int(inner)]
             continue
         rest = rest.removeprefix(".")
-        names = [name for name in obj if _begins(rest, name)] if isinstance(obj, dict) else []
+        known = obj if isinstance(obj, dict) else ()
+        names = [n for n in known if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", ".", "[")]
         if not names:
             if rest:
                 found.append(rest)  # a missing required field
@@ -191,10 +192,6 @@ def steps_of(path: str, obj: Any) -> list[str | int]:
         obj = obj[name]
         rest = rest[len(name) :]
     return found
-
-
-def _begins(path: str, name: str) -> bool:
-    return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[")
 
 
 def _repeats(value: Any, schema: Schema) -> bool:
@@ -340,26 +337,24 @@ def compile_rule(raw: Mapping[str, Any], kind: types.CelType, schema: Schema) ->
         program = cel.compile_expression(source, variables)
     except cel.CelError as error:
         return CompiledRule(**parts, error=f"compilation failed: {error}")
-    if program.type is not types.BOOL and program.type != types.BOOL:
+    if program.type != types.BOOL:
         return CompiledRule(**parts, error="cel expression must evaluate to a bool")
     parts |= {"program": program, "uses_old": "oldSelf" in program.variables, "cost": program.estimate().max}
     if message_source:
-        parts |= _compile_message(message_source, variables)
+        try:
+            message = cel.compile_expression(message_source, variables)
+        except cel.CelError as error:
+            parts["message_error"] = f"messageExpression compilation failed: {error}"
+        else:
+            if message.type.shape == "string":
+                parts |= {"message_program": message, "message_cost": message.estimate().max}
+            else:
+                parts["message_error"] = "messageExpression must evaluate to a string"
     if raw.get("fieldPath") and "message_error" not in parts:
         # The definition's check rejects wrong paths. Kubernetes names the value itself for an old one.
         with contextlib.suppress(FieldPathError):
             parts["field_path"] = field_path(raw["fieldPath"], schema).text
     return CompiledRule(**parts)
-
-
-def _compile_message(source: str, variables: Mapping[str, types.CelType]) -> dict[str, Any]:
-    try:
-        program = cel.compile_expression(source, variables)
-    except cel.CelError as error:
-        return {"message_error": f"messageExpression compilation failed: {error}"}
-    if program.type.shape != "string":
-        return {"message_error": "messageExpression must evaluate to a string"}
-    return {"message_program": program, "message_cost": program.estimate().max}
 
 
 # The check of objects
@@ -372,13 +367,7 @@ _ENTRY_BYTES = 200
 """Approximate size in bytes of a cache entry without its text."""
 
 BLOCKING = frozenset(
-    (
-        "FieldValueNotSupported",
-        "FieldValueRequired",
-        "FieldValueTooLong",
-        "FieldValueTooMany",
-        "FieldValueTypeInvalid",
-    )
+    ("FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid")
 )
 """Reasons of schema errors after which rules do not run, because the types that they rely on are wrong."""
 

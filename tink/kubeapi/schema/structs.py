@@ -206,11 +206,11 @@ _OBJECT_META = struct_of(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Struct:
     """The type of a whole body."""
 
-    def __init__(self, kind: GoType) -> None:
-        self._type = kind
+    kind: GoType
 
     def read(self, value: Any, path: str = "") -> tuple[Raw, list[str]]:
         """Read the value at a path. Return it as the Go type holds it, and the paths of unknown fields.
@@ -218,7 +218,7 @@ class Struct:
         Raises MistypedError.
         """
         reading = Reading()
-        return self._type.read(value, path, reading), reading.unknown
+        return self.kind.read(value, path, reading), reading.unknown
 
 
 METADATA = Struct(_OBJECT_META)

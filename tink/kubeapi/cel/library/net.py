@@ -292,31 +292,22 @@ def _parsed(text: str, *, request: bool = True) -> Url:
     return Url(scheme, host, path, query, f"{head}{path}{mark}{query}")
 
 
-def parse(text: str) -> Url:
-    """Parse a request URI or an absolute path, like `url()`. Go reads the fragment in a second pass.
+def url(text: str) -> Url:
+    """Parse a request URI or an absolute path. Go reads the fragment in a second pass.
 
-    Raises UrlError for other text.
+    Raises EvaluationError for other text.
     """
-    try:
-        _parsed(text)
-    except UrlError as error:
-        raise UrlError(f"parse {quote(text)}: {error}") from None
+    why = problem(text)
     bare, _, fragment = text.partition("#")
     try:
-        plain = _parsed(bare, request=False) if bare else Url("", "", "", "", "")
+        plain = _parsed(bare, request=False) if bare and not why else Url("", "", "", "", "")
         _unescaped(fragment)
     except UrlError as error:
-        raise UrlError(f"parse {quote(bare)}: {error}") from None
+        why = why or f"parse {quote(bare)}: {error}"
+    if why:
+        raise EvaluationError(f"URL parse error during conversion from string: {why}")
     plain.text += f"#{fragment}" if fragment else ""
     return plain
-
-
-def url(text: str) -> Url:
-    """Parse a URL. Raises EvaluationError for other text."""
-    try:
-        return parse(text)
-    except UrlError as error:
-        raise EvaluationError(f"URL parse error during conversion from string: {error}") from None
 
 
 def problem(text: str) -> str:

@@ -142,10 +142,7 @@ _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "d": (frozenset(("int", "uint")), "decimal clause can only be used on integers, was given {}"),
     "f": (frozenset(("double", "string")), "fixed-point clause can only be used on doubles, was given {}"),
     "e": (frozenset(("double", "string")), "scientific clause can only be used on doubles, was given {}"),
-    "b": (
-        frozenset(("int", "uint", "bool")),
-        "only integers and bools can be formatted as binary, was given {}",
-    ),
+    "b": (frozenset(("int", "uint", "bool")), "only integers and bools can be formatted as binary, was given {}"),
     "x": (
         frozenset(("int", "uint", "string", "bytes")),
         "only integers, byte buffers, and strings can be formatted as hex, was given {}",
