@@ -14,11 +14,11 @@ Sources: the CEL specification (cel-spec), and the behaviour of Kubernetes' own 
 """
 
 from tink.kubeapi.cel import types
+from tink.kubeapi.cel.compiler import CompiledExpression, compile_expression
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
 from tink.kubeapi.cel.frame import PER_OBJECT_LIMIT, CostBudget
 from tink.kubeapi.cel.library.named_formats import FORMATS as NAMED_FORMATS
 from tink.kubeapi.cel.library.regex import PatternError, compile_pattern, pattern_tester
-from tink.kubeapi.cel.program import CompiledExpression, compile_expression
 from tink.kubeapi.cel.values import ABSENT, Optional
 
 __all__ = [

@@ -259,6 +259,10 @@ class _Checker(Visitor[types.CelType]):
         self.nodes.append(node)
         return t
 
+    def undeclared(self, node: Expr, name: str) -> types.CelType:
+        self.report(node.offset, f"undeclared reference to '{name}' (in container '')")
+        return self.set(node, types.ERROR)
+
     def resolved(self, t: types.CelType) -> types.CelType:
         return _substitute(self.bound, t)
 
@@ -288,14 +292,12 @@ class _Checker(Visitor[types.CelType]):
         name = node.name.removeprefix(".")
         found, names_type = self.lookup(name)
         if found is None:
-            self.report(node.offset, f"undeclared reference to '{node.name}' (in container '')")
-            return self.set(node, types.ERROR)
+            return self.undeclared(node, node.name)
         node.name, node.names_type = name, names_type
         return self.set(node, found)
 
     def struct(self, node: StructNode) -> types.CelType:
-        self.report(node.offset, f"undeclared reference to '{node.name}' (in container '')")
-        return self.set(node, types.ERROR)
+        return self.undeclared(node, node.name)
 
     # fields
 
@@ -353,8 +355,7 @@ class _Checker(Visitor[types.CelType]):
     def overloaded(self, node: Call, target: Expr | None) -> types.CelType:
         overloads = FUNCTIONS.get(node.function)
         if overloads is None:
-            self.report(node.offset, f"undeclared reference to '{node.function}' (in container '')")
-            return self.set(node, types.ERROR)
+            return self.undeclared(node, node.function)
         if node.function in ("_&&_", "_||_"):
             return self.logical(node, overloads[0])
         given = [arg.type for arg in ([target, *node.args] if target else node.args)]

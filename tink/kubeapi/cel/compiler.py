@@ -1,4 +1,4 @@
-"""The compiler: turns a checked tree into closures over a frame (see `frame`).
+"""The compiler: turns a checked tree into closures over a frame (see `frame`), and the evaluation of the result.
 
 The types from the checker choose the fast form of each operation. Each kind of loop runs as a plain Python loop, and
 charges the cost of Kubernetes' generic loop: reading the accumulator costs 1, testing it 2 (`all`) or 3 (`exists`) in
@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tink.kubeapi.cel import operators
-from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, pattern_cost
-from tink.kubeapi.cel.errors import CelError, EvaluationError
+from tink.kubeapi.cel.checker import check
+from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, Cost, pattern_cost
+from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.kubeapi.cel.estimate import estimate_tree
 from tink.kubeapi.cel.frame import (
     ABSORBED,
+    SLICE,
     VARIABLES,
     Code,
+    CostBudget,
     Frame,
-    Run,
     Traversal,
     as_error,
     charged,
@@ -28,6 +31,7 @@ from tink.kubeapi.cel.library import functions
 from tink.kubeapi.cel.library.conversions import span
 from tink.kubeapi.cel.library.functions import OVERLOADS, Overload, charge_for
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
+from tink.kubeapi.cel.parser import MAX_DEPTH, parse
 from tink.kubeapi.cel.tree import (
     Call,
     Comprehension,
@@ -401,13 +405,8 @@ class _Compiler(Visitor[Code]):
                 return constant(implementation(args[0].value))
             except EvaluationError as error:
                 raise CelError(f"program instantiation failed: {error}") from None
-        fixed = sum(arg.cost for arg in args)
-        charge = charge_for(node.function, node.overloads)
-        if any(OVERLOADS[ident].walks for ident in node.overloads):
-            return Code(_walking_call(implementation, args, charge), fixed + (1 if charge is None else 0))
-        if charge is None:
-            return Code(_plain_call(implementation, args), fixed + 1)
-        return Code(_charged_call(implementation, args, charge), fixed)
+        walks = any(OVERLOADS[ident].walks for ident in node.overloads)
+        return _function_call(implementation, args, charge_for(node.function, node.overloads), walks=walks)
 
     def implementation(self, node: Call, given: list[Expr]) -> Any:
         """Return the Python function for a call.
@@ -517,50 +516,105 @@ class _Compiler(Visitor[Code]):
         return _insert(over, slots, self.visit(step.args[-1]), predicate, entry=len(step.args) == 2)
 
 
-def _plain_call(implementation: Any, args: list[Code]) -> Run:
-    """Return a closure that calls a function with the results of other closures."""
+def _function_call(implementation: Any, args: list[Code], charge: Charge | None, *, walks: bool) -> Code:
+    """Compile a call of a Python function, whose cost is 1 if `charge` is None. It gets a Traversal if it `walks`."""
     runs = [arg.run for arg in args]
-    if len(runs) == 1:
-        only = runs[0]
-        return lambda frame: implementation(only(frame))
-    return lambda frame: implementation(*[run(frame) for run in runs])
+    fixed = sum(arg.cost for arg in args)
+    first = runs[0] if runs else None
 
-
-def _charged_call(implementation: Any, args: list[Code], price: Charge) -> Run:
-    """Return such a closure for a function whose cost depends on its arguments or its result."""
-    runs = [arg.run for arg in args]
-
-    def run(frame: Frame) -> Any:
-        values = tuple([arg(frame) for arg in runs])
-        result = implementation(*values)
-        frame[0] -= price(values, result)
-        if frame[0] < 0:
-            end_slice(frame)
-        return result
-
-    return run
-
-
-def _walking_call(implementation: Any, args: list[Code], price: Charge | None) -> Run:
-    """Return such a closure for a function that walks through nested values."""
-    runs = [arg.run for arg in args]
-
-    def run(frame: Frame) -> Any:
-        values = tuple([arg(frame) for arg in runs])
+    def walking(frame: Frame) -> Any:
+        values = tuple([run(frame) for run in runs])
         result = implementation(Traversal(frame, values), *values)
-        if price is not None:
-            frame[0] -= price(values, result)
+        if charge is not None:
+            frame[0] -= charge(values, result)
             if frame[0] < 0:
                 end_slice(frame)
         return result
 
-    return run
+    def charging(frame: Frame) -> Any:
+        values = tuple([run(frame) for run in runs])
+        result = implementation(*values)
+        frame[0] -= charge(values, result)  # type: ignore[misc]  # not used if it is None
+        if frame[0] < 0:
+            end_slice(frame)
+        return result
+
+    if walks:
+        return Code(walking, fixed + (charge is None))
+    if charge is not None:
+        return Code(charging, fixed)
+    if len(runs) == 1 and first is not None:
+        return Code(lambda frame: implementation(first(frame)), fixed + 1)
+    return Code(lambda frame: implementation(*[run(frame) for run in runs]), fixed + 1)
 
 
-def compile_tree(tree: Expr, slots: dict[str, int], variables: Mapping[str, CelType]) -> tuple[Code, int]:
-    """Compile a checked tree. Return the code and the length of its frame. `slots` are the variables' places in it.
+PER_CALL_LIMIT = 1_000_000
+"""Maximum cost of one evaluation (Kubernetes' PerCallLimit)."""
 
-    Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
+
+class CompiledExpression:
+    """A compiled expression. It holds no state of its evaluations, so tasks can share it.
+
+    `source` is the expression, `type` the type of its result, `variables` are the variables that it uses.
     """
-    compiler = _Compiler(slots, variables)
-    return compiler.visit(tree), compiler.size
+
+    __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
+
+    def __init__(self, source: str, variables: Mapping[str, CelType]) -> None:
+        tree = parse(source)
+        self.type, self.variables = check(tree, source, variables)
+        self.source = source
+        self._types = {name: variables[name] for name in sorted(self.variables)}
+        slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
+        self._slots = tuple(slots.items())
+        compiler = _Compiler(slots, self._types)
+        code = compiler.visit(tree)
+        self._run, self.cost = code.run, code.cost
+        self._rest = (None,) * (compiler.size - VARIABLES)
+        self._tree = tree
+
+    def __call__(self, bindings: Mapping[str, Any], budget: CostBudget) -> Any:
+        """Evaluate the expression. `bindings` are the variables' values in plain JSON.
+
+        Raises EvaluationError if the expression has no value, and BudgetExceededError if it costs more than one
+        evaluation may, or more than the rest of the budget.
+        """
+        used = budget.used
+        if used >= budget.due:
+            budget.look()
+            budget.due = used + SLICE
+        limit, now = budget.limit - used, budget.due - used
+        if limit > PER_CALL_LIMIT:
+            limit = PER_CALL_LIMIT
+        if now > limit:
+            now = limit
+        frame: Frame = [now - self.cost, limit - now, budget, *self._rest]
+        for name, slot in self._slots:
+            if name not in bindings:
+                raise EvaluationError(f"no such attribute(s): {name}")
+            frame[slot] = bindings[name]
+        try:
+            result = self._run(frame)
+        except ABSORBED as error:
+            raise as_error(error) from None
+        except BudgetExceededError as error:
+            raise BudgetExceededError(exhausted=error.exhausted or limit < PER_CALL_LIMIT) from None
+        finally:
+            left = frame[0] + frame[1]
+            budget.used = used + limit - left
+        if left < 0:
+            raise BudgetExceededError(exhausted=limit < PER_CALL_LIMIT)
+        return result
+
+    def estimate(self) -> Cost:
+        """Return the range of costs that the declared sizes allow."""
+        return estimate_tree(self._tree, self._types)
+
+
+def compile_expression(source: str, variables: Mapping[str, CelType]) -> CompiledExpression:
+    """Compile an expression over variables of declared types. Raises CelError if it does not compile."""
+    try:
+        return CompiledExpression(source, variables)
+    except RecursionError:
+        text = f"ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"
+        raise CelError(text) from None

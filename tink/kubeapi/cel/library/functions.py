@@ -6,6 +6,7 @@ parameters. The checker reads the types, the compiler the implementation and the
 """
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -85,15 +86,9 @@ class Overload:
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at the commas outside of brackets."""
-    parts, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == "," and not depth:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    tail = text[start:].strip()
-    return [*parts, tail] if tail else parts
+    """Split a signature at the commas outside of brackets."""
+    # A comma is inside if a bracket closes after it before another one opens: no signature has `map(K, list(V))` here.
+    return re.split(r", (?![^()]*\))", text) if text else []
 
 
 def _type(text: str) -> CelType:
