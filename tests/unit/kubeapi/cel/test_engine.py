@@ -40,21 +40,21 @@ VARIABLES = {"self": SPEC, "oldSelf": SPEC}
 def evaluate(source, value=None, old=None, *, variables=VARIABLES, limit=cel.PER_OBJECT_LIMIT):
     program = cel.compile_expression(source, variables)
     bindings = {name: v for name, v in (("self", value), ("oldSelf", old)) if v is not None}
-    return program(bindings, cel.CostBudget(limit, clock=still))
+    return program(bindings, cel.CostBudget(limit, clock=stopped_clock))
 
 
-def still():
+def stopped_clock():
     """Return a constant time, so that only costs end a rule."""
     return 0.0
 
 
-def ticking(seconds):
+def ticking_clock(seconds):
     """Return a clock that advances by `seconds` at each reading."""
     looks = itertools.count()
     return lambda: next(looks) * seconds
 
 
-def calls(work, *args):
+def count_calls(work, *args):
     """Count the function calls of `work`. The number is the same on every machine."""
     counted = itertools.count()
     sys.setprofile(lambda *_: next(counted))
@@ -66,7 +66,7 @@ def calls(work, *args):
     return next(counted)
 
 
-def refused(source, variables=VARIABLES):
+def compile_errors(source, variables=VARIABLES):
     with pytest.raises(cel.CelError) as caught:
         cel.compile_expression(source, variables)
     return str(caught.value)
@@ -80,7 +80,7 @@ REQUEST = {
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "parts"),
     [
         ("request.nope == ''", ["undefined field 'nope'"]),
         ("'é' == 'é' &&\n'✓' + 1 == '2'", ["2:5: found no matching overload for '_+_' applied to '(string, int)'"]),
@@ -97,14 +97,14 @@ REQUEST = {
     ],
     ids=range(12),
 )
-def test_compile_errors_show_their_places_in_order(source, said):
-    text = refused(source, VARIABLES | REQUEST)
-    places = [text.index(part) for part in said]
+def test_compile_errors_show_their_places_in_order(source, parts):
+    text = compile_errors(source, VARIABLES | REQUEST)
+    places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
 
 def test_undefined_field_error_shows_its_place():
-    assert refused("self.foo") == "ERROR: <input>:1:5: undefined field 'foo'\n | self.foo\n | ....^"
+    assert compile_errors("self.foo") == "ERROR: <input>:1:5: undefined field 'foo'\n | self.foo\n | ....^"
 
 
 def test_rule_that_uses_oldself_is_a_transition_rule():
@@ -245,7 +245,7 @@ def test_declared_sizes_limit_the_estimate():
     ids=range(13),
 )
 def test_malicious_source_is_rejected_after_little_work(source):
-    assert calls(cel.compile_expression, source, VARIABLES) < 8_000_000
+    assert count_calls(cel.compile_expression, source, VARIABLES) < 8_000_000
 
 
 def test_pattern_that_backtracks_in_other_engines_is_linear():
@@ -299,7 +299,7 @@ FOUR = "self.replicas {0} 1 {1} self.replicas {0} 2 {1} self.replicas {0} 3 {1} 
     ],
 )
 def test_rule_costs_the_same_as_in_a_cluster(source, value, result, counted):
-    budget = cel.CostBudget(clock=still)
+    budget = cel.CostBudget(clock=stopped_clock)
     assert cel.compile_expression(source, VARIABLES)({"self": value}, budget) is result
     assert budget.used == counted
 
@@ -347,7 +347,7 @@ def test_cost_does_not_depend_on_the_cost_of_earlier_evaluations():
 
 @pytest.mark.parametrize("source", [COUNTING, "self.tags.all(a, a != 'x')"], ids=["one rule", "many short rules"])
 def test_rules_that_take_too_long_exceed_the_budget(source):
-    budget = cel.CostBudget(clock=ticking(0.3))
+    budget = cel.CostBudget(clock=ticking_clock(0.3))
     program = cel.compile_expression(source, VARIABLES)
     with pytest.raises(cel.BudgetExceededError) as caught:
         [program(HUNDRED, budget) for _ in range(1000)]
@@ -381,7 +381,7 @@ def test_most_expensive_rules_of_one_object_do_not_block_the_server(source):
     program = cel.compile_expression(source, VARIABLES)
     value = {"tags": [str(at) for at in range(60)], "ports": [{"n": str(at), "p": at} for at in range(500)]}
     before = copy.deepcopy(value)
-    budget = cel.CostBudget(clock=ticking(0.01))
+    budget = cel.CostBudget(clock=ticking_clock(0.01))
     for _ in range(100):
         with contextlib.suppress(cel.BudgetExceededError):
             program({"self": value, "oldSelf": before}, budget)
@@ -424,7 +424,7 @@ NESTED = {
 LEVELS = 21
 
 
-def doubled(start: str, result: str, *, levels: int = LEVELS, node: str = "dyn([{0}, {0}])") -> str:
+def doubling_rule(start: str, result: str, *, levels: int = LEVELS, node: str = "dyn([{0}, {0}])") -> str:
     """Return a rule about `z`: a list of `start` twice, in a list twice, and so on."""
     steps = "".join(f".map(n, {node.format('n')})" for _ in range(levels))
     return f"[{start}]{steps}.all(z, {result})"
@@ -432,29 +432,29 @@ def doubled(start: str, result: str, *, levels: int = LEVELS, node: str = "dyn([
 
 def run_nested(source, value=None, *, budget=None):
     program = cel.compile_expression(source, NESTED)
-    return program({"self": value or {}}, budget or cel.CostBudget(clock=ticking(0.01)))
+    return program({"self": value or {}}, budget or cel.CostBudget(clock=ticking_clock(0.01)))
 
 
 WALKS = {
-    "equal": doubled("dyn([1])", "z == [z[0], z[1]]"),
-    "unequal": doubled("dyn([1])", "z != [z[0], z[1]]"),
-    "typed": doubled("[1]", "z == z", node="[{0}, {0}]"),
-    "empty": doubled("dyn([])", "z == z"),
-    "maps": doubled("dyn({'x': 1})", "z == z", node="dyn({{'a': {0}, 'b': {0}}})"),
-    "optionals": doubled("dyn([1])", "optional.of(z) == optional.of(z)"),
-    "members": doubled("dyn([1])", "[dyn(0), z] in [[dyn(1), z], [dyn(0), z]]"),
-    "places": doubled("dyn([1])", "[z].indexOf(z) == 0"),
-    "last": doubled("dyn([1])", "[z].lastIndexOf(z) == 0"),
-    "places of none": doubled("dyn([])", "[z].indexOf('x') == 0"),
-    "flat": doubled("dyn([1])", "z.flatten(100).size() == 0"),
-    "flat and empty": doubled("dyn([])", "z.flatten(100).size() == 0"),
-    "texts": doubled("dyn([1])", "'%s'.format([z]) == ''"),
-    "texts of maps": doubled("dyn({'x': 1})", "'%s'.format([z]) == ''", node="dyn({{'a': {0}, 'b': {0}}})"),
-    "distinct": doubled("dyn([1])", "[z, z].distinct().size() == 1"),
-    "contains": doubled("dyn([1])", "sets.contains([z], [z])"),
-    "equivalent": doubled("dyn([1])", "sets.equivalent([z], [z])"),
-    "intersects": doubled("dyn([1])", "sets.intersects([z], [z])"),
-    "union": doubled("dyn([1])", "size(self.set + [z, z]) == 2"),
+    "equal": doubling_rule("dyn([1])", "z == [z[0], z[1]]"),
+    "unequal": doubling_rule("dyn([1])", "z != [z[0], z[1]]"),
+    "typed": doubling_rule("[1]", "z == z", node="[{0}, {0}]"),
+    "empty": doubling_rule("dyn([])", "z == z"),
+    "maps": doubling_rule("dyn({'x': 1})", "z == z", node="dyn({{'a': {0}, 'b': {0}}})"),
+    "optionals": doubling_rule("dyn([1])", "optional.of(z) == optional.of(z)"),
+    "members": doubling_rule("dyn([1])", "[dyn(0), z] in [[dyn(1), z], [dyn(0), z]]"),
+    "places": doubling_rule("dyn([1])", "[z].indexOf(z) == 0"),
+    "last": doubling_rule("dyn([1])", "[z].lastIndexOf(z) == 0"),
+    "places of none": doubling_rule("dyn([])", "[z].indexOf('x') == 0"),
+    "flat": doubling_rule("dyn([1])", "z.flatten(100).size() == 0"),
+    "flat and empty": doubling_rule("dyn([])", "z.flatten(100).size() == 0"),
+    "texts": doubling_rule("dyn([1])", "'%s'.format([z]) == ''"),
+    "texts of maps": doubling_rule("dyn({'x': 1})", "'%s'.format([z]) == ''", node="dyn({{'a': {0}, 'b': {0}}})"),
+    "distinct": doubling_rule("dyn([1])", "[z, z].distinct().size() == 1"),
+    "contains": doubling_rule("dyn([1])", "sets.contains([z], [z])"),
+    "equivalent": doubling_rule("dyn([1])", "sets.equivalent([z], [z])"),
+    "intersects": doubling_rule("dyn([1])", "sets.intersects([z], [z])"),
+    "union": doubling_rule("dyn([1])", "size(self.set + [z, z]) == 2"),
 }
 
 
@@ -467,43 +467,43 @@ def test_traversal_of_a_value_nested_in_itself_exceeds_the_budget(source):
 @pytest.mark.parametrize("levels", [25, 60])
 def test_time_does_not_grow_with_the_nesting(levels):
     with pytest.raises(cel.BudgetExceededError):
-        run_nested(doubled("dyn([1])", "z == z", levels=levels))
+        run_nested(doubling_rule("dyn([1])", "z == z", levels=levels))
 
 
 def test_budget_is_checked_during_a_traversal():
     """A traversal ends within one slice of the remaining budget, not at the limit of a call."""
-    budget = cel.CostBudget(3_000, clock=still)
+    budget = cel.CostBudget(3_000, clock=stopped_clock)
     with pytest.raises(cel.BudgetExceededError):
-        run_nested(doubled("dyn([1])", "z == z"), budget=budget)
+        run_nested(doubling_rule("dyn([1])", "z == z"), budget=budget)
     assert budget.used < 6_000
 
 
 @pytest.mark.parametrize("source", ["[z].join() == ''", "optional.unwrap([dyn(optional.of(1)), z]).size() == 0"])
 def test_error_message_cuts_nested_values(source):
     with pytest.raises(cel.EvaluationError) as caught:
-        run_nested(doubled("dyn([1])", source, levels=21))
+        run_nested(doubling_rule("dyn([1])", source, levels=21))
     assert len(str(caught.value)) < 10_000
 
 
-def nested(width: int, parts: int) -> list:
+def lists_of_numbers(width: int, parts: int) -> list:
     """Return `parts` lists of `width` numbers, like those of an object."""
     return [[at] * width for at in range(parts)]
 
 
 def test_comparison_of_large_objects_costs_the_same_as_in_a_cluster():
     def costs(source, value, other=None):
-        budget = cel.CostBudget(clock=still)
+        budget = cel.CostBudget(clock=stopped_clock)
         assert run_nested(source, {"any": value, "other": other}, budget=budget) is True
         return budget.used
 
-    assert costs("self.any == self.other", nested(9, 300), nested(9, 300)) <= 45
-    assert costs("self.any[0] in self.any", nested(9, 300)) <= 303
+    assert costs("self.any == self.other", lists_of_numbers(9, 300), lists_of_numbers(9, 300)) <= 45
+    assert costs("self.any[0] in self.any", lists_of_numbers(9, 300)) <= 303
     assert costs("self.any == self.other", [*range(100_000)], [*range(100_000)]) == 10_004
     large = [{str(at): {"a": [1, 2, {"b": "c"}], "d": "e"} for at in range(15_000)} for _ in range(2)]
     assert 50_000 < costs("self.any == self.other", *large) < 500_000
 
 
-def looks(source, value) -> int:
+def clock_readings(source, value) -> int:
     """Return how often a rule reads the clock."""
     count = 0
 
@@ -521,8 +521,8 @@ def test_comparison_of_objects_in_one_step_brings_the_next_clock_reading_nearer(
     same = {"n": "x", "in": [1, 2]}
     value = {"many": [same] * 2_000, "old": {"n": "x", "in": [1, 2]}}
     value["others"] = [value["old"]] * 2_000
-    assert looks("self.many == self.others", value) >= 2_000 // 64
-    assert looks("self.many.all(o, o == self.old)", value) >= 2_000 // 16
+    assert clock_readings("self.many == self.others", value) >= 2_000 // 64
+    assert clock_readings("self.many.all(o, o == self.old)", value) >= 2_000 // 16
 
 
 MANY = "lists.range({0}).map(i, {1})"
@@ -543,7 +543,7 @@ ORDERED = MANY.format(20000, "i % 7 < 3 ? self.s : self.t")
 def test_long_texts_are_counted_before_they_are_read_or_copied(source, millions):
     long = "x" * millions * 1_000_000
     with pytest.raises((cel.BudgetExceededError, cel.EvaluationError)) as caught:
-        run_nested(source, {"s": long + "a", "t": long + "b"}, budget=cel.CostBudget(clock=still))
+        run_nested(source, {"s": long + "a", "t": long + "b"}, budget=cel.CostBudget(clock=stopped_clock))
     assert isinstance(caught.value, cel.BudgetExceededError) or "200" in source
 
 

@@ -267,5 +267,5 @@ def test_errors_of_an_object_are_the_same_as_in_a_cluster(group: str, case: dict
         NODES[group](old, None, WalkResult())
     found = ratcheted(walk.errors, new, old, SCHEMAS[group])
     found = found + COMPILED[group].check_after(found, new, old)
-    said = [[error.reason, error.field, error.message] for error in found]
-    assert sorted(in_common(said)) == sorted(in_common(case["causes"]))
+    reported = [[error.reason, error.field, error.message] for error in found]
+    assert sorted(in_common(reported)) == sorted(in_common(case["causes"]))

@@ -362,7 +362,7 @@ _STRINGS_AND_LISTS: tuple[Row, ...] = (
     _row("lastIndexOf", "string_last_index_of_string", "string.(string) -> int",
          strings.last_index_of, costs.TRAVERSAL ),
     _row("lastIndexOf", "string_last_index_of_string_int", "string.(string, int) -> int",
-         strings.last_index_before, costs.TRAVERSAL),
+         strings.last_index_of, costs.TRAVERSAL),
     _row("lists.range", "lists_range", "(int) -> list(int)", lists.numbers, costs.RANGE),
     _row("lowerAscii", "string_lower_ascii", "string.() -> string", strings.lower, costs.SCAN_SIZED),
     _row("matches", "matches", "(string, string) -> bool", matches),

@@ -44,20 +44,15 @@ def index_of(text: str, part: str, start: int = 0) -> int:
     return text.find(part, start) if start < len(text) else -1
 
 
-def last_index_of(text: str, part: str) -> int:
-    """Return the last index of `part`, or -1."""
-    return len(text) if not part else text.rfind(part)
-
-
-def last_index_before(text: str, part: str, start: int) -> int:
-    """Return the last index of `part` up to `start`, or -1."""
+def last_index_of(text: str, part: str, start: int | None = None) -> int:
+    """Return the last index of `part`, if given up to `start`, or -1."""
+    if start is None:
+        return text.rfind(part)
     if not part:
         return start
     if start < 0:
         raise _out_of_range(start)
-    if start >= len(text):
-        return -1
-    return text.rfind(part, 0, start + len(part))
+    return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
 
 
 def lower(text: str) -> str:
