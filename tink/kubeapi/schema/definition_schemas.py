@@ -85,7 +85,7 @@ def check_schema(schema: Schema, at: str, *, has_status: bool, unchanged: bool) 
     if not (unsupported := _unsupported(schema)):
         structural = check_structural(schema, at) or list(_defaults(schema, at, root=True))
         errors += structural
-        scope = None if structural else Scope(schema, 1, ruled=bool(schema.get(_RULES)))
+        scope = None if structural else Scope(schema, 1, has_rules=bool(schema.get(_RULES)))
     found = _Findings()
     _keywords(schema, at, SchemaPlace(any_cost=unchanged), scope, found, root=True)
     errors += found.errors + found.rule_errors
@@ -172,13 +172,11 @@ def _resource(schema: Schema, level: str, at: str) -> Errors:
 
 
 def _values(schema: Schema, at: str, *, skip_any: bool, skip_first: bool) -> Errors:
-    if not skip_any:
-        for index, child in enumerate(schema.get("anyOf") or ()):
-            yield from _junctor(child, f"{at}.anyOf[{index}]")
-    for index, child in enumerate(schema.get("allOf") or ()):
-        yield from _junctor(child, f"{at}.allOf[{index}]", skip_any=skip_first and index == 0)
-    for index, child in enumerate(schema.get("oneOf") or ()):
-        yield from _junctor(child, f"{at}.oneOf[{index}]")
+    for key in ("anyOf", "allOf", "oneOf"):
+        for index, child in enumerate(schema.get(key) or ()):
+            if key != "anyOf" or not skip_any:
+                first = skip_first and key == "allOf" and index == 0
+                yield from _junctor(child, f"{at}.{key}[{index}]", skip_any=first)
     if schema.get("not") is not None:
         yield from _junctor(schema["not"], f"{at}.not")
     if pattern := schema.get("pattern"):
@@ -364,14 +362,14 @@ class _UndeclaredError(Exception):
 class Scope:
     """The view of rules at a schema: the CEL type, created on demand, and the number of such values in an object.
 
-    `count` is None if the schema does not limit it. `ruled` is True if the schema or one above it has rules.
+    `count` is None if the schema does not limit it. `has_rules` is True if the schema or one above it has rules.
     """
 
     schema: Schema
     count: int | None
     above: Scope | None = None
     name: str = ""
-    ruled: bool = False
+    has_rules: bool = False
     _kind: types.CelType | None = None
 
     def below(self, schema: Schema, name: str) -> Scope:
@@ -381,13 +379,13 @@ class Scope:
         if kind == "array" or (kind == "object" and self.schema.get("additionalProperties") is not None):
             limit = self.schema.get("maxItems" if kind == "array" else "maxProperties")
         count = None if self.count is None or limit is None else min(self.count * max(limit, 0), MAX_COST)
-        return Scope(schema, count, self, name, self.ruled or bool(schema.get(_RULES)))
+        return Scope(schema, count, self, name, self.has_rules or bool(schema.get(_RULES)))
 
     def kind(self) -> types.CelType:
         """Return the CEL type. Raises _UndeclaredError."""
         if self._kind is None:
             found = None
-            if self.above is not None and self.above.ruled:
+            if self.above is not None and self.above.has_rules:
                 found = part_type(self.above.kind(), self.name)
             if found is None:
                 found = declare(self.schema, root=self.above is None or embedded(self.schema))
@@ -459,7 +457,7 @@ def _keywords(
     for index, rule in enumerate(schema.get(_RULES) or ()):
         errors += _rule(rule, schema, f"{at}.{_RULES}[{index}]")
     if schema.get(_RULES) and len(errors) == before and scope is not None:
-        found.rule_errors += _compiled(schema, f"{at}.{_RULES}", place, scope, found)
+        found.rule_errors += _compile_rules(schema, f"{at}.{_RULES}", place, scope, found)
 
 
 _NOT_SUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
@@ -586,7 +584,7 @@ def _rule(rule: Schema, schema: Schema, at: str) -> Errors:
             yield invalid_whole(f"{at}.fieldPath", path, "must be a valid path")
 
 
-def _compiled(schema: Schema, at: str, place: SchemaPlace, scope: Scope, found: _Findings) -> Errors:
+def _compile_rules(schema: Schema, at: str, place: SchemaPlace, scope: Scope, found: _Findings) -> Errors:
     """Compile the rules at a schema, and check their expressions and costs."""
     try:
         kind = scope.kind()

@@ -255,24 +255,24 @@ class CompiledRule:
     message_cost: int = 0
 
     @property
-    def called(self) -> str:
+    def name(self) -> str:
         """The name of the rule in errors."""
         return self.message.strip() if self.message else self.source.strip()
 
-    def fault(self, error: cel.BudgetExceededError | cel.EvaluationError, budget: cel.CostBudget) -> str:
+    def fault_message(self, error: cel.BudgetExceededError | cel.EvaluationError, budget: cel.CostBudget) -> str:
         """Return the message for a rule that could not be evaluated."""
         if isinstance(error, cel.BudgetExceededError):
             if not budget.remaining:
                 return NO_BUDGET
             why = "no further validation rules will be run due to call cost exceeds limit for rule"
-            return f"'{error}': {why}: {self.called}"
+            return f"'{error}': {why}: {self.name}"
         text = str(error)
         if text.startswith("no such overload"):
             why = "call arguments did not match a supported operator, function or macro signature for rule"
-            return f"'{text}': {why}: {self.called}"
-        return f"{text} evaluating rule: {self.called}"
+            return f"'{text}': {why}: {self.name}"
+        return f"{text} evaluating rule: {self.name}"
 
-    def wrong(self, at: str, why: str) -> FieldError:
+    def evaluation_error(self, at: str, why: str) -> FieldError:
         """Return the error for a value for which the rule could not be evaluated."""
         return invalid_whole(at or "<nil>", self.kind, why)
 
@@ -283,7 +283,7 @@ class CompiledRule:
             path = f"{at}.{self.field_path}" if at else self.field_path
         path = path or "<nil>"
         detail = self._made_message(bindings, budget, path)
-        detail = detail or (self.message.strip() if self.message else f"failed rule: {self.called}")
+        detail = detail or (self.message.strip() if self.message else f"failed rule: {self.name}")
         shows_value = self.kind not in ("object", "array")
         match self.reason:
             case "FieldValueForbidden":
@@ -309,7 +309,7 @@ class CompiledRule:
             if budget.remaining:
                 why = "no further validation rules will be run due to call cost exceeds limit for messageExpression: "
                 why += bad_value(self.message_source)
-            raise StopRulesError(self.wrong(path, why)) from error
+            raise StopRulesError(self.evaluation_error(path, why)) from error
         except cel.EvaluationError as error:
             log.debug("messageExpression evaluation failed due to: %s", error)
             return ""
@@ -523,7 +523,7 @@ def _evaluate(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> No
                 continue
         try:
             if rule.program is None:
-                _report(run, rule.wrong(render(path), f"rule compile error: {rule.error}"))
+                _report(run, rule.evaluation_error(render(path), f"rule compile error: {rule.error}"))
             elif not rule.program(given, run.budget):
                 if not rule.uses_old and run.is_unchanged(path):
                     run.forgiven += 1
@@ -532,9 +532,9 @@ def _evaluate(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> No
                 message_bindings = bindings if old is None else given
                 _report(run, rule.failure(value, message_bindings, run.budget, render(path)))
         except cel.EvaluationError as error:
-            _report(run, rule.wrong(render(path), rule.fault(error, run.budget)))
+            _report(run, rule.evaluation_error(render(path), rule.fault_message(error, run.budget)))
         except cel.BudgetExceededError as error:
-            raise StopRulesError(rule.wrong(render(path), rule.fault(error, run.budget))) from error
+            raise StopRulesError(rule.evaluation_error(render(path), rule.fault_message(error, run.budget))) from error
 
 
 def _report(run: _Run, error: FieldError) -> None:

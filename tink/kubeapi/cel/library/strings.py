@@ -124,8 +124,8 @@ WRITTEN = 4
 
 STRINGS = frozenset(
     (
-        "list", "map", "int", "uint", "double", "bool", "string", "timestamp", "google.protobuf.Timestamp", "bytes",
-        "duration", "google.protobuf.Duration", "type", "null", "null_type", "dyn",
+        "list", "map", "int", "uint", "double", "bool", "string", "bytes", "google.protobuf.Timestamp",
+        "google.protobuf.Duration", "type", "null_type", "dyn",
     )
 )  # fmt: skip
 _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
