@@ -384,28 +384,19 @@ def equals(left: Code, right: Code, t: CelType, other: CelType, *, wanted: bool)
     if known and t.shape in ("int", "bool"):
         return Code(lambda frame: (a(frame) == b(frame)) is wanted, fixed + 1)
     same = _equality_in_frame(t) if known else _walked
-    opaque = t.shape == "opaque" or (isinstance(t, ObjectType) and not t.fields)
-    if wanted and known and opaque and getattr(t, "name", "") != "optional_type":
-        return Code(lambda frame: same(frame, a(frame), b(frame)) is wanted, fixed + 1)
-    if known and t.shape == "string":
-        return Code(_string_equality(a, b, wanted=wanted), fixed)
+
+    def run_strings(frame: Frame) -> bool:
+        x, y = a(frame), b(frame)
+        size = min(len(x), len(y))
+        frame[0] -= 1 if 0 < size <= 10 else values.cost_of(size)
+        return (x == y) is wanted
 
     def run(frame: Frame) -> bool:
         x, y = a(frame), b(frame)
         frame[0] -= 1 if wanted and isinstance(x, values.OpaqueValue) else comparison_cost(x, y)
         return same(frame, x, y) is wanted
 
-    return Code(run, fixed)
-
-
-def _string_equality(a: Run, b: Run, *, wanted: bool) -> Run:
-    def run(frame: Frame) -> bool:
-        x, y = a(frame), b(frame)
-        size = min(len(x), len(y))
-        frame[0] -= 1 if 0 < size <= 10 else values.cost_of(size)
-        return (x == y) is wanted
-
-    return run
+    return Code(run_strings if known and t.shape == "string" else run, fixed)
 
 
 # order
