@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         survey_snapshot,
         take_snapshot,
     )
-    from tink.kubeapi.schema import Checker, CompiledSchema, Outcome, compile_definition, compile_schema, deep_copy
+    from tink.kubeapi.schema import Checker, CompiledSchema, WalkResult, compile_definition, compile_schema, deep_copy
 
 _MODULES: Final = {
     "apiserver.access": (
@@ -44,7 +44,7 @@ _MODULES: Final = {
     "apiserver.store": (
         *("advance_snapshot", "lock_state", "newest_answered", "salvage_state", "survey_snapshot", "take_snapshot"),
     ),
-    "schema": ("Checker", "CompiledSchema", "Outcome", "compile_definition", "compile_schema", "deep_copy"),
+    "schema": ("Checker", "CompiledSchema", "WalkResult", "compile_definition", "compile_schema", "deep_copy"),
 }
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -57,10 +57,10 @@ __all__ = [
     "CompiledSchema",
     "LocalApi",
     "LocalSnapshot",
-    "Outcome",
     "StatusError",
     "UserError",
     "UserFileError",
+    "WalkResult",
     "advance_snapshot",
     "change_role",
     "compile_definition",

@@ -178,10 +178,10 @@ def refusals(name: str, new: Raw, old: Raw | None, user: Raw | None = None) -> l
     """Return the messages of a policy's validations that reject a write."""
     policy = next(each["spec"] for each in POLICIES if each["metadata"]["name"] == f"tinkedge-{name}.tinkedge")
     bindings: Raw = {"object": new, "oldObject": old, "request": {"userInfo": user or {}}}
-    types = dict.fromkeys([*bindings, "variables"], cel.DYN)
+    types = dict.fromkeys([*bindings, "variables"], cel.types.DYN)
 
     def evaluate(expression: str) -> Any:
-        return cel.compile_expression(expression, types)(bindings, cel.Budget())
+        return cel.compile_expression(expression, types)(bindings, cel.CostBudget())
 
     bindings["variables"] = {each["name"]: evaluate(each["expression"]) for each in policy.get("variables", [])}
     return [each["message"] for each in policy["validations"] if evaluate(each["expression"]) is not True]

@@ -15,7 +15,7 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.documents import Document, read
 from tink.convert.findings import Finding
 from tink.convert.run import Result, convert_documents
-from tink.kubeapi.schema.field_errors import Outcome
+from tink.kubeapi.schema.field_errors import WalkResult
 from tink.kubeapi.schema.rules import compile_rules
 from tink.kubeapi.schema.structural import compile_schema
 
@@ -32,7 +32,7 @@ def refusals(obj: Raw) -> list[str]:
     assert obj["apiVersion"] == "tinkerbell.org/v1alpha2"
     walk, rules = _checks(obj["kind"])
     obj = copy.deepcopy({**obj, "metadata": {}})
-    found = Outcome()
+    found = WalkResult()
     walk(obj, None, found)
     errors = [str(error) for error in found.errors] + [f"unknown: {path}" for path in found.unknown]
     return errors + ([str(error) for error in rules.check(obj)] if rules is not None else [])

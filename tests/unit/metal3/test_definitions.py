@@ -19,7 +19,7 @@ from tink.api.crds import to_yaml
 from tink.api.metal3.crds import generate
 from tink.convert.metal3 import ConversionSettings, convert_version
 from tink.kubeapi import ApiServer
-from tink.kubeapi.schema.field_errors import Outcome
+from tink.kubeapi.schema.field_errors import WalkResult
 from tink.kubeapi.schema.structural import compile_schema
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "crds-metal3"
@@ -191,7 +191,7 @@ def walk(version: str) -> Any:
 
 def stored(host: Raw) -> Raw:
     """Return a host as the API would store it: with defaults and without unknown fields. It must be valid."""
-    made, found = copied(host), Outcome()
+    made, found = copied(host), WalkResult()
     metadata = made.pop("metadata")
     walk(host["apiVersion"])({**made, "metadata": {}}, None, found)
     assert [str(error) for error in found.errors] == []

@@ -342,9 +342,9 @@ def _is_valid(field: str, value: Any) -> bool:
         return True
     if field == _PROFILE:
         return isinstance(value, str)
-    from tink.kubeapi import Outcome, deep_copy
+    from tink.kubeapi import WalkResult, deep_copy
 
-    found = Outcome()
+    found = WalkResult()
     try:
         _details()(deep_copy(value), None, found)
     except orjson.JSONEncodeError:  # nested deeper than an API server takes

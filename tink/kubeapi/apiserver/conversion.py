@@ -25,9 +25,9 @@ from tink.kubeapi.schema import (
     ClientConfig,
     CompiledSchema,
     FieldError,
-    Outcome,
     Raw,
     TooMuchAddedError,
+    WalkResult,
     compile_schema,
     deep_copy,
     field_errors,
@@ -166,12 +166,12 @@ class Conversion:
     def complete(self, obj: Raw) -> None:
         """Prune and complete an object by the schema of its own version, in place. Raises StatusError."""
         try:
-            self._node(obj["apiVersion"], defaults=True)(obj, None, Outcome())
+            self._node(obj["apiVersion"], defaults=True)(obj, None, WalkResult())
         except TooMuchAddedError as error:
             raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
     def _prune(self, obj: Raw) -> None:
-        self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
+        self._node(obj["apiVersion"], defaults=False)(obj, None, WalkResult())
 
     def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
         found = self._nodes.get((api_version, defaults))

@@ -13,68 +13,27 @@ Sources: the CEL specification (cel-spec), and the behaviour of Kubernetes' own 
 `tests/unit/kubeapi/cel`.
 """
 
+from tink.kubeapi.cel import types
+from tink.kubeapi.cel.compiler import CompiledExpression, compile_expression
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.kubeapi.cel.frame import PER_OBJECT_LIMIT, CostBudget
 from tink.kubeapi.cel.library.named_formats import FORMATS as NAMED_FORMATS
-from tink.kubeapi.cel.library.regex import PatternError, check_pattern, pattern_tester
-from tink.kubeapi.cel.program import PER_OBJECT_LIMIT, Budget, Program, compile_expression
-from tink.kubeapi.cel.types import (
-    BOOL,
-    DATE,
-    DOUBLE,
-    DURATION,
-    DYN,
-    INT,
-    KEYWORDS,
-    MAX_REQUEST_BYTES,
-    STRING,
-    TIMESTAMP,
-    BytesType,
-    DynType,
-    Field,
-    ListType,
-    MapType,
-    ObjectType,
-    StringType,
-    Type,
-    min_json_size,
-    optional_of,
-    text_of,
-)
+from tink.kubeapi.cel.library.regex import PatternError, compile_pattern, pattern_tester
 from tink.kubeapi.cel.values import ABSENT, Optional
 
 __all__ = [
     "ABSENT",
-    "BOOL",
-    "DATE",
-    "DOUBLE",
-    "DURATION",
-    "DYN",
-    "INT",
-    "KEYWORDS",
-    "MAX_REQUEST_BYTES",
     "NAMED_FORMATS",
     "PER_OBJECT_LIMIT",
-    "STRING",
-    "TIMESTAMP",
-    "Budget",
     "BudgetExceededError",
-    "BytesType",
     "CelError",
-    "DynType",
+    "CompiledExpression",
+    "CostBudget",
     "EvaluationError",
-    "Field",
-    "ListType",
-    "MapType",
-    "ObjectType",
     "Optional",
     "PatternError",
-    "Program",
-    "StringType",
-    "Type",
-    "check_pattern",
     "compile_expression",
-    "min_json_size",
-    "optional_of",
+    "compile_pattern",
     "pattern_tester",
-    "text_of",
+    "types",
 ]

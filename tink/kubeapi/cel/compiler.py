@@ -1,23 +1,26 @@
-"""The compiler: turns a checked tree into closures over a frame (see `frame`).
+"""The compiler: turns a checked tree into closures over a frame (see `frame`), and the evaluation of the result.
 
 The types from the checker choose the fast form of each operation. Each kind of loop runs as a plain Python loop, and
 charges the cost of Kubernetes' generic loop: reading the accumulator costs 1, testing it 2 (`all`) or 3 (`exists`) in
 each round, a list of one element 10 and its addition 1. The macros in `parser` show what a round consists of.
 """
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tink.kubeapi.cel import operators
-from tink.kubeapi.cel.checker import qualified
-from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, pattern_cost
-from tink.kubeapi.cel.errors import CelError, EvaluationError
+from tink.kubeapi.cel.checker import check
+from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, Cost, pattern_cost
+from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.kubeapi.cel.estimate import estimate_tree
 from tink.kubeapi.cel.frame import (
     ABSORBED,
+    SLICE,
     VARIABLES,
     Code,
+    CostBudget,
     Frame,
-    Run,
     Traversal,
     as_error,
     charged,
@@ -26,62 +29,58 @@ from tink.kubeapi.cel.frame import (
 )
 from tink.kubeapi.cel.library import functions
 from tink.kubeapi.cel.library.conversions import span
-from tink.kubeapi.cel.library.functions import OVERLOADS, charge_for
+from tink.kubeapi.cel.library.functions import OVERLOADS, Overload, charge_for
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
-from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
-from tink.kubeapi.cel.types import ObjectType, Opaque, Type, declared_field
+from tink.kubeapi.cel.parser import MAX_DEPTH, parse
+from tink.kubeapi.cel.tree import (
+    Call,
+    Comprehension,
+    Expr,
+    Ident,
+    ListNode,
+    Literal,
+    MapNode,
+    Select,
+    Visitor,
+    qualified,
+)
+from tink.kubeapi.cel.types import DURATION, TIMESTAMP, CelType, Opaque, declared_field, runtime_name
 from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
-
-
-def _elements(value: Any) -> Iterable[Any]:
-    if isinstance(value, list):
-        return value
-    if type(value) is dict:
-        return list(value)
-    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
-
-
-def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, list):
-        return enumerate(value)
-    if type(value) is dict:
-        return list(value.items())
-    raise EvaluationError(f"unsupported comprehension range type: {type_name(value)}")
-
 
 _Rounds = Callable[[Frame], Iterable[None]]
 
 
-def _rounds(over: Code, slot: int, slot2: int) -> _Rounds:
-    """Return a generator function that sets the loop's variables for each element. A negative `slot2` means one
-    variable.
-    """
-    get = over.run
-    if slot2 < 0:
+def _rounds(over: Code, slots: list[int]) -> _Rounds:
+    """Return a generator function that sets the one or two variables of a loop for each element."""
+    get, slot, slot2 = over.run, slots[0], slots[-1]
 
-        def single(frame: Frame) -> Iterable[None]:
-            for item in _elements(get(frame)):
-                frame[slot] = item
-                yield
-
-        return single
+    def single(frame: Frame) -> Iterable[None]:
+        items = get(frame)
+        if not isinstance(items, list | dict):
+            raise EvaluationError(f"got '{type_name(items)}', expected iterable type")
+        for item in items:
+            frame[slot] = item
+            yield
 
     def double(frame: Frame) -> Iterable[None]:
-        for key, value in _pairs(get(frame)):
+        items = get(frame)
+        if not isinstance(items, list | dict):
+            raise EvaluationError(f"unsupported comprehension range type: {type_name(items)}")
+        for key, value in items.items() if type(items) is dict else enumerate(items):
             frame[slot], frame[slot2] = key, value
             yield
 
-    return double
+    return single if len(slots) == 1 else double
 
 
-def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bool) -> Code:
+def _quantifier(over: Code, slots: list[int], predicate: Code, *, every: bool) -> Code:
     """Compile `all` (`every` is True) or `exists`.
 
     The loop stops at the first element that decides. An error counts only if no element decides.
     """
     per_round = (3 if every else 4) + predicate.cost
     per_test = per_round - 1 - predicate.cost
-    test, loop, stop = predicate.run, _rounds(over, *slots), not every
+    test, loop, stop = predicate.run, _rounds(over, slots), not every
 
     def run(frame: Frame) -> bool:
         failed: BaseException | None = None
@@ -110,9 +109,9 @@ def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: b
     return Code(run, over.cost + 1)
 
 
-def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
+def _exactly_one(over: Code, slots: list[int], predicate: Code) -> Code:
     """Compile `exists_one`. The loop visits every element, and any error counts."""
-    test, loop, per_round = predicate.run, _rounds(over, *slots), predicate.cost
+    test, loop, per_round = predicate.run, _rounds(over, slots), predicate.cost
 
     def run(frame: Frame) -> bool:
         count = 0
@@ -136,10 +135,10 @@ def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
     return Code(run, over.cost + 2)
 
 
-def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code | None) -> Code:
+def _collect(over: Code, slots: list[int], element: Code, predicate: Code | None) -> Code:
     """Compile `map`, `filter` and `transformList`: a list of the results of `element` where `predicate` holds."""
     body = 2 + (0 if element.constant else LIST_BASE) + element.cost
-    loop, make = _rounds(over, *slots), element.run
+    loop, make = _rounds(over, slots), element.run
     test = predicate.run if predicate else None
     per_round = predicate.cost if predicate else body
 
@@ -161,12 +160,10 @@ def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code 
     return Code(run, over.cost + 1)
 
 
-def _insert(
-    over: Code, slots: tuple[int, int], step: Callable[[Frame, dict[Any, Any]], None], costs: tuple[int, Code | None]
-) -> Code:
-    """Compile `transformMap` and `transformMapEntry`. `step` adds to the map; `costs` is its cost and predicate."""
-    body, predicate = costs
-    loop = _rounds(over, *slots)
+def _insert(over: Code, slots: list[int], value: Code, predicate: Code | None, *, entry: bool) -> Code:
+    """Compile `transformMap`, or `transformMapEntry` if `value` is an `entry`."""
+    loop, get, slot = _rounds(over, slots), value.run, slots[0]
+    body = value.cost + (2 if entry else 3)
     test = predicate.run if predicate else None
     per_round = predicate.cost if predicate else body
 
@@ -182,27 +179,17 @@ def _insert(
                 if value is not True:
                     raise no_overload()
                 frame[0] -= body
-            step(frame, out)
+            if entry:
+                functions.insert_all(out, get(frame))
+            else:
+                functions.insert_entry(out, frame[slot], get(frame))
         return out
 
     return Code(run, over.cost + 1)
 
 
-def _bind(slot: int, value: Code, result: Code) -> Code:
-    """Compile a result that uses a variable, whose value is computed first."""
-    compute = charged(value)
-    inner = result.run
-
-    def run(frame: Frame) -> Any:
-        frame[slot] = compute(frame)
-        return inner(frame)
-
-    return Code(run, result.cost)
-
-
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
-_TIMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration", "null": "null_type"}
-_RECEIVERS = frozenset(("string", _TIMES["timestamp"], _TIMES["duration"]))
+_RECEIVERS = frozenset(("string", runtime_name(TIMESTAMP), runtime_name(DURATION)))
 _NUMBERS = frozenset(("int", "uint", "double"))
 _OPERANDS = {
     "_-_": _RECEIVERS | _NUMBERS,
@@ -220,30 +207,21 @@ _PLAIN = frozenset(("contains", "startsWith", "endsWith", "matches", "@in"))
 """Functions whose error message never contains the types of the arguments."""
 
 
-def _takes(wanted: Type, value: Any) -> bool:
-    """Return True if a value fits the type of a parameter. Only the outermost type is compared."""
-    shape = wanted.shape
-    if shape in ("dyn", "typevar"):
-        return True
-    name = type_name(value)
-    if isinstance(wanted, Opaque | ObjectType):
-        return name == wanted.name
-    return name == _TIMES.get(shape, shape)
+def _accepts(overload: Overload, names: tuple[str, ...]) -> bool:
+    """Return True if an overload takes values of types with these names. Only the outermost types are compared."""
+    pairs = zip(overload.args, names, strict=False)
+    return all(wanted.shape in ("dyn", "typevar") or name == runtime_name(wanted) for wanted, name in pairs)
 
 
-def _is_dyn(node: Node) -> bool:
+def _is_dyn(node: Expr) -> bool:
     # The check accepts null as an object or time, so the types of values are compared for null as well.
     return node.type.shape in ("dyn", "null", "typevar", "!error!")
 
 
-class Compiler(Visitor[Code]):
-    """Compiles one expression with `visit`. `slots` are the variables' places in the frame; `size` is the frame's
-    length.
+class _Compiler(Visitor[Code]):
+    """Compiles one expression with `visit`. `slots` are the places of variables in the frame; `size` is its length."""
 
-    Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
-    """
-
-    def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
+    def __init__(self, slots: dict[str, int], types: Mapping[str, CelType]) -> None:
         self.types = types
         self.size = VARIABLES + len(slots)
         self.names: dict[str, list[int]] = {name: [slot] for name, slot in slots.items()}
@@ -256,33 +234,22 @@ class Compiler(Visitor[Code]):
         self.names.setdefault(name, []).append(slot)
         return slot
 
-    def pop(self, name: str) -> None:
-        """End the scope of a loop's variable."""
-        self.names[name].pop()
-
     def literal(self, node: Literal) -> Code:
-        """Compile a constant."""
         return constant(node.value)
 
     def ident(self, node: Ident) -> Code:
-        """Compile a variable, a loop's variable or the name of a type."""
         if node.names_type:
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
-        if slot in self.globals:
-            return operators.read_variable(slot, self.types[node.name])
-        return operators.read_local(slot)
+        return operators.read_slot(slot, self.types[node.name] if slot in self.globals else None)
 
     # fields and indexes
 
-    def base(self, node: Node) -> Code:
+    def base(self, node: Expr) -> Code:
         """Compile the operand of a selection. An operand that is not a variable costs 1 more, as in cel-go."""
         code = self.visit(node)
-        return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
-
-    def is_condition(self, node: Node) -> bool:
-        """Return True for `a ? b : c`."""
-        return isinstance(node, Call) and node.function == "_?_:_"
+        free = code.attribute or (isinstance(node, Call) and node.function == "_?_:_")
+        return code if free else Code(code.run, code.cost + 1)
 
     def select(self, node: Select) -> Code:
         """Compile `a.b`, and the test `has(a.b)`."""
@@ -292,30 +259,26 @@ class Compiler(Visitor[Code]):
         target = node.operand.type
         declared = declared_field(target, node.field)
         if node.test:
-            run = (
-                operators.has_field(operand.run, declared.name_in_json)
-                if declared
-                else operators.has_key(operand.run, node.field)
-            )
-            return Code(run, operand.cost)
+            if declared:
+                return Code(operators.has_field(operand.run, declared.name_in_json), operand.cost)
+            return Code(operators.has_key(operand.run, node.field), operand.cost)
         if isinstance(target, Opaque):
-            inner = target.params[0]
-            return Code(self.optional_field(operand.run, inner, node.field), operand.cost, attribute=True)
+            return self.optional_field(operand, target, node.field)
         if declared is None:
             return Code(operators.read_string_key(operand.run, node.field), operand.cost + 1, attribute=True)
         name = declared.name_in_json
         run = operators.read_field(operand.run, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
-    def optional_field(self, operand: Run, target: Type, name: str) -> Run:
-        """Return a function that reads `a.?b`."""
-        declared = declared_field(target, name)
-        if declared is None:
-            return operators.read_optional_field(operand, name, target, target)
-        return operators.read_optional_field(operand, declared.name_in_json, target, declared.type)
+    def optional_field(self, operand: Code, target: CelType, name: str) -> Code:
+        """Compile `a.?b`, or `a.b` of an optional."""
+        inner = target.params[0] if isinstance(target, Opaque) else target
+        declared = declared_field(inner, name)
+        key, t = (declared.name_in_json, declared.type) if declared else (name, inner)
+        run = operators.read_optional_field(operand.run, key, inner, t)
+        return Code(run, operand.cost, attribute=True)
 
     def index(self, node: Call) -> Code:
-        """Compile `a[b]` and `a[?b]`."""
         operand, at = self.base(node.args[0]), self.visit(node.args[1])
         if at.constant:
             try:
@@ -331,7 +294,6 @@ class Compiler(Visitor[Code]):
     # literals
 
     def list_literal(self, node: ListNode) -> Code:
-        """Compile `[a, b]`."""
         parts = [self.visit(element) for element in node.elements]
         runs = [part.run for part in parts]
         optionals = node.optionals
@@ -357,7 +319,6 @@ class Compiler(Visitor[Code]):
         return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
 
     def map_literal(self, node: MapNode) -> Code:
-        """Compile `{a: b}`."""
         parts = [(self.visit(e.key), self.visit(e.value), e.optional) for e in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in parts]
 
@@ -385,16 +346,13 @@ class Compiler(Visitor[Code]):
     # calls
 
     def call(self, node: Call) -> Code:
-        """Compile an operator or a function."""
         function = node.function
         if function in ("_[_]", "_[?_]"):
             return self.index(node)
         if function == "_?._":
             name = node.args[1]
             assert isinstance(name, Literal)  # noqa: S101 - the parser makes no other
-            operand, target = self.base(node.args[0]), node.args[0].type
-            inner = target.params[0] if isinstance(target, Opaque) else target
-            return Code(self.optional_field(operand.run, inner, name.value), operand.cost, attribute=True)
+            return self.optional_field(self.base(node.args[0]), node.args[0].type, name.value)
         given = [node.target, *node.args] if node.target else node.args
         args = [self.visit(arg) for arg in given]
         if function in ("_&&_", "_||_"):
@@ -402,7 +360,7 @@ class Compiler(Visitor[Code]):
         special = self.operator(node, given, args)
         return special if special is not None else self.function(node, given, args)
 
-    def operator(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
+    def operator(self, node: Call, given: list[Expr], args: list[Code]) -> Code | None:
         """Compile an operator that has its own rules. Return None for plain functions."""
         function = node.function
         if function == "_?_:_":
@@ -437,8 +395,7 @@ class Compiler(Visitor[Code]):
 
         return Code(run, args[0].cost)
 
-    def function(self, node: Call, given: list[Node], args: list[Code]) -> Code:
-        """Compile a call of a function of the library."""
+    def function(self, node: Call, given: list[Expr], args: list[Code]) -> Code:
         pattern = self.pattern(node, given, args)
         if pattern is not None:
             return pattern
@@ -448,47 +405,44 @@ class Compiler(Visitor[Code]):
                 return constant(implementation(args[0].value))
             except EvaluationError as error:
                 raise CelError(f"program instantiation failed: {error}") from None
-        fixed = sum(arg.cost for arg in args)
-        charge = charge_for(node.function, node.overloads)
-        if any(OVERLOADS[ident].walks for ident in node.overloads):
-            return Code(_walking_call(implementation, args, charge), fixed + (1 if charge is None else 0))
-        if charge is None:
-            return Code(_plain_call(implementation, args), fixed + 1)
-        return Code(_charged_call(implementation, args, charge), fixed)
+        walks = any(OVERLOADS[ident].walks for ident in node.overloads)
+        return _function_call(implementation, args, charge_for(node.function, node.overloads), walks=walks)
 
-    def implementation(self, node: Call, given: list[Node]) -> Any:
+    def implementation(self, node: Call, given: list[Expr]) -> Any:
         """Return the Python function for a call.
 
         If several overloads are possible, the function chooses one by the types of the values. It takes a `Traversal`
-        before
-        the arguments if one of the overloads does.
+        before the arguments if one of the overloads does.
         """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
             return OVERLOADS[ids[0]].run
-        overloads = [OVERLOADS[ident] for ident in ids]
-        candidates = [(each.args, each.run, each.walks) for each in overloads if each.run is not None]
         operands, name = _OPERANDS.get(node.function), node.function
+        overloads = [OVERLOADS[ident] for ident in ids]
+
+        @functools.cache  # there are about twenty names of types
+        def find(*names: str) -> Overload | None:
+            return next((each for each in overloads if each.run and _accepts(each, names)), None)
 
         def choose_walking(traversal: Traversal, *values: Any) -> Any:
             return choose(*values, traversal=traversal)
 
         def choose(*values: Any, traversal: Traversal | None = None) -> Any:
-            for wanted, implementation, walks in candidates:
-                if all(map(_takes, wanted, values)):
-                    return implementation(traversal, *values) if walks else implementation(*values)
+            names = list(map(type_name, values))
+            found = find(*names)
+            if found is not None and found.run is not None:
+                return found.run(traversal, *values) if found.walks else found.run(*values)
             if name == "-_" and type(values[0]) is Duration:
                 return span(-values[0].ns)  # not declared, but cel-go evaluates it
             if operands is None and name not in _PLAIN:
-                shown = ", ".join(map(type_name, values))
-                raise EvaluationError(f"no such overload: {name}({shown})")
-            if operands is not None and type_name(values[0]) not in operands:
+                raise EvaluationError(f"no such overload: {name}({', '.join(names)})")
+            if operands is not None and names[0] not in operands:
                 raise EvaluationError(f"no such overload: {name}")
             raise no_overload()
 
-        return choose_walking if any(walks for _, _, walks in candidates) else choose
+        return choose_walking if any(each.walks for each in overloads) else choose
 
-    def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
+    def pattern(self, node: Call, given: list[Expr], args: list[Code]) -> Code | None:
         """Compile `matches`, `find` and `findAll` with a constant pattern, so that RE2 compiles the pattern once."""
         if node.function not in ("matches", "find", "findAll") or not args[1].constant or _is_dyn(given[0]):
             return None
@@ -522,23 +476,26 @@ class Compiler(Visitor[Code]):
     # loops
 
     def comprehension(self, node: Comprehension) -> Code:
-        """Compile a macro that iterates over a list or map, and `cel.bind`."""
         if node.macro == "bind":
-            value = self.visit(node.initial)
-            slot = self.push(node.accumulator)
+            compute = charged(self.visit(node.initial))
+            at = self.push(node.accumulator)
             result = self.visit(node.result)
-            self.pop(node.accumulator)
-            return _bind(slot, value, result)
+            self.names[node.accumulator].pop()
+            inner = result.run
+
+            def run(frame: Frame) -> Any:
+                frame[at] = compute(frame)
+                return inner(frame)
+
+            return Code(run, result.cost)
         over = self.visit(node.range)
-        slot = self.push(node.variable)
-        slot2 = self.push(node.variable2) if node.variable2 else -1
-        code = self.loop(node, over, (slot, slot2))
-        self.pop(node.variable)
-        if node.variable2:
-            self.pop(node.variable2)
+        names = [name for name in (node.variable, node.variable2) if name]
+        code = self.loop(node, over, list(map(self.push, names)))
+        for name in names:
+            self.names[name].pop()
         return code
 
-    def loop(self, node: Comprehension, over: Code, slots: tuple[int, int]) -> Code:
+    def loop(self, node: Comprehension, over: Code, slots: list[int]) -> Code:
         """Compile the loop of a macro over compiled elements. `slots` are the places of its variables."""
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
@@ -556,58 +513,108 @@ class Compiler(Visitor[Code]):
             element = step.args[1]
             assert isinstance(element, ListNode)  # noqa: S101 - the macro makes it so
             return _collect(over, slots, self.visit(element.elements[0]), predicate)
-        return self.insertion(step, over, slots, predicate)
-
-    def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
-        """Compile the loop of `transformMap` and `transformMapEntry`."""
-        value = self.visit(step.args[-1])
-        entry, get, slot = len(step.args) == 2, value.run, slots[0]
-        put, put_all = functions.insert_entry, functions.insert_all
-
-        def add(frame: Frame, out: dict[Any, Any]) -> None:
-            if entry:
-                put_all(out, get(frame))
-            else:
-                put(out, frame[slot], get(frame))
-
-        return _insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
+        return _insert(over, slots, self.visit(step.args[-1]), predicate, entry=len(step.args) == 2)
 
 
-def _plain_call(implementation: Any, args: list[Code]) -> Run:
-    """Return a closure that calls a function with the results of other closures."""
+def _function_call(implementation: Any, args: list[Code], charge: Charge | None, *, walks: bool) -> Code:
+    """Compile a call of a Python function, whose cost is 1 if `charge` is None. It gets a Traversal if it `walks`."""
     runs = [arg.run for arg in args]
-    if len(runs) == 1:
-        only = runs[0]
-        return lambda frame: implementation(only(frame))
-    return lambda frame: implementation(*[run(frame) for run in runs])
+    fixed = sum(arg.cost for arg in args)
+    first = runs[0] if runs else None
 
-
-def _charged_call(implementation: Any, args: list[Code], price: Charge) -> Run:
-    """Return such a closure for a function whose cost depends on its arguments or its result."""
-    runs = [arg.run for arg in args]
-
-    def run(frame: Frame) -> Any:
-        values = tuple([arg(frame) for arg in runs])
-        result = implementation(*values)
-        frame[0] -= price(values, result)
-        if frame[0] < 0:
-            end_slice(frame)
-        return result
-
-    return run
-
-
-def _walking_call(implementation: Any, args: list[Code], price: Charge | None) -> Run:
-    """Return such a closure for a function that walks through nested values."""
-    runs = [arg.run for arg in args]
-
-    def run(frame: Frame) -> Any:
-        values = tuple([arg(frame) for arg in runs])
+    def walking(frame: Frame) -> Any:
+        values = tuple([run(frame) for run in runs])
         result = implementation(Traversal(frame, values), *values)
-        if price is not None:
-            frame[0] -= price(values, result)
+        if charge is not None:
+            frame[0] -= charge(values, result)
             if frame[0] < 0:
                 end_slice(frame)
         return result
 
-    return run
+    def charging(frame: Frame) -> Any:
+        values = tuple([run(frame) for run in runs])
+        result = implementation(*values)
+        frame[0] -= charge(values, result)  # type: ignore[misc]  # not used if it is None
+        if frame[0] < 0:
+            end_slice(frame)
+        return result
+
+    if walks:
+        return Code(walking, fixed + (charge is None))
+    if charge is not None:
+        return Code(charging, fixed)
+    if len(runs) == 1 and first is not None:
+        return Code(lambda frame: implementation(first(frame)), fixed + 1)
+    return Code(lambda frame: implementation(*[run(frame) for run in runs]), fixed + 1)
+
+
+PER_CALL_LIMIT = 1_000_000
+"""Maximum cost of one evaluation (Kubernetes' PerCallLimit)."""
+
+
+class CompiledExpression:
+    """A compiled expression. It holds no state of its evaluations, so tasks can share it.
+
+    `source` is the expression, `type` the type of its result, `variables` are the variables that it uses.
+    """
+
+    __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
+
+    def __init__(self, source: str, variables: Mapping[str, CelType]) -> None:
+        tree = parse(source)
+        self.type, self.variables = check(tree, source, variables)
+        self.source = source
+        self._types = {name: variables[name] for name in sorted(self.variables)}
+        slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
+        self._slots = tuple(slots.items())
+        compiler = _Compiler(slots, self._types)
+        code = compiler.visit(tree)
+        self._run, self.cost = code.run, code.cost
+        self._rest = (None,) * (compiler.size - VARIABLES)
+        self._tree = tree
+
+    def __call__(self, bindings: Mapping[str, Any], budget: CostBudget) -> Any:
+        """Evaluate the expression. `bindings` are the variables' values in plain JSON.
+
+        Raises EvaluationError if the expression has no value, and BudgetExceededError if it costs more than one
+        evaluation may, or more than the rest of the budget.
+        """
+        used = budget.used
+        if used >= budget.due:
+            budget.look()
+            budget.due = used + SLICE
+        limit, now = budget.limit - used, budget.due - used
+        if limit > PER_CALL_LIMIT:
+            limit = PER_CALL_LIMIT
+        if now > limit:
+            now = limit
+        frame: Frame = [now - self.cost, limit - now, budget, *self._rest]
+        for name, slot in self._slots:
+            if name not in bindings:
+                raise EvaluationError(f"no such attribute(s): {name}")
+            frame[slot] = bindings[name]
+        try:
+            result = self._run(frame)
+        except ABSORBED as error:
+            raise as_error(error) from None
+        except BudgetExceededError as error:
+            raise BudgetExceededError(exhausted=error.exhausted or limit < PER_CALL_LIMIT) from None
+        finally:
+            left = frame[0] + frame[1]
+            budget.used = used + limit - left
+        if left < 0:
+            raise BudgetExceededError(exhausted=limit < PER_CALL_LIMIT)
+        return result
+
+    def estimate(self) -> Cost:
+        """Return the range of costs that the declared sizes allow."""
+        return estimate_tree(self._tree, self._types)
+
+
+def compile_expression(source: str, variables: Mapping[str, CelType]) -> CompiledExpression:
+    """Compile an expression over variables of declared types. Raises CelError if it does not compile."""
+    try:
+        return CompiledExpression(source, variables)
+    except RecursionError:
+        text = f"ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"
+        raise CelError(text) from None

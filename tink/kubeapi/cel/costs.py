@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tink.kubeapi.cel.tree import Literal, Node
-from tink.kubeapi.cel.types import Type
+from tink.kubeapi.cel.tree import Expr, Literal
+from tink.kubeapi.cel.types import CelType
 from tink.kubeapi.cel.values import TRAVERSAL_COST, cost_of, rounded_up, size_for_cost, traversal
 
 MAX_COST = 2**64 - 1
@@ -82,8 +82,8 @@ class Argument:
     `size` is None if nothing is known about it. `element` is the size of the elements of a list.
     """
 
-    node: Node
-    type: Type
+    node: Expr
+    type: CelType
     size: Cost | None
     element: Cost | None = None
 
@@ -107,16 +107,12 @@ Estimator = Callable[[list[Argument]], Estimate]
 """Returns the estimate of a call from its arguments, the receiver first."""
 
 
-def _estimate_one(_: list[Argument]) -> Estimate:
-    return Estimate(ONE)
-
-
 @dataclass(frozen=True, slots=True)
 class Price:
     """The charge of an overload at evaluation (None means that it always costs 1), and its estimate."""
 
     charge: Charge | None = None
-    estimate: Estimator = _estimate_one
+    estimate: Estimator = lambda _: Estimate(ONE)
 
 
 UNIT = Price()
@@ -134,38 +130,24 @@ def _charge_first_twice(args: tuple[Any, ...], _: Any) -> int:
     return cost_of(size_for_cost(args[0]) * 2)
 
 
-def _estimate_scan(at: int = 0, factor: float = 1.0, *, sized: bool = False) -> Estimator:
-    """Estimate the reading of one argument; `sized` results are as long as it."""
+def _estimate_scan(at: int = 0, factor: float = 1.0, size: Callable[[Cost], Cost] | None = None) -> Estimator:
+    """Estimate the reading of one argument. `size` returns the size of the result from that of the argument."""
 
     def estimate(args: list[Argument]) -> Estimate:
-        size = args[at].extent
-        return Estimate(size.scaled(factor * TRAVERSAL_COST), size if sized else None)
+        extent = args[at].extent
+        return Estimate(extent.scaled(factor * TRAVERSAL_COST), size(extent) if size else None)
 
     return estimate
 
 
-def _estimate_to_bytes(args: list[Argument]) -> Estimate:
-    size = args[0].extent
-    return Estimate(size.scaled(TRAVERSAL_COST), Cost(size.min, size.max * 4 % 2**64))  # cel-go overflows, too
-
-
-def _estimate_from_bytes(args: list[Argument]) -> Estimate:
-    size = args[0].extent
-    return Estimate(size.scaled(TRAVERSAL_COST), Cost(size.min // 4, size.max))
-
-
-def _estimate_quote(args: list[Argument]) -> Estimate:
-    size = args[0].extent
-    return Estimate(size.scaled(TRAVERSAL_COST), Cost((size.min + 2) % 2**64, (size.max * 2 + 2) % 2**64))
-
-
 SCAN = Price(_charge_first, _estimate_scan())
-SCAN_SIZED = Price(_charge_first, _estimate_scan(sized=True))
+SCAN_SIZED = Price(_charge_first, _estimate_scan(size=lambda size: size))
 SCAN_TWICE = Price(_charge_first_twice, _estimate_scan(factor=2))
 AFFIX = Price(_charge_first, _estimate_scan(1))  # startsWith and endsWith; the two models differ in Kubernetes
-TO_BYTES = Price(_charge_first, _estimate_to_bytes)
-FROM_BYTES = Price(_charge_first, _estimate_from_bytes)
-QUOTE = Price(_charge_first, _estimate_quote)
+# The sizes overflow in cel-go as well.
+TO_BYTES = Price(_charge_first, _estimate_scan(size=lambda size: Cost(size.min, size.max * 4 % 2**64)))
+FROM_BYTES = Price(_charge_first, _estimate_scan(size=lambda size: Cost(size.min // 4, size.max)))
+QUOTE = Price(_charge_first, _estimate_scan(size=lambda size: Cost((size.min + 2) % 2**64, (size.max * 2 + 2) % 2**64)))
 
 
 # Replacing, splitting and joining texts
@@ -194,10 +176,6 @@ def _estimate_split(args: list[Argument]) -> Estimate:
     return Estimate(size.scaled(2 * TRAVERSAL_COST), Cost(0, most))
 
 
-def _charge_join(_: tuple[Any, ...], result: Any) -> int:
-    return cost_of(size_for_cost(result) * 2)
-
-
 def _estimate_join(args: list[Argument]) -> Estimate:
     items = args[0].extent
     size = items * (args[0].element or UNKNOWN)
@@ -208,7 +186,7 @@ def _estimate_join(args: list[Argument]) -> Estimate:
 
 REPLACE = Price(_charge_first_twice, _estimate_replace)
 SPLIT = Price(_charge_first_twice, _estimate_split)
-JOIN = Price(_charge_join, _estimate_join)
+JOIN = Price(lambda _, result: cost_of(size_for_cost(result) * 2), _estimate_join)
 
 
 # Searching texts
@@ -227,42 +205,24 @@ def _estimate_match(args: list[Argument]) -> Estimate:
     return Estimate((args[0].extent + ONE).scaled(TRAVERSAL_COST) * args[1].extent.scaled(PATTERN))
 
 
-def _estimate_find(args: list[Argument]) -> Estimate:
-    return Estimate(_estimate_match(args).cost, Cost(0, args[0].extent.max))
-
-
-def _charge_contains(args: tuple[Any, ...], _: Any) -> int:
-    return cost_of(size_for_cost(args[0])) * cost_of(size_for_cost(args[1]))
-
-
-def _estimate_contains(args: list[Argument]) -> Estimate:
-    return Estimate(args[0].extent.scaled(TRAVERSAL_COST) * args[1].extent.scaled(TRAVERSAL_COST))
-
-
-def _charge_validate(args: tuple[Any, ...], _: Any) -> int:
-    return pattern_cost(args[1], args[0].pattern_size)
-
-
-def _estimate_validate(args: list[Argument]) -> Estimate:
-    return Estimate(args[1].extent.scaled(TRAVERSAL_COST).scaled(_MAX_FORMAT_PATTERN * PATTERN))
-
-
 MATCH = Price(_charge_match, _estimate_match)
-FIND = Price(_charge_match, _estimate_find)
-CONTAINS = Price(_charge_contains, _estimate_contains)
-VALIDATE = Price(_charge_validate, _estimate_validate)
+FIND = Price(_charge_match, lambda args: Estimate(_estimate_match(args).cost, Cost(0, args[0].extent.max)))
+CONTAINS = Price(
+    lambda args, _: cost_of(size_for_cost(args[0])) * cost_of(size_for_cost(args[1])),
+    lambda args: Estimate(args[0].extent.scaled(TRAVERSAL_COST) * args[1].extent.scaled(TRAVERSAL_COST)),
+)
+VALIDATE = Price(
+    lambda args, _: pattern_cost(args[1], args[0].pattern_size),
+    lambda args: Estimate(args[1].extent.scaled(TRAVERSAL_COST).scaled(_MAX_FORMAT_PATTERN * PATTERN)),
+)
 
 
 # Comparing
 
 
 def comparison_cost(a: Any, b: Any) -> int:
-    """Return the cost of comparing two values: that of reading the comparison_cost one."""
+    """Return the cost of comparing two values: that of reading the smaller one."""
     return cost_of(min(size_for_cost(a), size_for_cost(b)))
-
-
-def _charge_smaller(args: tuple[Any, ...], _: Any) -> int:
-    return comparison_cost(args[0], args[1])
 
 
 def _estimate_smaller(args: list[Argument]) -> Estimate:
@@ -283,21 +243,13 @@ def _estimate_equals(args: list[Argument]) -> Estimate:
     return _estimate_smaller(args)
 
 
-def _charge_in_list(args: tuple[Any, ...], _: Any) -> int:
-    return size_for_cost(args[1])
-
-
-ORDER = Price(_charge_smaller, _estimate_smaller)
+ORDER = Price(lambda args, _: comparison_cost(args[0], args[1]), _estimate_smaller)
 EQUALS = Price(None, _estimate_equals)  # the compiler charges `==` and `!=` itself
 NOT_EQUALS = Price(None, _estimate_smaller)
-IN_LIST = Price(_charge_in_list, lambda args: Estimate(args[1].extent.scaled(1)))
+IN_LIST = Price(lambda args, _: size_for_cost(args[1]), lambda args: Estimate(args[1].extent.scaled(1)))
 
 
 # Sums. The estimator handles `+` itself.
-
-
-def _charge_concatenation(args: tuple[Any, ...], _: Any) -> int:
-    return cost_of(size_for_cost(args[0]) + size_for_cost(args[1]))
 
 
 def _charge_lists(_: tuple[Any, ...], result: Any) -> int:
@@ -313,15 +265,11 @@ def charge_sum_of_any(args: tuple[Any, ...], result: Any) -> int:
     return 1
 
 
-CONCATENATION = Price(_charge_concatenation)
+CONCATENATION = Price(lambda args, _: cost_of(size_for_cost(args[0]) + size_for_cost(args[1])))
 ADD_LISTS = Price(_charge_lists)
 
 
 # Lists
-
-
-def _charge_traversal(args: tuple[Any, ...], _: Any) -> int:
-    return traversal(args[0])
 
 
 def _estimate_traversal(args: list[Argument]) -> Estimate:
@@ -334,12 +282,12 @@ def _estimate_traversal(args: list[Argument]) -> Estimate:
     return Estimate(target.extent * cost)
 
 
-def _charge_sets(factor: int) -> Charge:
-    return lambda args, _: 1 + size_for_cost(args[0]) * size_for_cost(args[1]) * factor
-
-
-def _estimate_sets(factor: int) -> Estimator:
-    return lambda args: Estimate((args[0].extent * args[1].extent).scaled(factor) + ONE)
+def _sets(factor: int) -> Price:
+    """Return the price of looking up each element of a list in another list, `factor` times."""
+    return Price(
+        lambda args, _: 1 + size_for_cost(args[0]) * size_for_cost(args[1]) * factor,
+        lambda args: Estimate((args[0].extent * args[1].extent).scaled(factor) + ONE),
+    )
 
 
 def _allocation(size: float) -> int:
@@ -350,28 +298,19 @@ def _charge_output(_: tuple[Any, ...], result: Any) -> int:
     return _allocation(size_for_cost(result))
 
 
-def _charge_flatten(args: tuple[Any, ...], _: Any) -> int:
-    return _allocation(size_for_cost(args[0]) * max(args[1] if len(args) == 2 else 1, 0))
-
-
-def _charge_squared(at: int) -> Charge:
-    """Charge for comparing all elements of a list with each other."""
+def _squared(at: int, factor: float) -> Price:
+    """Return the price of comparing all elements of a list with each other. Texts cost more at evaluation, too."""
 
     def charge(args: tuple[Any, ...], _: Any) -> int:
         items = args[at]
         size = size_for_cost(items)
-        factor = 2.1 if size and type(items[0]) in (str, bytes) else 2.0
-        return _allocation(size * size * factor)
+        return _allocation(size * size * (2.1 if size and type(items[0]) in (str, bytes) else 2.0))
 
-    return charge
+    return Price(charge, lambda args: _estimate_allocation(factor, args[at].extent * args[at].extent))
 
 
 def _estimate_allocation(factor: float, size: Cost) -> Estimate:
     return Estimate(size.scaled(factor) + fixed(1 + LIST_BASE), size)
-
-
-def _estimate_squared(at: int, factor: float) -> Estimator:
-    return lambda args: _estimate_allocation(factor, args[at].extent * args[at].extent)
 
 
 def _number(arg: Argument, default: int) -> int:
@@ -390,16 +329,16 @@ def _estimate_flatten(args: list[Argument]) -> Estimate:
     return _estimate_allocation(float(depth), args[0].extent)
 
 
-TRAVERSAL = Price(_charge_traversal, _estimate_traversal)
-SETS = Price(_charge_sets(1), _estimate_sets(1))
-SETS_EQUIVALENT = Price(_charge_sets(2), _estimate_sets(2))
+TRAVERSAL = Price(lambda args, _: traversal(args[0]), _estimate_traversal)
+SETS, SETS_EQUIVALENT = _sets(1), _sets(2)
 SLICE = Price(_charge_output, _estimate_slice)
 RANGE = Price(_charge_output, lambda args: _estimate_allocation(1, fixed(_number(args[0], MAX_COST))))
 REVERSE = Price(_charge_output, lambda args: _estimate_allocation(1, args[0].extent))
-FLATTEN = Price(_charge_flatten, _estimate_flatten)
-DISTINCT = Price(_charge_squared(0), _estimate_squared(0, 2.0))
-SORT, SORT_TEXTS = (Price(_charge_squared(0), _estimate_squared(0, factor)) for factor in (2.0, 2.1))
-SORT_BY, SORT_BY_TEXTS = (Price(_charge_squared(1), _estimate_squared(1, factor)) for factor in (2.0, 2.1))
+FLATTEN = Price(
+    lambda args, _: _allocation(size_for_cost(args[0]) * max(args[1] if len(args) == 2 else 1, 0)), _estimate_flatten
+)
+DISTINCT, SORT, SORT_TEXTS = _squared(0, 2.0), _squared(0, 2.0), _squared(0, 2.1)
+SORT_BY, SORT_BY_TEXTS = _squared(1, 2.0), _squared(1, 2.1)
 
 
 # IP addresses and prefixes

@@ -45,42 +45,32 @@ class Issue:
     message: str
 
 
-class Source:
-    """The text of an expression, with the offsets of its lines."""
+def report(source: str, issues: list[Issue]) -> str:
+    """Return the text of all errors in an expression, sorted by place."""
+    starts = [0, *(at + 1 for at, char in enumerate(source) if char == "\n")]
 
-    __slots__ = ("starts", "text")
+    def place(issue: Issue) -> tuple[int, int]:
+        """Return the line (from 1) and column (from 0), or (-1, -1) if the error has no place."""
+        line = bisect_right(starts, issue.offset)
+        return (-1, -1) if issue.offset < 0 else (line, issue.offset - starts[line - 1])
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.starts = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
+    shown = sorted(issues[:MAX_REPORTED], key=place)
+    blocks = [_show(source, starts, issue, *place(issue)) for issue in shown]
+    if len(issues) > MAX_REPORTED:
+        blocks.append(f"{len(issues) - MAX_REPORTED} more errors were truncated")
+    return "\n".join(blocks)
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Return the line (from 1) and column (from 0) of an offset, or (-1, -1) if the error has no place."""
-        if offset < 0:
-            return -1, -1
-        line = bisect_right(self.starts, offset)
-        return line, offset - self.starts[line - 1]
 
-    def _show(self, issue: Issue) -> str:
-        line, column = self.place(issue.offset)
-        if not self.text:
-            line, column = 1, -1  # an empty source has no first column
-        head = f"ERROR: <input>:{line}:{column + 1}: {issue.message}"
-        if line < 1 or not self.text:
-            return head
-        end = self.text.find("\n", self.starts[line - 1])
-        snippet = self.text[self.starts[line - 1] : end if end >= 0 else len(self.text)].replace("\t", " ")
-        if len(snippet.encode("utf-8", "surrogatepass")) > MAX_SNIPPET:
-            return head
-        # A wide dot stands under each character of more than one byte, so that the caret stays in its column.
-        marks = "".join("." if c < "\x80" else "\uff0e" for c in snippet[:column])
-        caret = "^" if snippet[column : column + 1] < "\x80" else "\uff3e"
-        return f"{head}\n | {snippet}\n | {marks}{caret}"
-
-    def report(self, issues: list[Issue]) -> str:
-        """Return the text of all errors, sorted by place."""
-        shown = sorted(issues[:MAX_REPORTED], key=lambda issue: self.place(issue.offset))
-        blocks = [self._show(issue) for issue in shown]
-        if len(issues) > MAX_REPORTED:
-            blocks.append(f"{len(issues) - MAX_REPORTED} more errors were truncated")
-        return "\n".join(blocks)
+def _show(source: str, starts: list[int], issue: Issue, line: int, column: int) -> str:
+    if not source:
+        line, column = 1, -1  # an empty source has no first column
+    head = f"ERROR: <input>:{line}:{column + 1}: {issue.message}"
+    if line < 1 or not source:
+        return head
+    snippet = source[starts[line - 1] :].partition("\n")[0].replace("\t", " ")
+    if len(snippet.encode("utf-8", "surrogatepass")) > MAX_SNIPPET:
+        return head
+    # A wide dot stands under each character of more than one byte, so that the caret stays in its column.
+    marks = "".join("." if c < "\x80" else "\uff0e" for c in snippet[:column])
+    caret = "^" if snippet[column : column + 1] < "\x80" else "\uff3e"
+    return f"{head}\n | {snippet}\n | {marks}{caret}"

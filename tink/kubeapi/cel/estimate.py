@@ -5,24 +5,14 @@ the path in the data that each node comes from, so that the sizes declared in th
 checker/cost.go).
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tink.kubeapi.cel.costs import (
-    EMPTY,
-    LIST_BASE,
-    MAP_BASE,
-    NOTHING,
-    ONE,
-    UNKNOWN,
-    Argument,
-    Cost,
-    Estimate,
-    fixed,
-)
+from tink.kubeapi.cel.costs import EMPTY, LIST_BASE, MAP_BASE, NOTHING, ONE, UNKNOWN, Argument, Cost, Estimate, fixed
 from tink.kubeapi.cel.library.functions import OVERLOADS
-from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
-from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
+from tink.kubeapi.cel.tree import Call, Comprehension, Expr, Ident, ListNode, Literal, MapNode, Select, Visitor
+from tink.kubeapi.cel.types import CelType, ListType, MapType, ObjectType, Opaque, Scalar, StringType, max_elements
 from tink.kubeapi.cel.values import TRAVERSAL_COST
 
 Path = tuple[str, ...]
@@ -41,13 +31,13 @@ class Entries:
         return Entries(self.shape, self.key.union(other.key), self.value.union(other.value))
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A loop's variable: the path in the data that it comes from, and its size."""
+@dataclass(slots=True)
+class Facts:
+    """The known facts about a node or a loop's variable: the path in the data that it comes from, and its sizes."""
 
-    path: Path | None
-    size: Cost | None
-    entries: Entries | None
+    path: Path | None = None
+    size: Cost | None = None
+    entries: Entries | None = None
 
 
 _KEY = StringType(0)
@@ -56,29 +46,26 @@ _KEY = StringType(0)
 _SCALARS = frozenset(("bool", "double", "duration", "int", "timestamp", "uint"))
 
 
-def _scalar(t: Type) -> bool:
+def _scalar(t: CelType) -> bool:
     if isinstance(t, Opaque) and t.name == "optional_type":
         return _scalar(t.params[0])
     return t.shape in _SCALARS
 
 
 class _Estimator(Visitor[Cost]):
-    def __init__(self, variables: Mapping[str, Type]) -> None:
+    def __init__(self, variables: Mapping[str, CelType]) -> None:
         self.variables = variables
-        self.locals: dict[str, list[Local]] = {}
-        self.paths: dict[Node, Path] = {}
-        self.sizes: dict[Node, Cost] = {}
-        self.entries: dict[Node, Entries] = {}
+        self.locals: dict[str, list[Facts]] = {}
+        self.facts: defaultdict[Expr, Facts] = defaultdict(Facts)
 
     # facts about a node
 
-    def local(self, node: Node) -> Local | None:
+    def local(self, node: Expr) -> Facts | None:
         stack = self.locals.get(node.name) if isinstance(node, Ident) else None
         return stack[-1] if stack else None
 
-    def path(self, node: Node) -> Path | None:
-        local = self.local(node)
-        return local.path if local else self.paths.get(node)
+    def path(self, node: Expr) -> Path | None:
+        return (self.local(node) or self.facts[node]).path
 
     def declared(self, path: Path | None) -> Cost | None:
         """Return the size that the schema declares at a path, or None if it declares none."""
@@ -89,7 +76,7 @@ class _Estimator(Visitor[Cost]):
         if t is None:
             return None
         for step in path[1:]:
-            found: Type | None = None
+            found: CelType | None = None
             if step in ("@items", "@values"):
                 found = t.element if isinstance(t, ListType) else t.value if isinstance(t, MapType) else None
             elif step == "@keys":
@@ -103,34 +90,27 @@ class _Estimator(Visitor[Cost]):
             return None
         return Cost(0, max_elements(t))
 
-    def size(self, node: Node) -> Cost | None:
-        found = self.sizes.get(node) or self.literal_size(node)
-        if found is not None:
-            return found
-        found = self.declared(self.path(node))
-        if found is not None:
-            self.sizes[node] = found
-            return found
-        if _scalar(node.type):
-            return ONE
-        local = self.local(node)
-        return local.size if local else None
-
-    def literal_size(self, node: Node) -> Cost | None:
+    def size(self, node: Expr) -> Cost | None:
+        facts = self.facts[node]
+        if facts.size is not None:
+            return facts.size
         if isinstance(node, Literal):
             return fixed(len(node.value)) if node.kind in ("string", "bytes") else ONE
         if isinstance(node, ListNode):
             return fixed(len(node.elements))
-        return fixed(len(node.entries)) if isinstance(node, MapNode) else None
-
-    def entry(self, node: Node) -> Entries | None:
-        found = self.entries.get(node)
-        if found is not None:
-            return found
+        if isinstance(node, MapNode):
+            return fixed(len(node.entries))
+        facts.size = self.declared(self.path(node))
+        if facts.size is None and _scalar(node.type):
+            return ONE
         local = self.local(node)
-        return local.entries if local else None
+        return local.size if local and facts.size is None else facts.size
 
-    def known(self, node: Node) -> Cost:
+    def entry(self, node: Expr) -> Entries | None:
+        local = self.local(node)
+        return self.facts[node].entries or (local.entries if local else None)
+
+    def known(self, node: Expr) -> Cost:
         return self.size(node) or UNKNOWN
 
     # costs
@@ -140,9 +120,7 @@ class _Estimator(Visitor[Cost]):
 
     def ident(self, node: Ident) -> Cost:
         local = self.local(node)
-        path = local.path if local else (node.name,)
-        if path is not None:
-            self.paths[node] = path
+        self.facts[node].path = local.path if local else (node.name,)
         return ONE
 
     def select(self, node: Select) -> Cost:
@@ -153,7 +131,7 @@ class _Estimator(Visitor[Cost]):
             return operand
         if node.operand.type.shape in ("map", "object"):
             operand = operand + ONE
-        self.paths[node] = (*(self.path(node.operand) or ()), node.field)
+        self.facts[node].path = (*(self.path(node.operand) or ()), node.field)
         return operand
 
     def call(self, node: Call) -> Cost:
@@ -177,14 +155,14 @@ class _Estimator(Visitor[Cost]):
                 entries = self.entry(node.args[0])
                 size = entries.value if entries else None
                 step = "@items" if overload == "index_list" else "@values"
-                self.paths[node] = (*(self.path(node.args[0]) or ()), step)
+                self.facts[node].path = (*(self.path(node.args[0]) or ()), step)
             if size is None:
                 size = self.size(node)
         if size is not None:
-            self.sizes[node] = size
+            self.facts[node].size = size
         return receiver + combined
 
-    def argument(self, node: Node) -> Argument:
+    def argument(self, node: Expr) -> Argument:
         path = self.path(node)
         if path and path[0].startswith("@result"):
             path = None
@@ -196,30 +174,26 @@ class _Estimator(Visitor[Cost]):
         if overload in ("logical_or", "logical_and"):
             return Estimate(Cost(costs[0].min, total.max))
         if overload == "conditional":
-            return self.conditional(node, costs)
+            _, truthy, falsy = node.args
+            self.unite(node, truthy, falsy)
+            return Estimate(costs[0] + costs[1].union(costs[2]), self.known(truthy).union(self.known(falsy)))
         if overload in ("add_string", "add_bytes", "add_list"):
             size = args[0].extent + args[1].extent
-            left, right = self.entry(node.args[0]), self.entry(node.args[1])
-            if left is not None and right is not None:
-                self.entries[node] = left.union(right)
+            self.unite(node, node.args[0], node.args[1])
             cost = ONE if overload == "add_list" else size.scaled(TRAVERSAL_COST)
             return Estimate(cost + total, size)
         estimate = OVERLOADS[overload].price.estimate(args)
         return Estimate(estimate.cost + total, estimate.size)
 
-    def conditional(self, node: Call, costs: list[Cost]) -> Estimate:
-        truthy, falsy = node.args[1], node.args[2]
-        left, right = self.entry(truthy), self.entry(falsy)
+    def unite(self, node: Expr, a: Expr, b: Expr) -> None:
+        """Set the sizes of the keys and values of a node that is one of two others, or both of them."""
+        left, right = self.entry(a), self.entry(b)
         if left is not None and right is not None:
-            self.entries[node] = left.union(right)
-        return Estimate(costs[0] + costs[1].union(costs[2]), self.known(truthy).union(self.known(falsy)))
+            self.facts[node].entries = left.union(right)
 
-    def copy(self, node: Node, source: Node) -> None:
-        size, entries = self.size(source), self.entry(source)
-        if size is not None:
-            self.sizes[node] = size
-        if entries is not None:
-            self.entries[node] = entries
+    def copy(self, node: Expr, source: Expr) -> None:
+        facts = self.facts[node]
+        facts.size, facts.entries = self.size(source) or facts.size, self.entry(source) or facts.entries
 
     # literals
 
@@ -228,7 +202,7 @@ class _Estimator(Visitor[Cost]):
         for element in node.elements:
             total = total + self.visit(element)
             item = item.union(self.known(element))
-        self.entries[node] = Entries("list", ONE, item)
+        self.facts[node].entries = Entries("list", ONE, item)
         return total + fixed(LIST_BASE)
 
     def map_literal(self, node: MapNode) -> Cost:
@@ -237,20 +211,23 @@ class _Estimator(Visitor[Cost]):
         for entry in node.entries:
             total = total + self.visit(entry.key) + self.visit(entry.value)
             key, value = key.union(self.known(entry.key)), value.union(self.known(entry.value))
-        self.entries[node] = Entries("map", key, value)
+        self.facts[node].entries = Entries("map", key, value)
         return total + fixed(MAP_BASE)
 
     # loops
 
-    def push(self, name: str, local: Local) -> None:
+    def push(self, name: str, local: Facts) -> None:
         self.locals.setdefault(name, []).append(local)
 
     def comprehension(self, node: Comprehension) -> Cost:
-        if node.macro == "bind":
-            return self.bind(node)
         total = self.visit(node.range) + self.visit(node.initial)
-        accumulator = Local(self.path(node.initial), self.size(node.initial), self.entry(node.initial))
+        accumulator = Facts(self.path(node.initial), self.size(node.initial), self.entry(node.initial))
         self.push(node.accumulator, accumulator)
+        if node.macro == "bind":
+            total = total + self.visit(node.result)
+            self.locals[node.accumulator].pop()
+            self.copy(node, node.result)
+            return total
         names = self.loop_variables(node)
         rounds = self.visit(node.condition)
         rounds = self.visit(node.step) + rounds
@@ -260,12 +237,10 @@ class _Estimator(Visitor[Cost]):
         self.locals[node.accumulator].pop()
         count = self.known(node.range)
         if isinstance(node.initial, Literal):
-            self.sizes[node] = self.known(node.initial)
+            self.facts[node].size = self.known(node.initial)
         else:
-            self.sizes[node] = count
-            entries = self.entry(node.step)
-            if entries is not None:
-                self.entries[node] = entries
+            self.facts[node].size = count
+            self.facts[node].entries = self.entry(node.step) or self.facts[node].entries
         return total + count * rounds
 
     def loop_variables(self, node: Comprehension) -> list[str]:
@@ -274,21 +249,13 @@ class _Estimator(Visitor[Cost]):
         key, value = (entries.key, entries.value) if entries else (None, None)
         if not node.variable2:
             in_list = shape == "list"
-            self.push(node.variable, Local((*path, "@items" if in_list else "@keys"), value if in_list else key, None))
+            self.push(node.variable, Facts((*path, "@items" if in_list else "@keys"), value if in_list else key, None))
             return [node.variable]
-        self.push(node.variable, Local((*path, "@indices" if shape == "list" else "@keys"), key, None))
-        self.push(node.variable2, Local((*path, "@items" if shape == "list" else "@values"), value, None))
+        self.push(node.variable, Facts((*path, "@indices" if shape == "list" else "@keys"), key, None))
+        self.push(node.variable2, Facts((*path, "@items" if shape == "list" else "@values"), value, None))
         return [node.variable, node.variable2]
 
-    def bind(self, node: Comprehension) -> Cost:
-        total = self.visit(node.range) + self.visit(node.initial)
-        self.push(node.accumulator, Local(self.path(node.initial), self.size(node.initial), self.entry(node.initial)))
-        total = total + self.visit(node.result)
-        self.locals[node.accumulator].pop()
-        self.copy(node, node.result)
-        return total
 
-
-def estimate_tree(tree: Node, variables: Mapping[str, Type]) -> Cost:
+def estimate_tree(tree: Expr, variables: Mapping[str, CelType]) -> Cost:
     """Return the range of costs of a checked expression over variables of declared types."""
     return _Estimator(variables).visit(tree)

@@ -14,9 +14,10 @@ the nested values: the first 4,096 nodes of a traversal are free and only bring 
 each further node costs 1.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tink.kubeapi.cel.errors import BudgetExceededError, EvaluationError
 from tink.kubeapi.cel.values import TEXT, Comparison, Optional
@@ -28,13 +29,42 @@ SLICE = 1_000
 """Cost after which an evaluation reads the clock: usually about a millisecond."""
 
 
-class Clock(Protocol):
-    """Item 2 of a frame. `due` is the used cost at which the next evaluation reads the clock."""
+PER_OBJECT_LIMIT = 10_000_000
+"""Maximum cost of all rules of one object together (Kubernetes' RuntimeCELCostBudget)."""
 
-    due: int
+MAX_SECONDS = 1.0
+"""Maximum time in seconds of all evaluations with one budget, which PER_OBJECT_LIMIT is meant to take."""
+
+
+class CostBudget:
+    """The cost that evaluations may spend together. `used` grows as programs run.
+
+    After `MAX_SECONDS` the budget is spent. `clock` returns seconds. The default is the time of the thread, so that a
+    busy machine does not cause errors. `due` is the used cost at which the next evaluation reads the clock.
+    """
+
+    __slots__ = ("_clock", "_since", "due", "limit", "used")
+
+    def __init__(self, limit: int = PER_OBJECT_LIMIT, *, clock: Callable[[], float] = time.thread_time) -> None:
+        self.limit = limit
+        self.used = 0
+        self.due = SLICE
+        self._clock = clock
+        self._since: float | None = None
+
+    @property
+    def remaining(self) -> int:
+        """The remaining cost."""
+        return max(self.limit - self.used, 0)
 
     def look(self) -> None:
-        """Read the clock. Raises BudgetExceededError if the evaluation takes too long."""
+        """Read the clock, which is due when `used` reaches `due`. Raises BudgetExceededError if the time is over."""
+        now = self._clock()
+        if self._since is None:  # starts one slice late, so that short rules never read the clock
+            self._since = now
+        elif now - self._since > MAX_SECONDS:
+            self.limit = 0
+            raise BudgetExceededError(exhausted=True)
 
 
 Frame = list[Any]
@@ -90,8 +120,8 @@ def end_slice(frame: Frame) -> None:
         return
     if frame[0] + frame[1] < 0:
         raise BudgetExceededError
-    clock: Clock = frame[2]
-    clock.look()
+    budget: CostBudget = frame[2]
+    budget.look()
     more = min(frame[1], SLICE - frame[0])
     frame[0] += more
     frame[1] -= more

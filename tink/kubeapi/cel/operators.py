@@ -29,7 +29,7 @@ from tink.kubeapi.cel.frame import (
 )
 from tink.kubeapi.cel.library.conversions import json_duration, json_timestamp, signed
 from tink.kubeapi.cel.library.named_formats import decoded
-from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Type
+from tink.kubeapi.cel.types import CelType, ListType, MapType, ObjectType
 from tink.kubeapi.cel.values import (
     ABSENT,
     MapList,
@@ -53,70 +53,54 @@ def missing_key(key: Any) -> EvaluationError:
 
 
 def _json_bytes(value: Any) -> Any:
-    if type(value) is not str:
-        return value
-    data = decoded(value)
-    if data is None:
+    data = decoded(value) if type(value) is str else value
+    if data is None and value is not None:
         raise EvaluationError(f"Invalid byte formatted string {value}")
     return data
-
-
-def _json_double(value: Any) -> Any:
-    return float(value) if type(value) is int else value
 
 
 _SCALARS: dict[str, Reader] = {
     "timestamp": json_timestamp,
     "duration": json_duration,
     "bytes": _json_bytes,
-    "double": _json_double,
+    "double": lambda value: float(value) if type(value) is int else value,
 }
 
 
-def reader(t: Type) -> Reader | None:
+def reader(t: CelType) -> Reader | None:
     """Return a function that converts a JSON value of a declared type, or None if such values need no conversion."""
-    if isinstance(t, ListType):
-        return _list_reader(t)
     if isinstance(t, MapType):
-        inner = reader(t.value)
-        if inner is None:
+        read_value = reader(t.value)
+        if read_value is None:
             return None
-        read = inner
+        read = read_value
         return lambda items: {key: read(value) for key, value in items.items()} if type(items) is dict else items
-    return _SCALARS.get(t.shape)
-
-
-def _list_reader(t: ListType) -> Reader | None:
-    read = reader(t.element)
+    if not isinstance(t, ListType):
+        return _SCALARS.get(t.shape)
+    read_element, keys = reader(t.element), t.keys
     if t.kind == "set":
-        return lambda items: SetList(map(read, items) if read else items)
+        return lambda items: SetList(map(read_element, items) if read_element else items)
     if t.kind == "map":
-        keys = t.keys
         return lambda items: MapList(items, keys)
-    if read is None:
+    if read_element is None:
         return None
-    convert = read
+    convert = read_element
     return lambda items: [convert(item) for item in items] if type(items) is list else items
 
 
-def read_variable(slot: int, t: Type) -> Code:
-    """Return code that reads a variable of a declared type."""
-    read = reader(t)
+def read_slot(slot: int, t: CelType | None = None) -> Code:
+    """Return code that reads a place in the frame: a loop's variable, or a variable of a declared type."""
+    read = reader(t) if t else None
     if read is None:
-        return read_local(slot)
+        return Code(lambda frame: frame[slot], 1, attribute=True)
     convert = read
     return Code(lambda frame: convert(frame[slot]), 1, attribute=True)
-
-
-def read_local(slot: int) -> Code:
-    """Return code that reads a place in the frame, such as a loop's variable."""
-    return Code(lambda frame: frame[slot], 1, attribute=True)
 
 
 # fields of declared objects
 
 
-def read_field(operand: Run, name: str, t: Type, known_as: str) -> Run:
+def read_field(operand: Run, name: str, t: CelType, known_as: str) -> Run:
     """Return a function that reads a declared field. A null field counts as absent.
 
     Errors contain `known_as`, the name of the field in the expression.
@@ -166,28 +150,20 @@ def checked_key(key: Any) -> None:
 
 
 def _find(value: Any, key: Any) -> Any:
-    """Return the value at an index or key of a list or map, or _NOTHING."""
+    """Return the value at an index or key of a list or map, or of an optional one; or _NOTHING."""
+    if type(value) is Optional:
+        value = value.value
     if type(value) is dict:
         found = value.get(key, _NOTHING)
         if found is not _NOTHING and type(key) in (bool, int, UInt, float):
-            return _checked(value, key, found)
+            # True and 1 are one key in Python.
+            is_bool = type(key) is bool
+            return found if any(k == key and (type(k) is bool) is is_bool for k in value) else _NOTHING
         return found
     if isinstance(value, list):
         at = _place(key)
         return value[at] if 0 <= at < len(value) else _NOTHING
     return _NOTHING
-
-
-def _checked(value: dict[Any, Any], key: Any, found: Any) -> Any:
-    # True and 1 are one key in Python.
-    is_bool = type(key) is bool
-    return found if any(k == key and (type(k) is bool) is is_bool for k in value) else _NOTHING
-
-
-def _absent(value: Any, key: Any) -> EvaluationError:
-    if isinstance(value, list):
-        return EvaluationError(f"index out of bounds: {shown(key)}")
-    return missing_key(key)
 
 
 def _get(value: Any, key: Any) -> Any:
@@ -197,17 +173,13 @@ def _get(value: Any, key: Any) -> Any:
         return _get_optional(value, key)
     found = _find(value, key)
     if found is _NOTHING:
-        raise _absent(value, key)
+        raise EvaluationError(f"index out of bounds: {shown(key)}") if isinstance(value, list) else missing_key(key)
     return found
 
 
 def _get_optional(value: Any, key: Any) -> Optional:
     """Return the value at an index or key as an optional."""
     checked_key(key)
-    if type(value) is Optional:
-        if not value.present:
-            return ABSENT
-        value = value.value
     found = _find(value, key)
     return ABSENT if found is _NOTHING else Optional(found)
 
@@ -229,14 +201,7 @@ def read_string_key(operand: Run, name: str) -> Run:
 
 def has_key(operand: Run, name: str) -> Run:
     """Return a function that tests if a map has a key. A value that is not a map has none."""
-
-    def run(frame: Frame) -> bool:
-        value = operand(frame)
-        if type(value) is Optional:
-            value = value.value if value.present else None
-        return _find(value, name) is not _NOTHING
-
-    return run
+    return lambda frame: _find(operand(frame), name) is not _NOTHING
 
 
 def read_index(operand: Run, at: Run) -> Run:
@@ -263,18 +228,13 @@ def read_optional_index(operand: Run, at: Run) -> Run:
     return run
 
 
-def read_optional_field(operand: Run, name: str, target: Type, t: Type) -> Run:
+def read_optional_field(operand: Run, name: str, target: CelType, t: CelType) -> Run:
     """Return a function that reads an optional by field or key. It charges only if the value is present."""
     declared = isinstance(target, ObjectType)
     read = reader(t) if declared else None
 
     def run(frame: Frame) -> Optional:
-        value = operand(frame)
-        if type(value) is Optional:
-            if not value.present:
-                return ABSENT
-            value = value.value
-        found = _find(value, name)
+        found = _find(operand(frame), name)
         if found is _NOTHING or (declared and found is None):
             return ABSENT
         frame[0] -= 1
@@ -346,7 +306,7 @@ def conditional(test: Code, truthy: Code, falsy: Code) -> Code:
 # equality
 
 
-def _plain(t: Type) -> bool:
+def _plain(t: CelType) -> bool:
     """Return True if Python's == is right for JSON values of the type."""
     if isinstance(t, ListType):
         return t.kind == "atomic" and _plain(t.element)
@@ -357,7 +317,7 @@ def _plain(t: Type) -> bool:
     return t.shape in ("int", "bool", "string", "double")
 
 
-def equality(t: Type) -> Callable[[Any, Any], bool]:
+def equality(t: CelType) -> Callable[[Any, Any], bool]:
     """Return the equality for values of a declared type that come from an object, whose size in memory is their real
     size.
     """
@@ -393,7 +353,7 @@ def _object_equality(t: ObjectType) -> Callable[[Any, Any], bool]:
     return same
 
 
-def _equality_in_frame(t: Type) -> Callable[[Frame, Any, Any], bool]:
+def _equality_in_frame(t: CelType) -> Callable[[Frame, Any, Any], bool]:
     """Return the equality for values that rules may have built. It counts the nodes that it visits."""
     same = equality(t)
     if isinstance(t, ObjectType) and t.fields:
@@ -416,7 +376,7 @@ def _walked(frame: Frame, a: Any, b: Any) -> bool:
     return Traversal(frame, (a, b)).equal(a, b) if type(a) in _DEEP else equal(a, b)
 
 
-def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Code:
+def equals(left: Code, right: Code, t: CelType, other: CelType, *, wanted: bool) -> Code:
     """Compile `==` (`wanted` is True) and `!=`. `t` and `other` are the types of the sides."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost
@@ -424,28 +384,19 @@ def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Co
     if known and t.shape in ("int", "bool"):
         return Code(lambda frame: (a(frame) == b(frame)) is wanted, fixed + 1)
     same = _equality_in_frame(t) if known else _walked
-    opaque = t.shape == "opaque" or (isinstance(t, ObjectType) and not t.fields)
-    if wanted and known and opaque and getattr(t, "name", "") != "optional_type":
-        return Code(lambda frame: same(frame, a(frame), b(frame)) is wanted, fixed + 1)
-    if known and t.shape == "string":
-        return Code(_string_equality(a, b, wanted=wanted), fixed)
+
+    def run_strings(frame: Frame) -> bool:
+        x, y = a(frame), b(frame)
+        size = min(len(x), len(y))
+        frame[0] -= 1 if 0 < size <= 10 else values.cost_of(size)
+        return (x == y) is wanted
 
     def run(frame: Frame) -> bool:
         x, y = a(frame), b(frame)
         frame[0] -= 1 if wanted and isinstance(x, values.OpaqueValue) else comparison_cost(x, y)
         return same(frame, x, y) is wanted
 
-    return Code(run, fixed)
-
-
-def _string_equality(a: Run, b: Run, *, wanted: bool) -> Run:
-    def run(frame: Frame) -> bool:
-        x, y = a(frame), b(frame)
-        size = min(len(x), len(y))
-        frame[0] -= 1 if 0 < size <= 10 else values.cost_of(size)
-        return (x == y) is wanted
-
-    return run
+    return Code(run_strings if known and t.shape == "string" else run, fixed)
 
 
 # order
@@ -456,17 +407,15 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "_>_": operator.gt,
     "_>=_": operator.ge,
 }
-_WANTED: dict[str, tuple[int, ...]] = {"_<_": (-1,), "_<=_": (-1, 0), "_>_": (1,), "_>=_": (1, 0)}
 
 
-def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overloads: list[str]) -> Code:
+def ordered(function: str, left: Code, right: Code, t: CelType, other: CelType, overloads: list[str]) -> Code:
     """Compile `<`, `<=`, `>` and `>=`."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost
+    test = _ORDER[function]
     if t.shape == other.shape and t.shape in ("int", "uint"):
-        test = _ORDER[function]
         return Code(lambda frame: test(a(frame), b(frame)), fixed + 1)
-    wanted = _WANTED[function]
     sized = len(overloads) == 1 and t.shape in ("string", "bytes")
 
     def run(frame: Frame) -> bool:
@@ -475,7 +424,7 @@ def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overlo
             frame[0] -= comparison_cost(x, y)
         if type(x) not in values.COMPARABLE:
             raise EvaluationError(f"no such overload: {function}")
-        return values.compare(x, y) in wanted
+        return test(values.compare(x, y), 0)
 
     return Code(run, fixed if sized else fixed + 1)
 

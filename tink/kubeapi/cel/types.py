@@ -7,6 +7,8 @@ size that fits into a request is assumed, as in Kubernetes (k8s.io/apiserver, pk
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
 
 MAX_REQUEST_BYTES = 3 * 1024 * 1024
 """Size of the largest request that Kubernetes assumes where no size is declared."""
@@ -14,24 +16,26 @@ MAX_REQUEST_BYTES = 3 * 1024 * 1024
 _STRING_LIMIT = MAX_REQUEST_BYTES - 2
 
 
-class Type:
-    """The base of all types. `shape` is the kind of type, `name` its name in errors, `params` its type parameters."""
+class CelType:
+    """The base of all types. `shape` is the kind of type, or the name of a scalar; some types have a `name`."""
 
     __slots__ = ()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """The names of the fields with the type's parameters."""
 
     @property
     def shape(self) -> str:
         """The kind of type in one word, or the name of a scalar."""
         raise NotImplementedError
 
-    @property
-    def params(self) -> tuple["Type", ...]:
+    @cached_property
+    def params(self) -> tuple["CelType", ...]:
         """The type parameters."""
-        return ()
+        return tuple([getattr(self, name) for name in self.parameters])
 
 
 @dataclass(frozen=True)
-class Scalar(Type):
+class Scalar(CelType):
     """A type without parameters. `max_size` limits strings and bytes; `min_json` is the length of its shortest JSON
     text.
     """
@@ -76,59 +80,51 @@ ERROR = Scalar("!error!")
 
 
 @dataclass(frozen=True)
-class ListType(Type):
+class ListType(CelType):
     """A list. `kind` (x-kubernetes-list-type) decides how `==` and `+` treat it.
 
     `keys` are the JSON names of the fields that identify an element of a list of kind 'map'.
     """
 
-    element: Type
+    element: CelType
     max_items: int | None = None
     kind: str = "atomic"
     keys: tuple[str, ...] = ()
 
     shape = "list"
-
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return (self.element,)
+    parameters = ("element",)
 
 
 @dataclass(frozen=True)
-class MapType(Type):
+class MapType(CelType):
     """A map with keys of one type and values of one type."""
 
-    key: Type
-    value: Type
+    key: CelType
+    value: CelType
     max_properties: int | None = None
 
     shape = "map"
-
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return (self.key, self.value)
+    parameters = ("key", "value")
 
 
 @dataclass(frozen=True)
-class Field:
+class ObjectField:
     """A field of an object: its type and its key in JSON.
 
     `required` fields without default count into the smallest size of the object.
     """
 
-    type: Type
+    type: CelType
     name_in_json: str
     required: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class ObjectType(Type):
+class ObjectType(CelType):
     """An object with declared fields, by their names in expressions. Object types with the same `name` are equal."""
 
     name: str
-    fields: Mapping[str, Field]
+    fields: Mapping[str, ObjectField]
 
     shape = "object"
 
@@ -148,7 +144,7 @@ KEYWORDS = frozenset(
 """Words that cannot be the name of a field in an expression. Such a field is called `__word__`."""
 
 
-def declared_field(t: "Type", name: str) -> Field | None:
+def declared_field(t: "CelType", name: str) -> ObjectField | None:
     """Return the declared field of a selection, or None. A keyword may be plain where the grammar allows it."""
     if not isinstance(t, ObjectType):
         return None
@@ -157,36 +153,26 @@ def declared_field(t: "Type", name: str) -> Field | None:
 
 
 @dataclass(frozen=True)
-class Opaque(Type):
+class Opaque(CelType):
     """A named type with parameters whose values only functions can read: optionals and Kubernetes' own types."""
 
     name: str
-    arguments: tuple[Type, ...] = ()
+    params: tuple[CelType, ...] = ()
 
     shape = "opaque"
 
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return self.arguments
-
 
 @dataclass(frozen=True)
-class TypeType(Type):
-    """The type of a type."""
+class TypeType(CelType):
+    """The type of a type, which is its parameter."""
 
-    of: Type | None = None
+    params: tuple[CelType, ...] = ()
 
     shape = "type"
 
-    @property
-    def params(self) -> tuple[Type, ...]:
-        """The type parameters."""
-        return () if self.of is None else (self.of,)
-
 
 @dataclass(frozen=True)
-class TypeVar(Type):
+class TypeVar(CelType):
     """A type parameter of a function, or a type that is not known yet."""
 
     name: str
@@ -194,12 +180,12 @@ class TypeVar(Type):
     shape = "typevar"
 
 
-def optional_of(inner: Type) -> Opaque:
+def optional_of(inner: CelType) -> Opaque:
     """Return the type of an optional value."""
     return Opaque("optional_type", (inner,))
 
 
-def with_params(t: Type, params: tuple[Type, ...]) -> Type:
+def with_params(t: CelType, params: tuple[CelType, ...]) -> CelType:
     """Return a type with other type parameters, without the declared sizes."""
     if type(t) is ListType:
         return ListType(params[0])
@@ -208,11 +194,11 @@ def with_params(t: Type, params: tuple[Type, ...]) -> Type:
     if type(t) is Opaque:
         return Opaque(t.name, params)
     if type(t) is TypeType:
-        return TypeType(params[0])
+        return TypeType(params)
     return t
 
 
-def same(a: Type, b: Type) -> bool:
+def same(a: CelType, b: CelType) -> bool:
     """Return True if two types are the same, apart from sizes."""
     if a is b:
         return True
@@ -222,7 +208,7 @@ def same(a: Type, b: Type) -> bool:
     return len(mine) == len(others) and all(map(same, mine, others))
 
 
-def text_of(t: Type) -> str:
+def text_of(t: CelType) -> str:
     """Return a type as cel-go writes it in errors: `list(map(string, int))`."""
     name = str(getattr(t, "name", t.shape))
     if t.params:
@@ -230,7 +216,15 @@ def text_of(t: Type) -> str:
     return name
 
 
-def min_json_size(t: Type) -> int:
+def runtime_name(t: CelType) -> str:
+    """Return the name that values of a type have at evaluation (`values.type_name`)."""
+    return _RUNTIME_NAMES.get(t.shape) or str(getattr(t, "name", t.shape))
+
+
+_RUNTIME_NAMES = {"duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp", "null": "null_type"}
+
+
+def min_json_size(t: CelType) -> int:
     """Return the length in bytes of the shortest JSON text of a value of the type."""
     if isinstance(t, Scalar):
         return t.min_json
@@ -240,18 +234,14 @@ def min_json_size(t: Type) -> int:
     return 2
 
 
-def max_elements(t: Type) -> int:
+def max_elements(t: CelType) -> int:
     """Return the largest `size()` of a value of a declared type, or 0 for types without size."""
     if isinstance(t, Scalar):
-        if t.max_size is not None:
-            return max(t.max_size, 0)
-        return _STRING_LIMIT
-    if isinstance(t, ListType):
-        if t.max_items is not None:
-            return max(t.max_items, 0)
-        return _STRING_LIMIT // (min_json_size(t.element) + 1)
-    if isinstance(t, MapType):
-        if t.max_properties is not None:
-            return max(t.max_properties, 0)
-        return _STRING_LIMIT // (min_json_size(t.value) + 6)
-    return 0
+        declared, least = t.max_size, 1
+    elif isinstance(t, ListType):
+        declared, least = t.max_items, min_json_size(t.element) + 1
+    elif isinstance(t, MapType):
+        declared, least = t.max_properties, min_json_size(t.value) + 6
+    else:
+        return 0
+    return _STRING_LIMIT // least if declared is None else max(declared, 0)

@@ -180,14 +180,6 @@ def hashable(value: Any) -> Any:
     return (bool, value) if value is True or value is False else value
 
 
-def numbers_equal(a: Any, b: Any) -> bool:
-    """Return True if two numbers of any types are equal."""
-    if type(a) is float or type(b) is float:
-        # Compared as doubles, as in cel-go.
-        return float(a) == float(b)
-    return bool(a == b)
-
-
 NUMBERS = (int, float, UInt)
 """The Python types of numbers."""
 
@@ -276,7 +268,10 @@ class Comparison:
                 self.visit(len(a) // TEXT)
             return bool(a == b)
         if kind in NUMBERS:
-            return other in NUMBERS and numbers_equal(a, b)
+            if other not in NUMBERS:
+                return False
+            # Compared as doubles if one of them is a double, as in cel-go.
+            return float(a) == float(b) if kind is float or other is float else bool(a == b)
         if isinstance(a, list):
             return isinstance(b, list) and self.lists_equal(a, b)
         if kind is dict:

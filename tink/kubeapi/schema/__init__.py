@@ -17,9 +17,9 @@ from tink.kubeapi.schema.declarations import field_path
 from tink.kubeapi.schema.field_errors import (
     CompiledSchema,
     FieldError,
-    Outcome,
     Path,
     TooMuchAddedError,
+    WalkResult,
     invalid_whole,
     quote,
 )
@@ -51,11 +51,11 @@ __all__ = [
     "FieldError",
     "JSONPathError",
     "MistypedError",
-    "Outcome",
     "Path",
     "Raw",
     "TooMuchAddedError",
     "Validations",
+    "WalkResult",
     "bundle_problem",
     "check_client",
     "check_review_versions",

@@ -16,7 +16,7 @@ from tink.errors import TinkedgeError
 from tink.kubeapi.schema import field_errors, meta, structs
 from tink.kubeapi.schema.definition import check as check_definition
 from tink.kubeapi.schema.definition import fill_in
-from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, TooMuchAddedError, WalkResult
 from tink.kubeapi.schema.rules import Validations, compile_rules, ratcheted
 from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.kubeapi.schema.structural import compile_schema, root_schema
@@ -104,8 +104,7 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
     """Return the compiled schema of a version and its rules (None if it has none), from the cache if possible.
 
     A definition is compiled when it is checked, for large ones in a thread. When the change is stored and the event
-    loop
-    needs the result, it is in the cache.
+    loop needs the result, it is in the cache.
     """
     text = bytes(memoryview(orjson.dumps(openapi)))
     with _lock:
@@ -121,14 +120,14 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
 
 def complete_by_schema(
     compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]], *, keeps_nulls: bool = False
-) -> Outcome:
+) -> WalkResult:
     """Prune, complete and check an object in place.
 
     `read` reads the parts for which Kubernetes has Go types, in place, and returns the paths of their unknown fields.
-    `keeps_nulls`: see `Outcome`. Raises what `read` raises, and TooMuchAddedError.
+    `keeps_nulls`: see `WalkResult`. Raises what `read` raises, and TooMuchAddedError.
     """
     unknown = read(new)
-    found = Outcome(keeps_nulls=keeps_nulls)
+    found = WalkResult(keeps_nulls=keeps_nulls)
     compiled(new, None, found)
     if unknown or found.unknown or found.late:
         found.unknown = [*unknown, *sorted(found.unknown), *found.late]

@@ -5,8 +5,7 @@
 the estimated cost of a rule depends on them (k8s.io/apiserver, pkg/cel/common/schemas.go).
 
 `field_path` reads the paths in `fieldPath` of a rule and in selectable fields, such as `.spec.ports['http']`: fields
-and
-map keys only, checked against the schema (ValidFieldPath in k8s.io/apiextensions-apiserver,
+and map keys only, checked against the schema (ValidFieldPath in k8s.io/apiextensions-apiserver,
 pkg/apiserver/schema/cel/validation.go).
 """
 
@@ -18,25 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.errors import TinkedgeError
-from tink.kubeapi.cel import (
-    BOOL,
-    DATE,
-    DOUBLE,
-    DURATION,
-    INT,
-    KEYWORDS,
-    MAX_REQUEST_BYTES,
-    STRING,
-    TIMESTAMP,
-    BytesType,
-    DynType,
-    Field,
-    ListType,
-    MapType,
-    ObjectType,
-    StringType,
-    Type,
-)
+from tink.kubeapi.cel import types
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*?'", re.DOTALL)
 _WORD = re.compile(r"[^.\[\]]+")
@@ -111,15 +92,11 @@ def _unquoted(mark: str) -> str:
 
 def _below(schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], bool]:
     """Return the schema of a field or map entry, and True if it is a field."""
-    if schema.get("properties"):
-        found = schema["properties"].get(name)
-        if found is None:
-            raise FieldPathError("does not refer to a valid field")
-        return found, True
-    extra = schema.get("additionalProperties")
-    if extra is None:
+    fields = schema.get("properties")
+    found = fields.get(name) if fields else schema.get("additionalProperties")
+    if found is None:
         raise FieldPathError("does not refer to a valid field")
-    return (extra if isinstance(extra, Mapping) else {}), False
+    return (found if isinstance(found, Mapping) else {}), bool(fields)
 
 
 Schema = Mapping[str, Any]
@@ -137,23 +114,22 @@ def escaped(name: str) -> str | None:
 
     Source: k8s.io/apiserver, pkg/cel/escaping.go.
     """
-    if name in KEYWORDS:
+    if name in types.KEYWORDS:
         return f"__{name}__"
     if not _IDENTIFIER.fullmatch(name):
         return None
     return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], name)
 
 
-def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
+def declare(schema: Schema, *, root: bool, name: str = "self") -> types.CelType | None:
     """Return the CEL type of a schema, or None if rules cannot see its values.
 
     `root` is True for whole objects, also embedded ones: rules can always read their apiVersion, kind, metadata.name
-    and
-    metadata.generateName. `name` makes the names of object types unique.
+    and metadata.generateName. `name` makes the names of object types unique.
     """
     if schema.get("x-kubernetes-int-or-string"):
-        limit = _bytes(schema)
-        return DynType(MAX_REQUEST_BYTES - 2 if limit is None else limit)
+        limit = _max_bytes(schema)
+        return types.DynType(types.MAX_REQUEST_BYTES - 2 if limit is None else limit)
     if root:
         schema = _with_metadata(schema)
     match schema.get("type"):
@@ -164,12 +140,22 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
         case "string":
             return _string(schema)
         case "boolean":
-            return BOOL
+            return types.BOOL
         case "number":
-            return DOUBLE
+            return types.DOUBLE
         case "integer":
-            return INT
+            return types.INT
     return None
+
+
+def part_type(kind: types.CelType | None, step: str) -> types.CelType | None:
+    """Return the type of a field (`step` is `.name`), of items (`[]`) or map values (`{}`), or None if it has none."""
+    if isinstance(kind, types.ObjectType) and step.startswith("."):
+        found = kind.fields.get(escaped(step[1:]) or "")
+        return None if found is None else found.type
+    if isinstance(kind, types.ListType) and step == "[]":
+        return kind.element
+    return kind.value if isinstance(kind, types.MapType) and step == "{}" else None
 
 
 def embedded(schema: Schema) -> bool:
@@ -177,58 +163,60 @@ def embedded(schema: Schema) -> bool:
     return bool(schema.get("x-kubernetes-embedded-resource"))
 
 
-def _bytes(schema: Schema) -> int | None:
-    limit = schema.get("maxLength")
-    return None if limit is None else max(int(limit), 0) * _MAX_RUNE
-
-
 def _limit(schema: Schema, key: str) -> int | None:
     limit = schema.get(key)
     return None if limit is None else max(int(limit), 0)
 
 
-def _list(schema: Schema, name: str) -> Type | None:
+def _max_bytes(schema: Schema) -> int | None:
+    limit = _limit(schema, "maxLength")
+    return None if limit is None else limit * _MAX_RUNE
+
+
+def _list(schema: Schema, name: str) -> types.CelType | None:
     items = schema.get("items")
     element = None if items is None else declare(items, root=embedded(items), name=f"{name}.@idx")
     if element is None:
         return None
     kind = schema.get("x-kubernetes-list-type") or "atomic"
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-    return ListType(element, _limit(schema, "maxItems"), kind, keys)
+    return types.ListType(element, _limit(schema, "maxItems"), kind, keys)
 
 
-def _object(schema: Schema, name: str) -> Type | None:
+def _object(schema: Schema, name: str) -> types.CelType | None:
     extra = schema.get("additionalProperties")
     if isinstance(extra, Mapping):
         value = declare(extra, root=embedded(extra), name=f"{name}.@elem")
-        return None if value is None else MapType(STRING, value, _limit(schema, "maxProperties"))
+        return None if value is None else types.MapType(types.STRING, value, _limit(schema, "maxProperties"))
     required = set(schema.get("required") or ())
-    fields: dict[str, Field] = {}
+    fields: dict[str, types.ObjectField] = {}
     for key, child in (schema.get("properties") or {}).items():
         known = escaped(key)
         if known is None:
             continue
         kind = declare(child, root=embedded(child), name=f"{name}.{known}")
         if kind is not None:
-            fields[known] = Field(kind, key, required=key in required and child.get("default") is None)
-    return ObjectType(name, fields)
+            fields[known] = types.ObjectField(kind, key, required=key in required and child.get("default") is None)
+    return types.ObjectType(name, fields)
 
 
-def _string(schema: Schema) -> Type:
+def _string(schema: Schema) -> types.CelType:
     match schema.get("format"):
         case "byte":
-            return BytesType(_limit(schema, "maxLength"))
+            return types.BytesType(_limit(schema, "maxLength"))
         case "duration":
-            return DURATION
+            return types.DURATION
         case "date":
-            return DATE
+            return types.DATE
         case "date-time":
-            return TIMESTAMP
+            return types.TIMESTAMP
     if "maxLength" in schema:
-        return StringType(_bytes(schema))
+        return types.StringType(_max_bytes(schema))
     if schema.get("enum"):
-        return StringType(max((len(item.encode()) for item in schema["enum"] if isinstance(item, str)), default=0))
-    return STRING
+        return types.StringType(
+            max((len(item.encode()) for item in schema["enum"] if isinstance(item, str)), default=0)
+        )
+    return types.STRING
 
 
 _TEXT = {"type": "string"}

@@ -14,14 +14,23 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tink.kubeapi.schema import definition_schemas, field_errors, shapes, webhooks
+from tink.kubeapi.schema import shapes, webhooks
 from tink.kubeapi.schema.declarations import FieldPathError, field_path
-from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
+from tink.kubeapi.schema.definition_schemas import check_schema
+from tink.kubeapi.schema.field_errors import (
+    FieldError,
+    duplicate,
+    invalid_whole,
+    not_supported,
+    quote,
+    required,
+    too_many,
+)
 from tink.kubeapi.schema.meta import dns1035, subdomain
 from tink.kubeapi.schema.shapes import (
     BYTES,
@@ -39,7 +48,9 @@ from tink.kubeapi.schema.shapes import (
     struct,
     texts,
 )
-from tink.kubeapi.schema.structs import MistypedError, Reading, Type, list_of, map_of, mistyped, struct_of, type_of
+from tink.kubeapi.schema.structs import GoType, MistypedError, Reading, list_of, map_of, mistyped, struct_of, type_of
+
+Errors = Iterator[FieldError]
 
 MAX_DEPTH = 64
 """Maximum nesting of a schema: deeper than any schema in use, and far below Python's recursion limit."""
@@ -47,8 +58,7 @@ MAX_DEPTH = 64
 _NAMES = texts("kind", "listKind", "plural", "singular") | same(atomic(TEXT), "categories", "shortNames")
 _CONDITION = struct(
     {**texts("type", "status", "reason", "message"), "lastTransitionTime": TIME, "observedGeneration": INT64},
-    "type",
-    "status",
+    *("type", "status"),
 )
 _SCALE = struct(
     texts("specReplicasPath", "statusReplicasPath", "labelSelectorPath"), "specReplicasPath", "statusReplicasPath"
@@ -65,18 +75,11 @@ _VERSION = struct(
         "selectableFields": atomic(struct(texts("jsonPath"), "jsonPath")),
         "additionalPrinterColumns": array(_COLUMN),
     },
-    "name",
-    "served",
-    "storage",
+    *("name", "served", "storage"),
 )
 _SERVICE = struct({**texts("namespace", "name", "path"), "port": INT32}, "namespace", "name")
-_WEBHOOK = struct(
-    {
-        "clientConfig": struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE}),
-        "conversionReviewVersions": atomic(TEXT),
-    },
-    "conversionReviewVersions",
-)
+_CLIENT = struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE})
+_WEBHOOK = struct({"clientConfig": _CLIENT, "conversionReviewVersions": atomic(TEXT)}, "conversionReviewVersions")
 _SPEC = struct(
     {
         **texts("group", "scope"),
@@ -85,20 +88,15 @@ _SPEC = struct(
         "conversion": struct({"strategy": TEXT, "webhook": _WEBHOOK}, "strategy"),
         "preserveUnknownFields": FLAG,
     },
-    "group",
-    "names",
-    "scope",
-    "versions",
+    *("group", "names", "scope", "versions"),
 )
-_STATUS = struct(
-    {
-        "acceptedNames": struct(_NAMES),
-        "conditions": keyed(_CONDITION, "type"),
-        "storedVersions": atomic(TEXT),
-        "observedGeneration": INT64,
-    }
-)
-SCHEMA = struct({"spec": _SPEC, "status": _STATUS}, "spec")
+_STATUS = {
+    "acceptedNames": struct(_NAMES),
+    "conditions": keyed(_CONDITION, "type"),
+    "storedVersions": atomic(TEXT),
+    "observedGeneration": INT64,
+}
+SCHEMA = struct({"spec": _SPEC, "status": struct(_STATUS)}, "spec")
 """The schema of definitions."""
 
 
@@ -125,19 +123,17 @@ def _read_schema(value: Any, path: str, reading: Reading) -> Any:
     if reading.depth > MAX_DEPTH:
         raise MistypedError(f"{path}: schemas may be nested at most {MAX_DEPTH} deep")
     reading.depth += 1
-    try:
-        return _KEYWORDS.read(value, path, reading)
-    finally:
-        reading.depth -= 1
+    schema = _KEYWORDS.read(value, path, reading)
+    reading.depth -= 1
+    return schema
 
 
 def _read_silently(value: Any, path: str, reading: Reading) -> Any:
     """Read a schema whose unknown fields Kubernetes does not report, so that no definition is rejected for them."""
     reading.silent += 1
-    try:
-        return _read_schema(value, path, reading)
-    finally:
-        reading.silent -= 1
+    schema = _read_schema(value, path, reading)
+    reading.silent -= 1
+    return schema
 
 
 def _read_either(value: Any, path: str, reading: Reading) -> Any:
@@ -154,7 +150,7 @@ def _read_items(value: Any, path: str, reading: Reading) -> Any:
     return _read_silently(value, path, reading) if isinstance(value, dict) else {}
 
 
-_SCHEMA, _EITHER = Type(_read_schema, dict), Type(_read_either, dict)
+_SCHEMA, _EITHER = GoType(_read_schema, dict), GoType(_read_either, dict)
 _RULE = struct({**texts("rule", "message", "messageExpression", "reason", "fieldPath"), "optionalOldSelf": FLAG})
 _PLAIN = {
     **texts("id", "$schema", "$ref", "description", "type", "format", "title", "pattern"),
@@ -175,7 +171,7 @@ _KEYWORDS = struct_of(
     | dict.fromkeys(("allOf", "oneOf", "anyOf"), list_of(_SCHEMA))
     | dict.fromkeys(("properties", "patternProperties", "definitions"), map_of(_SCHEMA))
     | dict.fromkeys(("additionalProperties", "additionalItems"), _EITHER)
-    | {"not": _SCHEMA, "items": Type(_read_items, dict)}
+    | {"not": _SCHEMA, "items": GoType(_read_items, dict)}
 )
 _PARTS = {name: type_of(schema) for name, schema in SCHEMA["properties"].items()}
 
@@ -187,12 +183,6 @@ APPROVED = "api-approved.kubernetes.io"
 _PROPOSAL = "see https://github.com/kubernetes/enhancements/pull/1111"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
-_AT_ROOT = (
-    "description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
-    "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items", "properties",
-    "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
-)  # fmt: skip
-"""Keywords that the root of a schema may have if status is a subresource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,273 +240,207 @@ def is_true(definition: Mapping[str, Any], condition: str) -> bool:
 
 def check(new: Raw, old: Raw | None) -> list[FieldError]:
     """Return the errors in a definition. `old` is its state before an update."""
+    return list(_errors(new, old))
+
+
+def _errors(new: Raw, old: Raw | None) -> Errors:
     spec = new.get("spec") or {}
-    found: list[FieldError] = []
-    names = spec.get("names") or {}
-    expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
-    name = new["metadata"].get("name", "")
-    if old is None and name != expected:
-        found.append(invalid_whole("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
-    found += _spec(spec, Past.of(new, old))
+    names, name = spec.get("names") or {}, new["metadata"].get("name", "")
+    if old is None and name != f"{names.get('plural', '')}.{spec.get('group', '')}":
+        yield invalid_whole("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+    yield from _spec(spec, Past.of(new, old))
     if old is not None:
-        found += _immutable(spec, old)
-    found += _stored(new)
-    found += _approval(new, old)
+        yield from _immutable(spec, old)
+    yield from _stored(new)
+    yield from _approval(new, old)
     if spec.get("preserveUnknownFields"):
-        detail = (
-            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
-        )
-        found.append(invalid_whole("spec.preserveUnknownFields", True, detail))
-    return found
+        instead = "set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        yield invalid_whole("spec.preserveUnknownFields", True, f"cannot set to true, {instead}")
 
 
-def _immutable(spec: Raw, old: Raw) -> list[FieldError]:
+def _immutable(spec: Raw, old: Raw) -> Errors:
     paths = [("group",), ("names", "plural")]
     if is_true(old, "Established"):
         paths = [("scope",), ("names", "kind"), *paths]
-    found = []
     for path in paths:
         ours: Any = spec
         theirs: Any = old["spec"]
         for step in path:
             ours, theirs = (ours or {}).get(step, ""), (theirs or {}).get(step, "")
         if ours != theirs:
-            found.append(invalid_whole(f"spec.{'.'.join(path)}", ours, "field is immutable"))
-    return found
+            yield invalid_whole(f"spec.{'.'.join(path)}", ours, "field is immutable")
 
 
-def _spec(spec: Raw, past: Past) -> list[FieldError]:
-    found: list[FieldError] = []
-    group = spec.get("group", "")
+def _spec(spec: Raw, past: Past) -> Errors:
+    group, scope = spec.get("group", ""), spec.get("scope", "")
     if not group:
-        found.append(field_errors.required("spec.group"))
+        yield required("spec.group")
     elif problem := subdomain(group):
-        found.append(invalid_whole("spec.group", group, problem))
+        yield invalid_whole("spec.group", group, problem)
     elif "." not in group:
-        found.append(invalid_whole("spec.group", group, "should be a domain with at least one dot"))
-    scope = spec.get("scope", "")
+        yield invalid_whole("spec.group", group, "should be a domain with at least one dot")
     if not scope:
-        found.append(field_errors.required("spec.scope"))
+        yield required("spec.scope")
     elif scope not in ("Cluster", "Namespaced"):
-        found.append(field_errors.not_supported("spec.scope", scope, ("Cluster", "Namespaced")))
+        yield not_supported("spec.scope", scope, ("Cluster", "Namespaced"))
     versions = spec.get("versions") or []
     for index, version in enumerate(versions):
-        found += _version(version, f"spec.versions[{index}]", past)
+        yield from _version(version, f"spec.versions[{index}]", past)
     named = [version.get("name", "") for version in versions]
     if len(set(named)) < len(named):
-        found.append(invalid_whole("spec.versions", named, "must contain unique version names"))
+        yield invalid_whole("spec.versions", named, "must contain unique version names")
     storing = [version.get("name", "") for version in versions if version.get("storage")]
     if len(storing) != 1:
-        detail = "must have exactly one version marked as storage version"
-        found.append(invalid_whole("spec.versions", storing, detail))
+        yield invalid_whole("spec.versions", storing, "must have exactly one version marked as storage version")
     names = spec.get("names") or {}
-    found += [
-        field_errors.required(f"spec.names.{key}")
-        for key in ("plural", "singular", "kind", "listKind")
-        if not names.get(key)
-    ]
-    found += _names(names, "spec.names")
+    for key in ("plural", "singular", "kind", "listKind"):
+        if not names.get(key):
+            yield required(f"spec.names.{key}")
+    yield from _names(names, "spec.names")
     conversion = spec.get("conversion")
     if conversion is not None:
         if conversion.get("strategy", "") != "None" and spec.get("preserveUnknownFields"):
             detail = "must be None if spec.preserveUnknownFields is true"
-            found.append(invalid_whole("spec.conversion.strategy", conversion.get("strategy", ""), detail))
-        found += webhooks.check_conversion(
+            yield invalid_whole("spec.conversion.strategy", conversion.get("strategy", ""), detail)
+        yield from webhooks.check_conversion(
             conversion, "spec.conversion", known_reviews=past.known_reviews, any_bundle=past.any_bundle
         )
-    return found
 
 
-def _version(version: Raw, at: str, past: Past) -> list[FieldError]:
+def _version(version: Raw, at: str, past: Past) -> Errors:
     name, subresources = version.get("name", ""), version.get("subresources") or {}
-    openapi = (version.get("schema") or {}).get("openAPIV3Schema")
-    found: list[FieldError] = []
+    openapi, where = (version.get("schema") or {}).get("openAPIV3Schema"), f"{at}.schema.openAPIV3Schema"
     if problem := dns1035(name):
-        found.append(invalid_whole(f"{at}.name", name, problem))
-    warned = version.get("deprecationWarning")
-    found += [invalid_whole(f"{at}.deprecationWarning", warned, detail) for detail in _warning_problems(version)]
+        yield invalid_whole(f"{at}.name", name, problem)
+    for detail in _warning_problems(version):
+        yield invalid_whole(f"{at}.deprecationWarning", version["deprecationWarning"], detail)
     if openapi is None:
-        found.append(field_errors.required(f"{at}.schema.openAPIV3Schema"))
+        yield required(where)
     else:
-        where = f"{at}.schema.openAPIV3Schema"
-        found += _validation(openapi, where, status="status" in subresources, free=name in past.unchanged)
-    found += _subresources(subresources, f"{at}.subresources")
+        unchanged = name in past.unchanged
+        yield from check_schema(openapi, where, has_status="status" in subresources, unchanged=unchanged)
+    yield from _subresources(subresources, f"{at}.subresources")
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        found += _column(column, f"{at}.additionalPrinterColumns[{index}]")
+        yield from _column(column, f"{at}.additionalPrinterColumns[{index}]")
     if version.get("selectableFields"):
         where = f"{at}.selectableFields"
         if openapi is None:
-            found.append(invalid_whole(where, "", "may only be set when validations.schema is included"))
+            yield invalid_whole(where, "", "may only be set when validations.schema is included")
         else:
             old = None if past.selectable is None else past.selectable.get(name)
-            found += _selectable(version["selectableFields"], openapi, where, old)
-    return found
+            yield from _selectable(version["selectableFields"], openapi, where, old)
 
 
-def _warning_problems(version: Raw) -> list[str]:
+def _warning_problems(version: Raw) -> Iterator[str]:
     text = version.get("deprecationWarning")
     if text is None:
-        return []
+        return
     if not version.get("deprecated"):
-        return ["can only be set for deprecated versions"]
-    found = []
+        yield "can only be set for deprecated versions"
+        return
     if len(text.encode()) > 256:
-        found.append("must be <= 256 characters long")
+        yield "must be <= 256 characters long"
     if not text:
-        found.append("must not be an empty string")
+        yield "must not be an empty string"
     for index, char in enumerate(text):
-        if not _printable(char):
-            at = len(text[:index].encode())
+        # Go's unicode.IsPrint: letters, marks, numbers, punctuation, symbols and the space.
+        if char != " " and unicodedata.category(char)[0] not in "LMNPS":
             why = "must only contain printable UTF-8 characters; non-printable character found at index"
-            found.append(f"{why} {at}")
+            yield f"{why} {len(text[:index].encode())}"
             break
-    return found
 
 
-def _printable(char: str) -> bool:
-    """Return True for the characters of Go's unicode.IsPrint: letters, marks, numbers, punctuation, symbols and the
-    space.
-    """
-    return char == " " or unicodedata.category(char)[0] in "LMNPS"
-
-
-def _validation(schema: Raw, at: str, *, status: bool, free: bool) -> list[FieldError]:
-    """Check a schema. `status` is True if status is a subresource, `free` if the schema has not changed."""
-    found = _root_keywords(schema, at) if status else []
-    if schema.get("nullable"):
-        found.append(field_errors.forbidden(f"{at}.nullable", "nullable cannot be true at the root"))
-    scope = None
-    unusable = definition_schemas.unsupported(schema)
-    if not unusable:
-        shape = definition_schemas.check_structural(schema, at) or definition_schemas.check_defaults(schema, at)
-        found += shape
-        if not shape:
-            scope = definition_schemas.Scope.root(schema)
-    schema_errors, rule_errors = definition_schemas.check_keywords(
-        schema, at, definition_schemas.Rules(free=free), scope
-    )
-    found += schema_errors + rule_errors
-    if not found and unusable:
-        found.append(invalid_whole(at, "", unusable))
-    if scope is not None:
-        found += scope.costs.errors(at)
-    return found
-
-
-def _root_keywords(schema: Raw, at: str) -> list[FieldError]:
-    if schema.get("type", "object") not in ("", "object"):
-        detail = 'only "object" is allowed as the type at the root of the schema if the status subresource is enabled'
-        return [invalid_whole(f"{at}.type", schema["type"], detail)]
-    others = [name for name, value in schema.items() if name not in _AT_ROOT and value not in ("", False)]
-    if not others:
-        return []
-    allowed = f"only [{' '.join(_AT_ROOT)}] fields are allowed"
-    return [invalid_whole(at, others, f"{allowed} at the root of the schema if the status subresource is enabled")]
-
-
-def _names(names: Mapping[str, Any], at: str) -> list[FieldError]:
-    found = []
+def _names(names: Mapping[str, Any], at: str) -> Errors:
     for key in ("plural", "singular"):
         if names.get(key) and (problem := dns1035(names[key])):
-            found.append(invalid_whole(f"{at}.{key}", names[key], problem))
+            yield invalid_whole(f"{at}.{key}", names[key], problem)
     for key in ("kind", "listKind"):
         if names.get(key) and (problem := dns1035(names[key].lower())):
             detail = f"may have mixed case, but should otherwise match: {problem}"
-            found.append(invalid_whole(f"{at}.{key}", names[key], detail))
-    for index, name in enumerate(names.get("shortNames") or ()):
-        if problem := dns1035(name):
-            found.append(invalid_whole(f"{at}.shortNames[{index}]", name, problem))
+            yield invalid_whole(f"{at}.{key}", names[key], detail)
+    yield from _listed_names(names, "shortNames", at)
     if names.get("kind") and names["kind"] == names.get("listKind"):
-        found.append(invalid_whole(f"{at}.listKind", names["listKind"], "kind and listKind may not be the same"))
-    for index, name in enumerate(names.get("categories") or ()):
+        yield invalid_whole(f"{at}.listKind", names["listKind"], "kind and listKind may not be the same")
+    yield from _listed_names(names, "categories", at)
+
+
+def _listed_names(names: Mapping[str, Any], key: str, at: str) -> Errors:
+    for index, name in enumerate(names.get(key) or ()):
         if problem := dns1035(name):
-            found.append(invalid_whole(f"{at}.categories[{index}]", name, problem))
-    return found
+            yield invalid_whole(f"{at}.{key}[{index}]", name, problem)
 
 
-def _column(column: Raw, at: str) -> list[FieldError]:
-    found = []
-    if not column.get("name"):
-        found.append(field_errors.required(f"{at}.name"))
+def _column(column: Raw, at: str) -> Errors:
     kind, form, path = column.get("type", ""), column.get("format", ""), column.get("jsonPath", "")
     one_of = f"must be one of {','.join(_COLUMN_TYPES)}"
+    if not column.get("name"):
+        yield required(f"{at}.name")
     if not kind:
-        found.append(field_errors.required(f"{at}.type", one_of))
+        yield required(f"{at}.type", one_of)
     elif kind not in _COLUMN_TYPES:
-        found.append(invalid_whole(f"{at}.type", kind, one_of))
+        yield invalid_whole(f"{at}.type", kind, one_of)
     if form and form not in _COLUMN_FORMATS:
-        found.append(invalid_whole(f"{at}.format", form, f"must be one of {','.join(_COLUMN_FORMATS)}"))
+        yield invalid_whole(f"{at}.format", form, f"must be one of {','.join(_COLUMN_FORMATS)}")
     if not path:
-        found.append(field_errors.required(f"{at}.JSONPath"))
-    return found + _json_path(path, f"{at}.JSONPath")
+        yield required(f"{at}.JSONPath")
+    yield from _json_path(path, f"{at}.JSONPath")
 
 
-def _json_path(path: str, at: str, starts: Sequence[str] = (), detail: str = "") -> list[FieldError]:
+def _json_path(path: str, at: str, starts: tuple[str, ...] = ("",), detail: str = "") -> Errors:
     if path and not path.startswith("."):
-        return [invalid_whole(at, path, "must be a simple json path starting with .")]
-    if path and starts and not path.startswith(tuple(starts)):
-        return [invalid_whole(at, path, detail)]
-    return []
+        yield invalid_whole(at, path, "must be a simple json path starting with .")
+    elif path and not path.startswith(starts):
+        yield invalid_whole(at, path, detail)
 
 
-def _subresources(subresources: Raw, at: str) -> list[FieldError]:
+def _subresources(subresources: Raw, at: str) -> Errors:
     scale = subresources.get("scale")
     if scale is None:
-        return []
-    found = []
+        return
     for key, part in (("specReplicasPath", "spec"), ("statusReplicasPath", "status")):
         where, path = f"{at}.scale.{key}", scale.get(key, "")
         if not path:
-            found.append(field_errors.required(where))
-        found += _json_path(path, where, (f".{part}.",), f"should be a json path under .{part}")
+            yield required(where)
+        yield from _json_path(path, where, (f".{part}.",), f"should be a json path under .{part}")
     where, path = f"{at}.scale.labelSelectorPath", scale.get("labelSelectorPath") or ""
-    return found + _json_path(
-        path, where, (".spec.", ".status."), "should be a json path under either .spec or .status"
-    )
+    detail = "should be a json path under either .spec or .status"
+    yield from _json_path(path, where, (".spec.", ".status."), detail)
 
 
-def _selectable(fields: list[Raw], schema: Raw, at: str, old: Any) -> list[FieldError]:
-    found = []
+def _selectable(fields: list[Raw], schema: Raw, at: str, old: Any) -> Errors:
     seen: set[str] = set()
     for index, item in enumerate(fields):
         where, path = f"{at}[{index}].jsonPath", item.get("jsonPath", "")
         if not path:
-            found.append(field_errors.required(where))
+            yield required(where)
             continue
         try:
             known = field_path(path, schema, brackets=False)
         except FieldPathError as error:
-            found.append(invalid_whole(where, path, f"is an invalid path: {error}"))
+            yield invalid_whole(where, path, f"is an invalid path: {error}")
             continue
         if known.steps[0] == "metadata":
-            found.append(invalid_whole(where, path, "must not point to fields in metadata"))
+            yield invalid_whole(where, path, "must not point to fields in metadata")
         if known.schema.get("type") not in ("string", "boolean", "integer"):
-            detail = (
-                "must point to a field of type string, boolean or integer. Enum string fields and strings with formats "
-                "are allowed."
-            )
-            found.append(invalid_whole(where, path, detail))
+            types = "must point to a field of type string, boolean or integer"
+            yield invalid_whole(where, path, f"{types}. Enum string fields and strings with formats are allowed.")
         if known.text in seen:
-            found.append(field_errors.duplicate(where, path))
+            yield duplicate(where, path)
         seen.add(known.text)
     if len(seen) > MAX_SELECTABLE and old != fields:
-        found.append(field_errors.too_many(at, len(seen), MAX_SELECTABLE))
-    return found
+        yield too_many(at, len(seen), MAX_SELECTABLE)
 
 
-def _stored(new: Raw) -> list[FieldError]:
+def _stored(new: Raw) -> Errors:
     """Check that every version with stored objects is still declared."""
-    at = "status.storedVersions"
-    stored = (new.get("status") or {}).get("storedVersions") or []
+    at, versions = "status.storedVersions", (new.get("spec") or {}).get("versions") or ()
+    stored = (new.get("status") or {}).get("storedVersions")
     if not stored:
-        listed = (new.get("status") or {}).get("storedVersions")
-        return [invalid_whole(at, listed, "must have at least one stored version")]
-    versions = (new.get("spec") or {}).get("versions") or ()
-    found = [
-        invalid_whole(at, stored, f"must have the storage version {version.get('name', '')}")
-        for version in versions
-        if version.get("storage") and version.get("name", "") not in stored
-    ]
+        yield invalid_whole(at, stored, "must have at least one stored version")
+        return
+    for version in versions:
+        if version.get("storage") and version.get("name", "") not in stored:
+            yield invalid_whole(at, stored, f"must have the storage version {version.get('name', '')}")
     named = {version.get("name", "") for version in versions}
     for index, name in enumerate(stored):
         if name not in named and name not in stored[index + 1 :]:
@@ -525,8 +449,7 @@ def _stored(new: Raw) -> list[FieldError]:
                 f"spec.versions until a storage migration ensures no data remains persisted in {name} and removes "
                 f"{name} from status.storedVersions"
             )
-            found.append(invalid_whole(f"{at}[{index}]", name, detail))
-    return found
+            yield invalid_whole(f"{at}[{index}]", name, detail)
 
 
 # --- groups that belong to Kubernetes ---
@@ -545,7 +468,7 @@ def approval(annotations: Mapping[str, str]) -> tuple[str, str]:
     if not note:
         return "Missing", f'protected groups must have approval annotation "{APPROVED}", {_PROPOSAL}'
     if note.startswith("unapproved"):
-        return "Unapproved", f"not approved: {field_errors.quote(note)}"
+        return "Unapproved", f"not approved: {quote(note)}"
     try:
         parts = urlsplit(note)
     except ValueError:
@@ -556,14 +479,15 @@ def approval(annotations: Mapping[str, str]) -> tuple[str, str]:
     return "Invalid", f'protected groups must have approval annotation "{APPROVED}" {how}, {_PROPOSAL}'
 
 
-def _approval(new: Raw, old: Raw | None) -> list[FieldError]:
+def _approval(new: Raw, old: Raw | None) -> Errors:
     if not protected((new.get("spec") or {}).get("group", "")):
-        return []
+        return
     annotations = new["metadata"].get("annotations") or {}
     state, message = approval(annotations)
-    if old is not None and approval(old["metadata"].get("annotations") or {})[0] == state:
-        return []
     at = f"metadata.annotations[{APPROVED}]"
+    if old is not None and approval(old["metadata"].get("annotations") or {})[0] == state:
+        return
     if state == "Missing":
-        return [field_errors.required(at, message)]
-    return [invalid_whole(at, annotations[APPROVED], message)] if state == "Invalid" else []
+        yield required(at, message)
+    elif state == "Invalid":
+        yield invalid_whole(at, annotations[APPROVED], message)

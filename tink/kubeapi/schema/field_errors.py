@@ -1,8 +1,8 @@
 """Errors in fields of an object, in Kubernetes' words, and the outcome of a walk over an object.
 
 kubectl prints the messages to the operator unchanged, and controllers compare the reasons (k8s.io/apimachinery,
-pkg/util/validation/field). Compiled schemas collect their errors in an `Outcome`. Paths are chains of (parent, step),
-which become text only for an error.
+pkg/util/validation/field). Compiled schemas collect their errors in a `WalkResult`. Paths are chains of
+(parent, step), which become text only for an error.
 """
 
 from __future__ import annotations
@@ -82,8 +82,10 @@ def forbidden(field: str, detail: str) -> FieldError:
     return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
-Path = tuple["Path", str | int] | None
-CompiledSchema = Callable[[Any, Path, "Outcome"], None]
+Step = str | int | tuple[str]
+"""A field, an index of a list, or a key of a map in a tuple: `.field`, `[0]`, `[key]`."""
+Path = tuple["Path", Step] | None
+CompiledSchema = Callable[[Any, Path, "WalkResult"], None]
 """A compiled schema or keyword: prunes, completes and checks a value in place, and reports to the outcome."""
 
 NOWHERE = "<nil>"
@@ -103,7 +105,7 @@ class TooMuchAddedError(TinkedgeError):
 
 
 @dataclass(slots=True)
-class Outcome:
+class WalkResult:
     """The result of one walk: errors, and the paths of unknown fields, which the walk has dropped.
 
     With `keeps_nulls`, a null stays if no default replaces it, so that it is rejected where null is not allowed.
@@ -120,7 +122,7 @@ class Outcome:
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(error)
 
-    def add(self, path: Path, name: str | int, size: int) -> None:
+    def add(self, path: Path, name: Step, size: int) -> None:
         """Count a default of `size` bytes before it is filled in. Raises TooMuchAddedError."""
         self.added += size
         if self.added > MAX_ADDED:
@@ -137,13 +139,21 @@ class Outcome:
             self.unknown.append(render((path, name)))
 
 
-def render(path: Path) -> str:
-    """Return a path as Kubernetes writes it: `spec.actions[0].name`."""
-    steps: list[str | int] = []
+def steps(path: Path) -> list[Step]:
+    """Return the steps of a path from the root."""
+    found: list[Step] = []
     while path is not None:
         path, step = path
-        steps.append(step)
+        found.append(step)
+    return found[::-1]
+
+
+def render(path: Path) -> str:
+    """Return a path as Kubernetes writes it: `spec.actions[0].name`, `spec.labels[a.b]`."""
     text = ""
-    for step in reversed(steps):
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    for step in steps(path):
+        if isinstance(step, str):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step if isinstance(step, int) else step[0]}]"
     return text

@@ -17,36 +17,33 @@ from typing import Any
 import re2
 
 from tink.kubeapi.cel import NAMED_FORMATS
+from tink.kubeapi.schema.shapes import child_schemas
 
 Check = Callable[[str], bool]
 
 
-def _pattern(pattern: str) -> Any:
-    return re2.compile(pattern)
+def _matches(pattern: str) -> Check:
+    compiled = re2.compile(pattern)
+    return lambda text: compiled.search(text) is not None
 
 
-_DATE = _pattern(r"^\d{4}-\d{2}-\d{2}$")
-_CLOCK = _pattern(r"^(\d{2}):(\d{2}):(\d{2})(.\d+)?(z|([+-]\d{2}:\d{2}))$")
-_GO_DURATION = _pattern(r"^[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)$")
-_WORD_DURATION = _pattern(r"\d+\s*([A-Za-zµ]+)")
-_MAC = _pattern(
+_DATE = re2.compile(r"^\d{4}-\d{2}-\d{2}$")
+_CLOCK = re2.compile(r"^(\d{2}):(\d{2}):(\d{2})(.\d+)?(z|([+-]\d{2}:\d{2}))$")
+_GO_DURATION = re2.compile(r"^[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)$")
+_WORD_DURATION = re2.compile(r"\d+\s*([A-Za-zµ]+)")
+_MAC = _matches(
     r"^([0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}((:[0-9A-Fa-f]{2}){2}((:[0-9A-Fa-f]{2}){12})?)?"
     r"|[0-9A-Fa-f]{2}(-[0-9A-Fa-f]{2}){5}((-[0-9A-Fa-f]{2}){2}((-[0-9A-Fa-f]{2}){12})?)?"
     r"|[0-9A-Fa-f]{4}(\.[0-9A-Fa-f]{4}){2}((\.[0-9A-Fa-f]{4}){1}((\.[0-9A-Fa-f]{4}){6})?)?)$"
 )
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\x{10FFFF}-]+"
 _ADDRESS = rf"({_ATOM}(\.{_ATOM})*|\"([^\"\\]|\\.)*\")@({_ATOM}(\.{_ATOM})*|\[[^\[\]\\]*\])"
-_EMAIL = _pattern(rf"^\s*({_ADDRESS}|(({_ATOM}|\"([^\"\\]|\\.)*\"|[.\s])*\s*)?<{_ADDRESS}>)\s*$")
-_CARD = _pattern(
+_EMAIL = _matches(rf"^\s*({_ADDRESS}|(({_ATOM}|\"([^\"\\]|\\.)*\"|[.\s])*\s*)?<{_ADDRESS}>)\s*$")
+_CARD = re2.compile(
     r"^(4\d{12}(\d{3})?|5[1-5]\d{14}|6(011|5\d\d)\d{12}|3[47]\d{13}|3(0[0-5]|[68]\d)\d{11}|(2131|1800|35\d{3})\d{11})$"
 )
-_SSN = _pattern(r"^\d{3}[- ]?\d{2}[- ]?\d{4}$")
+_SSN = _matches(r"^\d{3}[- ]?\d{2}[- ]?\d{4}$")
 _BYTE = r"\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*"
-
-
-def _matches(pattern: str) -> Check:
-    compiled = _pattern(pattern)
-    return lambda text: compiled.search(text) is not None
 
 
 def _parses(parse: Callable[[str], object]) -> Check:
@@ -102,18 +99,14 @@ def _duration(text: str) -> bool:
     return any(unit in names or unit.startswith(names[-1]) for unit in units for names in _UNITS)
 
 
-def _without_zeros(text: str) -> str:
-    """Drop leading zeros of an IPv4 address, which Kubernetes reads as decimal."""
-    parts = text.split(".")
-    return ".".join(part.lstrip("0") or "0" if part.isascii() and part.isdigit() else part for part in parts)
-
-
 def _ip(text: str) -> bool:
     if "%" in text:
         return False
-    return _parses(ipaddress.ip_address)(text) or (
-        ":" not in text and _parses(ipaddress.IPv4Address)(_without_zeros(text))
-    )
+    if ":" in text or _parses(ipaddress.IPv4Address)(text):
+        return ":" not in text or _parses(ipaddress.IPv6Address)(text)
+    # Kubernetes reads leading zeros of an IPv4 address as decimal.
+    parts = (part.lstrip("0") or "0" if part.isascii() and part.isdigit() else part for part in text.split("."))
+    return _parses(ipaddress.IPv4Address)(".".join(parts))
 
 
 def _cidr(text: str) -> bool:
@@ -133,7 +126,7 @@ def _hostname(text: str) -> bool:
     if not labels:
         dash = last[1:2] == "-"
         return bool(last) and all(map(_may_name, last[:1] + last[1 + dash :]))
-    if not (2 <= len(last) <= 63 and all(map(_is_letter, last))):
+    if not (2 <= len(last) <= 63 and all(unicodedata.category(letter)[0] == "L" for letter in last)):
         return False
     return all(
         part
@@ -142,10 +135,6 @@ def _hostname(text: str) -> bool:
         and all(letter == "-" or _may_name(letter) for letter in part)
         for part in labels
     )
-
-
-def _is_letter(letter: str) -> bool:
-    return unicodedata.category(letter).startswith("L")
 
 
 def _may_name(letter: str) -> bool:
@@ -197,7 +186,7 @@ CHECKS: dict[str, Check] = {
     "date-time": _date_time,
     "datetime": _date_time,
     "duration": _duration,
-    "email": lambda text: _EMAIL.search(text) is not None,
+    "email": _EMAIL,
     "hexcolor": _matches("^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$"),
     "hostname": _hostname,
     "ipv4": lambda text: "." in text and _ip(text),
@@ -207,10 +196,10 @@ CHECKS: dict[str, Check] = {
     "isbn13": lambda text: _isbn(text, 13),
     "k8s-long-name": _named("dns1123Subdomain"),
     "k8s-short-name": _named("dns1123Label"),
-    "mac": lambda text: _MAC.search(text) is not None,
+    "mac": _MAC,
     "password": lambda _: True,
     "rgbcolor": _matches(rf"^rgb\({_BYTE},{_BYTE},{_BYTE}\)$"),
-    "ssn": lambda text: len(text) == 11 and _SSN.search(text) is not None,
+    "ssn": lambda text: len(text) == 11 and _SSN(text),
     "uri": _named("uri"),
     "uuid": _uuid("[0-9a-f]{4}-?[0-9a-f]{4}"),
     "uuid3": _uuid("3[0-9a-f]{3}-?[0-9a-f]{4}"),
@@ -220,16 +209,8 @@ CHECKS: dict[str, Check] = {
 """The check of every known format."""
 
 
-_OF_STRINGS = frozenset(
-    (
-        "bsonobjectid", "uri", "email", "hostname", "ipv4", "ipv6", "cidr", "mac", "uuid", "uuid3", "uuid4", "uuid5",
-        "isbn", "isbn10", "isbn13", "creditcard", "ssn", "hexcolor", "rgbcolor", "byte", "password", "date", "duration",
-        "datetime", "k8sshortname", "k8slongname",
-    )
-)  # fmt: skip
-"""The known formats without dashes: Kubernetes removes dashes from names before it compares
-(pkg/apiserver/validation/formats.go).
-"""
+# Kubernetes removes dashes from names before it compares (pkg/apiserver/validation/formats.go).
+_OF_STRINGS = frozenset(name.replace("-", "") for name in CHECKS)
 _OF_NUMBERS = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 
@@ -247,23 +228,8 @@ def format_warnings(definition: Mapping[str, Any]) -> list[str]:
 
 def _unknown(schema: Mapping[str, Any]) -> Iterator[str]:
     name, kind = schema.get("format", ""), schema.get("type", "")
-    if name and not _known(name, kind):
+    known = name.replace("-", "") in _OF_STRINGS if kind in ("", "string") else name in _OF_NUMBERS.get(kind, ())
+    if name and not known:
         yield name
-    items = schema.get("items")
-    for child in items if isinstance(items, list) else [items] if items else []:
+    for child in child_schemas(schema):
         yield from _unknown(child)
-    for key in ("allOf", "anyOf", "oneOf"):
-        for child in schema.get(key) or ():
-            yield from _unknown(child)
-    if schema.get("not"):
-        yield from _unknown(schema["not"])
-    for child in (schema.get("properties") or {}).values():
-        yield from _unknown(child)
-    if isinstance(schema.get("additionalProperties"), Mapping):
-        yield from _unknown(schema["additionalProperties"])
-
-
-def _known(name: str, kind: str) -> bool:
-    if kind in ("", "string"):
-        return name.replace("-", "") in _OF_STRINGS
-    return name in _OF_NUMBERS.get(kind, ())

@@ -36,7 +36,10 @@ _SLICE = re.compile(r"(-?[0-9]*)(:-?[0-9]*)?(:-?[0-9]*)?")
 _COMPARISON = re.compile(r"([^!<>=]+)([!<>=]+)(.+)")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?[0-9]+\.?[0-9]*")
-_TERMINATORS = frozenset(" \t\r\n.,[]$@{}")
+_NAME = re.compile(r"(?:\\.?|[^\\ \t\r\n.,\[\]$@{}])*", re.DOTALL)
+_WORD = re.compile(r"[^ \t\r\n.,\[\]$@{}]*")
+_DIGITS = re.compile(r"[+-]?[.\d]*")
+_STRING = re.compile(r"([\"'])[^\n]*?(?<!\\)\1")
 _INT64 = 1 << 63
 
 
@@ -125,7 +128,12 @@ def _action(text: str, at: int) -> tuple[list[Step], int]:
         if text.startswith("[?(", at):
             at = _filter(text, at, steps)
         elif text.startswith("..", at):
-            at = _recursive(text, at, steps)
+            if steps and steps[-1] is _descend:
+                raise JSONPathError("invalid multiple recursive descent")
+            steps.append(_descend)
+            at += 2
+            if _is_alphanumeric(text[at : at + 1] or "."):
+                at = _field(text, at, steps)
         elif char in ("", "\r", "\n"):
             raise JSONPathError("unclosed action")
         elif char in " @$":
@@ -139,72 +147,51 @@ def _action(text: str, at: int) -> tuple[list[Step], int]:
         elif char in "+-" or char.isdecimal():
             at = _number(text, at, steps)
         elif _is_alphanumeric(char):
-            at = _identifier(text, at, steps)
+            name = _read(_WORD, text, at)
+            steps.append(_constant(name == "true") if name in ("true", "false") else _unrecognized(name))
+            at += len(name)
         else:
             raise JSONPathError(f"unrecognized character in action: {char!r}")
+
+
+def _read(pattern: re.Pattern[str], text: str, at: int) -> str:
+    found = pattern.match(text, at)
+    return found[0] if found else ""
 
 
 def _is_alphanumeric(char: str) -> bool:
     return char == "_" or char.isalpha() or char.isdecimal()
 
 
-def _recursive(text: str, at: int, steps: list[Step]) -> int:
-    if steps and steps[-1] is _descend:
-        raise JSONPathError("invalid multiple recursive descent")
-    steps.append(_descend)
-    at += 2
-    return _field(text, at, steps) if _is_alphanumeric(text[at : at + 1] or ".") else at
-
-
 def _field(text: str, at: int, steps: list[Step]) -> int:
-    begin = at
-    while at < len(text) and text[at] not in _TERMINATORS:
-        at += 2 if text[at] == "\\" else 1
-    name = text[begin:at]
+    name = _read(_NAME, text, at)
     steps.append(_every if name == "*" else _child(name.replace("\\", "")))
-    return min(at, len(text))
+    return at + len(name)
 
 
 def _number(text: str, at: int, steps: list[Step]) -> int:
-    begin = at
-    at += text[at] in "+-"
-    while at < len(text) and (text[at] == "." or text[at].isdecimal()):
-        at += 1
-    literal = text[begin:at]
+    literal = _read(_DIGITS, text, at)
     if _INTEGER.fullmatch(literal) and -_INT64 <= int(literal) < _INT64:
         steps.append(_constant(int(literal)))
     elif _FLOAT.fullmatch(literal) and abs(float(literal)) != float("inf"):
         steps.append(_constant(float(literal)))
     else:
         raise JSONPathError(f"cannot parse number {literal}")
-    return at
-
-
-def _identifier(text: str, at: int, steps: list[Step]) -> int:
-    begin = at
-    while at < len(text) and text[at] not in _TERMINATORS:
-        at += 1
-    name = text[begin:at]
-    steps.append(_constant(name == "true") if name in ("true", "false") else _unrecognized(name))
-    return at
+    return at + len(literal)
 
 
 def _quoted(text: str, at: int, steps: list[Step]) -> int:
-    begin, mark = at, text[at]
-    while True:
-        at += 1
-        if at >= len(text) or text[at] == "\n":
-            raise JSONPathError("unterminated quoted string")
-        if text[at] == mark and text[at - 1] != "\\":
-            break
-    literal = text[begin : at + 1]
+    found = _STRING.match(text, at)
+    if found is None:
+        raise JSONPathError("unterminated quoted string")
     try:
-        value = strconv.unquote(literal)
+        value = strconv.unquote(found[0])
     except ValueError as error:
-        raise JSONPathError(f"unquote string {literal} error {error}") from error
+        raise JSONPathError(f"unquote string {found[0]} error {error}") from error
     # \xff is a byte that is not text. It becomes U+FFFD in an answer.
-    steps.append(_text(strconv.to_bytes(value).decode("utf-8", "replace")))
-    return at + 1
+    constant = strconv.to_bytes(value).decode("utf-8", "replace")
+    steps.append(lambda _values, _budget: [constant])
+    return found.end()
 
 
 def _array(text: str, at: int, steps: list[Step]) -> int:
@@ -296,10 +283,6 @@ def _constant(value: bool | float) -> Step:
         return [value] * len(values)
 
     return step
-
-
-def _text(value: str) -> Step:
-    return lambda _values, _budget: [value]
 
 
 def _unrecognized(name: str) -> Step:

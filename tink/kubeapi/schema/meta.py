@@ -6,13 +6,12 @@ pkg/api/validation), and the fields that an update may change. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from tink.kubeapi.cel import NAMED_FORMATS
-from tink.kubeapi.schema import field_errors
-from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.field_errors import FieldError, forbidden, invalid, quote, required, too_long
 from tink.kubeapi.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, Raw, array, keyed, mapping, same, struct, texts
 
 MAX_ANNOTATIONS = 256 << 10
@@ -53,46 +52,39 @@ STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 def check(meta: Mapping[str, Any], rule: NameRule, at: str = "metadata") -> list[FieldError]:
     """Return the errors in the metadata of an object before it is stored. `at` is the path of the metadata."""
-    found: list[FieldError] = []
-    name = meta.get("name", "")
-    if (prefix := meta.get("generateName")) and (wrong := rule(_without_dash(prefix))):
-        found.append(field_errors.invalid(f"{at}.generateName", prefix, wrong))
+    return list(_errors(meta, rule, at))
+
+
+def _errors(meta: Mapping[str, Any], rule: NameRule, at: str) -> Iterator[FieldError]:
+    name, prefix = meta.get("name", ""), meta.get("generateName")
+    # A prefix may end with a dash, because a generated suffix follows.
+    if prefix and (wrong := rule(f"{prefix[:-1]}a" if prefix.endswith("-") else prefix)):
+        yield invalid(f"{at}.generateName", prefix, wrong)
     if not name:
-        found.append(field_errors.required(f"{at}.name", "name or generateName is required"))
+        yield required(f"{at}.name", "name or generateName is required")
     elif wrong := rule(name):
-        found.append(field_errors.invalid(f"{at}.name", name, wrong))
+        yield invalid(f"{at}.name", name, wrong)
     for key, value in (meta.get("labels") or {}).items():
-        found += [field_errors.invalid(f"{at}.labels", key, words) for words in wrong_keys(key)]
-        found += [field_errors.invalid(f"{at}.labels", value, words) for words in wrong_values(value)]
-    size = 0
-    for key, value in (meta.get("annotations") or {}).items():
-        size += len(key) + len(value)
-        found += [field_errors.invalid(f"{at}.annotations", key, words) for words in wrong_keys(key.lower())]
-    if size > MAX_ANNOTATIONS:
-        found.append(field_errors.too_long(f"{at}.annotations", MAX_ANNOTATIONS))
-    if finalizers := meta.get("finalizers"):
-        found += _check_finalizers(finalizers, f"{at}.finalizers")
-    return found + _check_owners(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
-
-
-def _without_dash(prefix: str) -> str:
-    """Return a name that can be checked for a prefix that ends with a dash."""
-    return f"{prefix[:-1]}a" if prefix.endswith("-") else prefix
-
-
-def _check_finalizers(finalizers: list[str], at: str) -> list[FieldError]:
-    found = [field_errors.invalid(at, item, words) for item in finalizers for words in wrong_keys(item)]
+        yield from (invalid(f"{at}.labels", key, words) for words in wrong_keys(key))
+        yield from (invalid(f"{at}.labels", value, words) for words in wrong_values(value))
+    annotations = meta.get("annotations") or {}
+    for key in annotations:
+        yield from (invalid(f"{at}.annotations", key, words) for words in wrong_keys(key.lower()))
+    if sum(len(key) + len(value) for key, value in annotations.items()) > MAX_ANNOTATIONS:
+        yield too_long(f"{at}.annotations", MAX_ANNOTATIONS)
+    finalizers = meta.get("finalizers") or []
+    yield from (invalid(f"{at}.finalizers", item, words) for item in finalizers for words in wrong_keys(item))
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         both = "finalizer orphan and foregroundDeletion cannot be both set"
-        found.append(field_errors.invalid(at, finalizers, both))
-    return found
+        yield invalid(f"{at}.finalizers", finalizers, both)
+    yield from _owner_errors(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
 
 
 def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:
     """Return errors for finalizers without a domain, which only custom resources may have."""
     why = "name is neither a standard finalizer name nor is it fully qualified"
     return [
-        field_errors.invalid(f"metadata.finalizers[{index}]", item, why)
+        invalid(f"metadata.finalizers[{index}]", item, why)
         for index, item in enumerate(meta.get("finalizers") or ())
         if "/" not in item and item not in STANDARD_FINALIZERS
     ]
@@ -102,36 +94,39 @@ def warn_finalizers(meta: Mapping[str, Any]) -> list[str]:
     """Return warnings for finalizers without a domain, which other writers may use as well."""
     why = "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
     return [
-        f"metadata.finalizers: {field_errors.quote(item)}: {why}"
+        f"metadata.finalizers: {quote(item)}: {why}"
         for item in meta.get("finalizers") or ()
         if "/" not in item and item not in STANDARD_FINALIZERS and not wrong_keys(item)
     ]
 
 
-def _check_owners(owners: list[Raw], at: str) -> list[FieldError]:
-    found: list[FieldError] = []
+def _owner_errors(owners: list[Raw], at: str) -> Iterator[FieldError]:
     controller = ""
     for owner in owners:
         version = owner.get("apiVersion", "")
         if not version or version.count("/") > 1 or version.endswith("/"):
-            found.append(field_errors.invalid(f"{at}.apiVersion", version, "version must not be empty"))
-        found += [
-            field_errors.invalid(f"{at}.{key}", owner.get(key, ""), "must not be empty")
-            for key in ("kind", "name", "uid")
-            if not owner.get(key)
-        ]
+            yield invalid(f"{at}.apiVersion", version, "version must not be empty")
+        for key in ("kind", "name", "uid"):
+            if not owner.get(key):
+                yield invalid(f"{at}.{key}", owner.get(key, ""), "must not be empty")
         if version == "v1" and owner.get("kind") == "Event":
-            found.append(field_errors.invalid(at, owner, "/v1, Kind=Event is disallowed from being an owner"))
+            yield invalid(at, owner, "/v1, Kind=Event is disallowed from being an owner")
         if owner.get("controller"):
             name = f"{owner.get('kind', '')}/{owner.get('name', '')}"
             if controller:
-                why = (
-                    "Only one reference can have Controller set to true. "
-                    f'Found "true" in references for {controller} and {name}'
-                )
-                found.append(field_errors.invalid(at, owners, why))
+                both = f'Found "true" in references for {controller} and {name}'
+                yield invalid(at, owners, f"Only one reference can have Controller set to true. {both}")
             controller = controller or name
-    return found
+
+
+def type_problem(name: str, value: str) -> str | None:
+    """Return what is wrong with an apiVersion or a kind of an object, or None."""
+    if not value:
+        return "must not be empty"
+    if name == "apiVersion":
+        return f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else None
+    wrong = dns1035(value.lower())
+    return wrong and f"may have mixed case, but should otherwise match: {wrong}"
 
 
 OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace")
@@ -161,7 +156,7 @@ _IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
     """Return errors for immutable fields that a client has changed, before `keep_owned` restores them."""
     return [
-        field_errors.invalid(f"metadata.{key}", new[key], "field is immutable")
+        invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in _IMMUTABLE
         if new.get(key) and new[key] != old.get(key)
     ]
@@ -169,18 +164,12 @@ def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Fiel
 
 def check_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
     """Return errors for finalizers that an update adds to an object that is being deleted."""
-    if "deletionTimestamp" not in old:
-        return []
     added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))
-    if not added:
+    if not added or "deletionTimestamp" not in old:
         return []
-    listed = ", ".join(field_errors.quote(item) for item in added)
-    return [
-        field_errors.forbidden(
-            "metadata.finalizers",
-            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}",
-        )
-    ]
+    listed = f"found new finalizers []string{{{', '.join(map(quote, added))}}}"
+    why = f"no new finalizers can be added if the object is being deleted, {listed}"
+    return [forbidden("metadata.finalizers", why)]
 
 
 def ordered(meta: Raw) -> Raw:

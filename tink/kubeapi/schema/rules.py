@@ -1,10 +1,9 @@
 """The CEL rules of a schema (x-kubernetes-validations): compiled once, and checked on every write.
 
-- A `Rule` is one compiled rule and the error that it reports.
+- A `CompiledRule` is one compiled rule and the error that it reports.
 - `Validations` holds the rules of a schema as a tree, which is walked beside the object. The tree contains only
-branches
-  with rules. Rules are not run for null values; rules about `oldSelf` run only if there is an old value, or with
-  `optionalOldSelf`.
+  branches with rules. Rules are not run for null values; rules about `oldSelf` run only if there is an old value, or
+  with `optionalOldSelf`.
 - A `Correlation` finds the old value for a value in an update. Fields and map entries correlate by name, items of lists
   with x-kubernetes-list-type map by their keys, items of other lists not at all. Rules need it for `oldSelf`, and
   ratcheting needs it: an update is not rejected for errors in values that it leaves unchanged.
@@ -17,8 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,27 +24,13 @@ import orjson
 
 from tink.errors import TinkedgeError
 from tink.golang import bad_value
-from tink.kubeapi.cel import (
-    ABSENT,
-    BOOL,
-    Budget,
-    BudgetExceededError,
-    CelError,
-    EvaluationError,
-    ListType,
-    MapType,
-    ObjectType,
-    Optional,
-    Program,
-    Type,
-    compile_expression,
-    optional_of,
-)
-from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
-from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, invalid_whole
+from tink.kubeapi import cel
+from tink.kubeapi.cel import types
+from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path, part_type
+from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, Path, invalid_whole, render, steps
+from tink.kubeapi.schema.shapes import json_text
 
 Schema = Mapping[str, Any]
-Step = str | int
 Key = tuple[tuple[type, Any], ...]
 
 _SCALARS = (str, bool, int, float)
@@ -56,13 +40,8 @@ def key_of(item: Any, keys: Sequence[str]) -> Key | None:
     """Return the key of an item of a map list, or None if a part of it is missing or not a scalar."""
     if not isinstance(item, dict):
         return None
-    found = []
-    for key in keys:
-        value = item.get(key)
-        if not isinstance(value, _SCALARS):
-            return None
-        found.append((type(value), value))
-    return tuple(found)
+    values = [item.get(key) for key in keys]
+    return tuple((type(value), value) for value in values) if all(isinstance(v, _SCALARS) for v in values) else None
 
 
 def by_key(items: Any, keys: Sequence[str]) -> dict[Key, Any]:
@@ -110,7 +89,7 @@ class Correlation:
         self._same: dict[int, bool] = {}
         self._keyed: dict[int, dict[Key, Any]] = {}
 
-    def is_unchanged(self, steps: Sequence[Step]) -> bool:
+    def is_unchanged(self, steps: Sequence[str | int]) -> bool:
         """Return True if an update leaves the value at a path unchanged.
 
         If the value has no old value, the nearest value above it that has one decides.
@@ -126,27 +105,21 @@ class Correlation:
             node = child
         return self._unchanged(*node)
 
-    def _child(self, new: Any, old: Any, schema: Schema, step: Step) -> tuple[Any, Any, Schema] | None:
-        if isinstance(step, int):
-            return self._item(new, old, schema, step)
-        if not isinstance(new, dict) or not isinstance(old, dict) or step not in new or step not in old:
-            return None
-        below = child_schema(schema, step)
-        return None if below is None else (new[step], old[step], below)
-
-    def _item(self, new: Any, old: Any, schema: Schema, index: int) -> tuple[Any, Any, Schema] | None:
-        keys = map_keys(schema)
-        items = schema.get("items")
+    def _child(self, new: Any, old: Any, schema: Schema, step: str | int) -> tuple[Any, Any, Schema] | None:
+        if isinstance(step, str):
+            if not isinstance(new, dict) or not isinstance(old, dict) or step not in new or step not in old:
+                return None
+            below = child_schema(schema, step)
+            return None if below is None else (new[step], old[step], below)
+        keys, items = map_keys(schema), schema.get("items")
         if not keys or not isinstance(items, Mapping) or not isinstance(new, list) or not isinstance(old, list):
-            return None
-        if index >= len(new):
             return None
         keyed = self._keyed.get(id(old))
         if keyed is None:
             keyed = self._keyed[id(old)] = by_key(old, keys)
-        key = key_of(new[index], keys)
+        key = key_of(new[step], keys) if step < len(new) else None
         before = None if key is None else keyed.get(key)
-        return None if before is None else (new[index], before, items)
+        return None if before is None else (new[step], before, items)
 
     def _unchanged(self, new: Any, old: Any, schema: Schema) -> bool:
         if not isinstance(new, dict | list) or not isinstance(old, dict | list):
@@ -172,8 +145,7 @@ def ratcheted(errors: list[FieldError], new: Any, old: Any, openapi: Schema) -> 
     """Return the errors of an update without those in unchanged values.
 
     `errors` are the results of the schema walk over `new`; `openapi` is the schema of the definition. Errors in
-    metadata,
-    apiVersion and kind stay. Repeated items are no error if the old object already had_repeats some.
+    metadata, apiVersion and kind stay. Repeated items are no error if the old object already has some.
     """
     if not errors or old is None:
         return errors
@@ -194,75 +166,65 @@ def ratcheted(errors: list[FieldError], new: Any, old: Any, openapi: Schema) -> 
     return left
 
 
-def steps_of(path: str, obj: Any) -> list[Step]:
+def steps_of(path: str, obj: Any) -> list[str | int]:
     """Parse a path such as `spec.actions[0].name`. Names may contain dots, so the object decides. The last step may be
     missing.
     """
-    steps: list[Step] = []
+    found: list[str | int] = []
     rest = path
     while rest:
         if rest[0] == "[" and isinstance(obj, list):
             inner, bracket, rest = rest[1:].partition("]")
             if not bracket or not inner.isdecimal() or int(inner) >= len(obj):
                 break
-            steps.append(int(inner))
+            found.append(int(inner))
             obj = obj[int(inner)]
             continue
         rest = rest.removeprefix(".")
-        names = [name for name in obj if _begins(rest, name)] if isinstance(obj, dict) else []
+        known = obj if isinstance(obj, dict) else ()
+        names = [n for n in known if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", ".", "[")]
         if not names:
             if rest:
-                steps.append(rest)  # a missing required field
+                found.append(rest)  # a missing required field
             break
         name = max(names, key=len)
-        steps.append(name)
+        found.append(name)
         obj = obj[name]
         rest = rest[len(name) :]
-    return steps
-
-
-def _begins(path: str, name: str) -> bool:
-    return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[")
+    return found
 
 
 def _repeats(value: Any, schema: Schema) -> bool:
     """Return True if a value has repeated items where its schema forbids them."""
     if isinstance(value, dict):
-        return any(
-            _repeats(item, below) for name, item in value.items() if (below := child_schema(schema, name)) is not None
-        )
+        below = ((item, child_schema(schema, name)) for name, item in value.items())
+        return any(child is not None and _repeats(item, child) for item, child in below)
     if not isinstance(value, list):
         return False
-    items = schema.get("items")
-    kind = schema.get("x-kubernetes-list-type")
-    keys = map_keys(schema)
+    items, kind, keys = schema.get("items"), schema.get("x-kubernetes-list-type"), map_keys(schema)
+    marks = None
     if kind == "map" and keys:
-        found = [_mark({key: item.get(key) for key in keys}) for item in value if isinstance(item, dict)]
-        if len(set(found)) < len(found):
-            return True
-    elif kind == "set" and len({_mark(item) for item in value}) < len(value):
+        marks = [_mark({key: item.get(key) for key in keys}) for item in value if isinstance(item, dict)]
+    elif kind == "set":
+        marks = [_mark(item) for item in value]
+    if marks is not None and len(set(marks)) < len(marks):
         return True
     return isinstance(items, Mapping) and any(_repeats(item, items) for item in value)
 
 
-def _mark(value: Any) -> Any:
+def _mark(value: Any) -> bytes:
     """Return a hashable stand-in for a JSON value."""
-    if isinstance(value, dict):
-        return (dict, frozenset((key, _mark(item)) for key, item in value.items()))
-    if isinstance(value, list):
-        return (list, tuple(map(_mark, value)))
-    return (type(value), value)
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
+
+# The rules
 
 log = logging.getLogger(__name__)
 
 
-OBJECT_BUDGET = 10_000_000
-"""Maximum cost of all rules for one object, in CEL's units of cost."""
 MAX_MESSAGE = 5 * 1024
 """Maximum length in bytes of the result of a messageExpression."""
 
-_LINE_BREAK = re.compile(r"[\n]+")
 NO_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
@@ -271,10 +233,10 @@ class StopRulesError(TinkedgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CompiledRule:
     """A compiled rule. `error` and `message_error` are the compile errors of its expressions; the costs are estimates.
 
-    `kind` is the type of the schema. Failures of a `nested` rule do not repeat the value.
+    `kind` is the type of the schema.
     """
 
     source: str
@@ -284,8 +246,8 @@ class Rule:
     reason: str
     field_path: str
     optional: bool
-    program: Program | None = None
-    message_program: Program | None = None
+    program: cel.CompiledExpression | None = None
+    message_program: cel.CompiledExpression | None = None
     uses_old: bool = False
     error: str = ""
     message_error: str = ""
@@ -293,79 +255,69 @@ class Rule:
     message_cost: int = 0
 
     @property
-    def nested(self) -> bool:
-        """True if failures do not repeat the value."""
-        return self.kind in ("object", "array")
-
-    @property
-    def called(self) -> str:
+    def name(self) -> str:
         """The name of the rule in errors."""
         return self.message.strip() if self.message else self.source.strip()
 
-    def fault(self, error: BudgetExceededError | EvaluationError, budget: Budget) -> str:
+    def fault_message(self, error: cel.BudgetExceededError | cel.EvaluationError, budget: cel.CostBudget) -> str:
         """Return the message for a rule that could not be evaluated."""
-        if isinstance(error, BudgetExceededError):
+        if isinstance(error, cel.BudgetExceededError):
             if not budget.remaining:
                 return NO_BUDGET
             why = "no further validation rules will be run due to call cost exceeds limit for rule"
-            return f"'{error}': {why}: {self.called}"
+            return f"'{error}': {why}: {self.name}"
         text = str(error)
         if text.startswith("no such overload"):
             why = "call arguments did not match a supported operator, function or macro signature for rule"
-            return f"'{text}': {why}: {self.called}"
-        return f"{text} evaluating rule: {self.called}"
+            return f"'{text}': {why}: {self.name}"
+        return f"{text} evaluating rule: {self.name}"
 
-    def wrong(self, at: str, why: str) -> FieldError:
+    def evaluation_error(self, at: str, why: str) -> FieldError:
         """Return the error for a value for which the rule could not be evaluated."""
         return invalid_whole(at or "<nil>", self.kind, why)
 
-    def failure(self, value: Any, bindings: Mapping[str, Any], budget: Budget, at: str) -> FieldError:
+    def failure(self, value: Any, bindings: Mapping[str, Any], budget: cel.CostBudget, at: str) -> FieldError:
         """Return the error for a value that breaks the rule. Raises StopRulesError if its message costs too much."""
         path = at
         if self.field_path:
             path = f"{at}.{self.field_path}" if at else self.field_path
         path = path or "<nil>"
         detail = self._made_message(bindings, budget, path)
-        if not detail:
-            detail = self.message.strip() if self.message else f"failed rule: {self.called}"
+        detail = detail or (self.message.strip() if self.message else f"failed rule: {self.name}")
+        shows_value = self.kind not in ("object", "array")
         match self.reason:
             case "FieldValueForbidden":
                 return FieldError(path, self.reason, f"Forbidden: {detail}")
             case "FieldValueRequired":
                 return FieldError(path, self.reason, f"Required value: {detail}")
             case "FieldValueDuplicate":
-                return FieldError(
-                    path, self.reason, "Duplicate value" + ("" if self.nested else f": {bad_value(value)}")
-                )
-        return invalid_whole(path, value, detail) if not self.nested else _omitted(path, detail)
+                shown = f": {bad_value(value)}" if shows_value else ""
+                return FieldError(path, self.reason, f"Duplicate value{shown}")
+        if shows_value:
+            return invalid_whole(path, value, detail)
+        return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
 
-    def _made_message(self, bindings: Mapping[str, Any], budget: Budget, path: str) -> str:
+    def _made_message(self, bindings: Mapping[str, Any], budget: cel.CostBudget, path: str) -> str:
         """Evaluate messageExpression. Return "" if the result cannot be used."""
         if self.message_program is None:
             return ""
         try:
             made = self.message_program(bindings, budget)
-        except BudgetExceededError as error:
-            why = (
-                "messageExpression evaluation failed due to running out of cost budget, no further validation rules "
-                "will be run"
-                if not budget.remaining
-                else "no further validation rules will be run due to call cost exceeds limit for messageExpression: "
-                + bad_value(self.message_source)
-            )
-            raise StopRulesError(self.wrong(path, why)) from error
-        except EvaluationError as error:
+        except cel.BudgetExceededError as error:
+            why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules"
+            why += " will be run"
+            if budget.remaining:
+                why = "no further validation rules will be run due to call cost exceeds limit for messageExpression: "
+                why += bad_value(self.message_source)
+            raise StopRulesError(self.evaluation_error(path, why)) from error
+        except cel.EvaluationError as error:
             log.debug("messageExpression evaluation failed due to: %s", error)
             return ""
         text = made.strip() if isinstance(made, str) else ""
-        return "" if len(text.encode()) > MAX_MESSAGE or _LINE_BREAK.search(text) else text
+        return "" if len(text.encode()) > MAX_MESSAGE or "\n" in text else text
 
 
-def _omitted(path: str, detail: str) -> FieldError:
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
-
-
-def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Rule:
+def compile_rule(raw: Mapping[str, Any], kind: types.CelType, schema: Schema) -> CompiledRule:
     """Compile a rule at a schema with the CEL type `kind`. Compile errors are in the result."""
     source, message_source = raw.get("rule") or "", raw.get("messageExpression") or ""
     optional = bool(raw.get("optionalOldSelf"))
@@ -379,36 +331,33 @@ def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Rule:
         "optional": optional,
     }
     if not source.strip():
-        return Rule(**parts)
-    variables = {"self": kind, "oldSelf": optional_of(kind) if optional else kind}
+        return CompiledRule(**parts)
+    variables = {"self": kind, "oldSelf": types.optional_of(kind) if optional else kind}
     try:
-        program = compile_expression(source, variables)
-    except CelError as error:
-        return Rule(**parts, error=f"compilation failed: {error}")
-    if program.type is not BOOL and program.type != BOOL:
-        return Rule(**parts, error="cel expression must evaluate to a bool")
-    parts |= {"program": program, "uses_old": program.uses("oldSelf"), "cost": program.estimate().max}
+        program = cel.compile_expression(source, variables)
+    except cel.CelError as error:
+        return CompiledRule(**parts, error=f"compilation failed: {error}")
+    if program.type != types.BOOL:
+        return CompiledRule(**parts, error="cel expression must evaluate to a bool")
+    parts |= {"program": program, "uses_old": "oldSelf" in program.variables, "cost": program.estimate().max}
     if message_source:
-        parts |= _compile_message(message_source, variables)
+        try:
+            message = cel.compile_expression(message_source, variables)
+        except cel.CelError as error:
+            parts["message_error"] = f"messageExpression compilation failed: {error}"
+        else:
+            if message.type.shape == "string":
+                parts |= {"message_program": message, "message_cost": message.estimate().max}
+            else:
+                parts["message_error"] = "messageExpression must evaluate to a string"
     if raw.get("fieldPath") and "message_error" not in parts:
         # The definition's check rejects wrong paths. Kubernetes names the value itself for an old one.
         with contextlib.suppress(FieldPathError):
             parts["field_path"] = field_path(raw["fieldPath"], schema).text
-    return Rule(**parts)
+    return CompiledRule(**parts)
 
 
-def _compile_message(source: str, variables: Mapping[str, Type]) -> dict[str, Any]:
-    try:
-        program = compile_expression(source, variables)
-    except CelError as error:
-        return {"message_error": f"messageExpression compilation failed: {error}"}
-    if program.type.shape != "string":
-        return {"message_error": "messageExpression must evaluate to a string"}
-    return {"message_program": program, "message_cost": program.estimate().max}
-
-
-_Path = tuple["_Path", Step, bool] | None
-"""The place of a value: the place above it, the step, and True if the step is the key of a map."""
+# The check of objects
 
 MAX_CACHED = 2 << 20
 """Maximum size in bytes of the cached values for each version of a definition."""
@@ -418,13 +367,7 @@ _ENTRY_BYTES = 200
 """Approximate size in bytes of a cache entry without its text."""
 
 BLOCKING = frozenset(
-    (
-        "FieldValueNotSupported",
-        "FieldValueRequired",
-        "FieldValueTooLong",
-        "FieldValueTooMany",
-        "FieldValueTypeInvalid",
-    )
+    ("FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid")
 )
 """Reasons of schema errors after which rules do not run, because the types that they rely on are wrong."""
 
@@ -435,53 +378,32 @@ _NOT_CHECKED = (
 
 
 @dataclass(slots=True)
-class Node:
+class RuleTree:
     """The rules at one schema and below it."""
 
-    rules: tuple[Rule, ...]
-    properties: tuple[tuple[str, Node], ...] = ()
-    extra: Node | None = None
-    items: Node | None = None
+    rules: tuple[CompiledRule, ...]
+    properties: tuple[tuple[str, RuleTree], ...] = ()
+    extra: RuleTree | None = None
+    items: RuleTree | None = None
     keys: Sequence[str] = ()
     ignores_old: bool = True
     """True if no rule here or below reads the old value, so that the result for a value is always the same."""
     is_caching: bool = False
     """True if the node caches valid values. Useless where one child caches the same, and for whole objects, whose
-    metadata
-    always change.
+    metadata always change.
     """
     valid: dict[str | bytes, int] = field(default_factory=dict)
     """The cache of valid values with the cost of their rules, because most values of an update are unchanged. The key
-    is a
-    string itself, or the JSON of other values.
+    is a string itself, or the JSON of other values.
     """
-
-
-class _Caches:
-    """The nodes with cached values. All caches are cleared when they become too large."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[int, Node] = {}
-        self._size = 0
-
-    def add(self, node: Node, text: str | bytes, cost: int) -> None:
-        """Cache a valid value of a node."""
-        self._size += len(text) + _ENTRY_BYTES
-        if self._size > MAX_CACHED:
-            for full in self._nodes.values():
-                full.valid.clear()
-            self._size = len(text) + _ENTRY_BYTES
-        if not node.valid:
-            self._nodes[id(node)] = node
-        node.valid[text] = cost
 
 
 @dataclass(slots=True)
 class _Run:
     """One check of one object."""
 
-    caches: _Caches
-    budget: Budget
+    validations: Validations
+    budget: cel.CostBudget
     new: Any
     old: Any
     schema: Schema
@@ -490,30 +412,31 @@ class _Run:
     forgiven: int = 0
     """Number of rules broken by values that the update leaves unchanged."""
 
-    def is_unchanged(self, path: _Path) -> bool:
+    def is_unchanged(self, path: Path) -> bool:
         """Return True if an update leaves the value at a path unchanged."""
         if self.old is None:
             return False
         if self.correlation is None:
             self.correlation = Correlation(self.new, self.old, self.schema)
-        return self.correlation.is_unchanged([step for step, _ in steps(path)])
+        return self.correlation.is_unchanged([step[0] if isinstance(step, tuple) else step for step in steps(path)])
 
 
 class Validations:
     """The rules of one version of a definition. The API server calls `check` for each write."""
 
-    def __init__(self, root: Node, schema: Schema) -> None:
+    def __init__(self, root: RuleTree, schema: Schema) -> None:
         self._root, self._schema = root, schema
-        self._caches = _Caches()
+        self._caching: dict[int, RuleTree] = {}
+        self._cached_bytes = 0
 
     def check(
-        self, new: Any, old: Any = None, *, budget: int = OBJECT_BUDGET, ratchet: bool = True
+        self, new: Any, old: Any = None, *, budget: int = cel.PER_OBJECT_LIMIT, ratchet: bool = True
     ) -> list[FieldError]:
         """Return the errors of an object. `old` is its state before an update.
 
         With `ratchet`, errors in values that an update leaves unchanged are left out.
         """
-        run = _Run(self._caches, Budget(budget), new, old if ratchet else None, self._schema)
+        run = _Run(self, cel.CostBudget(budget), new, old if ratchet else None, self._schema)
         try:
             _walk(self._root, new, old, None, run)
         except StopRulesError as stop:
@@ -529,31 +452,22 @@ class Validations:
             return [invalid_whole("<nil>", None, _NOT_CHECKED)]
         return self.check(new, old)
 
-
-def steps(path: _Path) -> Iterator[tuple[Step, bool]]:
-    """Return the steps of a path from the root."""
-    found = []
-    while path is not None:
-        path, step, key = path
-        found.append((step, key))
-    return reversed(found)
-
-
-def _render(path: _Path) -> str:
-    """Return a path as Kubernetes writes it: `spec.ports[0].name`, `spec.labels[a.b]`."""
-    text = ""
-    for step, key in steps(path):
-        if key:
-            text += f"[{step}]"
-        else:
-            text += f".{step}" if text else f"{step}"
-    return text
+    def cache(self, node: RuleTree, text: str | bytes, cost: int) -> None:
+        """Cache a valid value of a node. All caches are cleared when they become too large together."""
+        self._cached_bytes += len(text) + _ENTRY_BYTES
+        if self._cached_bytes > MAX_CACHED:
+            for full in self._caching.values():
+                full.valid.clear()
+            self._cached_bytes = len(text) + _ENTRY_BYTES
+        if not node.valid:
+            self._caching[id(node)] = node
+        node.valid[text] = cost
 
 
-def _walk(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
+def _walk(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> None:
     """Check a value and everything in it, unless the cache contains it."""
-    text = (value if type(value) is str else _text(value)) if node.is_caching else None
-    if text is None:
+    text = (value if type(value) is str else json_text(value)) if node.is_caching else None
+    if text is None or (text is not value and len(text) > MAX_TEXT):
         _check(node, value, old, path, run)
         return
     budget = run.budget
@@ -567,19 +481,10 @@ def _walk(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
     else:
         _check(node, value, old, path, run)
     if len(run.errors) + run.forgiven == wrong and len(text) <= MAX_TEXT:
-        run.caches.add(node, text, budget.used - used)
+        run.validations.cache(node, text, budget.used - used)
 
 
-def _text(value: Any) -> bytes | None:
-    """Return a value as JSON, or None if it is too long for the cache."""
-    try:
-        text = orjson.dumps(value)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits, and text that is not Unicode
-        return None
-    return text if len(text) <= MAX_TEXT else None
-
-
-def _check(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
+def _check(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> None:
     if node.rules:
         _evaluate(node, value, old, path, run)
     if isinstance(value, dict):
@@ -587,24 +492,24 @@ def _check(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
         for name, child in node.properties:
             below = value.get(name)
             if below is not None:
-                _walk(child, below, before.get(name), (path, name, False), run)
+                _walk(child, below, before.get(name), (path, name), run)
         if node.extra is not None:
             for name, below in value.items():
                 if below is not None:
-                    _walk(node.extra, below, before.get(name), (path, name, True), run)
+                    _walk(node.extra, below, before.get(name), (path, (name,)), run)
     elif node.items is not None and isinstance(value, list):
         keyed = by_key(old, node.keys) if node.keys else None
         for index, below in enumerate(value):
             if below is None:
                 continue
             key = key_of(below, node.keys) if keyed else None
-            _walk(node.items, below, keyed.get(key) if keyed and key else None, (path, index, True), run)
+            _walk(node.items, below, keyed.get(key) if keyed and key else None, (path, index), run)
 
 
 _NOTHING: dict[str, Any] = {}
 
 
-def _evaluate(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
+def _evaluate(node: RuleTree, value: Any, old: Any, path: Path, run: _Run) -> None:
     """Run the rules of one node for one value."""
     bindings: dict[str, Any] = {"self": value}
     if old is not None:
@@ -613,23 +518,23 @@ def _evaluate(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
         given = bindings
         if rule.uses_old:
             if rule.optional:
-                given = {"self": value, "oldSelf": ABSENT if old is None else Optional(old)}
+                given = {"self": value, "oldSelf": cel.ABSENT if old is None else cel.Optional(old)}
             elif old is None:
                 continue
         try:
             if rule.program is None:
-                _report(run, rule.wrong(_render(path), f"rule compile error: {rule.error}"))
+                _report(run, rule.evaluation_error(render(path), f"rule compile error: {rule.error}"))
             elif not rule.program(given, run.budget):
                 if not rule.uses_old and run.is_unchanged(path):
                     run.forgiven += 1
                     continue
                 # On creation messageExpression has no `oldSelf`, even if the rule has one.
                 message_bindings = bindings if old is None else given
-                _report(run, rule.failure(value, message_bindings, run.budget, _render(path)))
-        except EvaluationError as error:
-            _report(run, rule.wrong(_render(path), rule.fault(error, run.budget)))
-        except BudgetExceededError as error:
-            raise StopRulesError(rule.wrong(_render(path), rule.fault(error, run.budget))) from error
+                _report(run, rule.failure(value, message_bindings, run.budget, render(path)))
+        except cel.EvaluationError as error:
+            _report(run, rule.evaluation_error(render(path), rule.fault_message(error, run.budget)))
+        except cel.BudgetExceededError as error:
+            raise StopRulesError(rule.evaluation_error(render(path), rule.fault_message(error, run.budget))) from error
 
 
 def _report(run: _Run, error: FieldError) -> None:
@@ -638,46 +543,31 @@ def _report(run: _Run, error: FieldError) -> None:
         raise StopRulesError(run.errors.pop())
 
 
-def compile_rules(openapi: Schema) -> Validations | None:
-    """Compile all rules of a definition's schema. Return None if it has none."""
-    root = _node(openapi, declare(openapi, root=True))
-    return None if root is None else Validations(root, openapi)
-
-
-def compile_at(schema: Schema, *, root: bool) -> Validations | None:
-    """Compile the rules of a schema within a definition's schema. Return None if it has none."""
+def compile_rules(schema: Schema, *, root: bool = True) -> Validations | None:
+    """Compile all rules of a definition's schema, or of a schema within it. Return None if it has none."""
     node = _node(schema, declare(schema, root=root))
     return None if node is None else Validations(node, schema)
 
 
-def _node(schema: Schema, kind: Type | None) -> Node | None:
-    rules: tuple[Rule, ...] = ()
+def _node(schema: Schema, kind: types.CelType | None) -> RuleTree | None:
+    rules: tuple[CompiledRule, ...] = ()
     listed = schema.get("x-kubernetes-validations") or ()
     if listed and kind is not None:
         rules = tuple(compile_rule(raw, kind, schema) for raw in listed)
     properties = []
     for name, child in (schema.get("properties") or {}).items():
-        below = _node(child, _field(kind, name, child))
+        below = _node(child, part_type(kind, f".{name}") if escaped(name) else declare(child, root=embedded(child)))
         if below is not None:
             properties.append((name, below))
     extra, items = schema.get("additionalProperties"), schema.get("items")
-    found = Node(
+    found = RuleTree(
         tuple(rule for rule in rules if rule.program is not None or rule.error),
         tuple(properties),
-        _node(extra, kind.value if isinstance(kind, MapType) else None) if isinstance(extra, Mapping) else None,
-        _node(items, kind.element if isinstance(kind, ListType) else None) if isinstance(items, Mapping) else None,
+        _node(extra, part_type(kind, "{}")) if isinstance(extra, Mapping) else None,
+        _node(items, part_type(kind, "[]")) if isinstance(items, Mapping) else None,
         map_keys(schema),
     )
     children = [child for _, child in properties] + [child for child in (found.extra, found.items) if child]
     found.ignores_old = not any(rule.uses_old for rule in rules) and all(child.ignores_old for child in children)
     found.is_caching = found.ignores_old and (bool(found.rules) or len(children) > 1)
     return found if found.rules or children else None
-
-
-def _field(kind: Type | None, name: str, schema: Schema) -> Type | None:
-    """Return the type of a field, from its object's type, or from its own schema if no rule above can name it."""
-    known = escaped(name)
-    if known is None:
-        return declare(schema, root=embedded(schema))
-    found = kind.fields.get(known) if isinstance(kind, ObjectType) else None
-    return None if found is None else found.type

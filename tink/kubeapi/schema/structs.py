@@ -41,20 +41,20 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class GoType:
     """A Go type: `read` reads a value (value, path, reading), `zero` returns the value for a null in a map or list."""
 
     read: Callable[[Any, str, Reading], Any]
     zero: Callable[[], Any]
 
 
-def _scalar(words: str, holds: Callable[[Any], bool], zero: Any) -> Type:
+def _scalar(words: str, holds: Callable[[Any], bool], zero: Any) -> GoType:
     def read(value: Any, path: str, _: Reading) -> Any:
         if not holds(value):
             raise mistyped(path, words, value)
         return value
 
-    return Type(read, lambda: zero)
+    return GoType(read, lambda: zero)
 
 
 def _is_int(bits: int) -> Callable[[Any], bool]:
@@ -67,7 +67,7 @@ _BOOL = _scalar("a boolean", lambda value: isinstance(value, bool), False)
 _INT32 = _scalar("an integer of 32 bits", _is_int(32), 0)
 _INT64 = _scalar("an integer of 64 bits", _is_int(64), 0)
 _NUMBER = _scalar("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool), 0)
-_ANY = Type(lambda value, *_: value, lambda: None)
+_ANY = GoType(lambda value, *_: value, lambda: None)
 
 
 def _read_bytes(value: Any, path: str, _: Reading) -> str:
@@ -80,7 +80,7 @@ def _read_bytes(value: Any, path: str, _: Reading) -> str:
     return value
 
 
-_BYTES = Type(_read_bytes, lambda: "")
+_BYTES = GoType(_read_bytes, lambda: "")
 
 # --- times ---
 
@@ -100,7 +100,7 @@ def _rewritten(text: str, *, micro: bool) -> str:
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
-def _time(*, micro: bool) -> Type:
+def _time(*, micro: bool) -> GoType:
     form = "2006-01-02T15:04:05.000000Z" if micro else "2006-01-02T15:04:05Z"
 
     def read(value: Any, path: str, _: Reading) -> str:
@@ -111,7 +111,7 @@ def _time(*, micro: bool) -> Type:
                 pass
         raise MistypedError(f"{path}: is not a time such as {form}")
 
-    return Type(read, lambda: None)
+    return GoType(read, lambda: None)
 
 
 _TIME, _MICRO_TIME = _time(micro=False), _time(micro=True)
@@ -121,7 +121,7 @@ MICRO_TIMES = ("eventTime", "lastObservedTime", "acquireTime", "renewTime")
 # --- lists, maps, structs ---
 
 
-def list_of(item: Type) -> Type:
+def list_of(item: GoType) -> GoType:
     """Return the type of lists of a type."""
 
     def read(value: Any, path: str, reading: Reading) -> list[Any]:
@@ -132,10 +132,10 @@ def list_of(item: Type) -> Type:
             for index, one in enumerate(value)
         ]
 
-    return Type(read, list)
+    return GoType(read, list)
 
 
-def map_of(item: Type) -> Type:
+def map_of(item: GoType) -> GoType:
     """Return the type of maps to a type."""
 
     def read(value: Any, path: str, reading: Reading) -> Raw:
@@ -145,10 +145,10 @@ def map_of(item: Type) -> Type:
             key: item.zero() if one is None else item.read(one, f"{path}.{key}", reading) for key, one in value.items()
         }
 
-    return Type(read, dict)
+    return GoType(read, dict)
 
 
-def struct_of(fields: Mapping[str, Type]) -> Type:
+def struct_of(fields: Mapping[str, GoType]) -> GoType:
     """Return the type of objects with these fields."""
 
     def read(value: Any, path: str, reading: Reading) -> Raw:
@@ -165,10 +165,10 @@ def struct_of(fields: Mapping[str, Type]) -> Type:
                 made[key] = known.read(one, f"{prefix}{key}", reading)
         return made
 
-    return Type(read, dict)
+    return GoType(read, dict)
 
 
-def type_of(schema: Mapping[str, Any], name: str = "") -> Type:
+def type_of(schema: Mapping[str, Any], name: str = "") -> GoType:
     """Return the type of a field of one of Kubernetes' own types, from its schema."""
     if name == "metadata":
         return _OBJECT_META
@@ -206,11 +206,11 @@ _OBJECT_META = struct_of(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Struct:
     """The type of a whole body."""
 
-    def __init__(self, kind: Type) -> None:
-        self._type = kind
+    kind: GoType
 
     def read(self, value: Any, path: str = "") -> tuple[Raw, list[str]]:
         """Read the value at a path. Return it as the Go type holds it, and the paths of unknown fields.
@@ -218,7 +218,7 @@ class Struct:
         Raises MistypedError.
         """
         reading = Reading()
-        return self._type.read(value, path, reading), reading.unknown
+        return self.kind.read(value, path, reading), reading.unknown
 
 
 METADATA = Struct(_OBJECT_META)

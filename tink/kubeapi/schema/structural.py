@@ -1,9 +1,8 @@
 """Structural schemas compiled to functions: one walk prunes unknown fields, fills in defaults and reports errors.
 
 A schema becomes a tree of closures once, when its CustomResourceDefinition is installed. Each object then costs one
-walk.
-The walk changes the object in place and reports to an `Outcome`. The order at each object is Kubernetes': drop unknown
-fields, drop nulls that are not allowed, fill in defaults, check values (k8s.io/apiextensions-apiserver,
+walk. The walk changes the object in place and reports to a `WalkResult`. The order at each object is Kubernetes': drop
+unknown fields, drop nulls that are not allowed, fill in defaults, check values (k8s.io/apiextensions-apiserver,
 pkg/apiserver/schema).
 
 `VALUE_CHECKS` are the keywords for single values. Each becomes a closure that ignores values of other JSON types, since
@@ -14,6 +13,7 @@ errors are those of k8s.io/kube-openapi, pkg/validation/errors.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,22 +21,42 @@ from typing import Any
 import orjson
 
 from tink.kubeapi.cel import pattern_tester
-from tink.kubeapi.schema import field_errors, meta, structs
-from tink.kubeapi.schema.field_errors import NOWHERE, CompiledSchema, FieldError, Outcome, Path, render
+from tink.kubeapi.schema import meta, structs
+from tink.kubeapi.schema.field_errors import (
+    NOWHERE,
+    CompiledSchema,
+    FieldError,
+    Path,
+    WalkResult,
+    duplicate,
+    invalid,
+    not_supported,
+    quote,
+    render,
+    required,
+    too_long,
+    too_many,
+    type_invalid,
+)
 from tink.kubeapi.schema.formats import CHECKS
-from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, type_name
+from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, json_text, type_name
 from tink.shrink import shrink_to_fit
 
 Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
+Compare = Callable[[Any, Any], bool]
+Error = Callable[[str, Any], FieldError]
 
 
-def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> CompiledSchema:
-    """Return a check of values of some JSON types. It ignores other values, since `type` has its own check."""
+def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], error: str | Error) -> CompiledSchema:
+    """Return a check of values of some JSON types. It ignores other values, since `type` has its own check.
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    `error` are the words of the error, or a function of the path and the value.
+    """
+    make = error if callable(error) else lambda at, value: invalid(at, value, f"{at} in body {error}")
+
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
-            at = render(path)
-            found.report(field_errors.invalid(at, value, f"{at} in body {words}"))
+            found.report(make(render(path), value))
 
     return apply
 
@@ -44,25 +64,17 @@ def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words:
 _NUMBER = (int, float)
 
 
-def _bounded(bound: Any, schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return the bound for a value. Kubernetes cuts it to an integer for integer values, whatever the schema says."""
-    if isinstance(bound, int) or schema.get("type") == "integer":
-        return lambda _: bound
-    return lambda value: int(bound) if isinstance(value, int) else bound
+def _limit(exclusive: str, words: str, strictly: Compare, at_most: Compare) -> Make:
+    """Return the check of `minimum` or `maximum`."""
 
+    def make(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
+        test, more = (strictly, "") if schema.get(exclusive) else (at_most, " or equal to")
+        # Kubernetes cuts the bound to an integer for integer values, whatever the schema says.
+        cut = bound if schema.get("type") == "integer" else int(bound)
+        text = f"should be {words} than{more} {bound}"
+        return _rule(_NUMBER, lambda value: test(value, cut if isinstance(value, int) else bound), text)
 
-def _minimum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
-    at = _bounded(bound, schema)
-    if schema.get("exclusiveMinimum"):
-        return _rule(_NUMBER, lambda value: value > at(value), f"should be greater than {bound}")
-    return _rule(_NUMBER, lambda value: value >= at(value), f"should be greater than or equal to {bound}")
-
-
-def _maximum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
-    at = _bounded(bound, schema)
-    if schema.get("exclusiveMaximum"):
-        return _rule(_NUMBER, lambda value: value < at(value), f"should be less than {bound}")
-    return _rule(_NUMBER, lambda value: value <= at(value), f"should be less than or equal to {bound}")
+    return make
 
 
 def _multiple_of(step: Any, _: Mapping[str, Any]) -> CompiledSchema:
@@ -78,47 +90,37 @@ def _pattern(pattern: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 
 def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
-    check = CHECKS.get(name)
+    def error(at: str, value: Any) -> FieldError:
+        return type_invalid(at, value, f"{at} in body must be of type {name}: {quote(value)}")
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
-        if check is not None and isinstance(value, str) and not check(value):
-            at = render(path)
-            found.report(
-                field_errors.type_invalid(
-                    at, value, f"{at} in body must be of type {name}: {field_errors.quote(value)}"
-                )
-            )
+    return _rule(str, CHECKS.get(name, lambda _: True), error)
 
-    return apply
+
+def _min_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    return _rule(str, lambda value: len(value) >= limit, f"should be at least {limit} chars long")
 
 
 def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, str) and len(value) > limit:
-            found.report(field_errors.too_long(render(path), limit))
+            found.report(too_long(render(path), limit))
 
     return apply
 
 
 def _at_most(applies: type[Any]) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def apply(value: Any, path: Path, found: Outcome) -> None:
-            if isinstance(value, applies) and len(value) > limit:
-                found.report(field_errors.too_many(render(path), len(value), limit))
-
-        return apply
+        return _rule(applies, lambda value: len(value) <= limit, lambda at, value: too_many(at, len(value), limit))
 
     return make
 
 
 def _at_least(applies: type[Any], unit: str) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def apply(value: Any, path: Path, found: Outcome) -> None:
-            if isinstance(value, applies) and (size := len(value)) < limit:
-                at = render(path)
-                found.report(field_errors.invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
+        def error(at: str, value: Any) -> FieldError:
+            return invalid(at, len(value), f"{at} in body should have at least {limit} {unit}")
 
-        return apply
+        return _rule(applies, lambda value: len(value) >= limit, error)
 
     return make
 
@@ -137,9 +139,9 @@ def _enum(allowed: Any, _: Mapping[str, Any]) -> CompiledSchema:
     # true == 1 in Python, but not in JSON.
     marks = {mark(item) for item in allowed}
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if mark(value) not in marks:
-            found.report(field_errors.not_supported(render(path), value, allowed))
+            found.report(not_supported(render(path), value, allowed))
 
     return apply
 
@@ -156,12 +158,10 @@ VALUE_CHECKS: dict[str, Make] = {
     "enum": _enum,
     "pattern": _pattern,
     "format": _format,
-    "minLength": lambda limit, _: _rule(
-        str, lambda value: len(value) >= limit, f"should be at least {limit} chars long"
-    ),
+    "minLength": _min_length,
     "maxLength": _max_length,
-    "minimum": _minimum,
-    "maximum": _maximum,
+    "minimum": _limit("exclusiveMinimum", "greater", operator.gt, operator.ge),
+    "maximum": _limit("exclusiveMaximum", "less", operator.lt, operator.le),
     "multipleOf": _multiple_of,
     "minItems": _at_least(list, "items"),
     "maxItems": _at_most(list),
@@ -195,12 +195,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     kind = schema.get("type", "")
     either = schema.get("x-kubernetes-int-or-string", False)
     nullable = schema.get("nullable", False)
-    if (
-        (prune and kind == "object")
-        or "properties" in schema
-        or "required" in schema
-        or "additionalProperties" in schema
-    ):
+    if (prune and kind == "object") or not schema.keys().isdisjoint(("properties", "required", "additionalProperties")):
         checks.append(_object(schema, prune=prune))
     if kind == "array" or "items" in schema:
         checks.append(_array(schema, prune=prune))
@@ -211,7 +206,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     holds = TYPES.get(kind)
     wrong_type = _wrong_type(schema, prune=prune)
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if value is None and nullable:
             return
         if either and not (isinstance(value, str) or is_integer(value)):
@@ -226,14 +221,6 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     return apply
 
 
-_PLAIN: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
-
-
-def _plain(schema: Mapping[str, Any]) -> type | None:
-    """Return the Python type whose values all have the schema's type, or None if there is no such type."""
-    return None if schema.get("x-kubernetes-int-or-string") else _PLAIN.get(schema.get("type", ""))
-
-
 _UNCHECKED_KEYWORDS = frozenset(("type", "nullable", "default", "description", "title", "x-kubernetes-validations"))
 """Keywords that do not need a check of a string's value. CEL rules are checked separately."""
 
@@ -246,13 +233,13 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     others += [VALUE_CHECKS["enum"](schema["enum"], schema)] if "enum" in schema else []
     loses = prune and not schema.get("x-kubernetes-preserve-unknown-fields")
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         at, got, wanted = render(path), type_name(value), kind
         if form and isinstance(value, int | float | dict):
             # Kubernetes compares formats here, and the format of a number is its Go type.
             is_float = isinstance(value, float) or not is_integer(value)
             wanted, got = form, "" if isinstance(value, bool | dict) else "float64" if is_float else "int64"
-        found.report(field_errors.type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
+        found.report(type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
         for check in others:
             check(value, path, found)
         if loses and isinstance(value, dict):
@@ -274,7 +261,7 @@ def _number_range(kind: str, form: str) -> CompiledSchema:
     words = f"Checked value must be of type {kind} " + (f"with format {form}" if known else "(default format)")
     low, high = _RANGES["int32" if form == "int32" else "int64"]
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if kind == "integer":
@@ -282,9 +269,13 @@ def _number_range(kind: str, form: str) -> CompiledSchema:
         else:
             fits = form != "float" or abs(value) < _MAX_FLOAT
         if not fits:
-            found.report(field_errors.invalid(NOWHERE, "", f"{words} in {render(path)}"))
+            found.report(invalid(NOWHERE, "", f"{words} in {render(path)}"))
 
     return apply
+
+
+_FREE: dict[str, type] = {"string": str, "boolean": bool}
+"""The Python types whose values need no walk, by the type of a schema without further keywords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +289,7 @@ class _Property:
 
 def _property(schema: Mapping[str, Any], *, prune: bool) -> _Property:
     default = orjson.dumps(schema["default"]) if prune and "default" in schema else None
-    free = (
-        _plain(schema) if schema.get("type") in ("string", "boolean") and schema.keys() <= _UNCHECKED_KEYWORDS else None
-    )
+    free = _FREE.get(schema.get("type", "")) if schema.keys() <= _UNCHECKED_KEYWORDS else None
     return _Property(_compile(schema, prune=prune), bool(schema.get("nullable", False)), default, free)
 
 
@@ -320,12 +309,12 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     others = _property(extra, prune=prune) if isinstance(extra, Mapping) else None
     keeps = not prune or bool(schema.get("x-kubernetes-preserve-unknown-fields")) or extra is True
     defaults = [(name, found.default) for name, found in properties.items() if found.default is not None]
-    required = tuple(schema.get("required") or ())
+    needed = tuple(schema.get("required") or ())
     drops, names = not keeps and others is None, properties.keys()
     by_name = {name: (child.free, child.compiled) for name, child in properties.items()}
     apply_others = (others.free, others.compiled) if others else None
 
-    def clean(value: dict[str, Any], path: Path, found: Outcome) -> None:
+    def clean(value: dict[str, Any], path: Path, found: WalkResult) -> None:
         for name in list(value):
             child = properties.get(name, others)
             if child is None:
@@ -339,7 +328,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                 elif child.default is not None or not found.keeps_nulls:
                     del value[name]
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if not isinstance(value, dict):
             return
         if (drops and not value.keys() <= names) or None in value.values():
@@ -352,37 +341,31 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
             child = by_name.get(name, apply_others)
             if child is not None and type(content) is not child[0]:
                 child[1](content, (path, name), found)
-        for name in required:
+        for name in needed:
             if name not in value:
-                found.report(field_errors.required(render((path, name))))
+                found.report(required(render((path, name))))
         if embedded:
             _check_embedded(value, path, found)
 
     return apply
 
 
-def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
+def _check_embedded(value: dict[str, Any], path: Path, found: WalkResult) -> None:
     """Check that a value is a whole object (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
-    version, kind, fields = value.get("apiVersion"), value.get("kind"), value.get("metadata")
-    for name, given in (("apiVersion", version), ("kind", kind)):
-        at = render((path, name))
+    for name in ("apiVersion", "kind"):
+        at, given = render((path, name)), value.get(name)
         if name not in value:
-            found.report(field_errors.required(at))
-        elif given == "":
-            found.report(field_errors.invalid(at, "", "must not be empty"))
-    if isinstance(version, str) and version.count("/") > 1:
-        why = f"unexpected GroupVersion string: {version}"
-        found.report(field_errors.invalid(render((path, "apiVersion")), version, why))
-    if kind and isinstance(kind, str) and (wrong := meta.dns1035(kind.lower())):
-        why = f"may have mixed case, but should otherwise match: {wrong}"
-        found.report(field_errors.invalid(render((path, "kind")), kind, why))
+            found.report(required(at))
+        elif isinstance(given, str) and (wrong := meta.type_problem(name, given)):
+            found.report(invalid(at, given, wrong))
+    fields = value.get("metadata")
     if isinstance(fields, dict):
         at = render((path, "metadata"))
         try:
             # Reads a copy: the stored value stays as the client wrote it.
             checked, unknown = structs.METADATA.read(fields, at)
         except structs.MistypedError as error:
-            found.report(field_errors.invalid(at, fields, str(error)))
+            found.report(invalid(at, fields, str(error)))
             return
         for name in unknown:
             found.drop_late(name)
@@ -395,15 +378,19 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     items = _compile(schema["items"], prune=prune) if "items" in schema else None
     if items is not None and prune and schema["items"].get("type") == "object":
         items = _caching(items)
-    default = _default_for_null(schema.get("items") or {}) if prune else None
+    of = schema.get("items") or {}
+    default = orjson.dumps(of["default"]) if prune and "default" in of and not of.get("nullable") else None
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         if not isinstance(value, list):
             return
         if default is not None and None in value:
-            _fill(value, default, path, found)
+            for index, item in enumerate(value):
+                if item is None:
+                    found.add(path, index, len(default))
+                    value[index] = orjson.loads(default)
         if items is not None:
             for index, item in enumerate(value):
                 items(item, (path, index), found)
@@ -414,27 +401,15 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
             if kind == "map":
                 if not isinstance(item, dict):
                     why = "must be an object for an array of list-type map"
-                    found.report(field_errors.invalid(render((path, index)), item, why))
+                    found.report(invalid(render((path, index)), item, why))
                     return
                 item = {key: item[key] for key in keys if key in item}
             mark = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
             count = seen[mark] = seen.get(mark, 0) + 1
             if count == 2:  # Kubernetes reports only the first repetition
-                found.report(field_errors.duplicate(render((path, index)), item))
+                found.report(duplicate(render((path, index)), item))
 
     return apply
-
-
-def _default_for_null(schema: Mapping[str, Any]) -> bytes | None:
-    return orjson.dumps(schema["default"]) if "default" in schema and not schema.get("nullable") else None
-
-
-def _fill(value: list[Any], default: bytes, path: Path, found: Outcome) -> None:
-    """Replace nulls by the default of a list's items."""
-    for index, item in enumerate(value):
-        if item is None:
-            found.add(path, index, len(default))
-            value[index] = orjson.loads(default)
 
 
 _MAX_CACHED_TEXT = 8 << 10
@@ -451,15 +426,15 @@ def _caching(compiled: CompiledSchema) -> CompiledSchema:
     known: set[bytes] = set()
     size = 0
 
-    def apply(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: WalkResult) -> None:
         nonlocal size
-        text = _text_of(value)
+        text = json_text(value)
         if text is not None and text in known:
             return
         compiled(value, path, found)
         if found.errors or found.unknown or found.late or text is None or len(text) > _MAX_CACHED_TEXT:
             return
-        if _text_of(value) == text:
+        if json_text(value) == text:
             if size > _MAX_CACHED_BYTES:
                 known.clear()
                 size = 0
@@ -467,14 +442,6 @@ def _caching(compiled: CompiledSchema) -> CompiledSchema:
             known.add(shrink_to_fit(text))
 
     return apply
-
-
-def _text_of(value: Any) -> bytes | None:
-    """Return a value as JSON, or None if orjson cannot write it: integers beyond 64 bits, text that is not Unicode."""
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        return None
 
 
 def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
@@ -485,23 +452,23 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
     }
 
     def errors_of(compiled: CompiledSchema, value: Any, path: Path) -> list[FieldError]:
-        found = Outcome()
+        found = WalkResult()
         compiled(value, path, found)
         return found.errors
 
-    def report(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
-        found.report(field_errors.invalid(NOWHERE, "", f'"{render(path)}" {words}'))
+    def report(found: WalkResult, path: Path, words: str, *more: list[FieldError]) -> None:
+        found.report(invalid(NOWHERE, "", f'"{render(path)}" {words}'))
         for listed in more:
             for error in listed:
                 found.report(error)
 
-    def all_of(value: Any, path: Path, found: Outcome) -> None:
+    def all_of(value: Any, path: Path, found: WalkResult) -> None:
         wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path))]
         if wrong:
             none = ". None validated" if len(wrong) == len(parts["allOf"]) else ""
             report(found, path, f"must validate all the schemas (allOf){none}", *wrong)
 
-    def any_of(value: Any, path: Path, found: Outcome) -> None:
+    def any_of(value: Any, path: Path, found: WalkResult) -> None:
         first: list[FieldError] = []
         for compiled in parts["anyOf"]:
             if not (wrong := errors_of(compiled, value, path)):
@@ -509,7 +476,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
             first = first or wrong
         report(found, path, "must validate at least one schema (anyOf)", first)
 
-    def one_of(value: Any, path: Path, found: Outcome) -> None:
+    def one_of(value: Any, path: Path, found: WalkResult) -> None:
         tried = [errors_of(compiled, value, path) for compiled in parts["oneOf"]]
         right = sum(not wrong for wrong in tried)
         words = "must validate one and only one schema (oneOf). Found "
@@ -524,7 +491,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
     if schema.get("not"):
         never = _compile(schema["not"], prune=False)
 
-        def none_of(value: Any, path: Path, found: Outcome) -> None:
+        def none_of(value: Any, path: Path, found: WalkResult) -> None:
             if not errors_of(never, value, path):
                 report(found, path, "must not validate the schema (not)")
 

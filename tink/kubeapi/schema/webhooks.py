@@ -16,7 +16,7 @@ import base64
 import binascii
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,9 +26,12 @@ from cryptography import x509
 
 from tink.errors import TinkedgeError
 from tink.kubeapi import cel
-from tink.kubeapi.cel import text_of
-from tink.kubeapi.schema import field_errors, meta
-from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
+from tink.kubeapi.cel import types
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.field_errors import FieldError, forbidden, invalid, invalid_whole, not_supported, required
+from tink.kubeapi.schema.rules import NO_BUDGET
+
+Errors = Iterator[FieldError]
 
 REVIEW_VERSIONS = ("v1", "v1beta1")
 """The supported versions of AdmissionReview and ConversionReview."""
@@ -75,64 +78,54 @@ def check_client(client: Mapping[str, Any], at: str) -> list[FieldError]:
     """Check the address of a webhook: exactly one of url and service."""
     url, service = client.get("url"), client.get("service")
     if (url is None) == (service is None):
-        return [field_errors.required(at, "exactly one of url or service is required")]
-    if url is not None:
-        return _check_url(url, f"{at}.url")
-    return _check_service(service or {}, f"{at}.service")
+        return [required(at, "exactly one of url or service is required")]
+    return list(_service_errors(service or {}, f"{at}.service") if url is None else _url_errors(url, f"{at}.url"))
 
 
-def _check_url(url: str, at: str) -> list[FieldError]:
+def _url_errors(url: str, at: str) -> Errors:
     try:
         parts = urlsplit(url)
         valid = parts.port is None or parts.port >= 0
     except ValueError:
         valid = False
     if not valid or _NEVER.search(url) or _BAD_ESCAPE.search(parts.path):
-        return [field_errors.required(at, f"url must be a valid URL{_FORM}")]
+        yield required(at, f"url must be a valid URL{_FORM}")
+        return
     user, at_sign, host = parts.netloc.rpartition("@")
-    found: list[FieldError] = []
     if parts.scheme != "https":
-        found.append(field_errors.invalid(at, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}"))
+        yield invalid(at, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}")
     if not host:
-        found.append(field_errors.invalid(at, host, f"host must be specified{_FORM}"))
+        yield invalid(at, host, f"host must be specified{_FORM}")
     if at_sign:
-        found.append(field_errors.invalid(at, user, "user information is not permitted in the URL"))
+        yield invalid(at, user, "user information is not permitted in the URL")
     if parts.fragment:
-        found.append(field_errors.invalid(at, unquote(parts.fragment), "fragments are not permitted in the URL"))
+        yield invalid(at, unquote(parts.fragment), "fragments are not permitted in the URL")
     if parts.query:
-        found.append(field_errors.invalid(at, parts.query, "query parameters are not permitted in the URL"))
-    return found
+        yield invalid(at, parts.query, "query parameters are not permitted in the URL")
 
 
-def _check_service(service: Mapping[str, Any], at: str) -> list[FieldError]:
-    found = [field_errors.required(f"{at}.{key}") for key in ("name", "namespace") if not service.get(key)]
-    port = service.get("port", 443)
+def _service_errors(service: Mapping[str, Any], at: str) -> Errors:
+    yield from (required(f"{at}.{key}") for key in ("name", "namespace") if not service.get(key))
+    port, path = service.get("port", 443), service.get("path") or ""
     if not 1 <= port <= 65535:
-        why = "port is not valid: must be between 1 and 65535, inclusive"
-        found.append(field_errors.invalid(f"{at}.port", port, why))
-    return found + _check_path(service.get("path") or "", f"{at}.path")
-
-
-def _check_path(path: str, at: str) -> list[FieldError]:
-    if path in ("", "/"):
-        return []
+        yield invalid(f"{at}.port", port, "port is not valid: must be between 1 and 65535, inclusive")
+    at = f"{at}.path"
     if path == "//":
-        return [field_errors.invalid(at, path, "segment[0] may not be empty")]
-    found: list[FieldError] = []
-    if not path.startswith("/"):
-        found.append(field_errors.invalid(at, path, "must start with a '/'"))
-    for index, step in enumerate(path[1:].removesuffix("/").split("/")):
-        if not step:
-            found.append(field_errors.invalid(at, path, f"segment[{index}] may not be empty"))
-        elif wrong := meta.subdomain(step):
-            found.append(field_errors.invalid(at, path, f"segment[{index}]: {wrong}"))
-    return found
+        yield invalid(at, path, "segment[0] may not be empty")
+    elif path not in ("", "/"):
+        if not path.startswith("/"):
+            yield invalid(at, path, "must start with a '/'")
+        for index, step in enumerate(path[1:].removesuffix("/").split("/")):
+            if not step:
+                yield invalid(at, path, f"segment[{index}] may not be empty")
+            elif wrong := meta.subdomain(step):
+                yield invalid(at, path, f"segment[{index}]: {wrong}")
 
 
 def check_review_versions(versions: Sequence[str], at: str, *, known: bool, advice: str = "") -> list[FieldError]:
     """Return the errors in review versions. `known` requires a supported one. `advice` is for an empty list."""
     if not versions:
-        return [field_errors.required(at, advice)]
+        return [required(at, advice)]
     found = []
     for index, version in enumerate(versions):
         if version in versions[:index]:
@@ -145,8 +138,6 @@ def check_review_versions(versions: Sequence[str], at: str, *, known: bool, advi
 
 
 Conversion = Mapping[str, Any]
-
-_ONLY = "should not be set when strategy is not set to Webhook"
 
 
 def knows_reviews(conversion: Conversion | None) -> bool:
@@ -173,32 +164,32 @@ def bundle_problem(conversion: Conversion | None) -> str:
     return ""
 
 
-def check_conversion(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: bool) -> list[FieldError]:
+def check_conversion(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: bool) -> Errors:
     """Return the errors in spec.conversion.
 
     `known_reviews` requires a supported review version. `any_bundle` allows invalid certificates.
     """
     strategy, webhook = conversion.get("strategy", ""), conversion.get("webhook") or {}
     config, reviews = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or []
-    found: list[FieldError] = []
-    if not strategy:
-        found.append(field_errors.required(f"{at}.strategy"))
-    elif strategy not in ("None", "Webhook"):
-        found.append(field_errors.not_supported(f"{at}.strategy", strategy, ("None", "Webhook")))
-    if strategy != "Webhook":
-        if config is not None:
-            found.append(field_errors.forbidden(f"{at}.webhookClientConfig", _ONLY))
-        if reviews:
-            found.append(field_errors.forbidden(f"{at}.conversionReviewVersions", _ONLY))
-        return found
     where = f"{at}.webhookClientConfig"
+    if not strategy:
+        yield required(f"{at}.strategy")
+    elif strategy not in ("None", "Webhook"):
+        yield not_supported(f"{at}.strategy", strategy, ("None", "Webhook"))
+    if strategy != "Webhook":
+        only = "should not be set when strategy is not set to Webhook"
+        if config is not None:
+            yield forbidden(where, only)
+        if reviews:
+            yield forbidden(f"{at}.conversionReviewVersions", only)
+        return
     if config is None:
-        found.append(field_errors.required(where, "required when strategy is set to Webhook"))
+        yield required(where, "required when strategy is set to Webhook")
     else:
-        found += check_client(config, where)
+        yield from check_client(config, where)
         if not any_bundle and (why := bundle_problem(conversion)):
-            found.append(invalid_whole(f"{where}.caBundle", config["caBundle"], why))
-    return found + check_review_versions(reviews, f"{at}.conversionReviewVersions", known=known_reviews)
+            yield invalid_whole(f"{where}.caBundle", config["caBundle"], why)
+    yield from check_review_versions(reviews, f"{at}.conversionReviewVersions", known=known_reviews)
 
 
 MAX_COST = 2_500_000
@@ -212,42 +203,35 @@ class ConditionError(TinkedgeError):
 
 
 @cache
-def _variables() -> Mapping[str, cel.Type]:
-    def of(name: str, fields: Mapping[str, cel.Type]) -> cel.Type:
-        return cel.ObjectType(name, {key: cel.Field(kind, key) for key, kind in fields.items()})
+def _variables() -> Mapping[str, types.CelType]:
+    def of(name: str, fields: Mapping[str, types.CelType]) -> types.CelType:
+        return types.ObjectType(name, {key: types.ObjectField(kind, key) for key, kind in fields.items()})
 
-    text, texts = cel.STRING, cel.ListType(cel.STRING)
+    text, texts = types.STRING, types.ListType(types.STRING)
     kind = of("kubernetes.GroupVersionKind", dict.fromkeys(("group", "version", "kind"), text))
     resource = of("kubernetes.GroupVersionResource", dict.fromkeys(("group", "version", "resource"), text))
-    user = of(
-        "kubernetes.UserInfo",
-        {"username": text, "uid": text, "groups": texts, "extra": cel.MapType(text, texts)},
-    )
-    names = ("subResource", "requestSubResource", "name", "namespace", "operation")
-    request = of(
-        "kubernetes.AdmissionRequest",
-        {
-            **dict.fromkeys(names, text),
-            "kind": kind,
-            "resource": resource,
-            "requestKind": kind,
-            "requestResource": resource,
-            "userInfo": user,
-            "dryRun": cel.BOOL,
-            "options": cel.DYN,
-        },
-    )
-    return {"object": cel.DYN, "oldObject": cel.DYN, "namespaceObject": cel.DYN, "request": request}
+    names = dict.fromkeys(("subResource", "requestSubResource", "name", "namespace", "operation"), text)
+    user = {"username": text, "uid": text, "groups": texts, "extra": types.MapType(text, texts)}
+    request = {
+        **names,
+        **dict.fromkeys(("kind", "requestKind"), kind),
+        **dict.fromkeys(("resource", "requestResource"), resource),
+        "userInfo": of("kubernetes.UserInfo", user),
+        "dryRun": types.BOOL,
+        "options": types.DYN,
+    }
+    objects = dict.fromkeys(("object", "oldObject", "namespaceObject"), types.DYN)
+    return {**objects, "request": of("kubernetes.AdmissionRequest", request)}
 
 
-def compile_condition(expression: str) -> cel.Program:
+def compile_condition(expression: str) -> cel.CompiledExpression:
     """Compile one expression. Raises cel.CelError with Kubernetes' message."""
     try:
         program = cel.compile_expression(expression, _variables())
     except cel.CelError as error:
         raise cel.CelError(f"compilation failed: {error}") from error
-    if program.type != cel.BOOL:
-        raise cel.CelError(f"must evaluate to bool but got {text_of(program.type)}")
+    if program.type != types.BOOL:
+        raise cel.CelError(f"must evaluate to bool but got {types.text_of(program.type)}")
     return program
 
 
@@ -255,14 +239,14 @@ def compile_condition(expression: str) -> cel.Program:
 class Conditions:
     """The conditions of one webhook: pairs of an expression and its program, or its compile error."""
 
-    items: tuple[tuple[str, cel.Program | str], ...]
+    items: tuple[tuple[str, cel.CompiledExpression | str], ...]
 
     @staticmethod
     def of(conditions: Sequence[Mapping[str, Any]]) -> Conditions | None:
         """Compile the matchConditions of a webhook. Return None if there are none."""
         if not conditions:
             return None
-        items: list[tuple[str, cel.Program | str]] = []
+        items: list[tuple[str, cel.CompiledExpression | str]] = []
         for condition in conditions:
             expression = condition.get("expression", "")
             try:
@@ -281,7 +265,7 @@ class Conditions:
             if isinstance(program, str):
                 wrong.append(program)
                 continue
-            budget = cel.Budget(MAX_EACH)
+            budget = cel.CostBudget(MAX_EACH)
             holds = True
             try:
                 holds = program(bindings, budget) is True
@@ -289,9 +273,7 @@ class Conditions:
                 wrong.append(f"expression '{expression}' resulted in error: {error}")
             spent += budget.used
             if spent > MAX_COST:
-                raise ConditionError(
-                    "validation failed due to running out of cost budget, no further validation rules will be run"
-                )
+                raise ConditionError(NO_BUDGET)
             if not holds:
                 return False
         if wrong:

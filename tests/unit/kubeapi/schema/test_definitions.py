@@ -23,7 +23,7 @@ from tink.kubeapi.cel.types import min_json_size
 from tink.kubeapi.schema import definition as definition_checks
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.declarations import declare
-from tink.kubeapi.schema.field_errors import FieldError, Outcome
+from tink.kubeapi.schema.field_errors import FieldError, WalkResult
 from tink.kubeapi.schema.structs import MistypedError
 
 CASES = [case for cases in recordings.read(Path(__file__).parent / "data" / "definitions").values() for case in cases]
@@ -38,10 +38,10 @@ UNLIKE = {
 """Answers in which our CEL engine differs."""
 
 
-def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], Outcome]:
+def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], WalkResult]:
     """Run the steps of a write that check the object."""
     rules: Rules = RESOURCE.rules
-    walk = Outcome()
+    walk = WalkResult()
     new.setdefault("metadata", {})
     RESOURCE.compiled(new, None, walk)
     rules.complete(new)
@@ -57,7 +57,7 @@ def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldEr
     return found, walk
 
 
-def unlike_ones(causes: list[list[str]]) -> list[list[str]]:
+def distinct_causes(causes: list[list[str]]) -> list[list[str]]:
     """Return each cause once. Kubernetes reports faults that all versions share once, or at the top and per version."""
     return sorted(map(list, {tuple(in_common(cause)) for cause in causes}))
 
@@ -76,16 +76,16 @@ def _case(case: dict[str, Any]) -> Any:
 def test_errors_of_a_definition_are_the_same_as_in_a_cluster(case: dict[str, Any]) -> None:
     new = copy.deepcopy(case["new"])
     if case["code"] == 400:
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as rejected:
             write(new, case.get("old"))
-        assert in_common(refused.value.message) == in_common(case["message"])
+        assert in_common(rejected.value.message) == in_common(case["message"])
         return
     found, walk = write(new, case.get("old"))
-    said = [[error.reason, error.field, error.message] for error in found]
+    reported = [[error.reason, error.field, error.message] for error in found]
     wanted = case.get("causes") or []
     if case["name"] in ANY_ORDER:
-        said, wanted = said[-1:], wanted[-1:]
-    assert unlike_ones(said) == unlike_ones(wanted)
+        reported, wanted = reported[-1:], wanted[-1:]
+    assert distinct_causes(reported) == distinct_causes(wanted)
     warned = [f'unknown field "{name}"' for name in walk.unknown]
     if not wanted and "old" not in case:
         warned += RESOURCE.rules.warn(new)

@@ -14,12 +14,12 @@ from tink.api.crds import generate
 from tink.kubeapi.apiserver.media import MERGE_PATCH, decode_patch
 from tink.kubeapi.apiserver.serializer import duplicate_fields
 from tink.kubeapi.schema import definition_schemas, structural
-from tink.kubeapi.schema.field_errors import MAX_ERRORS, Outcome
+from tink.kubeapi.schema.field_errors import MAX_ERRORS, WalkResult
 from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 
 def walk(schema: dict[str, Any], value: Any) -> tuple[Any, list[str], list[str]]:
-    found = Outcome()
+    found = WalkResult()
     compile_schema(schema)(value, None, found)
     return value, [str(error) for error in found.errors], found.unknown
 
@@ -204,7 +204,7 @@ _FIELDS = st.sampled_from(["networkInterfaces", "osie", "ipxe", "storageDevices"
 )
 def test_walk_handles_any_value_and_a_second_walk_changes_nothing(spec: Any) -> None:
     value = {"metadata": {}, "spec": spec}
-    first, second = Outcome(), Outcome()
+    first, second = WalkResult(), WalkResult()
     _HARDWARE(value, None, first)
     before = repr(value)
     _HARDWARE(value, None, second)
@@ -265,7 +265,7 @@ items = st.one_of(
 
 
 def walked(node: Any, value: Any) -> tuple[bytes, list[Any], list[str]]:
-    found = Outcome()
+    found = WalkResult()
     value = copy.deepcopy(value)
     node(value, None, found)
     return orjson.dumps(value), found.errors, found.unknown
@@ -292,9 +292,9 @@ def test_valid_item_is_not_walked_again() -> None:
             return super().items()
 
     for value, expected in ((item, 1), (item, 1), ({**item, "size": 2}, 2), ({**item, "size": 0}, 3)):
-        node({"items": [Observed(value)]}, None, Outcome())
+        node({"items": [Observed(value)]}, None, WalkResult())
         assert walks == expected
-    node({"items": [Observed(item, size=0)]}, None, Outcome())
+    node({"items": [Observed(item, size=0)]}, None, WalkResult())
     assert walks == 4, "an invalid item is reported each time"
 
 
@@ -307,11 +307,11 @@ def test_changed_items_and_items_too_long_for_the_cache_are_walked_each_time() -
     (error,) = walked(node, {"items": many})[1]
     assert "items[150].size" in str(error)
     for _ in range(2):
-        found = Outcome()
+        found = WalkResult()
         node({"items": [{"id": "long", "size": 1 << 70}]}, None, found)
         assert any("items[0].id" in str(error) for error in found.errors)
         value = {"items": [{"id": "a"}]}
-        node(value, None, Outcome())
+        node(value, None, WalkResult())
         assert value == {"items": [{"id": "a", "on": True}]}, "its default is filled in each time"
 
 
@@ -326,7 +326,7 @@ def test_newer_definition_does_not_use_the_cache_of_the_older_one() -> None:
 
 def test_repeated_item_is_reported() -> None:
     for ids, wrong in ((["a", "b"], 0), (["a", "a"], 1), (["a", "b", "a", "a"], 1), ([1, 1], 3)):
-        found = Outcome()
+        found = WalkResult()
         NODE({"items": [{"id": each} for each in ids]}, None, found)
         assert len(found.errors) == wrong, ids
 
@@ -335,10 +335,10 @@ def test_cache_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structural, "_MAX_CACHED_BYTES", 2_000)
     walk = structural._caching(lambda _value, _path, _found: None)
     for number in range(200):
-        walk({"size": number}, None, Outcome())
+        walk({"size": number}, None, WalkResult())
     (known,) = [cell.cell_contents for cell in walk.__closure__ or () if isinstance(cell.cell_contents, set)]
     assert 0 < len(known) <= 1 + 2_000 // structural._ENTRY_BYTES
-    walk({"text": "x" * structural._MAX_CACHED_TEXT}, None, Outcome())
+    walk({"text": "x" * structural._MAX_CACHED_TEXT}, None, WalkResult())
     assert len(max(known, key=len)) < 100, "what is long is not kept"
 
 

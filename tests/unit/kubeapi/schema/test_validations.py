@@ -15,7 +15,7 @@ from tests import recordings
 from tests.implementation_details import in_common
 from tink.kubeapi.schema import rules as rules_module
 from tink.kubeapi.schema.declarations import FieldPathError, escaped, field_path
-from tink.kubeapi.schema.field_errors import FieldError, Outcome
+from tink.kubeapi.schema.field_errors import FieldError, WalkResult
 from tink.kubeapi.schema.rules import (
     MAX_ERRORS,
     Correlation,
@@ -261,11 +261,11 @@ def test_errors_of_an_object_are_the_same_as_in_a_cluster(group: str, case: dict
         COMPILED[group] = rules
     new = thing(case["new"])
     old = None if case["old"] is None else thing(case["old"])
-    walk = Outcome()
+    walk = WalkResult()
     NODES[group](new, None, walk)
     if old is not None:
-        NODES[group](old, None, Outcome())
+        NODES[group](old, None, WalkResult())
     found = ratcheted(walk.errors, new, old, SCHEMAS[group])
     found = found + COMPILED[group].check_after(found, new, old)
-    said = [[error.reason, error.field, error.message] for error in found]
-    assert sorted(in_common(said)) == sorted(in_common(case["causes"]))
+    reported = [[error.reason, error.field, error.message] for error in found]
+    assert sorted(in_common(reported)) == sorted(in_common(case["causes"]))

@@ -36,7 +36,7 @@ from tink.kubeapi.apiserver.options import Match
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
-from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Outcome, Raw, TooMuchAddedError, quote
+from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Raw, TooMuchAddedError, WalkResult, quote
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,7 +249,7 @@ class Webhooks:
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Add defaults again for the next webhook. Errors of the object are found after all webhooks.
         try:
-            now.resource.compiled(made, None, Outcome())
+            now.resource.compiled(made, None, WalkResult())
         except TooMuchAddedError as error:
             raise errors.too_much_added(now.resource.group, now.resource.plural, made, error) from error
         now.object = made

@@ -28,9 +28,9 @@ from tink.kubeapi.schema import (
     FieldError,
     JSONPathError,
     MistypedError,
-    Outcome,
     Path,
     Raw,
+    WalkResult,
     bundle_problem,
     checkers,
     compile_path,
@@ -103,7 +103,7 @@ _walk_metadata = compile_schema(
 )
 
 
-def _walk(value: Any, path: Path, found: Outcome) -> None:
+def _walk(value: Any, path: Path, found: WalkResult) -> None:
     """Read a definition as its Kubernetes type. Raises StatusError (400) for values of wrong types."""
     _walk_metadata(value, path, found)
     try:

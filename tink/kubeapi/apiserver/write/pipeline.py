@@ -36,7 +36,7 @@ from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored, Write
 from tink.kubeapi.apiserver.write.submission import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
-from tink.kubeapi.schema import FieldError, Outcome, Raw, meta, ratcheted
+from tink.kubeapi.schema import FieldError, Raw, WalkResult, meta, ratcheted
 from tink.offload import offload
 
 MAX_STORED_BYTES = 6 << 20
@@ -401,7 +401,7 @@ class Pipeline:
         attributes.warnings += managed_fields.valid_or_before(attributes.object, before)
         return attributes.object
 
-    def _validate(self, draft: Draft, found: Outcome) -> None:
+    def _validate(self, draft: Draft, found: WalkResult) -> None:
         """Refuse an object with errors in schema, metadata, rules or CEL. Raises StatusError (422)."""
         resource, new, old = draft.resource, draft.new, draft.old
         wrong = list(found.errors)

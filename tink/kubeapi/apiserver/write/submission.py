@@ -21,9 +21,9 @@ from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Stored
 from tink.kubeapi.schema import (
     FieldError,
-    Outcome,
     Raw,
     TooMuchAddedError,
+    WalkResult,
     complete_by_schema,
     deep_copy,
     field_errors,
@@ -54,7 +54,7 @@ def read_types(resource: Resource, new: Raw) -> list[str]:
         raise cannot_be_handled(resource, str(error)) from error
 
 
-def complete(resource: Resource, new: Raw, *, applied: bool = False) -> Outcome:
+def complete(resource: Resource, new: Raw, *, applied: bool = False) -> WalkResult:
     """Prune, complete and check an object.
 
     Nulls that are not allowed are dropped. In an `applied` object they are errors, as it is a merged object and no
@@ -129,7 +129,7 @@ def unread_fields(resource: Resource, body: Body, validation: str, *, patched: b
 
 
 def unknown_fields(
-    resource: Resource, found: Outcome, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
+    resource: Resource, found: WalkResult, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
 ) -> list[str]:
     """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), return warnings, or ignore.
 

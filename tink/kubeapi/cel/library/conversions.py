@@ -9,7 +9,7 @@ import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
-from tink.golang import durations
+from tink.golang import durations, strconv
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.values import MAX_INT, MAX_UINT, MIN_INT, Duration, Timestamp, UInt, double_text
 
@@ -46,24 +46,15 @@ def _instant(match: re.Match[str]) -> Timestamp | None:
         if hours > 24 or minutes > 59:
             return None
         offset = (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
-    if year == 0:
-        return _year_zero(month, day, hour, minute, second, offset)
     try:
-        at = datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC)
+        at = datetime.datetime(year or 4, month, day, hour, minute, second, tzinfo=datetime.UTC)
     except ValueError:
         return None
+    if year == 0:  # before CEL's first year; a leap year as year 4 is
+        return Timestamp((_MIN_SECONDS - 366 * 86400 - offset * 60) * NANO, offset)
     since = at - _EPOCH
     fraction = int((match.group(7) or "").ljust(9, "0")[:9])
     return Timestamp((since.days * 86400 + since.seconds - offset * 60) * NANO + fraction, offset)
-
-
-def _year_zero(*parts: int) -> Timestamp | None:
-    month, day, hour, minute, second, offset = parts
-    try:
-        datetime.datetime(4, month, day, hour, minute, second, tzinfo=datetime.UTC)  # a leap year as year 0 is
-    except ValueError:
-        return None
-    return Timestamp((_MIN_SECONDS - 366 * 86400 - offset * 60) * NANO, offset)
 
 
 def parse_timestamp(text: str) -> Timestamp:
@@ -245,12 +236,7 @@ def subtract(a: Any, b: Any) -> Timestamp | Duration:
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 _UNSIGNED = re.compile(r"[0-9]{1,40}", re.ASCII)
-_DOUBLE = re.compile(
-    r"[+-]?(?:inf(?:inity)?|nan|[0-9]{1,400}(?:\.[0-9]{0,400})?(?:e[+-]?[0-9]{1,9})?|\.[0-9]{1,400}(?:e[+-]?[0-9]{1,9})?)",
-    re.ASCII | re.IGNORECASE,
-)
-_HEX_DOUBLE = re.compile(r"[+-]?0x[0-9a-f]{0,40}(?:\.[0-9a-f]{0,40})?p[+-]?[0-9]{1,5}", re.ASCII | re.IGNORECASE)
-_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])_(?=[0-9])")
+_INFINITE = re.compile(r"[+-]?(?:inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
 _TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 _FALSE = frozenset(("0", "f", "F", "false", "FALSE", "False"))
 
@@ -305,16 +291,8 @@ def string_to_uint(text: str) -> UInt:
 
 def string_to_double(text: str) -> float:
     """Parse a number like Go. Raises EvaluationError if it is out of range."""
-    if _HEX_DOUBLE.fullmatch(text):
-        try:
-            return float.fromhex(text)
-        except (ValueError, OverflowError):
-            raise _no_conversion("double") from None
-    text = _BETWEEN_DIGITS.sub("", text)
-    if not _DOUBLE.fullmatch(text):
-        raise _no_conversion("double")
-    value = float(text)
-    if value in (float("inf"), float("-inf")) and "n" not in text.lower():
+    value = float(text) if _INFINITE.fullmatch(text) else strconv.parse_float(text)
+    if value is None:
         raise _no_conversion("double")
     return value
 
@@ -334,11 +312,6 @@ def bytes_to_string(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise EvaluationError("invalid UTF-8 in bytes, cannot convert to string") from None
-
-
-def int_to_timestamp(seconds: int) -> Timestamp:
-    """Convert seconds since 1970."""
-    return checked(seconds * NANO)
 
 
 def to_text(value: Any) -> str:

@@ -5,6 +5,8 @@ written like `string.(int) -> string`; a type before the dot is the receiver, an
 parameters. The checker reads the types, the compiler the implementation and the charge, the estimator the estimate.
 """
 
+import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,19 +30,20 @@ from tink.kubeapi.cel.types import (
     STRING,
     TIMESTAMP,
     UINT,
+    CelType,
     ListType,
     MapType,
     ObjectType,
     Opaque,
-    Type,
     TypeType,
     TypeVar,
+    runtime_name,
 )
 from tink.kubeapi.cel.values import ABSENT, Duration, Optional, TypeValue, UInt
 
 IP, CIDR = Opaque("net.IP"), Opaque("net.CIDR")
 
-_NAMED: dict[str, Type] = {
+_NAMED: dict[str, CelType] = {
     **{t.name: t for t in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, DYN, DURATION, TIMESTAMP)},
     **{name: ObjectType(f"kubernetes.{name}", {}) for name in ("URL", "Quantity", "Semver", "NamedFormat")},
     "IP": IP,
@@ -48,22 +51,12 @@ _NAMED: dict[str, Type] = {
 }
 """The types that signatures in the table name."""
 
-TYPE_NAMES: dict[str, Type] = {
-    "bool": BOOL,
-    "bytes": BYTES,
-    "double": DOUBLE,
-    "google.protobuf.Duration": DURATION,
-    "int": INT,
-    "list": ListType(DYN),
-    "map": MapType(DYN, DYN),
-    "null_type": NULL,
-    "string": STRING,
-    "google.protobuf.Timestamp": TIMESTAMP,
-    "type": TypeType(),
-    "uint": UINT,
-    "optional_type": Opaque("optional_type"),
-    "net.IP": IP,
-    "net.CIDR": CIDR,
+TYPE_NAMES = {
+    runtime_name(t): t
+    for t in (
+        *(BOOL, BYTES, DOUBLE, DURATION, INT, NULL, STRING, TIMESTAMP, UINT),
+        *(ListType(DYN), MapType(DYN, DYN), TypeType(), Opaque("optional_type"), IP, CIDR),
+    )
 }
 """The types that expressions can name as values."""
 
@@ -81,8 +74,8 @@ class Overload:
 
     id: str
     member: bool
-    args: tuple[Type, ...]
-    result: Type
+    args: tuple[CelType, ...]
+    result: CelType
     variables: tuple[str, ...]
     run: Implementation | None
     price: Price
@@ -93,18 +86,12 @@ class Overload:
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at the commas outside of brackets."""
-    parts, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == "," and not depth:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    tail = text[start:].strip()
-    return [*parts, tail] if tail else parts
+    """Split a signature at the commas outside of brackets."""
+    # A comma is inside if a bracket closes after it before another one opens: no signature has `map(K, list(V))` here.
+    return re.split(r", (?![^()]*\))", text) if text else []
 
 
-def _type(text: str) -> Type:
+def _type(text: str) -> CelType:
     head, bracket, rest = text.partition("(")
     if not bracket:
         return _NAMED[text] if text in _NAMED else TypeVar(text)
@@ -113,10 +100,10 @@ def _type(text: str) -> Type:
         return ListType(params[0])
     if head == "map":
         return MapType(params[0], params[1])
-    return TypeType(params[0]) if head == "type" else Opaque(head, tuple(params))
+    return TypeType(tuple(params)) if head == "type" else Opaque(head, tuple(params))
 
 
-def _variables(t: Type) -> set[str]:
+def _variables(t: CelType) -> set[str]:
     return {t.name} if isinstance(t, TypeVar) else set().union(*map(_variables, t.params))
 
 
@@ -152,6 +139,19 @@ def _identity(value: Any) -> Any:
 def _no_duration(_: int) -> Duration:
     # The check accepts it and the evaluation fails, in Kubernetes as well.
     raise EvaluationError("type conversion error from 'int' to 'google.protobuf.Duration'")
+
+
+def _parses(parse: Callable[..., Any]) -> Callable[..., bool]:
+    """Return a function that tests if a function parses its arguments."""
+
+    def test(*args: Any) -> bool:
+        try:
+            parse(*args)
+        except EvaluationError:
+            return False
+        return True
+
+    return test
 
 
 def _divisor(b: int, what: str) -> int:
@@ -196,27 +196,9 @@ def _found(text: str, pattern: str, limit: int = -1) -> list[str]:
         raise EvaluationError(f"Illegal regex: {error}") from None
 
 
-def _find(text: str, pattern: str) -> str:
-    found = _found(text, pattern, 1)
-    return found[0] if found else ""
-
-
-def _non_zero(value: Any) -> Optional:
-    return ABSENT if values.is_zero(value) else Optional(value)
-
-
 def _validated(fmt: NamedFormat, text: str) -> Optional:
     problems = fmt.check(text)
     return Optional(problems) if problems else ABSENT
-
-
-def _named(name: str) -> Optional:
-    found = FORMATS.get(name)
-    return Optional(found) if found else ABSENT
-
-
-def _family(ip: net.Ip) -> int:
-    return 4 if ip.bits == 32 else 6
 
 
 def insert_entry(into: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
@@ -241,8 +223,8 @@ def _quantity_integer(value: quantity.Quantity) -> int:
     return found
 
 
-def _in_list(traversal: Traversal, value: Any, items: list[Any]) -> bool:
-    return traversal.contains(items, value)
+def _sorted(traversal: Traversal, items: list[Any]) -> list[Any]:
+    return lists.sort_by(traversal, items, items)
 
 
 def _in_map(value: Any, items: dict[Any, Any]) -> bool:
@@ -258,10 +240,6 @@ def _contains_ip_text(cidr: net.Cidr, text: str) -> bool:
     return cidr.contains(net.parse_ip(text))
 
 
-def _within_text(cidr: net.Cidr, text: str) -> bool:
-    return _within(cidr, net.parse_cidr(text))
-
-
 def _within(cidr: net.Cidr, other: net.Cidr) -> bool:
     return cidr.length <= other.length and cidr.contains(other.ip)
 
@@ -273,7 +251,8 @@ _OPERATORS: tuple[Row, ...] = (
     _row("!_", "logical_not", "(bool) -> bool"),
     _row("-_", "negate_double", "(double) -> double", lambda value: -value),
     _row("-_", "negate_int64", "(int) -> int", lambda value: signed(-value)),
-    _row("@in", "in_list", "(A, list(A)) -> bool", _in_list, costs.IN_LIST, walks=True),
+    _row("@in", "in_list", "(A, list(A)) -> bool",
+         lambda traversal, value, items: traversal.contains(items, value), costs.IN_LIST, walks=True),
     _row("@in", "in_map", "(A, map(A, B)) -> bool", _in_map),
     _row("@not_strictly_false", "not_strictly_false", "(bool) -> bool"),
     _row("_!=_", "not_equals", "(A, A) -> bool", price=costs.NOT_EQUALS),
@@ -288,10 +267,10 @@ _OPERATORS: tuple[Row, ...] = (
     _row("_+_", "add_duration_duration", "(duration, duration) -> duration", conversions.add),
     _row("_+_", "add_duration_timestamp", "(duration, timestamp) -> timestamp", conversions.add),
     _row("_+_", "add_timestamp_duration", "(timestamp, duration) -> timestamp", conversions.add),
-    _row("_+_", "add_int64", "(int, int) -> int", lists.add_numbers),
+    _row("_+_", "add_int64", "(int, int) -> int", lists.add),
     _row("_+_", "add_list", "(list(A), list(A)) -> list(A)", lists.add_lists, costs.ADD_LISTS, walks=True),
     _row("_+_", "add_string", "(string, string) -> string", lambda a, b: a + b, costs.CONCATENATION),
-    _row("_+_", "add_uint64", "(uint, uint) -> uint", lists.add_numbers),
+    _row("_+_", "add_uint64", "(uint, uint) -> uint", lists.add),
     _row("_-_", "subtract_double", "(double, double) -> double", lambda a, b: a - b),
     _row("_-_", "subtract_duration_duration", "(duration, duration) -> duration", conversions.subtract),
     _row("_-_", "subtract_int64", "(int, int) -> int", lambda a, b: signed(a - b)),
@@ -346,7 +325,8 @@ _CONVERSIONS: tuple[Row, ...] = (
     _row("string", "ip_to_string", "(IP) -> string", str),
     _row("string", "cidr_to_string", "(CIDR) -> string", str),
     _row("timestamp", "timestamp_to_timestamp", "(timestamp) -> timestamp", _identity),
-    _row("timestamp", "int64_to_timestamp", "(int) -> timestamp", conversions.int_to_timestamp),
+    _row("timestamp", "int64_to_timestamp", "(int) -> timestamp",
+         lambda value: conversions.checked(value * conversions.NANO)),
     _row("timestamp", "string_to_timestamp", "(string) -> timestamp", conversions.parse_timestamp),
     _row("type", "type", "(A) -> type(A)", lambda value: TypeValue(values.type_name(value))),
     _row("uint", "uint64_to_uint64", "(uint) -> uint", _identity),
@@ -362,10 +342,12 @@ _STRINGS_AND_LISTS: tuple[Row, ...] = (
     _row("contains", "contains_string", "string.(string) -> bool", lambda text, part: part in text, costs.CONTAINS),
     _row("distinct", "list_distinct", "list(T).() -> list(T)", lists.distinct, costs.DISTINCT, walks=True),
     _row("endsWith", "ends_with_string", "string.(string) -> bool", str.endswith, costs.AFFIX),
-    _row("find", "string_find_string", "string.(string) -> string", _find, costs.FIND),
+    _row("find", "string_find_string", "string.(string) -> string",
+         lambda text, pattern: next(iter(_found(text, pattern, 1)), ""), costs.FIND),
     _row("findAll", "string_find_all_string", "string.(string) -> list(string)", _found, costs.FIND),
     _row("findAll", "string_find_all_string_int", "string.(string, int) -> list(string)", _found, costs.FIND),
-    _row("first", "list_first", "list(V).() -> optional_type(V)", lists.first),
+    _row("first", "list_first", "list(V).() -> optional_type(V)",
+         lambda items: Optional(items[0]) if items else ABSENT),
     _row("flatten", "list_flatten", "list(list(T)).() -> list(T)", lists.flatten, costs.FLATTEN, walks=True),
     _row("flatten", "list_flatten_int", "list(dyn).(int) -> list(dyn)", lists.flatten, costs.FLATTEN, walks=True),
     _row("format", "string_format", "string.(list(dyn)) -> string", strings.formatted, costs.SCAN, walks=True),
@@ -374,13 +356,13 @@ _STRINGS_AND_LISTS: tuple[Row, ...] = (
     _row("indexOf", "string_index_of_string_int", "string.(string, int) -> int", strings.index_of, costs.TRAVERSAL),
     _row("join", "list_join", "list(string).() -> string", strings.join, costs.JOIN),
     _row("join", "list_join_string", "list(string).(string) -> string", strings.join, costs.JOIN),
-    _row("last", "list_last", "list(V).() -> optional_type(V)", lists.last),
+    _row("last", "list_last", "list(V).() -> optional_type(V)", lambda items: Optional(items[-1]) if items else ABSENT),
     _row("lastIndexOf", "list_a_last_index_of_int", "list(A).(A) -> int",
          lists.last_index_of, costs.TRAVERSAL, walks=True),
     _row("lastIndexOf", "string_last_index_of_string", "string.(string) -> int",
          strings.last_index_of, costs.TRAVERSAL ),
     _row("lastIndexOf", "string_last_index_of_string_int", "string.(string, int) -> int",
-         strings.last_index_before, costs.TRAVERSAL),
+         strings.last_index_of, costs.TRAVERSAL),
     _row("lists.range", "lists_range", "(int) -> list(int)", lists.numbers, costs.RANGE),
     _row("lowerAscii", "string_lower_ascii", "string.() -> string", strings.lower, costs.SCAN_SIZED),
     _row("matches", "matches", "(string, string) -> bool", matches),
@@ -411,7 +393,7 @@ _STRINGS_AND_LISTS: tuple[Row, ...] = (
     _row("strings.quote", "strings_quote", "(string) -> string", strings.quoted, costs.QUOTE),
     _row("substring", "string_substring_int", "string.(int) -> string", strings.substring, costs.SCAN_SIZED),
     _row("substring", "string_substring_int_int", "string.(int, int) -> string",
-         strings.substring_range, costs.SCAN_SIZED),
+         strings.substring, costs.SCAN_SIZED),
     _row("trim", "string_trim", "string.() -> string", strings.trim, costs.SCAN_SIZED),
     _row("upperAscii", "string_upper_ascii", "string.() -> string", strings.upper, costs.SCAN_SIZED),
 )
@@ -420,7 +402,8 @@ _OPTIONALS: tuple[Row, ...] = (
     _row("hasValue", "optional_hasValue", "optional_type(V).() -> bool", lambda value: value.present),
     _row("optional.none", "optional_none", "() -> optional_type(V)", lambda: ABSENT),
     _row("optional.of", "optional_of", "(V) -> optional_type(V)", Optional),
-    _row("optional.ofNonZeroValue", "optional_ofNonZeroValue", "(V) -> optional_type(V)", _non_zero),
+    _row("optional.ofNonZeroValue", "optional_ofNonZeroValue", "(V) -> optional_type(V)",
+         lambda value: ABSENT if values.is_zero(value) else Optional(value)),
     _row("optional.unwrap", "optional_unwrap", "(list(optional_type(V))) -> list(V)", lists.unwrapped),
     _row("or", "optional_or_optional", "optional_type(V).(optional_type(V)) -> optional_type(V)"),
     _row("orValue", "optional_orValue_value", "optional_type(V).(V) -> V"),
@@ -436,22 +419,25 @@ _KUBERNETES: tuple[Row, ...] = (
     _row("cidr", "string_to_cidr", "(string) -> CIDR", net.parse_cidr, costs.SCAN),
     _row("compareTo", "quantity_compare_to", "Quantity.(Quantity) -> int", quantity.compare),
     _row("compareTo", "semver_compare_to", "Semver.(Semver) -> int", semver.compare),
-    _row("containsCIDR", "cidr_contains_cidr_string", "CIDR.(string) -> bool", _within_text, costs.CIDR_HAS_CIDR_TEXT),
+    _row("containsCIDR", "cidr_contains_cidr_string", "CIDR.(string) -> bool",
+         lambda cidr, text: _within(cidr, net.parse_cidr(text)), costs.CIDR_HAS_CIDR_TEXT),
     _row("containsCIDR", "cidr_contains_cidr", "CIDR.(CIDR) -> bool", _within, costs.CIDR_HAS_CIDR),
     _row("containsIP", "cidr_contains_ip_string", "CIDR.(string) -> bool", _contains_ip_text, costs.CIDR_HAS_IP_TEXT),
     _row("containsIP", "cidr_contains_ip_ip", "CIDR.(IP) -> bool", net.Cidr.contains, costs.CIDR_HAS_IP),
-    _row("family", "ip_family", "IP.() -> int", _family),
-    _row("format.named", "format-named", "(string) -> optional_type(NamedFormat)", _named),
+    _row("family", "ip_family", "IP.() -> int", lambda ip: 4 if ip.bits == 32 else 6),
+    _row("format.named", "format-named", "(string) -> optional_type(NamedFormat)",
+         lambda name: Optional(FORMATS[name]) if name in FORMATS else ABSENT),
     _row("getEscapedPath", "url_get_escaped_path", "URL.() -> string", lambda url: url.escaped_path),
     _row("getHost", "url_get_host", "URL.() -> string", lambda url: url.host),
-    _row("getHostname", "url_get_hostname", "URL.() -> string", lambda url: url.hostname),
-    _row("getPort", "url_get_port", "URL.() -> string", lambda url: url.port),
+    _row("getHostname", "url_get_hostname", "URL.() -> string", lambda url: url.host_and_port()[0]),
+    _row("getPort", "url_get_port", "URL.() -> string", lambda url: url.host_and_port()[1]),
     _row("getQuery", "url_get_query", "URL.() -> map(string, list(string))", net.Url.parameters),
     _row("getScheme", "url_get_scheme", "URL.() -> string", lambda url: url.scheme),
     _row("ip", "string_to_ip", "(string) -> IP", net.parse_ip, costs.SCAN),
     _row("ip", "cidr_ip", "CIDR.() -> IP", lambda cidr: cidr.ip),
-    _row("ip.isCanonical", "ip_is_canonical", "(string) -> bool", net.is_canonical, costs.SCAN_TWICE),
-    _row("isCIDR", "is_cidr", "(string) -> bool", net.is_cidr, costs.SCAN),
+    _row("ip.isCanonical", "ip_is_canonical", "(string) -> bool",
+         lambda text: str(net.parse_ip(text)) == text, costs.SCAN_TWICE),
+    _row("isCIDR", "is_cidr", "(string) -> bool", _parses(net.parse_cidr), costs.SCAN),
     _row("isGlobalUnicast", "ip_is_global_unicast", "IP.() -> bool", net.is_global_unicast),
     _row("isGreaterThan", "quantity_is_greater_than", "Quantity.(Quantity) -> bool",
          lambda a, b: quantity.compare(a, b) > 0),
@@ -463,9 +449,9 @@ _KUBERNETES: tuple[Row, ...] = (
     _row("isLinkLocalMulticast", "ip_is_link_local_multicast", "IP.() -> bool", net.is_link_local_multicast),
     _row("isLinkLocalUnicast", "ip_is_link_local_unicast", "IP.() -> bool", net.is_link_local_unicast),
     _row("isLoopback", "ip_is_loopback", "IP.() -> bool", net.is_loopback),
-    _row("isQuantity", "is_quantity_string", "(string) -> bool", quantity.is_quantity, costs.SCAN),
-    _row("isSemver", "is_semver_string", "(string) -> bool", semver.is_semver, costs.SCAN),
-    _row("isSemver", "is_semver_string_bool", "(string, bool) -> bool", semver.is_semver, costs.SCAN),
+    _row("isQuantity", "is_quantity_string", "(string) -> bool", _parses(quantity.parse), costs.SCAN),
+    _row("isSemver", "is_semver_string", "(string) -> bool", _parses(semver.parse), costs.SCAN),
+    _row("isSemver", "is_semver_string_bool", "(string, bool) -> bool", _parses(semver.parse), costs.SCAN),
     _row("isURL", "is_url_string", "(string) -> bool", lambda text: not net.problem(text)),
     _row("isUnspecified", "ip_is_unspecified", "IP.() -> bool", lambda ip: ip.number == 0),
     _row("major", "semver_major", "Semver.() -> int", lambda version: version.numbers[0]),
@@ -475,7 +461,7 @@ _KUBERNETES: tuple[Row, ...] = (
     _row("prefixLength", "cidr_prefix_length", "CIDR.() -> int", lambda cidr: cidr.length),
     _row("quantity", "string_to_quantity", "(string) -> Quantity", quantity.parse, costs.SCAN),
     _row("semver", "string_to_semver", "(string) -> Semver", semver.parse, costs.SCAN),
-    _row("semver", "string_bool_to_semver", "(string, bool) -> Semver", semver.parse_loosely_if, costs.SCAN),
+    _row("semver", "string_bool_to_semver", "(string, bool) -> Semver", semver.parse, costs.SCAN),
     _row("sign", "quantity_sign", "(Quantity) -> int", quantity.sign),
     _row("sub", "quantity_sub", "Quantity.(Quantity) -> Quantity", lambda a, b: quantity.add(a, b, -1)),
     _row("sub", "quantity_sub_int", "Quantity.(int) -> Quantity",
@@ -503,10 +489,7 @@ def _rows_of_times() -> list[Row]:
     }
     rows: list[Row] = []
     for name, ident in ids.items():
-
-        def part(value: Any, zone: str = "UTC", name: str = name) -> int:
-            return conversions.part(name, value, zone)
-
+        part = functools.partial(conversions.part, name)
         with_zone = f"timestamp_to_{ident}{'_tz' if name == 'getSeconds' else '_with_tz'}"
         rows.append(_row(name, f"timestamp_to_{ident}", "timestamp.() -> int", part))
         rows.append(_row(name, with_zone, "timestamp.(string) -> int", part))
@@ -540,65 +523,39 @@ def _rows_of_elements() -> list[Row]:
         # cel-go names the overloads of its own extension by the protobuf type.
         long = f"google.protobuf.{name.title()}" if name in ("duration", "timestamp") else name
         texts = name in ("string", "bytes")
-        rows += [
-            _row(
-                "isSorted", f"list_{name}_is_sorted_bool", f"{items}.() -> bool", lists.is_sorted, costs.TRAVERSAL,
-                walks=True,
-            ),
-            _row(
-                "max", f"list_{name}_max_{name}", f"{items}.() -> {name}", lists.greatest, costs.TRAVERSAL,
-                walks=True,
-            ),
-            _row(
-                "min", f"list_{name}_min_{name}", f"{items}.() -> {name}", lists.least, costs.TRAVERSAL,
-                walks=True,
-            ),
-            _row(
-                "sort", f"list_{long}_sort", f"{items}.() -> {items}", lists.sort,
-                costs.SORT_TEXTS if texts else costs.SORT, walks=True,
-            ),
-            _row(
-                "@sortByAssociatedKeys", f"list_{long}_sortByAssociatedKeys", f"list(T).({items}) -> list(T)",
-                lists.sort_by, costs.SORT_BY_TEXTS if texts else costs.SORT_BY, walks=True,
-            ),
-        ]  # fmt: skip
+        greatest, least = functools.partial(lists.extreme, "max", 1), functools.partial(lists.extreme, "min", -1)
+        by_keys = f"list(T).({items}) -> list(T)"
+        sort, sort_by = (costs.SORT_TEXTS, costs.SORT_BY_TEXTS) if texts else (costs.SORT, costs.SORT_BY)
+        for function, ident, signature, run, price in (
+            ("isSorted", f"{name}_is_sorted_bool", f"{items}.() -> bool", lists.is_sorted, costs.TRAVERSAL),
+            ("max", f"{name}_max_{name}", f"{items}.() -> {name}", greatest, costs.TRAVERSAL),
+            ("min", f"{name}_min_{name}", f"{items}.() -> {name}", least, costs.TRAVERSAL),
+            ("sort", f"{long}_sort", f"{items}.() -> {items}", _sorted, sort),
+            ("@sortByAssociatedKeys", f"{long}_sortByAssociatedKeys", by_keys, lists.sort_by, sort_by),
+        ):
+            rows.append(_row(function, f"list_{ident}", signature, run, price, walks=True))
         if name in zeros:
-
-            def total(elements: list[Any], zero: Any = zeros[name]) -> Any:
-                return lists.total(elements, zero)
-
+            total = functools.partial(lists.total, zero=zeros[name])
             rows.append(_row("sum", f"list_{name}_sum_{name}", f"{items}.() -> {name}", total, costs.TRAVERSAL))
     return rows
 
 
-def _rows_of_formats() -> list[Row]:
-    """Return `format.dns1123Label()` and the like."""
-    return [
-        _row(f"format.{name}", f"format.{name}", "() -> NamedFormat", lambda known=known: known)
-        for name, known in FORMATS.items()
-    ]
-
-
-def _by_function(rows: list[Row]) -> dict[str, list[Overload]]:
-    table: dict[str, list[Overload]] = {}
-    for function, overload in rows:
-        table.setdefault(function, []).append(overload)
-    return table
-
-
-FUNCTIONS = _by_function(
-    [
-        *_OPERATORS,
-        *_CONVERSIONS,
-        *_STRINGS_AND_LISTS,
-        *_OPTIONALS,
-        *_KUBERNETES,
-        *_rows_of_times(),
-        *_rows_of_comparisons(),
-        *_rows_of_elements(),
-        *_rows_of_formats(),
-    ]
-)
+FUNCTIONS: dict[str, list[Overload]] = {}
+for _function, _overload in (
+    *_OPERATORS,
+    *_CONVERSIONS,
+    *_STRINGS_AND_LISTS,
+    *_OPTIONALS,
+    *_KUBERNETES,
+    *_rows_of_times(),
+    *_rows_of_comparisons(),
+    *_rows_of_elements(),
+    *[
+        _row(f"format.{name}", f"format.{name}", "() -> NamedFormat", functools.partial(FORMATS.get, name))
+        for name in FORMATS
+    ],
+):
+    FUNCTIONS.setdefault(_function, []).append(_overload)
 """The overloads of each function, in the order in which the checker tries them."""
 
 OVERLOADS: dict[str, Overload] = {o.id: o for overloads in FUNCTIONS.values() for o in overloads}

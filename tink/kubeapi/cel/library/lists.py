@@ -10,18 +10,15 @@ from typing import Any
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.frame import Traversal
 from tink.kubeapi.cel.library import conversions
+from tink.kubeapi.cel.library.conversions import signed, unsigned
 from tink.kubeapi.cel.values import (
-    ABSENT,
     COMPARABLE,
-    MAX_INT,
-    MAX_UINT,
-    MIN_INT,
+    NUMBERS,
     Duration,
     MapList,
     Optional,
     SetList,
     Timestamp,
-    UInt,
     compare,
     no_overload,
     shown,
@@ -75,42 +72,21 @@ def _united(traversal: Traversal, a: SetList, b: list[Any]) -> SetList:
     return merged
 
 
-def add_numbers(a: Any, b: Any) -> Any:
-    """Add two numbers of one type. Raises EvaluationError on overflow."""
-    kind = type(a)
-    if kind is not type(b):
-        raise no_overload()
-    if kind is int:
-        total = a + b
-        if not MIN_INT <= total <= MAX_INT:
-            raise EvaluationError("integer overflow")
-        return total
-    if kind is UInt:
-        total = int(a) + int(b)
-        if total > MAX_UINT:
-            raise EvaluationError("unsigned integer overflow")
-        return UInt(total)
-    if kind is float:
-        return a + b
-    raise no_overload()
-
-
 def add(a: Any, b: Any) -> Any:
-    """Add numbers or times whose types are known only at evaluation."""
+    """Add two numbers of one type, or times. Raises EvaluationError on overflow."""
     kind = type(a)
     if kind is Duration or kind is Timestamp:
         return conversions.add(a, b)
-    if kind not in (int, UInt, float):
+    if kind not in NUMBERS:
         raise EvaluationError("no such overload: _+_")
-    return add_numbers(a, b)
+    if kind is not type(b):
+        raise no_overload()
+    return a + b if kind is float else signed(a + b) if kind is int else unsigned(int(a) + int(b))
 
 
 def total(items: list[Any], zero: Any) -> Any:
     """Return the sum of a list plus `zero`."""
-    result = zero
-    for item in items:
-        result = add(result, item)
-    return result
+    return functools.reduce(add, items, zero)
 
 
 def _comparable(traversal: Traversal, items: list[Any]) -> None:
@@ -133,20 +109,11 @@ def is_sorted(traversal: Traversal, items: list[Any]) -> bool:
     return not any(_compared(a, b) == 1 for a, b in itertools.pairwise(items))
 
 
-def greatest(traversal: Traversal, items: list[Any]) -> Any:
-    """Return the greatest element.
+def extreme(name: str, wanted: int, traversal: Traversal, items: list[Any]) -> Any:
+    """Return the greatest element (`wanted` is 1) or the smallest (-1).
 
     Raises EvaluationError if the list is empty or contains elements that have no order.
     """
-    return _extreme(traversal, items, 1, "max")
-
-
-def least(traversal: Traversal, items: list[Any]) -> Any:
-    """Return the smallest element. Raises EvaluationError like `greatest`."""
-    return _extreme(traversal, items, -1, "min")
-
-
-def _extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
     if not items:
         raise EvaluationError(f"{name} called on empty list")
     _comparable(traversal, items)
@@ -170,13 +137,8 @@ def index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
 
 def last_index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
     """Return the index of the last element equal to the value, or -1."""
-    traversal.through(items)
-    if type(value) is str:
-        return len(items) - 1 - items[::-1].index(value) if traversal.contains(items, value) else -1
-    for at in range(len(items) - 1, -1, -1):
-        if traversal.equal(items[at], value):
-            return at
-    return -1
+    at = index_of(traversal, items[::-1], value)
+    return len(items) - 1 - at if at >= 0 else -1
 
 
 def slice_of(items: list[Any], start: int, end: int) -> list[Any]:
@@ -230,11 +192,6 @@ def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any
     return [items[at] for at in order]
 
 
-def sort(traversal: Traversal, items: list[Any]) -> list[Any]:
-    """Return the elements in ascending order. Raises EvaluationError like `sort_by`."""
-    return sort_by(traversal, items, items)
-
-
 def numbers(size: int) -> list[int]:
     """Return 0, 1, ... below `size`."""
     if size > MAX_LENGTH:
@@ -242,13 +199,9 @@ def numbers(size: int) -> list[int]:
     return list(range(size))
 
 
-def _hashable_all(items: list[Any]) -> bool:
-    return all(type(item) is str for item in items)
-
-
 def distinct(traversal: Traversal, items: list[Any]) -> list[Any]:
     """Return each different element once, at its first place."""
-    if _hashable_all(items):
+    if all(type(item) is str for item in items):
         return list(dict.fromkeys(items))
     unique: list[Any] = []
     for item in items:
@@ -278,13 +231,3 @@ def unwrapped(items: list[Any]) -> list[Any]:
         if type(item) is not Optional:
             raise EvaluationError(f"value {shown(item)} is not optional")
     return [item.value for item in items if item.present]
-
-
-def first(items: list[Any]) -> Optional:
-    """Return the first element as an optional."""
-    return Optional(items[0]) if items else ABSENT
-
-
-def last(items: list[Any]) -> Optional:
-    """Return the last element as an optional."""
-    return Optional(items[-1]) if items else ABSENT

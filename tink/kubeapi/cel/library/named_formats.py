@@ -108,20 +108,12 @@ def _uri(text: str) -> list[str]:
     return [message] if message else []
 
 
-def _uuid(text: str) -> list[str]:
-    return [] if _IS_UUID.fullmatch(text) else ["does not match the UUID format"]
-
-
 def decoded(text: str) -> bytes | None:
     """Decode base64. Return None if the text is invalid."""
     try:
         return base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
     except (binascii.Error, ValueError):
         return None
-
-
-def _byte(text: str) -> list[str]:
-    return [] if text and decoded(text) is not None else ["invalid base64"]
 
 
 def _is_date(text: str) -> bool:
@@ -132,14 +124,13 @@ def _is_date(text: str) -> bool:
     return len(text) == 10 and text[4] == "-"
 
 
-def _date(text: str) -> list[str]:
-    return [] if _is_date(text) else ["invalid date"]
-
-
-def _datetime(text: str) -> list[str]:
+def _is_datetime(text: str) -> bool:
     match = _IS_DATETIME.fullmatch(text)
-    good = match and _is_date(match.group(1)) and int(match.group(2)) < 24 and int(match.group(3)) < 60
-    return [] if good and match and int(match.group(4)) < 60 else ["invalid datetime"]
+    return match is not None and _is_date(match[1]) and int(match[2]) < 24 and int(match[3]) < 60 and int(match[4]) < 60
+
+
+def _either(holds: Callable[[str], object], message: str) -> Callable[[str], list[str]]:
+    return lambda text: [] if holds(text) else [message]
 
 
 def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
@@ -157,9 +148,9 @@ FORMATS = {
     "dns1035LabelPrefix": NamedFormat("DNS1035LabelPrefix", 30, _prefix(_label_1035)),
     "labelValue": NamedFormat("LabelValue", 40, _label_value),
     "uri": NamedFormat("URI", 1103, _uri),
-    "uuid": NamedFormat("uuid", 70, _uuid),
-    "byte": NamedFormat("byte", 84, _byte),
-    "date": NamedFormat("date", 71, _date),
-    "datetime": NamedFormat("datetime", 71, _datetime),
+    "uuid": NamedFormat("uuid", 70, _either(_IS_UUID.fullmatch, "does not match the UUID format")),
+    "byte": NamedFormat("byte", 84, _either(lambda text: text and decoded(text) is not None, "invalid base64")),
+    "date": NamedFormat("date", 71, _either(_is_date, "invalid date")),
+    "datetime": NamedFormat("datetime", 71, _either(_is_datetime, "invalid datetime")),
 }
 """Every format by its name."""

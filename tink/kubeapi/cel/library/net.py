@@ -9,6 +9,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 from typing import ClassVar
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from tink.errors import TinkedgeError
 from tink.golang import quote
@@ -114,24 +115,6 @@ def parse_cidr(text: str) -> Cidr:
     return Cidr(ip, int(tail))
 
 
-def is_cidr(text: str) -> bool:
-    """Return True if `parse_cidr` accepts the text."""
-    try:
-        parse_cidr(text)
-    except EvaluationError:
-        return False
-    return True
-
-
-def is_canonical(text: str) -> bool:
-    """Return True if Go would write the address the same way."""
-    return str(parse_ip(text)) == text
-
-
-def _v6_starts(ip: Ip, prefix: int, bits: int) -> bool:
-    return ip.bits == 128 and ip.number >> (128 - bits) == prefix
-
-
 def is_loopback(ip: Ip) -> bool:
     """Return True for 127.0.0.0/8 and ::1."""
     return ip.number >> 24 == 127 if ip.bits == 32 else ip.number == 1
@@ -144,7 +127,7 @@ def is_link_local_multicast(ip: Ip) -> bool:
 
 def is_link_local_unicast(ip: Ip) -> bool:
     """Return True for 169.254.0.0/16 and fe80::/10."""
-    return ip.number >> 16 == 0xA9FE if ip.bits == 32 else _v6_starts(ip, 0x3FA, 10)
+    return ip.number >> 16 == 0xA9FE if ip.bits == 32 else ip.number >> 118 == 0x3FA
 
 
 def is_global_unicast(ip: Ip) -> bool:
@@ -182,21 +165,12 @@ class Url(OpaqueValue):
     text: str
     type_name: ClassVar[str] = "kubernetes.URL"
 
-    def _split(self) -> tuple[str, str]:
+    def host_and_port(self) -> tuple[str, str]:
+        """Return the host without port and brackets, and the port as written, or ""."""
         host, colon, port = self.host.rpartition(":")
         if not colon or not _PORT.fullmatch(colon + port):
             host, port = self.host, ""
         return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), port
-
-    @property
-    def hostname(self) -> str:
-        """The host without port and brackets."""
-        return self._split()[0]
-
-    @property
-    def port(self) -> str:
-        """The port as written, or ""."""
-        return self._split()[1]
 
     def parameters(self) -> dict[str, list[str]]:
         """Return the parameters of the query. Unreadable ones are left out."""
@@ -215,31 +189,17 @@ class Url(OpaqueValue):
         return found
 
 
-def _octets(text: str) -> bytes:
-    out = bytearray()
-    data = text.encode("utf-8", "surrogatepass")
-    at = 0
-    while at < len(data):
-        if data[at] == 0x25:
-            out.append(int(data[at + 1 : at + 3], 16))
-            at += 3
-        else:
-            out.append(data[at])
-            at += 1
-    return bytes(out)
-
-
 def _unescaped(text: str) -> str:
     if "%" not in text:
         return text
     wrong = _PERCENT.search(text)
     if wrong:
         raise UrlError(f"invalid URL escape {quote(wrong.group())}")
-    return _octets(text).decode("utf-8", "replace")
+    return unquote_to_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
 
 
 def _escaped(data: bytes, safe: frozenset[int]) -> str:
-    return "".join(chr(c) if c in safe else f"%{c:02X}" for c in data)
+    return quote_from_bytes(data, bytes(safe))
 
 
 def _host(text: str) -> str:
@@ -256,7 +216,7 @@ def _host(text: str) -> str:
     return _unescaped(text)
 
 
-def _port_checked(text: str) -> None:
+def _check_port(text: str) -> None:
     if not _PORT.fullmatch(text):
         raise UrlError(f"invalid port {quote(text)} after host")
 
@@ -265,7 +225,7 @@ def _literal_host(text: str) -> str:
     close = text.rfind("]")
     if close < 0:
         raise UrlError("missing ']' in host")
-    _port_checked(text[close + 1 :])
+    _check_port(text[close + 1 :])
     head, percent, zone = text[1:close].partition("%25")
     name = _host(head) + (_unescaped(percent + zone) if percent else "")
     ip, _ = address(name)
@@ -287,7 +247,7 @@ def _authority(scheme: str, text: str) -> tuple[str, str]:
     else:
         if ":" in host:
             colon = host.find(":") if scheme in ("http", "https") else host.rfind(":")
-            _port_checked(host[colon:])
+            _check_port(host[colon:])
         plain = _host(host)
     if at and not _USER_VALID.fullmatch(user):
         raise UrlError("net/url: invalid userinfo")
@@ -300,9 +260,7 @@ def _path(text: str) -> str:
     """Return the path as Go writes it."""
     _unescaped(text)
     data = text.encode("utf-8", "surrogatepass")
-    if all(c in _PATH_VALID for c in data):
-        return text
-    return _escaped(_octets(text), _PATH_SAFE)
+    return text if _PATH_VALID.issuperset(data) else _escaped(unquote_to_bytes(data), _PATH_SAFE)
 
 
 def _parsed(text: str, *, request: bool = True) -> Url:
@@ -334,31 +292,22 @@ def _parsed(text: str, *, request: bool = True) -> Url:
     return Url(scheme, host, path, query, f"{head}{path}{mark}{query}")
 
 
-def parse(text: str) -> Url:
-    """Parse a request URI or an absolute path, like `url()`. Go reads the fragment in a second pass.
+def url(text: str) -> Url:
+    """Parse a request URI or an absolute path. Go reads the fragment in a second pass.
 
-    Raises UrlError for other text.
+    Raises EvaluationError for other text.
     """
-    try:
-        _parsed(text)
-    except UrlError as error:
-        raise UrlError(f"parse {quote(text)}: {error}") from None
+    why = problem(text)
     bare, _, fragment = text.partition("#")
     try:
-        plain = _parsed(bare, request=False) if bare else Url("", "", "", "", "")
+        plain = _parsed(bare, request=False) if bare and not why else Url("", "", "", "", "")
         _unescaped(fragment)
     except UrlError as error:
-        raise UrlError(f"parse {quote(bare)}: {error}") from None
+        why = why or f"parse {quote(bare)}: {error}"
+    if why:
+        raise EvaluationError(f"URL parse error during conversion from string: {why}")
     plain.text += f"#{fragment}" if fragment else ""
     return plain
-
-
-def url(text: str) -> Url:
-    """Parse a URL. Raises EvaluationError for other text."""
-    try:
-        return parse(text)
-    except UrlError as error:
-        raise EvaluationError(f"URL parse error during conversion from string: {error}") from None
 
 
 def problem(text: str) -> str:

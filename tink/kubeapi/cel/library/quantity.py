@@ -5,6 +5,8 @@ two it is decides the result of `isInteger`; here it is `small`.
 """
 
 import re
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.values import MAX_INT, OpaqueValue
@@ -21,17 +23,15 @@ MAX_SPREAD = 4096
 """Maximum difference of the powers of ten of two quantities that are added or compared exactly."""
 
 
+@dataclass(slots=True, eq=False)
 class Quantity(OpaqueValue):
     """`number` times ten to the `power`. `form` is the format of the text: decimal, binary or exponent."""
 
-    __slots__ = ("form", "number", "power", "small")
-    type_name = "kubernetes.Quantity"
-
-    def __init__(self, number: int, power: int, form: str, *, small: bool) -> None:
-        self.number = number
-        self.power = power
-        self.form = form
-        self.small = small
+    number: int
+    power: int
+    form: str
+    small: bool
+    type_name: ClassVar[str] = "kubernetes.Quantity"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Quantity and compare(self, other) == 0
@@ -47,11 +47,22 @@ class Quantity(OpaqueValue):
         return value if -MAX_INT - 1 <= value <= MAX_INT else None
 
     def __str__(self) -> str:
-        return _text(self)
-
-
-def _wrong(message: str) -> EvaluationError:
-    return EvaluationError(message)
+        """Return the canonical text, with the largest suffix that leaves an integer."""
+        if not self.number:
+            return "0"
+        sign = -1 if self.number < 0 else 1
+        if self.form == "binary" and -9 <= self.power <= 30:
+            whole, rest = divmod(abs(self.number) * 10 ** max(self.power, 0), 10 ** max(-self.power, 0))
+            if whole >= 1024 and not rest:
+                number, times = _reduced(whole, 1024)
+                return f"{sign * number}{_BINARY_NAMES.get(times * 10, '') if times else ''}"
+        number, times = _reduced(abs(self.number), 10)
+        power = self.power + times
+        while power % 3:
+            number, power = number * 10, power - 1
+        if self.form == "exponent":
+            return f"{sign * number}{f'e{power}' if power else ''}"
+        return f"{sign * number}{_DECIMAL_NAMES.get(power, f'e{power}')}"
 
 
 def _suffix(text: str) -> tuple[str, int]:
@@ -62,14 +73,14 @@ def _suffix(text: str) -> tuple[str, int]:
         return "binary", _BINARY[text]
     if _EXPONENT.fullmatch(text):
         return "exponent", int(text[1:])
-    raise _wrong("unable to parse quantity's suffix")
+    raise EvaluationError("unable to parse quantity's suffix")
 
 
 def parse(text: str) -> Quantity:
     """Parse a quantity. Raises EvaluationError for other text."""
     match = _TEXT.fullmatch(text)
     if match is None or not text:
-        raise _wrong(f"quantities must match the regular expression '{_PATTERN}'")
+        raise EvaluationError(f"quantities must match the regular expression '{_PATTERN}'")
     sign = -1 if match.group(1) == "-" else 1
     whole, places = match.group(2) or "0", match.group(3) or ""
     form, exponent = _suffix(match.group(4))
@@ -100,15 +111,6 @@ def _exact(sign: int, number: int, power: int, form: str) -> Quantity:
     return Quantity(sign * number, power, form, small=False)
 
 
-def is_quantity(text: str) -> bool:
-    """Return True if `parse` accepts the text."""
-    try:
-        parse(text)
-    except EvaluationError:
-        return False
-    return True
-
-
 def sign(value: Quantity) -> int:
     """Return -1, 0 or 1."""
     return (value.number > 0) - (value.number < 0)
@@ -123,7 +125,7 @@ def compare(a: Quantity, b: Quantity) -> int:
         return sign(a) if size_a > size_b else -sign(a)
     low = min(a.power, b.power)
     if max(a.power, b.power) - low > MAX_SPREAD:
-        raise _wrong("quantities are too far apart to be compared")
+        raise EvaluationError("quantities are too far apart to be compared")
     x, y = a.number * 10 ** (a.power - low), b.number * 10 ** (b.power - low)
     return int(x > y) - int(x < y)
 
@@ -138,7 +140,7 @@ def add(a: Quantity, b: Quantity, factor: int = 1) -> Quantity:
         return Quantity(kept, power, form, small=small)
     low = min(a.power, b.power)
     if max(a.power, b.power) - low > MAX_SPREAD:
-        raise _wrong("quantities are too far apart to be added")
+        raise EvaluationError("quantities are too far apart to be added")
     x, y = a.number * 10 ** (a.power - low), number * 10 ** (b.power - low)
     total = x + y
     return Quantity(total, low, form, small=small and max(abs(x), abs(y), abs(total)) <= MAX_INT)
@@ -163,23 +165,3 @@ def _reduced(number: int, base: int) -> tuple[int, int]:
         number //= base
         times += 1
     return number, times
-
-
-def _text(value: Quantity) -> str:
-    """Return the canonical text, with the largest suffix that leaves an integer."""
-    if not value.number:
-        return "0"
-    if value.form == "binary" and -9 <= value.power <= 30:
-        whole, rest = divmod(abs(value.number) * 10 ** max(value.power, 0), 10 ** max(-value.power, 0))
-        if whole >= 1024 and not rest:
-            sign_of = -1 if value.number < 0 else 1
-            number, times = _reduced(whole, 1024)
-            return f"{sign_of * number}{_BINARY_NAMES.get(times * 10, '') if times else ''}"
-    sign_of = -1 if value.number < 0 else 1
-    number, times = _reduced(abs(value.number), 10)
-    power = value.power + times
-    while power % 3:
-        number, power = number * 10, power - 1
-    if value.form == "exponent":
-        return f"{sign_of * number}{f'e{power}' if power else ''}"
-    return f"{sign_of * number}{_DECIMAL_NAMES.get(power, f'e{power}')}"

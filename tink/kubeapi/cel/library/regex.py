@@ -22,8 +22,8 @@ class PatternError(TinkedgeError):
 
 
 @functools.lru_cache(maxsize=512)
-def compiled(pattern: str) -> Any:
-    """Return the compiled pattern. Raises PatternError if RE2 rejects it."""
+def compile_pattern(pattern: str) -> Any:
+    """Compile a pattern. Raises PatternError if RE2 rejects it."""
     try:
         return re2.compile(pattern, options=_OPTIONS)
     except re2.error as error:
@@ -32,11 +32,6 @@ def compiled(pattern: str) -> Any:
         raise PatternError(f"error parsing regexp: {message}") from None
     except UnicodeEncodeError:
         raise PatternError("error parsing regexp: invalid UTF-8") from None
-
-
-def check_pattern(pattern: str) -> None:
-    """Check a pattern. Raises PatternError if RE2 rejects it."""
-    compiled(pattern)
 
 
 Match = Callable[[Any, bytes, int, int], Any]
@@ -71,8 +66,8 @@ _match_of, _ANYWHERE = _choose_match()
 
 
 def pattern_tester(pattern: str) -> Callable[[str], bool]:
-    """Return a function that tests if a text has a match. Raises PatternError like `compiled`."""
-    match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
+    """Return a function that tests if a text has a match. Raises PatternError like `compile_pattern`."""
+    match, anywhere = _match_of(compile_pattern(pattern)), _ANYWHERE
 
     def test(text: str) -> bool:
         data = text.encode("utf-8", "surrogatepass")
@@ -84,9 +79,9 @@ def pattern_tester(pattern: str) -> Callable[[str], bool]:
 def find_all(pattern: str, text: str, limit: int = -1) -> list[str]:
     """Return the first `limit` matches in order, or all if `limit` is negative.
 
-    An empty match right after another match does not count, as in Go. Raises PatternError like `compiled`.
+    An empty match right after another match does not count, as in Go. Raises PatternError like `compile_pattern`.
     """
-    match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
+    match, anywhere = _match_of(compile_pattern(pattern)), _ANYWHERE
     data = text.encode("utf-8", "surrogatepass")
     found: list[str] = []
     at, size, last = 0, len(data), -1
@@ -97,13 +92,7 @@ def find_all(pattern: str, text: str, limit: int = -1) -> list[str]:
         if end > start or start != last:
             found.append(data[start:end].decode("utf-8", "surrogatepass"))
         last = end
-        at = end if end > start else _after(data, end)
+        at = end if end > start else end + 1
+        while at < size and data[at] & 0xC0 == 0x80:  # after an empty match go on behind the next character
+            at += 1
     return found
-
-
-def _after(data: bytes, at: int) -> int:
-    """Return the offset after the character at `at`."""
-    at += 1
-    while at < len(data) and data[at] & 0xC0 == 0x80:
-        at += 1
-    return at

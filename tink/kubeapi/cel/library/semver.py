@@ -1,6 +1,8 @@
 """Semantic versions (semver.org 2.0): Kubernetes' `semver`, `isSemver` and their methods."""
 
 import re
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tink.golang import quote
 from tink.kubeapi.cel.errors import EvaluationError
@@ -14,16 +16,14 @@ _VERSION = re.compile(
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 
 
+@dataclass(slots=True, eq=False)
 class Semver(OpaqueValue):
     """A version: three numbers, the identifiers of a pre-release, and build metadata."""
 
-    __slots__ = ("build", "numbers", "pre")
-    type_name = "kubernetes.Semver"
-
-    def __init__(self, numbers: tuple[int, int, int], pre: tuple[int | str, ...], build: str) -> None:
-        self.numbers = numbers
-        self.pre = pre
-        self.build = build
+    numbers: tuple[int, int, int]
+    pre: tuple[int | str, ...]
+    build: str
+    type_name: ClassVar[str] = "kubernetes.Semver"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Semver and compare(self, other) == 0
@@ -42,9 +42,12 @@ def _wrong(text: str) -> EvaluationError:
     return EvaluationError(f"{quote(text)} is not a semantic version")
 
 
-def parse(text: str) -> Semver:
-    """Parse a version strictly. Raises EvaluationError for other text."""
-    found = _VERSION.fullmatch(text)
+def parse(text: str, loose: bool = False) -> Semver:
+    """Parse a version. If `loose`, it may begin with v, have leading zeros, or lack its last numbers.
+
+    Raises EvaluationError for other text.
+    """
+    found = _VERSION.fullmatch(_normalized(text) if loose else text)
     if found is None:
         raise _wrong(text)
     pre = found[4].split(".") if found[4] is not None else []
@@ -57,11 +60,7 @@ def parse(text: str) -> Semver:
     return Semver(numbers, tuple(int(part) if part in numeric else part for part in pre), found[5] or "")
 
 
-def normalized(text: str) -> Semver:
-    """Parse a version that may begin with v, have leading zeros, or lack its last numbers.
-
-    Raises EvaluationError for other text.
-    """
+def _normalized(text: str) -> str:
     parts = text.removeprefix("v").split(".", 2)
     for at, part in enumerate(parts):
         if len(part) > 1:
@@ -71,21 +70,7 @@ def normalized(text: str) -> Semver:
         if "+" in parts[-1] or "-" in parts[-1]:
             raise _wrong(text)
         parts += ["0"] * (3 - len(parts))
-    return parse(".".join(parts))
-
-
-def parse_loosely_if(text: str, loose: bool) -> Semver:
-    """Parse a version strictly, or like `normalized` if `loose`. Raises EvaluationError like these."""
-    return normalized(text) if loose else parse(text)
-
-
-def is_semver(text: str, loose: bool = False) -> bool:
-    """Return True if `parse`, or `normalized` if `loose`, accepts the text."""
-    try:
-        parse_loosely_if(text, loose)
-    except EvaluationError:
-        return False
-    return True
+    return ".".join(parts)
 
 
 def _rank(pre: tuple[int | str, ...]) -> tuple[tuple[int, int, str], ...]:

@@ -3,14 +3,14 @@
 `string.format(list)` writes numbers for the locale that Kubernetes leaves set (en_US), hence the commas in %f.
 """
 
-from collections.abc import Callable
+import re
 from typing import Any
 
 from tink.errors import TinkedgeError
 from tink.golang import quote
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.frame import Traversal
-from tink.kubeapi.cel.library.conversions import duration_text, timestamp_text
+from tink.kubeapi.cel.library.conversions import to_text
 from tink.kubeapi.cel.values import Duration, Timestamp, TypeValue, UInt, double_text, shown, type_name
 
 _UPPER = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -44,20 +44,15 @@ def index_of(text: str, part: str, start: int = 0) -> int:
     return text.find(part, start) if start < len(text) else -1
 
 
-def last_index_of(text: str, part: str) -> int:
-    """Return the last index of `part`, or -1."""
-    return len(text) if not part else text.rfind(part)
-
-
-def last_index_before(text: str, part: str, start: int) -> int:
-    """Return the last index of `part` up to `start`, or -1."""
+def last_index_of(text: str, part: str, start: int | None = None) -> int:
+    """Return the last index of `part`, if given up to `start`, or -1."""
+    if start is None:
+        return text.rfind(part)
     if not part:
         return start
     if start < 0:
         raise _out_of_range(start)
-    if start >= len(text):
-        return -1
-    return text.rfind(part, 0, start + len(part))
+    return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
 
 
 def lower(text: str) -> str:
@@ -89,19 +84,12 @@ def split(text: str, mark: str, limit: int = -1) -> list[str]:
     return text.split(mark, limit - 1) if limit > 0 else text.split(mark)
 
 
-def substring(text: str, start: int) -> str:
-    """Return the text from an index to the end."""
-    if not 0 <= start <= len(text):
-        raise _out_of_range(start)
-    return text[start:]
-
-
-def substring_range(text: str, start: int, end: int) -> str:
-    """Return the text between two indexes."""
-    if start > end:
+def substring(text: str, start: int, end: int | None = None) -> str:
+    """Return the text between two indexes, or from an index to the end."""
+    if end is not None and start > end:
         raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
     for at in (start, end):
-        if not 0 <= at <= len(text):
+        if at is not None and not 0 <= at <= len(text):
             raise _out_of_range(at)
     return text[start:end]
 
@@ -136,8 +124,8 @@ WRITTEN = 4
 
 STRINGS = frozenset(
     (
-        "list", "map", "int", "uint", "double", "bool", "string", "timestamp", "google.protobuf.Timestamp", "bytes",
-        "duration", "google.protobuf.Duration", "type", "null", "null_type", "dyn",
+        "list", "map", "int", "uint", "double", "bool", "string", "bytes", "google.protobuf.Timestamp",
+        "google.protobuf.Duration", "type", "null_type", "dyn",
     )
 )  # fmt: skip
 _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
@@ -149,10 +137,7 @@ _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "d": (frozenset(("int", "uint")), "decimal clause can only be used on integers, was given {}"),
     "f": (frozenset(("double", "string")), "fixed-point clause can only be used on doubles, was given {}"),
     "e": (frozenset(("double", "string")), "scientific clause can only be used on doubles, was given {}"),
-    "b": (
-        frozenset(("int", "uint", "bool")),
-        "only integers and bools can be formatted as binary, was given {}",
-    ),
+    "b": (frozenset(("int", "uint", "bool")), "only integers and bools can be formatted as binary, was given {}"),
     "x": (
         frozenset(("int", "uint", "string", "bytes")),
         "only integers, byte buffers, and strings can be formatted as hex, was given {}",
@@ -160,6 +145,9 @@ _ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "o": (frozenset(("int", "uint")), "octal clause can only be used on integers, was given {}"),
 }
 _ALLOWED["X"] = _ALLOWED["x"]
+
+
+_CLAUSE = re.compile(r"%(?:%|(\.[0-9]*)?(.?))", re.DOTALL)
 
 
 class ClauseError(TinkedgeError):
@@ -172,9 +160,7 @@ def _wrong_type(clause: str, given: str) -> ClauseError:
 
 def allowed(clause: str, given: str) -> str:
     """Return why a clause does not accept an argument of a type, or ""."""
-    if given == "dyn" or given in _ALLOWED[clause][0]:
-        return ""
-    return f"error during formatting: {_ALLOWED[clause][1].format(given)}"
+    return "" if given == "dyn" or given in _ALLOWED[clause][0] else str(_wrong_type(clause, given))
 
 
 def clauses(text: str, size: int) -> list[tuple[str, int, str]]:
@@ -184,48 +170,36 @@ def clauses(text: str, size: int) -> list[tuple[str, int, str]]:
     """
     pieces: list[tuple[str, int, str]] = []
     at = count = 0
-    while at < len(text):
-        mark = text.find("%", at)
-        if mark < 0:
-            mark = len(text)
-        if mark > at:
-            pieces.append((text[at:mark], -1, ""))
-        if mark == len(text):
-            break
-        if text[mark + 1 : mark + 2] == "%":
+    for match in _CLAUSE.finditer(text):
+        if match.start() > at:
+            pieces.append((text[at : match.start()], -1, ""))
+        at = match.end()
+        if match[0] == "%%":
             pieces.append(("%", -1, ""))
-            at = mark + 2
             continue
         if count >= size:
             raise ClauseError(f"index {count} out of range")
-        if mark + 1 >= len(text):
+        precision, clause = match[1], match[2]
+        if not clause and precision is None:
             raise ClauseError("unexpected end of string")
-        precision, at = _precision(text, mark + 1)
-        clause = text[at]
+        if precision is not None and (why := _precision_problem(precision[1:], clause)):
+            raise ClauseError(f"could not parse formatting clause: error while parsing precision: {why}")
         if clause not in _ALLOWED:
             raise ClauseError(f'could not parse formatting clause: unrecognized formatting clause "{clause}"')
-        pieces.append(("", precision, clause))
-        at, count = at + 1, count + 1
-    return pieces
+        pieces.append(("", int(precision[1:]) if precision else -1, clause))
+        count += 1
+    return [*pieces, (text[at:], -1, "")] if at < len(text) else pieces
 
 
-def _precision(text: str, at: int) -> tuple[int, int]:
-    if text[at] != ".":
-        return -1, at
-    end = at + 1
-    while end < len(text) and text[end].isdigit() and text[end].isascii():
-        end += 1
-    problem = "could not parse formatting clause: error while parsing precision: "
-    if end == len(text):
-        raise ClauseError(problem + "could not find end of precision specifier")
-    digits = text[at + 1 : end]
+def _precision_problem(digits: str, clause: str) -> str:
+    if not clause:
+        return "could not find end of precision specifier"
     if not digits:
-        raise ClauseError(
-            problem + 'error while converting precision to integer: strconv.Atoi: parsing "": invalid syntax'
-        )
-    if len(digits) > 6 or int(digits) > MAX_PRECISION:
-        raise ClauseError(problem + "precision is too large")
-    return int(digits), end
+        return 'error while converting precision to integer: strconv.Atoi: parsing "": invalid syntax'
+    return "precision is too large" if len(digits) > 6 or int(digits) > MAX_PRECISION else ""
+
+
+_SCALARS = frozenset((bool, int, UInt, float, Timestamp, Duration))
 
 
 def _string(traversal: Traversal, value: Any) -> str:
@@ -233,12 +207,8 @@ def _string(traversal: Traversal, value: Any) -> str:
     if kind is str:
         traversal.text(value)
         return str(value)
-    if kind is bool:
-        return "true" if value else "false"
-    if kind is int or kind is UInt:
-        return str(int(value))
-    if kind is float:
-        return double_text(value)
+    if kind in _SCALARS:
+        return to_text(value)
     if isinstance(value, list):
         traversal.visit(WRITTEN * (len(value) + 1))
         return "[" + ", ".join([_inner(traversal, item) for item in value]) + "]"
@@ -247,10 +217,6 @@ def _string(traversal: Traversal, value: Any) -> str:
         return "{" + ", ".join(sorted(f"{_key(traversal, k)}:{_inner(traversal, v)}" for k, v in value.items())) + "}"
     if value is None:
         return "null"
-    if kind is Timestamp:
-        return timestamp_text(value)
-    if kind is Duration:
-        return duration_text(value)
     if kind is bytes:
         try:
             return str(value.decode("utf-8"))
@@ -316,23 +282,21 @@ def _scientific(value: Any, precision: int) -> str:
     return f"{mantissa}×10{exponent.removeprefix('+').translate(_SUPERSCRIPT)}".rjust(width)
 
 
-def _integer(clause: str, code: str) -> Callable[[Any, int], str]:
-    def write(value: Any, _: int) -> str:
-        if type(value) is int or type(value) is UInt or (clause == "b" and type(value) is bool):
-            return format(int(value), code)
-        if clause in "xX" and type(value) in (str, bytes):
-            data = value.encode("utf-8", "surrogatepass") if type(value) is str else value
-            return str(data.hex() if clause == "x" else data.hex().upper())
-        raise _wrong_type(clause, type_name(value))
-
-    return write
+def _integer(clause: str, value: Any) -> str:
+    if type(value) is int or type(value) is UInt or (clause == "b" and type(value) is bool):
+        return format(int(value), clause)
+    if clause in "xX" and type(value) in (str, bytes):
+        data = value.encode("utf-8", "surrogatepass") if type(value) is str else value
+        return str(data.hex() if clause == "x" else data.hex().upper())
+    raise _wrong_type(clause, type_name(value))
 
 
-_WRITERS: dict[str, Callable[[Any, int], str]] = {
-    "f": _fixed,
-    "e": _scientific,
-    **{clause: _integer(clause, clause) for clause in "dbxXo"},
-}
+def _piece(traversal: Traversal, clause: str, precision: int, value: Any) -> str:
+    if clause == "s":
+        return _string(traversal, value)
+    if clause not in "fe":
+        return _integer(clause, value)
+    return _fixed(value, precision) if clause == "f" else _scientific(value, precision)
 
 
 def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
@@ -346,7 +310,7 @@ def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
         at = size = 0
         for plain, precision, clause in clauses(text, len(args)):
             if clause:
-                piece = _string(traversal, args[at]) if clause == "s" else _WRITERS[clause](args[at], precision)
+                piece = _piece(traversal, clause, precision, args[at])
                 size += len(piece)
                 if size > MAX_RESULT:
                     raise EvaluationError("operation cancelled: result is too large")

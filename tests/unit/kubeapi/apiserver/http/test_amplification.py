@@ -14,7 +14,7 @@ from tink.kubeapi.apiserver import patch
 from tink.kubeapi.apiserver.media import MAX_GROWN_VALUES, MAX_VALUES, decode, decode_patch
 from tink.kubeapi.apiserver.serializer import load_json
 from tink.kubeapi.apiserver.write import submission
-from tink.kubeapi.schema.field_errors import MAX_ADDED, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.field_errors import MAX_ADDED, TooMuchAddedError, WalkResult
 from tink.kubeapi.schema.rules import compile_rules
 from tink.kubeapi.schema.structural import VALUE_CHECKS, compile_schema
 
@@ -77,7 +77,7 @@ async def test_defaults_of_many_items_stop_at_their_budget(api: Client) -> None:
     """50,000 empty items and a default of 100 kB were 10 GB."""
     value: dict[str, Any] = {"items": [{} for _ in range(200)]}
     with pytest.raises(TooMuchAddedError, match=r"^the defaults up to items\[31\]\.d add "):
-        compile_schema(LIST)(value, None, Outcome())
+        compile_schema(LIST)(value, None, WalkResult())
     assert sum("d" in each for each in value["items"]) * 100_000 <= MAX_ADDED
     path, made = await served(api, "amp", LIST)
     answer = await api("POST", path, {**made, "spec": {"items": [{}] * 200}})
@@ -134,7 +134,7 @@ def test_values_of_an_enumeration_take_no_more_memory_than_they_are_long() -> No
     """A definition of 2 MB took 1.6 GB."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     check = VALUE_CHECKS["enum"]([f"v{index}" for index in range(100_000)], {})
-    found = Outcome()
+    found = WalkResult()
     check("v99999", None, found)
     assert not found.errors
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
