@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 import orjson
@@ -24,6 +24,11 @@ from tink.kubeapi.apiserver.write import AdmitCreate, Verbs, add_nothing
 from tink.kubeapi.schema import Raw
 
 
+def utc_now() -> datetime:
+    """Return the present time in UTC."""
+    return datetime.now(UTC)
+
+
 class Core:
     """Verbs, lists, admission, registry and controllers over one store. The store calls `committed` for each change.
 
@@ -38,7 +43,8 @@ class Core:
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
+        self.now = now
         self._broadcaster = Broadcaster()
         self._webhook_client = WebhookClient()
         self._plugin = plugin
@@ -79,37 +85,34 @@ class Core:
         for resource in (
             *builtin.resources(),
             *webhook_configurations.resources(),
-            definitions.definition_resource(self._names_in_use),
+            definitions.definition_resource(lambda new: definitions.names_in_use(new, self.registry.all())),
         ):
             self.registry.add(resource)
         for key in (definitions.KEY, *webhooks.KEYS):
-            async for stored in self._store.scan(key):
+            async for stored in self.store.scan(key):
                 if key == definitions.KEY and stored.name in compiled:
                     self.registry.install(stored.name, compiled[stored.name])
                 else:
                     self._use(key, stored.name, orjson.loads(stored.body))
         if self._plugin is not None:
             # Before the first request: a plugin must know the whole state before it reviews a write.
-            async for stored in self._store.scan(self._plugin.followed):
+            async for stored in self.store.scan(self._plugin.followed):
                 self._plugin.apply(orjson.loads(stored.body))
             self._plugin.synced()
         namespaces = self.registry.find("", "v1", "namespaces")
         if namespaces is None:
             raise ApiServerError("namespaces are not built in")
         for name in builtin.SYSTEM_NAMESPACES:
-            if await self._store.get(Key(namespaces.key, "", name)) is None:
+            if await self.store.get(Key(namespaces.key, "", name)) is None:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
                 await self.verbs.create(namespaces, target, body, WriteOptions())
 
     async def find(self, key: Key) -> Raw | None:
         """Read a stored object. Return None if there is none. Raises StorageError."""
-        stored = await self._store.get(key)
+        stored = await self.store.get(key)
         found: Raw | None = None if stored is None else orjson.loads(stored.body)
         return found
-
-    def _names_in_use(self, definition: Raw) -> definitions.NamesInUse:
-        return definitions.names_in_use(definition, self.registry.all())
 
     def _use(self, key: str, name: str, obj: Raw | None) -> None:
         """Apply a stored definition or webhook configuration; None means that it was deleted."""
@@ -118,25 +121,17 @@ class Core:
         elif obj is None or not definitions.is_established(obj):
             self.registry.remove(name)
         else:
-            made = definitions.resources(
-                obj,
-                conversion=conversion.compile_conversion(obj, self._webhook_client.post),
-                defined_at=self._defined_at(obj),
-            )
-            self.registry.install(name, made)
-
-    def _defined_at(self, definition: Raw) -> int:
-        """Return the resourceVersion since which a definition has its schemas. Older objects were checked by other
-        schemas."""
-        fields = definition["metadata"]
-        schemas = orjson.dumps([version.get("schema") for version in definition["spec"]["versions"]])
-        known = self._schemas.get(fields["uid"])
-        if known is None or known[0] != schemas:
-            known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
-        return known[1]
+            # Objects from before the resourceVersion since which a definition has its schemas were checked by others.
+            fields = obj["metadata"]
+            schemas = orjson.dumps([version.get("schema") for version in obj["spec"]["versions"]])
+            known = self._schemas.get(fields["uid"])
+            if known is None or known[0] != schemas:
+                known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
+            convert = conversion.compile_conversion(obj, self._webhook_client.post)
+            self.registry.install(name, definitions.resources(obj, conversion=convert, defined_at=known[1]))
 
     async def _namespace_labels(self, name: str) -> dict[str, str]:
-        stored = await self._store.get(Key("/namespaces", "", name))
+        stored = await self.store.get(Key("/namespaces", "", name))
         if stored is None:
             raise errors.not_found("", "namespaces", name)
         labels: dict[str, str] = orjson.loads(stored.body)["metadata"].get("labels") or {}

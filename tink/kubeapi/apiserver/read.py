@@ -385,6 +385,20 @@ class Lists:
         return [Change(kind, body) for (kind, _), body in zip(seen, bodies, strict=True)]
 
 
+async def watch_lines(
+    watch: AsyncGenerator[list[Change], None], body_of: Callable[[Change], bytes] = lambda change: change.body
+) -> AsyncGenerator[list[bytes], None]:
+    """Yield the events of a watch as lines of JSON. Events that arrive together are in one list."""
+    try:
+        async for changes in watch:
+            yield [b'{"type":"' + each.type.encode() + b'","object":' + body_of(each) + b"}\n" for each in changes]
+    except StatusError as error:
+        # After a valid request, Kubernetes reports errors inside the watch.
+        yield [orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"]
+    finally:
+        await watch.aclose()
+
+
 async def _once(resource: Resource, items: list[Stored]) -> AsyncIterator[list[bytes]]:
     yield await conversion.as_served(resource, items)
 

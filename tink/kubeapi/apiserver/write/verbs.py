@@ -11,7 +11,6 @@ BeforeDelete; pkg/registry/generic/registry/store.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -35,16 +34,15 @@ from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import (
     AdmitCreate,
-    Create,
-    Persistence,
+    Draft,
     Pipeline,
     Result,
     Update,
+    WriteRequest,
     add_nothing,
     key_of,
     served_text,
 )
-from tink.kubeapi.apiserver.write.submission import unread_fields
 from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
 from tink.offload import offload
 
@@ -57,43 +55,35 @@ MAX_NAME_ATTEMPTS = 8
 """Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A create, update or patch: the resource, the object that the path names, the body and the options."""
-
-    resource: Resource
-    target: Target
-    body: Body
-    options: WriteOptions
-
-    def not_found(self) -> errors.StatusError:
-        """Return the refusal: the object does not exist."""
-        return errors.not_found(self.resource.group, self.resource.plural, self.target.name)
-
-
 class Verbs:
     """Verbs on single objects. `now` returns the time in UTC."""
 
     def __init__(
         self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
     ) -> None:
-        self._persistence = Persistence(store)
+        self._store = store
         self._now = now
         self._admission = admission
-        self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
+        self._pipeline = Pipeline(store, now, admission, admit_create)
 
     async def get(self, resource: Resource, target: Target) -> Result:
         """Read an object. Raises StatusError (404)."""
-        return Result(await served_text(resource, await self._persistence.get(resource, target)))
+        return Result(await served_text(resource, await self._stored(resource, target)))
+
+    async def _stored(self, resource: Resource, target: Target) -> Stored:
+        stored = await self._store.get(key_of(resource, target))
+        if stored is None:
+            raise errors.not_found(resource.group, resource.plural, target.name)
+        return stored
 
     # --- create and update ---
 
     async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Create an object. Raises StatusError."""
-        request = _Request(resource, target, body, options)
+        request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._create_named(request))
 
-    async def _create_named(self, request: _Request) -> Result:
+    async def _create_named(self, request: WriteRequest) -> Result:
         new = submission.read_object(request.resource, request.target.namespace, request.body.value)
         fields = new["metadata"]
         if request.target.name:
@@ -114,17 +104,17 @@ class Verbs:
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace an object, or its status. Raises StatusError."""
-        request = _Request(resource, target, body, options)
+        request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._update(request))
 
-    async def _update(self, request: _Request) -> Result:
+    async def _update(self, request: WriteRequest) -> Result:
         resource, target, body = request.resource, request.target, request.body
         new = submission.read_object(resource, target.namespace, body.value)
         submission.check_name(new["metadata"], target.name)
         version = submission.expected_version(new["metadata"])
 
         async def attempt() -> Result:
-            stored = await self._persistence.find(key_of(resource, target))
+            stored = await self._store.get(key_of(resource, target))
             if stored is None and resource.rules.creates and not target.subresource:
                 return await self._create(request, await _copy(new, body))
             if stored is None:
@@ -140,7 +130,7 @@ class Verbs:
 
     @staticmethod
     async def _with_field_warnings(
-        request: _Request, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
+        request: WriteRequest, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
     ) -> Result:
         """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
 
@@ -152,54 +142,37 @@ class Verbs:
             resource, validation = request.resource, request.options.validation
             if error.warnings is None and validation != "Ignore":
                 size = body.size * resource.rules.cost
-                error.warnings = await offload(size, unread_fields, resource, body, validation, patched=patched)
+                error.warnings = await offload(
+                    size, submission.unread_fields, resource, body, validation, patched=patched
+                )
             raise
 
-    async def _create(self, request: _Request, new: Raw, *, applied: bool = False) -> Result:
+    async def _create(self, request: WriteRequest, new: Raw, *, applied: bool = False) -> Result:
         """Store a new object; one with only a generateName gets a name. Raises StatusError."""
-        resource, target, body = request.resource, request.target, request.body
+        resource = request.resource
         if resource.terminating:
             why = "create not allowed while custom resource definition is terminating"
             raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
         if resource.namespaced:
-            await self._check_namespace(resource, target.namespace, new["metadata"].get("name", ""))
-        draft = Create(
-            resource=resource,
-            target=target,
-            options=request.options,
-            new=new,
-            size=body.size,
-            duplicates=body.duplicates,
-            applied=applied,
-        )
-        return await self._pipeline.write(draft)
+            await self._check_namespace(resource, request.target.namespace, new["metadata"].get("name", ""))
+        return await self._pipeline.write(Draft(request=request, new=new, size=request.body.size, applied=applied))
 
     async def _replace(
-        self, request: _Request, old: Raw, stored: Stored, new: Raw, *, patched: bool = False, applied: bool = False
+        self, request: WriteRequest, old: Raw, stored: Stored, new: Raw, *, patched: bool = False, applied: bool = False
     ) -> Result:
         """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
-        resource, body = request.resource, request.body
+        resource = request.resource
         submission.check_current(resource, stored, new["metadata"], old["metadata"])
-        size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
+        size, text = request.body.size + len(stored.body), orjson.dumps(new) if patched else b""
         if patched and resource.key != definitions.KEY:
             await offload(size, _check_growth, request, stored.body, text)
-        draft = Update(
-            resource=resource,
-            target=request.target,
-            options=request.options,
-            new=new,
-            old=old,
-            stored=stored,
-            size=size,
-            duplicates=body.duplicates,
-            submitted=text,
-            applied=applied,
+        return await self._pipeline.write(
+            Update(request=request, new=new, old=old, stored=stored, size=size, submitted=text, applied=applied)
         )
-        return await self._pipeline.write(draft)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
         """Refuse to create in a namespace that does not exist, or that is being deleted. Raises StatusError."""
-        stored = await self._persistence.find(Key("/namespaces", "", namespace))
+        stored = await self._store.get(Key("/namespaces", "", namespace))
         if stored is None:
             raise errors.not_found("", "namespaces", namespace)
         if b'"deletionTimestamp"' in stored.body and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
@@ -217,12 +190,12 @@ class Verbs:
 
     async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
         """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
-        request = _Request(resource, target, body, options)
+        request = WriteRequest(resource, target, body, options)
 
         async def attempt() -> Result:
             if kind == APPLY_PATCH:
                 return await self._apply(request)
-            stored = await self._persistence.get(resource, target)
+            stored = await self._stored(resource, target)
             old: Raw = orjson.loads(await served_text(resource, stored))
             size = body.size + len(stored.body)
             new = await offload(size, submission.apply_patch, resource, old, kind, body.value)
@@ -236,12 +209,12 @@ class Verbs:
 
         return await self._until_current(resource, target, attempt)
 
-    async def _apply(self, request: _Request) -> Result:
+    async def _apply(self, request: WriteRequest) -> Result:
         """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
         resource, target, body, options = request.resource, request.target, request.body, request.options
         config = submission.read_applied(resource, await _copy(body.value, body))
         fields = config["metadata"]
-        stored = await self._persistence.find(key_of(resource, target))
+        stored = await self._store.get(key_of(resource, target))
         how = (config, options.manager, target.subresource, self._pipeline.timestamp())
         if stored is None:
             if target.subresource:
@@ -268,7 +241,7 @@ class Verbs:
         """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
 
         async def attempt() -> Result:
-            stored = await self._persistence.get(resource, target)
+            stored = await self._stored(resource, target)
             return await self.delete_stored(resource, target, stored, options, of_many=of_many)
 
         return await self._until_current(resource, target, attempt)
@@ -301,18 +274,12 @@ class Verbs:
                 return Result(body, 200, attributes.warnings)
             new = self._mark(deep_copy(old), finalizers)
             resource.rules.prepare(new, old, self._now())
-            written = await self._persistence.put(resource, key, new, stored.version, dry_run=options.dry_run)
+            written = await self._pipeline.put(resource, key, new, stored.version, dry_run=options.dry_run)
             return Result(written, 200, attributes.warnings)
         if not options.dry_run:
-            await self._persistence.remove(resource, key, old, stored.version)
-        details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
-        status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": {name: value for name, value in details.items() if value},
-        }
+            await self._pipeline.remove(resource, key, old, stored.version)
+        details = errors.details(resource.group, resource.plural, stored.name, uid=fields.get("uid"))
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return Result(orjson.dumps(status), 200, attributes.warnings)
 
     def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
@@ -367,7 +334,7 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
             raise errors.conflict(resource.group, resource.kind, target.name, why)
 
 
-def _check_growth(request: _Request, old: bytes, new: bytes) -> None:
+def _check_growth(request: WriteRequest, old: bytes, new: bytes) -> None:
     """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
 
     Raises StatusError (413).
