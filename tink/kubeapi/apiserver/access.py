@@ -165,13 +165,13 @@ class UserError(TinkedgeError):
     """The change of a user is not possible. The message says why and what to do."""
 
 
-class _FrozenModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
-class Credential(_FrozenModel):
+class Credential(BaseModel):
     """A token: its hash and its lifetime. `expires` None means never."""
 
+    model_config = _FROZEN
     id: Annotated[str, Field(pattern="^[a-z0-9]{8}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     created: AwareDatetime
@@ -182,16 +182,19 @@ class Credential(_FrozenModel):
         return self.expires is not None and now >= self.expires
 
 
-class User(_FrozenModel):
+class User(BaseModel):
     """The role of a user and the user's tokens. `namespaces` empty means all."""
 
+    model_config = _FROZEN
     role: str
     namespaces: tuple[str, ...] = ()
     credentials: tuple[Credential, ...] = ()
 
 
-class Users(_FrozenModel):
-    """All users by name, as the file holds them. Pure; the time is an argument."""
+class Users(BaseModel):
+    """All users by name, as the file holds them."""
+
+    model_config = _FROZEN
 
     version: Annotated[int, Field(ge=1, le=1)] = 1
     users: dict[str, User] = {}
@@ -214,75 +217,13 @@ class Users(_FrozenModel):
             return Caller(name)
         return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
 
-    def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
-        """Return the tokens that expire within this time, with the names of their users."""
-        return [
-            (name, credential)
-            for name, user in sorted(self.users.items())
-            for credential in user.credentials
-            if credential.expires is not None and now < credential.expires <= now + within
-        ]
-
-    def issue(
-        self, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
-    ) -> tuple[Users, Credential, str]:
-        """Add a token for a user, who is created if missing. Return the users, the new entry, and the token itself.
-
-        The token is stored nowhere. `role` "" keeps the user's role. Raises UserError.
-        """
-        check_name(name)
-        user = self.users.get(name)
-        if user is None:
-            if not role:
-                raise UserError(f"there is no user {name} yet: choose a role with --role {'|'.join(ROLES)}")
-            check_grant(role, namespaces)
-            user = User(role=role, namespaces=namespaces)
-        elif role and (role, namespaces) != (user.role, user.namespaces):
-            raise UserError(
-                f"{name} is {describe_grant(user)} already; change the role with: tinkedge users role {name} {role}"
-                + "".join(f" -n {each}" for each in namespaces)
-            )
-        elif namespaces and namespaces != user.namespaces:
-            raise UserError(
-                f"{name} is {describe_grant(user)} already: leave --namespace out, or change it with users role"
-            )
-        left = tuple(each for each in user.credentials if not each.expired(now))
-        if len(left) >= MAX_CREDENTIALS:
-            raise UserError(f"{name} has {len(left)} tokens: revoke those that are not used (tinkedge users list)")
-        token_id, secret = "".join(secrets.choice(_ID_LETTERS) for _ in range(8)), secrets.token_urlsafe(32)
-        token = f"tinkedge.{token_id}.{secret}"
-        made = Credential(id=token_id, sha256=hash_token(token), created=now, expires=expires)
-        changed = self._with(name, user.model_copy(update={"credentials": (*left, made)}))
-        if len(changed.users) > MAX_USERS:
-            raise UserError(f"there are {MAX_USERS} users already")
-        changed.check()
-        return changed, made, token
-
-    def with_role(self, name: str, role: str, namespaces: tuple[str, ...]) -> Users:
-        """Change the role of a user; the tokens stay. Raises UserError."""
-        check_grant(role, namespaces)
-        return self._with(name, self._known(name).model_copy(update={"role": role, "namespaces": namespaces}))
-
-    def revoke(self, name: str, token_id: str = "") -> Users:
-        """Remove one token of a user, or the user with all tokens if `token_id` is "". Raises UserError."""
-        user = self._known(name)
-        if not token_id:
-            return Users(users={other: each for other, each in self.users.items() if other != name})
-        left = tuple(each for each in user.credentials if each.id != token_id)
-        if len(left) == len(user.credentials):
-            known = ", ".join(each.id for each in user.credentials) or "none"
-            raise UserError(f"{name} has no token {token_id}; there is {known}")
-        return self._with(name, user.model_copy(update={"credentials": left}))
-
-    def _known(self, name: str) -> User:
+    def known(self, name: str) -> User:
+        """Return a user. Raises UserError if there is no such user."""
         user = self.users.get(name)
         if user is None:
             there = f"there is {', '.join(sorted(self.users))}" if self.users else "there are no users"
             raise UserError(f"there is no user {name}; {there} ('tinkedge kubeconfig --user {name}' makes one)")
         return user
-
-    def _with(self, name: str, user: User) -> Users:
-        return Users(users={**self.users, name: user})
 
 
 def check_name(name: str) -> None:
@@ -304,25 +245,9 @@ def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
             raise UserError(f"{namespace!r} is not a valid namespace")
 
 
-def describe_grant(user: User) -> str:
-    """Return the rights of a user as text: `edit`, `edit in lab, rack-2`."""
-    return user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
-
-
-def hash_token(token: str) -> str:
+def _hash(token: str) -> str:
     """Return the stored hash of a token. A fast hash suffices, because a token is random."""
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def token_id(token: str) -> str:
-    """Return the id in a token; "" if the text is not one of our tokens."""
-    found = _TOKEN.fullmatch(token)
-    return found[1] if found else ""
-
-
-def is_token_of(credential: Credential, token: str) -> bool:
-    """Return True if the token belongs to the credential. The comparison takes constant time."""
-    return hmac.compare_digest(hash_token(token), credential.sha256)
 
 
 USERS_FILE: Final = "users.json"
@@ -358,23 +283,60 @@ def read_users(path: Path) -> Users:
 def issue_token(
     data_dir: Path, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
 ) -> tuple[Credential, str]:
-    """Issue a token for a user, and return its entry and the token. Raises UserError, UserFileError, OSError."""
+    """Issue a token for a user, who is created if missing. Return the token's entry and the token, which is stored
+    nowhere.
+
+    `role` "" keeps the user's role. Raises UserError, UserFileError, OSError.
+    """
+    check_name(name)
     with _changing(data_dir) as users:
-        changed, credential, token = users.issue(name, role, namespaces, now, expires)
+        user = users.users.get(name)
+        if user is None:
+            if not role:
+                raise UserError(f"there is no user {name} yet: choose a role with --role {'|'.join(ROLES)}")
+            check_grant(role, namespaces)
+            if len(users.users) >= MAX_USERS:
+                raise UserError(f"there are {MAX_USERS} users already")
+            user = User(role=role, namespaces=namespaces)
+        granted = user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
+        if role and (role, namespaces) != (user.role, user.namespaces):
+            raise UserError(
+                f"{name} is {granted} already; change the role with: tinkedge users role {name} {role}"
+                + "".join(f" -n {each}" for each in namespaces)
+            )
+        if namespaces and namespaces != user.namespaces:
+            raise UserError(f"{name} is {granted} already: leave --namespace out, or change it with users role")
+        left = tuple(each for each in user.credentials if not each.expired(now))
+        if len(left) >= MAX_CREDENTIALS:
+            raise UserError(f"{name} has {len(left)} tokens: revoke those that are not used (tinkedge users list)")
+        token_id, secret = "".join(secrets.choice(_ID_LETTERS) for _ in range(8)), secrets.token_urlsafe(32)
+        token = f"tinkedge.{token_id}.{secret}"
+        made = Credential(id=token_id, sha256=_hash(token), created=now, expires=expires)
+        changed = {**users.users, name: user.model_copy(update={"credentials": (*left, made)})}
+        Users(users=changed).check()
         _write(data_dir, changed)
-    return credential, token
+    return made, token
 
 
 def change_role(data_dir: Path, name: str, role: str, namespaces: tuple[str, ...]) -> None:
-    """Change the role of a user. Raises UserError, UserFileError, OSError."""
+    """Change the role of a user; the tokens stay. Raises UserError, UserFileError, OSError."""
     with _changing(data_dir) as users:
-        _write(data_dir, users.with_role(name, role, namespaces))
+        check_grant(role, namespaces)
+        changed = users.known(name).model_copy(update={"role": role, "namespaces": namespaces})
+        _write(data_dir, {**users.users, name: changed})
 
 
 def revoke_token(data_dir: Path, name: str, token_id: str = "") -> None:
-    """Revoke a token, or remove the user with all tokens. Raises UserError, UserFileError, OSError."""
+    """Revoke a token, or remove the user with all tokens if `token_id` is "". Raises UserError, UserFileError,
+    OSError."""
     with _changing(data_dir) as users:
-        _write(data_dir, users.revoke(name, token_id))
+        user = users.known(name)
+        left = tuple(each for each in user.credentials if token_id and each.id != token_id)
+        if token_id and len(left) == len(user.credentials):
+            known = ", ".join(each.id for each in user.credentials) or "none"
+            raise UserError(f"{name} has no token {token_id}; there is {known}")
+        others = {other: each for other, each in users.users.items() if other != name}
+        _write(data_dir, users.users | {name: user.model_copy(update={"credentials": left})} if token_id else others)
 
 
 @contextmanager
@@ -389,9 +351,9 @@ def _changing(data_dir: Path) -> Iterator[Users]:
         os.close(handle)
 
 
-def _write(data_dir: Path, users: Users) -> None:
-    path = data_dir / USERS_FILE
-    private_files.write(path, users.model_dump_json(indent=1).encode() + b"\n", owner_of=data_dir)
+def _write(data_dir: Path, users: dict[str, User]) -> None:
+    content = Users(users=users).model_dump_json(indent=1).encode() + b"\n"
+    private_files.write(data_dir / USERS_FILE, content, owner_of=data_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,14 +400,13 @@ def _matches(rule: Rule, wanted: Action | Request) -> bool:
     if wanted.verb not in rule.verbs and ALL not in rule.verbs:
         return False
     if isinstance(wanted, Request):
-        return any(_is_path(path, wanted.path) for path in rule.paths)
+        return any(
+            path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1]))
+            for path in rule.paths
+        )
     if wanted.group not in rule.groups and ALL not in rule.groups:
         return False
     return ALL in rule.resources or wanted.combined in rule.resources
-
-
-def _is_path(pattern: str, path: str) -> bool:
-    return pattern in (ALL, path) or (pattern.endswith(ALL) and path.startswith(pattern[:-1]))
 
 
 def forbidden_message(caller: Caller, wanted: Action | Request) -> str:
@@ -490,7 +451,8 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
     pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
     """
     name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
-    for wanted in (Action("impersonate", "", "users", name=name), *(_group(each) for each in groups)):
+    wanted_groups = (Action("impersonate", "", "groups", name=each) for each in groups)
+    for wanted in (Action("impersonate", "", "users", name=name), *wanted_groups):
         if not allowed(caller, wanted):
             raise ImpersonationForbiddenError(wanted)
     others = {each.lower() for each in headers if each.lower().startswith(_PREFIX)}
@@ -507,10 +469,6 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
         caller.credential,
         caller.name,
     )
-
-
-def _group(name: str) -> Action:
-    return Action("impersonate", "", "groups", name=name)
 
 
 log = logging.getLogger(__name__)
@@ -551,10 +509,6 @@ class Authenticator:
         self._looked = monotonic()
         self._reported = ""
         self._use(Users())
-        self._begin()
-        rereading.register(self)
-
-    def _begin(self) -> None:
         try:
             state = self._stat()
             self._use(read_users(self._path))
@@ -562,6 +516,7 @@ class Authenticator:
         except (UserFileError, OSError) as error:
             log.error("%s. Until then only the administrator is known; the file is read again automatically", error)
             self._reported = str(error)
+        rereading.register(self)
 
     def caller(self, shown: bytes) -> Caller:
         """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
@@ -569,11 +524,12 @@ class Authenticator:
             return ADMIN
         self.recheck()
         token = shown.decode("ascii", "replace")
-        found = token_id(token)
+        match = _TOKEN.fullmatch(token)
+        found = match[1] if match else ""
         if found and found not in self._by_id:
             self._compare()  # the token may have been issued a moment ago
         name, credential = self._by_id.get(found, ("", None))
-        if credential is None or not is_token_of(credential, token):
+        if credential is None or not hmac.compare_digest(_hash(token), credential.sha256):
             raise WrongTokenError("Unauthorized")
         if credential.expired(self._now()):
             raise TokenExpiredError(
@@ -604,14 +560,14 @@ class Authenticator:
 
     def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
-        for name, credential in self._users.expiring(self._now(), WARN_BEFORE):
-            log.warning(
-                "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
-                credential.id,
-                name,
-                f"{credential.expires:%Y-%m-%d %H:%M}",
-                name,
-            )
+        now = self._now()
+        for name, user in sorted(self._users.users.items()):
+            for each in user.credentials:
+                if each.expires is not None and now < each.expires <= now + WARN_BEFORE:
+                    log.warning(
+                        "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
+                        *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
+                    )
 
     def reread(self) -> bool:
         """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""

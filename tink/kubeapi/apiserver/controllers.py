@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, defini
 from tink.kubeapi.apiserver.store import Event, Key, MismatchError, OwnedObject, StorageError, Store, Stored
 from tink.kubeapi.apiserver.write import FOREGROUND, ORPHAN, Verbs
 from tink.kubeapi.schema import Raw, meta, quote
+from tink.kubeapi.schema.definition import is_true
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
 
@@ -77,14 +78,14 @@ class GarbageCollector:
         self._store = store
         self._registry = registry
         self._verbs = verbs
-        self._queue: WorkQueue[Key] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
-        self._gone: WorkQueue[str] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._queue: WorkQueue[Key | str] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        """Objects to look at, and uids of deleted objects, whose dependents are to be queued."""
         self._resources_by_kind: tuple[int, dict[tuple[str, str], Resource]] = (-1, {})
 
     def on_event(self, event: Event) -> None:
         """Process a change: an object may have lost its owner, or the dependents that it waited for."""
         if event.type == "DELETED":
-            self._gone.add(event.object["metadata"]["uid"])
+            self._queue.add(event.object["metadata"]["uid"])
             self._absent[event.object["metadata"]["uid"], event.key.name] = None
             if _OWNERS in event.body:
                 self._queue_owners(event.object)
@@ -108,12 +109,10 @@ class GarbageCollector:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._begin())
-                tasks.create_task(self._queue_dependents())
                 for _ in range(WORKERS):
                     tasks.create_task(self._work())
         finally:
             self._queue.shut_down()
-            self._gone.shut_down()
 
     async def _begin(self) -> None:
         while True:
@@ -138,23 +137,15 @@ class GarbageCollector:
                 if _has_work(stored.body):
                     self._queue.add(Key(key, stored.namespace, stored.name))
 
-    async def _queue_dependents(self) -> None:
-        while True:
-            uid = await self._gone.get()
-            try:
-                for key in await self._store.dependents(uid):
-                    self._queue.add(key)
-                self._gone.forget(uid)
-            except Exception as error:
-                _log_failure(f"garbage collection of what {uid} owned", error, self._gone.add_rate_limited(uid))
-            finally:
-                self._gone.done(uid)
-
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
             try:
-                await self._reconcile(key)
+                if isinstance(key, Key):
+                    await self._reconcile(key)
+                else:
+                    for dependent in await self._store.dependents(key):
+                        self._queue.add(dependent)
                 self._queue.forget(key)
             except MismatchError:
                 self._queue.add(key)  # changed since it was read
@@ -205,9 +196,9 @@ class GarbageCollector:
         elif FOREGROUND in finalizers:
             policy = "Foreground"
         if owners.waiting and (dependents := await self._store.dependents(fields["uid"])):
-            blocks = any(owner.get("blockOwnerDeletion") for owner in fields["ownerReferences"])
-            if blocks and await self._is_cycle(dependents):
-                free = [{**owner, "blockOwnerDeletion": False} for owner in fields["ownerReferences"]]
+            references = fields["ownerReferences"]
+            if any(owner.get("blockOwnerDeletion") for owner in references) and await self._is_cycle(dependents):
+                free = [{**owner, "blockOwnerDeletion": False} for owner in references]
                 await self._change(resource, key, fields, {"ownerReferences": free})
                 return  # the change causes the next look, without blocking references
             policy = "Foreground"
@@ -340,9 +331,10 @@ class GarbageCollector:
         return self._resources_by_kind[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
 
 
-def _describe(key: Key) -> str:
-    where = f"{key.namespace}/{key.name}" if key.namespace else key.name
-    return f"garbage collection of {key.resource} {where}"
+def _describe(key: Key | str) -> str:
+    if isinstance(key, str):
+        return f"garbage collection of what {key} owned"
+    return f"garbage collection of {key.resource} {f'{key.namespace}/{key.name}'.lstrip('/')}"
 
 
 def _log_failure(what: str, error: Exception, delay: float) -> None:
@@ -458,9 +450,10 @@ class Lifecycle:
             if resource.namespaced:
                 async for item in self._store.scan(resource.key, stored.name):
                     await self._delete(resource, item, left)
-        resource, target = self._namespaces(stored.name)
+        resource, target = self._resource("/namespaces"), Target("", "v1", "namespaces", "", stored.name)
         if left.objects:
-            conditions = _conditions(left, namespace["status"].get("conditions") or [], self._timestamp())
+            now = meta.timestamp(self._now())
+            conditions = _conditions(left, namespace["status"].get("conditions") or [], now)
             if conditions != namespace["status"].get("conditions"):
                 status = {**namespace["status"], "conditions": conditions}
                 await self._update(resource, target, {**namespace, "status": status}, "status")
@@ -471,15 +464,15 @@ class Lifecycle:
         log.info("namespace %s has no objects left", stored.name)
         return True
 
-    def _namespaces(self, name: str) -> tuple[Resource, Target]:
-        resource = self._registry.find("", "v1", "namespaces")
+    def _resource(self, key: str) -> Resource:
+        resource = self._registry.of_key(key)
         if resource is None:
-            raise StorageError("namespaces are not built in")
-        return resource, Target("", "v1", "namespaces", "", name)
+            raise StorageError(f"{key} is not built in")
+        return resource
 
     async def _update(self, resource: Resource, target: Target, new: Raw, subresource: str) -> bool:
         """Write a namespace. Return False if it has changed since it was read; the change causes the next round."""
-        where = Target(target.group, target.version, target.plural, target.namespace, target.name, subresource)
+        where = replace(target, subresource=subresource)
         try:
             await self._verbs.update(resource, where, Body(new), UPDATE_OPTIONS)
         except StatusError as error:
@@ -504,15 +497,10 @@ class Lifecycle:
                     await self._delete(resource, item, left)
         if left.objects:
             return False
-        own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
-        if own is None:
-            raise StorageError("definitions are not built in")
         rest = [item for item in finalizers if item != definitions.FINALIZER]
         guard = {name: definition["metadata"][name] for name in ("uid", "resourceVersion")}
-        target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", stored.name)
         try:
-            body = Body({"metadata": {**guard, "finalizers": rest or None}})
-            await self._verbs.patch(own, target, MERGE_PATCH, body, UPDATE_OPTIONS)
+            await self._patch_definition(stored.name, {"metadata": {**guard, "finalizers": rest or None}})
         except StatusError as error:
             if error.code not in (404, 409):
                 raise
@@ -522,14 +510,17 @@ class Lifecycle:
 
     async def _retry_names(self) -> None:
         """Rewrite definitions whose names were taken: the other definition may be gone."""
-        own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
         async for stored in self._store.scan(definitions.KEY):
-            if own is not None and definitions.lacks_names(orjson.loads(stored.body)):
-                target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", stored.name)
+            if not is_true(orjson.loads(stored.body), "NamesAccepted"):
                 try:
-                    await self._verbs.patch(own, target, MERGE_PATCH, Body({}), UPDATE_OPTIONS)
+                    await self._patch_definition(stored.name, {})
                 except StatusError as error:
                     log.info("definition %s: %s", stored.name, error)
+
+    async def _patch_definition(self, name: str, change: Raw) -> None:
+        target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", name)
+        own = self._resource(definitions.KEY)
+        await self._verbs.patch(own, target, MERGE_PATCH, Body(change), UPDATE_OPTIONS)
 
     # --- objects ---
 
@@ -551,17 +542,12 @@ class Lifecycle:
             left.finalizers.update(fields.get("finalizers") or ())
 
     async def _expire_events(self) -> None:
-        resource = self._registry.of_key("/events")
-        if resource is None:
-            return
+        resource = self._resource("/events")
         before = meta.timestamp(self._now() - EVENT_LIFE)
         async for item in self._store.scan(resource.key):
             event: Raw = orjson.loads(item.body)
             if max(builtin.last_seen(event), event["metadata"]["creationTimestamp"]) < before:
                 await self._delete(resource, item, _Remaining())
-
-    def _timestamp(self) -> str:
-        return meta.timestamp(self._now())
 
 
 async def _try(work: Awaitable[T], what: str) -> T | None:

@@ -22,6 +22,7 @@ from tink.kubeapi.apiserver.store import Event, Key, Store
 from tink.kubeapi.apiserver.webhooks import WebhookClient
 from tink.kubeapi.apiserver.write import AdmitCreate, Verbs, add_nothing
 from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.definition import is_true
 
 
 def utc_now() -> datetime:
@@ -118,7 +119,7 @@ class Core:
         """Apply a stored definition or webhook configuration; None means that it was deleted."""
         if key in webhooks.KEYS:
             self._webhooks.set_configuration(key, name, obj)
-        elif obj is None or not definitions.is_established(obj):
+        elif obj is None or not is_true(obj, "Established"):
             self.registry.remove(name)
         else:
             # Objects from before the resourceVersion since which a definition has its schemas were checked by others.

@@ -6,7 +6,7 @@ seconds for that.) Its conditions say so: NamesAccepted and Established. `tink.k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -224,16 +224,6 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
         since = same["lastTransitionTime"] if stays else meta.timestamp(now)
         made.append({**item, "lastTransitionTime": since})
     return made + list(known.values())
-
-
-def is_established(definition: Mapping[str, Any]) -> bool:
-    """Return True if the resources of a definition are served."""
-    return is_true(definition, "Established")
-
-
-def lacks_names(definition: Mapping[str, Any]) -> bool:
-    """Return True if other definitions have names that this one wants."""
-    return not is_true(definition, "NamesAccepted")
 
 
 def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
