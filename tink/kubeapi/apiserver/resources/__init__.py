@@ -9,8 +9,18 @@ from tink.kubeapi.apiserver.resources.registry import (
     Resource,
     Rules,
     ScalePaths,
+    builtin_resource,
     retired_resources,
     retirement_advice,
 )
 
-__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "retired_resources", "retirement_advice"]
+__all__ = [
+    "VERBS",
+    "Registry",
+    "Resource",
+    "Rules",
+    "ScalePaths",
+    "builtin_resource",
+    "retired_resources",
+    "retirement_advice",
+]

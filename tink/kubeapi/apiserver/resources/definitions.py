@@ -6,7 +6,7 @@ seconds for that.) Its conditions say so: NamesAccepted and Established. `tink.k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,6 +20,7 @@ from tink.kubeapi.apiserver.resources.registry import (
     Resource,
     Rules,
     ScalePaths,
+    builtin_resource,
     priority,
     scale_check,
 )
@@ -64,18 +65,21 @@ FindNamesInUse = Callable[[Raw], NamesInUse]
 def definition_resource(taken: FindNamesInUse) -> Resource:
     """Return the resource of CustomResourceDefinitions."""
 
-    def prepare(new: Raw, old: Raw | None, now: datetime) -> None:
-        _prepare(new, old, now, taken)
-
-    return Resource(
-        GROUP,
-        "v1",
-        PLURAL,
-        "CustomResourceDefinition",
-        SCHEMA,
+    return builtin_resource(
+        *(GROUP, PLURAL, "CustomResourceDefinition", SCHEMA),
+        Rules(
+            generation=True,
+            unconditional=False,
+            # A deleted definition waits until its objects are gone, a present one until it is marked for deletion.
+            holds=lambda definition: "deletionTimestamp" not in definition["metadata"],
+            complete=fill_in,
+            prepare=lambda new, old, now: _prepare(new, old, now, taken),
+            cost=16,
+            check=_check,
+            warn=_warnings,
+            selectable=NAME_FIELD,
+        ),
         _walk,
-        singular="customresourcedefinition",
-        list_kind="CustomResourceDefinitionList",
         namespaced=False,
         short_names=("crd", "crds"),
         categories=("api-extensions",),
@@ -84,17 +88,6 @@ def definition_resource(taken: FindNamesInUse) -> Resource:
             Column("Created At", lambda obj, _: obj["metadata"].get("creationTimestamp"), AGE.description, "date"),
         ),
         status=True,
-        rules=Rules(
-            generation=True,
-            unconditional=False,
-            holds=_holds,
-            complete=fill_in,
-            prepare=prepare,
-            cost=16,
-            check=_check,
-            warn=_warnings,
-            selectable=NAME_FIELD,
-        ),
     )
 
 
@@ -119,11 +112,6 @@ def _check(new: Raw, old: Raw | None) -> list[FieldError]:
     if not found:
         checkers(new)
     return found
-
-
-def _holds(definition: Raw) -> bool:
-    """Return True until a definition is marked for deletion: a deleted one waits until its objects are gone."""
-    return "deletionTimestamp" not in definition["metadata"]
 
 
 def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) -> None:
@@ -329,18 +317,8 @@ def names_in_use(definition: Raw, others: list[Resource]) -> NamesInUse:
     """Return the names of its group that a definition cannot have, because another resource has them."""
     described = definition.get("spec") or {}
     plural = (described.get("names") or {}).get("plural")
+    others = [other for other in others if other.group == described.get("group") and other.plural != plural]
     return NamesInUse(
-        frozenset(_resource_names(described.get("group"), plural, others)),
-        frozenset(
-            kind
-            for other in others
-            if other.group == described.get("group") and other.plural != plural
-            for kind in (other.kind, other.list_kind)
-        ),
+        frozenset(name for other in others for name in (other.plural, other.singular, *other.short_names)),
+        frozenset(kind for other in others for kind in (other.kind, other.list_kind)),
     )
-
-
-def _resource_names(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
-    for other in others:
-        if other.group == group and other.plural != plural:
-            yield from (other.plural, other.singular, *other.short_names)

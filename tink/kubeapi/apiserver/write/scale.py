@@ -13,13 +13,13 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.media import APPLY_PATCH, MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths
+from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths, builtin_resource
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import Result
 from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
 from tink.kubeapi.apiserver.write.verbs import MAX_ATTEMPTS, Verbs
-from tink.kubeapi.schema import Raw, compile_schema, deep_copy, root_schema
+from tink.kubeapi.schema import Raw, deep_copy
 from tink.kubeapi.schema.shapes import INT32, TEXT, struct
 from tink.offload import offload
 
@@ -27,13 +27,9 @@ _SHOWN: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimesta
 _UNSET: Final = -(1 << 31)
 """Replicas of a Scale to be patched, if the object has none."""
 _SCALE: Final = struct({"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})})
-SCALE: Final = Resource(
-    "autoscaling",
-    "v1",
-    "scales",
-    "Scale",
-    _SCALE,
-    compile_schema(root_schema(_SCALE)),
+SCALE: Final = builtin_resource(
+    *("autoscaling", "scales", "Scale", _SCALE, Rules(typed=True)),
+    list_kind="",
     columns=(
         NAME,
         Column("Desired", lambda scale, _: scale["spec"].get("replicas", 0), "Replicas that are wanted.", "integer"),
@@ -41,7 +37,6 @@ SCALE: Final = Resource(
         CUSTOM_AGE,
     ),
     virtual=True,
-    rules=Rules(typed=True),
 )
 """The resource of every Scale. It is not in the registry, since it has no path of its own."""
 
