@@ -284,10 +284,7 @@ def issue_token(
     data_dir: Path, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
 ) -> tuple[Credential, str]:
     """Issue a token for a user, who is created if missing. Return the token's entry and the token, which is stored
-    nowhere.
-
-    `role` "" keeps the user's role. Raises UserError, UserFileError, OSError.
-    """
+    nowhere. `role` "" keeps the user's role. Raises UserError, UserFileError, OSError."""
     check_name(name)
     with _changing(data_dir) as users:
         user = users.users.get(name)

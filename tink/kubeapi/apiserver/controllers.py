@@ -207,11 +207,8 @@ class GarbageCollector:
         await self._verbs.delete_stored(resource, _target(resource, key), stored, options)
 
     async def _classify(self, resource: Resource, key: Key, fields: Raw) -> _Owners | None:
-        """Sort the owner references of an object. An owner whose kind is not served counts as existing.
-
-        Return None if the object has no namespace, but an owner that has one. Kubernetes does nothing about such an
-        object.
-        """
+        """Sort the owner references of an object. An owner whose kind is not served counts as existing. Return None if
+        the object has no namespace, but an owner that has one. Kubernetes does nothing about such an object."""
         found, invalid = _Owners([], [], []), False
         for owner in fields["ownerReferences"]:
             kind = self._resource_of(owner)
@@ -235,10 +232,8 @@ class GarbageCollector:
         return None if invalid else found
 
     async def _report_elsewhere(self, resource: Resource, key: Key, fields: Raw, owner: Raw, kind: Resource) -> None:
-        """Record an Event if the owner exists in another namespace.
-
-        Source: k8s.io/kubernetes, pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef.
-        """
+        """Record an Event if the owner exists in another namespace. Source: k8s.io/kubernetes,
+        pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef."""
         identity, pair = (owner["uid"], owner["name"]), (fields["uid"], owner["uid"])
         if identity in self._absent or pair in self._reported:
             return
@@ -412,10 +407,8 @@ class Lifecycle:
                 continue  # time for a round
 
     async def _round(self) -> bool:
-        """Do every possible step. Return True if a deletion still waits for its objects.
-
-        A failure about one object does not stop the others.
-        """
+        """Do every possible step. Return True if a deletion still waits for its objects. A failure about one object
+        does not stop the others."""
         waiting = False
         for namespace in await self._terminating(_NAMESPACES):
             waiting |= not await _try(self._delete_contents(namespace), f"namespace {namespace.name}")

@@ -83,10 +83,8 @@ async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list
 
 
 async def as_stored(resource: Resource, obj: Raw) -> Raw:
-    """Return the object of a request in the storage version; the same object if it is in that version already.
-
-    Raises StatusError if conversion fails.
-    """
+    """Return the object of a request in the storage version; the same object if it is in that version already. Raises
+    StatusError if conversion fails."""
     api_version = resource.stored_api_version
     if obj["apiVersion"] == api_version:
         return obj

@@ -78,11 +78,8 @@ class Core:
         await self._webhook_client.close()
 
     async def load(self, compiled: Mapping[str, list[Resource]] = MappingProxyType({})) -> None:
-        """Register the built-in resources and the stored definitions, and create the system namespaces.
-
-        `compiled` maps the name of a definition to its compiled resources, to save the compilation. Raises
-        StorageError.
-        """
+        """Register the built-in resources and the stored definitions, and create the system namespaces. `compiled` maps
+        the name of a definition to its compiled resources, to save the compilation. Raises StorageError."""
         for resource in (
             *builtin.resources(),
             *webhook_configurations.resources(),

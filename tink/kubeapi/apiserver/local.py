@@ -155,10 +155,8 @@ class LocalApi:
     # --- without admission ---
 
     def restore(self, obj: Raw) -> Raw:
-        """Store an object unchanged, with its uid, times and status, and return it with its resourceVersion.
-
-        Missing values of these are added. Nothing is reviewed. Raises LookupError for an unknown apiVersion or kind.
-        """
+        """Store an object unchanged, with its uid, times and status, and return it with its resourceVersion. Missing
+        values of these are added. Nothing is reviewed. Raises LookupError for an unknown apiVersion or kind."""
         key = self._where(obj)[1]
         fields = {
             "uid": str(uuid.uuid4()),

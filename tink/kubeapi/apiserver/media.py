@@ -320,10 +320,8 @@ def _check_partial(kind: str, many: bool) -> None:
 
 @lru_cache(64)
 def discovery_form(header: str) -> tuple[str, str]:
-    """Return the media type of discovery, and the version of apidiscovery.k8s.io ("": the classic form).
-
-    Raises StatusError (406).
-    """
+    """Return the media type of discovery, and the version of apidiscovery.k8s.io ("": the classic form). Raises
+    StatusError (406)."""
     for clause in clauses(header) if header else (Clause(JSON, 1, {}),):
         for media in (JSON, YAML):
             if not clause.matches(media):

@@ -71,9 +71,7 @@ MAX_VERSION = (1 << 64) - 1
 
 def parse_bool(value: str) -> bool:
     """Parse a boolean of a query: "", "0" and "false" in any case are false; anything else is true.
-
-    (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)
-    """
+    (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)"""
     return value not in ("", "0") and value.lower() != "false"
 
 
@@ -139,7 +137,7 @@ class WriteOptions:
             kind,
             bool(query.getall("dryRun", [])),
             validation or "Warn",
-            manager or _agent_name(user_agent),
+            manager or (printable(user_agent.partition('/')[0], '')[:MAX_MANAGER] or 'unknown'),
             apply and parse_bool(query.get("force", "")),
             tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
             caller,
@@ -160,9 +158,7 @@ def _check_manager(name: str) -> list[FieldError]:
     return found
 
 
-def _agent_name(user_agent: str) -> str:
-    """Return the manager of a client that names none: its User-Agent up to the first slash."""
-    return printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"
+
 
 
 def _check_dry_run(values: list[str]) -> list[FieldError]:

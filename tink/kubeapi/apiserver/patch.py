@@ -119,7 +119,7 @@ def _operate(target: Any, operation: dict[str, Any]) -> Any:
         case "test":
             path = _text(operation, "path")
             actual = _get(*_find(target, path)) if path else target
-            if not _equal(actual, value):
+            if not (orjson.dumps(actual, option=orjson.OPT_SORT_KEYS) == orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):
                 raise _misfit(f"testing value {path} failed: test failed")
             return target
         case "move":
@@ -134,8 +134,7 @@ def _operate(target: Any, operation: dict[str, Any]) -> Any:
     raise _misfit(f"Unexpected kind: {op or 'unknown'}")
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
+
 
 
 def _find(target: Any, path: str) -> tuple[Any, str]:

@@ -42,11 +42,8 @@ class JsonError(TinkedgeError, ValueError):
 
 
 def load_json(raw: bytes) -> Any:
-    """Parse JSON. Raises JsonError.
-
-    If orjson refuses a text, the standard library parses it once more, because Go's decoder accepts some of it: bytes
-    that are no UTF-8 and halves of surrogate pairs become U+FFFD.
-    """
+    """Parse JSON. Raises JsonError. If orjson refuses a text, the standard library parses it once more, because Go's
+    decoder accepts some of it: bytes that are no UTF-8 and halves of surrogate pairs become U+FFFD."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -123,10 +120,8 @@ def dump_yaml(body: bytes) -> bytes:
 
 
 def dump_yaml_list(head: bytes) -> tuple[bytes, bytes]:
-    """Return the YAML before and after the items of a list, whose items `dump_yaml_item` writes.
-
-    `head` is the list without items, as JSON. A long list can so be written while it is read.
-    """
+    """Return the YAML before and after the items of a list, whose items `dump_yaml_item` writes. `head` is the list
+    without items, as JSON. A long list can so be written while it is read."""
     made = orjson.loads(head)
     made.pop("items", None)
     before = {key: made.pop(key) for key in sorted(made) if key < "items"}
@@ -350,10 +345,8 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def dump_protobuf(obj: Mapping[str, Any]) -> bytes:
-    """Return an object, a list of a built-in kind or a Status in the envelope.
-
-    Raises ProtobufError for other kinds, and for values that do not fit (which no stored object has).
-    """
+    """Return an object, a list of a built-in kind or a Status in the envelope. Raises ProtobufError for other kinds,
+    and for values that do not fit (which no stored object has)."""
     api_version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
     message = message_of(api_version, kind)
     if message is None:

@@ -172,10 +172,8 @@ class ApiServer:
             log.error("%s has the previous token, because it cannot be written: %s", self.kubeconfig, error.strerror)
 
     async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
-        """Listen at `host` and at the addresses. Raises ApiServerError.
-
-        Each of the two has its own connection limit, so that other hosts cannot use up the connections of this one.
-        """
+        """Listen at `host` and at the addresses. Raises ApiServerError. Each of the two has its own connection limit,
+        so that other hosts cannot use up the connections of this one."""
         if ANYWHERE in self._addresses:
             await self._listen_at(LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()), ANYWHERE)
             return
@@ -225,10 +223,8 @@ class ApiServer:
         await self._core.store.close()
 
     async def find(self, key: str, namespace: str, name: str) -> Raw | None:
-        """Read a stored object; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
-
-        Raises StorageError.
-        """
+        """Read a stored object; `key` is such as `tinkerbell.org/hardware`. Return None if there is none. Raises
+        StorageError."""
         return await self._core.find(Key(key, namespace, name))
 
     def _committed(self, event: Event) -> None:

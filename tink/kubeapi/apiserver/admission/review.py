@@ -198,10 +198,8 @@ class AdmissionResponse:
 
 
 def request(attributes: Attributes, wanted: Resource) -> Raw:
-    """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`.
-
-    `wanted` is the resource in the version that the webhook wants.
-    """
+    """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`. `wanted` is the
+    resource in the version that the webhook wants."""
     made = attributes.resource
     name = attributes.name
     if not name and attributes.object is not None:  # from generateName, known once the object is complete

@@ -65,10 +65,8 @@ class Hook:
     def target(
         self, operation: str, resource: Resource, subresource: str, versions: Callable[[Resource], Sequence[Resource]]
     ) -> Resource | None:
-        """Return the resource in the version that this webhook wants. Return None if no rule matches.
-
-        `versions` returns all served versions of a resource, under all its names.
-        """
+        """Return the resource in the version that this webhook wants. Return None if no rule matches. `versions`
+        returns all served versions of a resource, under all its names."""
         if any(rule.asks(operation, resource, subresource) for rule in self.rules):
             return resource
         if not self.equivalent:
@@ -258,10 +256,8 @@ class Webhooks:
     # --- validating ---
 
     async def validate(self, attributes: Attributes) -> None:
-        """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
-
-        The caller then calls `attributes.release` once the write has been stored or has failed, also after a rejection.
-        """
+        """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order. The caller
+        then calls `attributes.release` once the write has been stored or has failed, also after a rejection."""
         if not self._validating or exempt(attributes.resource):
             return
         versioned: dict[Resource, _ConvertedWrite] = {}
@@ -299,10 +295,8 @@ class Webhooks:
     # --- what both share ---
 
     def _matching(self, attributes: Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
-        """Return the webhooks whose rules match, each with the resource in the version that it wants.
-
-        The result is cached until a configuration changes. A changed definition creates new `Resource` objects.
-        """
+        """Return the webhooks whose rules match, each with the resource in the version that it wants. The result is
+        cached until a configuration changes. A changed definition creates new `Resource` objects."""
         resource, operation, subresource = attributes.resource, attributes.operation, attributes.subresource
         key = (mutating, resource, operation, subresource)
         found = self._matched.get(key)

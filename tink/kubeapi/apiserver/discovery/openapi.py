@@ -336,10 +336,8 @@ def root(resource: Resource) -> str:
 
 
 def paths(resource: Resource) -> dict[str, Raw]:
-    """Return the path items of a resource, with the operation ids of a real server.
-
-    Sources: k8s.io/apiserver, pkg/endpoints/installer.go; k8s.io/apiextensions-apiserver, pkg/controller/openapi.
-    """
+    """Return the path items of a resource, with the operation ids of a real server. Sources: k8s.io/apiserver,
+    pkg/endpoints/installer.go; k8s.io/apiextensions-apiserver, pkg/controller/openapi."""
     base = root(resource)
     collection = (
         f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"

@@ -255,10 +255,8 @@ class ListResponses:
 
 
 async def _with_first_part(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
-    """Read the first part of a list, so that a failed conversion is refused before the answer begins.
-
-    A later failure can only break off the response.
-    """
+    """Read the first part of a list, so that a failed conversion is refused before the answer begins. A later failure
+    can only break off the response."""
     first = await anext(parts, None)
 
     async def rest() -> AsyncIterator[list[bytes]]:

@@ -222,10 +222,8 @@ class FieldManager:
             metadata["managedFields"] = entries.write(managed)
 
     def _decode(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
-        """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it.
-
-        `[]` resets it too, but not for custom resources: there it is lost when the body is read.
-        """
+        """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it. `[]` resets it too, but
+        not for custom resources: there it is lost when the body is read."""
         stored = live["metadata"].get("managedFields") or [] if live is not None else []
         if sent is None or subresource or (sent == stored and sent):
             return entries.read(stored)

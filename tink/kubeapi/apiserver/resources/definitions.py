@@ -143,10 +143,8 @@ def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) ->
 
 
 def _accept_names(new: Raw, status: Raw, in_use: NamesInUse) -> tuple[Raw, list[Raw]]:
-    """Return the accepted names of a definition, and the conditions about them.
-
-    Source: k8s.io/apiextensions-apiserver, pkg/controller/status, establish and apiapproval.
-    """
+    """Return the accepted names of a definition, and the conditions about them. Source: k8s.io/apiextensions-apiserver,
+    pkg/controller/status, establish and apiapproval."""
     wanted: Raw = (new.get("spec") or {}).get("names") or {}
     before: Raw = status.get("acceptedNames") or {}
     names = dict(before)
@@ -215,10 +213,8 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
 
 
 def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
-    """Compile a stored definition: one resource for each served version.
-
-    `conversion` and `defined_at` are passed on to the resources.
-    """
+    """Compile a stored definition: one resource for each served version. `conversion` and `defined_at` are passed on to
+    the resources."""
     described = definition["spec"]
     names = (definition.get("status") or {}).get("acceptedNames") or described["names"]
     stored = next(version["name"] for version in described["versions"] if version.get("storage"))

@@ -63,18 +63,14 @@ def wal_path(path: Path) -> Path:
 
 
 def create_file(path: Path) -> None:
-    """Create an empty file for the owner alone, unless it exists. SQLite gives its log and index the same mode.
-
-    Raises OSError.
-    """
+    """Create an empty file for the owner alone, unless it exists. SQLite gives its log and index the same mode. Raises
+    OSError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def lock(path: Path) -> int:
-    """Lock a state for as long as the returned descriptor is open.
-
-    Raises BlockingIOError if another process has the lock, OSError.
-    """
+    """Lock a state for as long as the returned descriptor is open. Raises BlockingIOError if another process has the
+    lock, OSError."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -131,10 +127,8 @@ def newest_version(db: sqlite3.Connection) -> int:
 
 
 def checkpoint(db: sqlite3.Connection) -> bool:
-    """Move the write-ahead log into the file, as far as no reader needs it. Blocks no reader or writer.
-
-    Return True if all of it was moved; the next write then restarts the log. Raises sqlite3.Error.
-    """
+    """Move the write-ahead log into the file, as far as no reader needs it. Blocks no reader or writer. Return True if
+    all of it was moved; the next write then restarts the log. Raises sqlite3.Error."""
     busy, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return not busy and moved == frames
 

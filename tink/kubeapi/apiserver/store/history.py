@@ -54,10 +54,8 @@ class Writer:
         self._measure()
 
     def commit(self, changes: Sequence[Write]) -> list[Event | MismatchError]:
-        """Write changes in one transaction. Changes with another expected version are returned as MismatchError.
-
-        Raises sqlite3.Error if nothing was written.
-        """
+        """Write changes in one transaction. Changes with another expected version are returned as MismatchError. Raises
+        sqlite3.Error if nothing was written."""
         db = self._db
         done: list[Event | MismatchError] = []
         try:

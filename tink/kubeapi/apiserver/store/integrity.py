@@ -205,10 +205,8 @@ class DamagedError(TinkedgeError):
 
 
 def state_exists(path: Path, beside: Sequence[Path]) -> bool:
-    """Return True if there is a state. Raises DamagedError if it is missing but existed, OSError.
-
-    `beside` are files that are created after the state only.
-    """
+    """Return True if there is a state. Raises DamagedError if it is missing but existed, OSError. `beside` are files
+    that are created after the state only."""
     if path.exists() and path.stat().st_size:
         return True
     left = _evidence(path, beside)

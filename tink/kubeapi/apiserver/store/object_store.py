@@ -183,10 +183,8 @@ class Store:
         self._lock: int | None = None
 
     async def open(self) -> None:
-        """Open or create the file. One that can't be written is opened for reading, see `refusal`.
-
-        Raises ApiServerError if it is damaged or not ours, or if another process uses it.
-        """
+        """Open or create the file. One that can't be written is opened for reading, see `refusal`. Raises
+        ApiServerError if it is damaged or not ours, or if another process uses it."""
         self._lock_file()
         self._loop = asyncio.get_running_loop()
         try:
@@ -303,10 +301,8 @@ class Store:
     async def since(
         self, resource: str, namespace: str | None, version: int, limit: int = MAX_PAGE_ROWS
     ) -> list[Event]:
-        """Read the changes after `version`, the oldest first, at most `limit`.
-
-        Raises ExpiredError if the history does not reach back so far.
-        """
+        """Read the changes after `version`, the oldest first, at most `limit`. Raises ExpiredError if the history does
+        not reach back so far."""
         events = await self._run_read(
             self._list_reads, lambda reader: reader.since(resource, namespace, version, limit)
         )
@@ -322,10 +318,8 @@ class Store:
         return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
 
     async def owned(self, after: OwnedObject | None = None, limit: int = MAX_PAGE_ROWS) -> list[OwnedObject]:
-        """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`.
-
-        An object with two owners occurs twice.
-        """
+        """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`. An object
+        with two owners occurs twice."""
         return await self._run_read(self._object_reads, lambda reader: reader.owned(after, limit))
 
     async def current(self) -> int:
@@ -461,10 +455,8 @@ class Store:
     # --- the threads ---
 
     def _check_integrity(self) -> ReadOnlyDatabase | None:
-        """Check the state, and return a way to read it; None if there is no state yet.
-
-        Raises DamagedError, sqlite3.Error, OSError.
-        """
+        """Check the state, and return a way to read it; None if there is no state yet. Raises DamagedError,
+        sqlite3.Error, OSError."""
         if not integrity.state_exists(self._path, self._beside):
             database.create_file(self._path)
             return None

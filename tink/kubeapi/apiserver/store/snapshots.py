@@ -75,10 +75,8 @@ class Salvage:
 
 
 def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
-    """Copy the present state at `path` into the new file `destination`. The state may be in use.
-
-    Raises SnapshotError, OSError.
-    """
+    """Copy the present state at `path` into the new file `destination`. The state may be in use. Raises SnapshotError,
+    OSError."""
     source = ReadOnlyDatabase(path)
     try:
         source.find_way()
@@ -110,10 +108,8 @@ def survey_snapshot(path: Path) -> Survey:
 
 
 def lock_state(directory: Path) -> int:
-    """Lock the state in a data directory for as long as the returned descriptor is open.
-
-    Raises SnapshotError if an API server has the lock, OSError.
-    """
+    """Lock the state in a data directory for as long as the returned descriptor is open. Raises SnapshotError if an API
+    server has the lock, OSError."""
     try:
         return database.lock(directory / "state.lock")
     except BlockingIOError as error:
@@ -128,11 +124,8 @@ def newest_answered(directory: Path) -> int:
 
 
 def advance_snapshot(path: Path, above: int, resources: Iterable[str], edit: Edit) -> int:
-    """Migrate an unused copy, and continue it at a version above `above`, without history.
-
-    Changes that `edit` makes to objects of these resources are written. Return the newest version. Raises
-    SnapshotError, OSError.
-    """
+    """Migrate an unused copy, and continue it at a version above `above`, without history. Changes that `edit` makes to
+    objects of these resources are written. Return the newest version. Raises SnapshotError, OSError."""
     try:
         with closing(database.connect(path)) as db:
             database.prepare(db, path)

@@ -227,10 +227,8 @@ class Pipeline:
         self._storing: set[asyncio.Task[Result]] = set()
 
     async def put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
-        """Store an object whose present version is `expected`, 0 if it must not exist.
-
-        Return it as text in the version of the request. Raises MismatchError, StatusError.
-        """
+        """Store an object whose present version is `expected`, 0 if it must not exist. Return it as text in the version
+        of the request. Raises MismatchError, StatusError."""
         converted = await conversion.as_stored(resource, new)
         if dry_run:
             current = await self.objects.get(key)

@@ -113,9 +113,7 @@ def cannot_be_handled(resource: Resource, why: str) -> StatusError:
 
 def unread_fields(resource: Resource, body: Body, validation: str, *, patched: bool = False) -> list[str]:
     """Return the same as `unknown_fields` for a body that was refused before its fields were read. Raises StatusError.
-
-    Kubernetes reads a body first; here reading is the expensive part, and comes late.
-    """
+    Kubernetes reads a body first; here reading is the expensive part, and comes late."""
     obj = deep_copy(body.value)
     if not isinstance(obj, dict) or (obj.get("apiVersion"), obj.get("kind")) != (resource.api_version, resource.kind):
         return []
@@ -132,9 +130,7 @@ def unknown_fields(
     resource: Resource, found: Outcome, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
 ) -> list[str]:
     """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), return warnings, or ignore.
-
-    `submitted` is the result of a patch, as text; empty if the client sent the object itself.
-    """
+    `submitted` is the result of a patch, as text; empty if the client sent the object itself."""
     wrong = [*duplicates, *(f'unknown field "{at}"' for at in found.unknown)]
     if not wrong or validation == "Ignore":
         return []
@@ -157,10 +153,8 @@ def _is_text(value: Any) -> bool:
 
 
 def read_applied(resource: Resource, value: Any) -> Raw:
-    """Check that an apply configuration is for the resource of the path. Raises StatusError (400).
-
-    `check_applied` checks the object's name once the configuration has been merged.
-    """
+    """Check that an apply configuration is for the resource of the path. Raises StatusError (400). `check_applied`
+    checks the object's name once the configuration has been merged."""
     head = value if isinstance(value, dict) else {}
     kind, version = head.get("kind") or "", head.get("apiVersion") or ""
     if (kind, version) != (resource.kind, resource.api_version):

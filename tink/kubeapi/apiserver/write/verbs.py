@@ -133,9 +133,7 @@ class Verbs:
         request: WriteRequest, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
     ) -> Result:
         """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
-
-        `patched`: the body is the result of a patch.
-        """
+        `patched`: the body is the result of a patch."""
         try:
             return await write
         except errors.StatusError as error:
@@ -336,9 +334,7 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
 
 def _check_growth(request: WriteRequest, old: bytes, new: bytes) -> None:
     """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
-
-    Raises StatusError (413).
-    """
+    Raises StatusError (413)."""
     if values_in(new, MAX_GROWN_VALUES) > MAX_GROWN_VALUES and values_in(new, len(new)) > values_in(old, len(old)):
         why = f"it would have more than {MAX_GROWN_VALUES} values, managedFields included"
         raise errors.too_large_object(request.resource.group, request.resource.plural, request.target.name, why)
