@@ -6,7 +6,7 @@ Pure: from strings to values, or to a `StatusError` that names the option.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -127,7 +127,13 @@ class WriteOptions:
             wrong.append(field_errors.required("fieldManager", "is required for apply patch"))
         if kind == "PatchOptions" and not apply and "force" in query:
             wrong.append(field_errors.forbidden("force", "may not be specified for non-apply patch"))
-        wrong += _check_manager(manager) + _check_dry_run(query.getall("dryRun", []))
+        if len(manager) > MAX_MANAGER:
+            wrong.append(field_errors.too_long("fieldManager", MAX_MANAGER))
+        for at, letter in enumerate(manager):
+            if not letter.isprintable():
+                why = f"invalid character U+{ord(letter):04X} (at position {at})"
+                wrong.append(field_errors.invalid("fieldManager", manager, why))
+        wrong += _check_dry_run(query.getall("dryRun", []))
         validation = query.get("fieldValidation", "")
         if validation not in ("", "Ignore", "Warn", "Strict"):
             wrong.append(field_errors.not_supported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
@@ -137,7 +143,7 @@ class WriteOptions:
             kind,
             bool(query.getall("dryRun", [])),
             validation or "Warn",
-            manager or (printable(user_agent.partition('/')[0], '')[:MAX_MANAGER] or 'unknown'),
+            manager or (printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"),
             apply and parse_bool(query.get("force", "")),
             tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
             caller,
@@ -147,18 +153,6 @@ class WriteOptions:
         """Return the options as the object for webhooks."""
         made: dict[str, Any] = {"kind": self.kind, "apiVersion": "meta.k8s.io/v1", **dict(self.given)}
         return made | ({"dryRun": ["All"]} if self.dry_run else {}) | ({"force": True} if self.force else {})
-
-
-def _check_manager(name: str) -> list[FieldError]:
-    found = [field_errors.too_long("fieldManager", MAX_MANAGER)] if len(name) > MAX_MANAGER else []
-    for at, letter in enumerate(name):
-        if not letter.isprintable():
-            why = f"invalid character U+{ord(letter):04X} (at position {at})"
-            found.append(field_errors.invalid("fieldManager", name, why))
-    return found
-
-
-
 
 
 def _check_dry_run(values: list[str]) -> list[FieldError]:
@@ -359,20 +353,15 @@ def parse_labels(text: str) -> Match | None:
     """
     if not text.strip():
         return None
-    requirements = list(_requirements(text))
-    return lambda labels: all(holds(labels) for holds in requirements)
-
-
-def _requirements(text: str) -> Iterator[Match]:
-    at = 0
-    while True:
+    requirements: list[Match] = []
+    at, more = 0, ","
+    while more:
         found = _REQUIREMENT.match(text, at)
         if found is None:
             raise bad_request(f"unable to parse the label selector {quote(text)} at {quote(text[at:])}")
-        yield _requirement(found)
-        at = found.end()
-        if not found["more"]:
-            return
+        requirements.append(_requirement(found))
+        at, more = found.end(), found["more"]
+    return lambda labels: all(holds(labels) for holds in requirements)
 
 
 def _requirement(found: re.Match[str]) -> Match:
@@ -428,6 +417,7 @@ def labels_of(obj: Mapping[str, Any]) -> Labels:
 
 
 _TERM = re.compile(r"(?P<field>.*?)(?P<op>!=|==|=)(?P<value>.*)", re.DOTALL)
+_PART = re.compile(r"(?:[^\\,]|\\.|\\$)+", re.DOTALL)
 _SPECIAL = re.compile(r"\\(.?)|([,=])", re.DOTALL)
 
 
@@ -435,38 +425,19 @@ def parse_fields(text: str, known: Mapping[str, tuple[str, ...]], *, builtin: bo
     """Parse a field selector (k8s.io/apimachinery, pkg/fields). `known` are the selectable fields. Raises
     StatusError (400)."""
     terms = []
-    for part in sorted(_split(text)):
-        if not part:
-            continue
+    for part in sorted(_PART.findall(text)):
         found = _TERM.fullmatch(part)
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         value = _unescape(found["value"])
         if found["field"] not in known:
-            raise bad_request(_unknown_field(found["field"], known, builtin))
+            # Built-in types without selectable fields have their own wording.
+            if builtin and set(known) <= {"metadata.name", "metadata.namespace"}:
+                only = 'only "metadata.name", "metadata.namespace"'
+                raise bad_request(f"{quote(found['field'])} is not a known field selector: {only}")
+            raise bad_request(f"field label not supported: {found['field']}")
         terms.append((found["field"], value, found["op"] != "!="))
     return terms
-
-
-def _unknown_field(name: str, known: Mapping[str, tuple[str, ...]], builtin: bool) -> str:
-    """Return the error about an unknown field. Built-in types without selectable fields have their own wording."""
-    if builtin and set(known) <= {"metadata.name", "metadata.namespace"}:
-        return f'{quote(name)} is not a known field selector: only "metadata.name", "metadata.namespace"'
-    return f"field label not supported: {name}"
-
-
-def _split(text: str) -> list[str]:
-    parts, start = [], 0
-    escaped = False
-    for at, letter in enumerate(text):
-        if escaped:
-            escaped = False
-        elif letter == "\\":
-            escaped = True
-        elif letter == ",":
-            parts.append(text[start:at])
-            start = at + 1
-    return [*parts, text[start:]]
 
 
 def _unescape(value: str) -> str:
@@ -480,13 +451,6 @@ def _unescape(value: str) -> str:
     return _SPECIAL.sub(one, value)
 
 
-def _field_text(value: Any) -> str:
-    """Return a value as field selectors write it; a missing one is ""."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
-
-
 def match_fields(terms: list[Term], known: Mapping[str, tuple[str, ...]]) -> Callable[[Any], bool]:
     """Compile a parsed field selector."""
 
@@ -495,7 +459,8 @@ def match_fields(terms: list[Term], known: Mapping[str, tuple[str, ...]]) -> Cal
             at = obj
             for step in known[name]:
                 at = at.get(step) if isinstance(at, dict) else None
-            if (_field_text(at) == value) != equal:
+            shown = str(at).lower() if isinstance(at, bool) else "" if at is None else str(at)
+            if (shown == value) != equal:
                 return False
         return True
 

@@ -41,6 +41,9 @@ class Document:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+_NOT_ACCEPTABLE = Document(status=406, headers={"Vary": "Accept"})
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentRequest:
     """A request for a document: its path without a final slash, and the relevant headers."""
@@ -89,7 +92,13 @@ class Documents:
             case ["version"]:
                 return Document(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
             case ["openapi", "v2"]:
-                return self._openapi_2(request)
+                wanted = clauses(request.accept or "*/*")
+                for clause in wanted:
+                    if clause.matches(JSON):
+                        return _tagged(self._openapi.two(), JSON)
+                    if clause.matches(OPENAPI_2) or clause.matches(_OPENAPI_2_OLD):
+                        return _tagged(self._openapi.two_binary(), OPENAPI_2)
+                return _NOT_ACCEPTABLE
             case ["openapi", "v3"]:
                 index = self._openapi.index()
                 return Document(index.body, headers={"ETag": f'"{index.tag}"'})
@@ -110,20 +119,12 @@ class Documents:
 
     # --- OpenAPI ---
 
-    def _openapi_2(self, request: DocumentRequest) -> Document:
-        for clause in clauses(request.accept or "*/*"):
-            if clause.matches(JSON):
-                return _tagged(self._openapi.two(), JSON)
-            if clause.matches(OPENAPI_2) or clause.matches(_OPENAPI_2_OLD):
-                return _tagged(self._openapi.two_binary(), OPENAPI_2)
-        return Document(status=406, headers={"Vary": "Accept"})
-
     def _openapi_3(self, path: str, request: DocumentRequest) -> Document | None:
         text = self._openapi.three(path)
         if text is None:
             return None
         if not any(clause.matches(JSON) for clause in clauses(request.accept or "*/*")):
-            return Document(status=406, headers={"Vary": "Accept"})
+            return _NOT_ACCEPTABLE
         made = _tagged(text, JSON)
         if not request.hash:
             return made
@@ -139,15 +140,16 @@ class Documents:
         media, version = discovery_form(request.accept)
         aggregated = bool(version) and len(steps) == 1
         core = request.path == "/api" and not aggregated
-        text = self._kept.get((request.path, version if aggregated else "")) if not core else None
+        key = (request.path, version if aggregated else "")
+        text = self._kept.get(key)
         if text is None:
-            made = self._listed(steps, version if aggregated else "", request.host)
+            made = self._listed(steps, key[1], request.host)
             if made is None:
                 return None
             body = shrink_to_fit(orjson.dumps(made))
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
-                self._kept[request.path, version if aggregated else ""] = text
+                self._kept[key] = text
         body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
             return Document(body, media, headers={"Cache-Control": "no-cache, private"})

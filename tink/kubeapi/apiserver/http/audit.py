@@ -91,14 +91,12 @@ class Audit:
         origin = event.origin if isinstance(event.origin, Origin) else None
         if origin is not None:
             origin.writes += 1
-        if origin is None or origin.is_ours:
-            if event.key.resource in _ROUTINE:
-                return
-            outcome, changed = _outcome(event)
-            if changed in (("status",), ("managedFields",)):
-                return
-        else:
-            outcome, changed = _outcome(event)
+        is_own = origin is None or origin.is_ours
+        if is_own and event.key.resource in _ROUTINE:
+            return
+        outcome, changed = _outcome(event)
+        if is_own and changed in (("status",), ("managedFields",)):
+            return
         fields = _write_fields(origin, event) | {"outcome": outcome}
         text = "marked for deletion" if outcome == "marked" else outcome
         if changed:
@@ -123,7 +121,8 @@ class Audit:
             logging.INFO,
             "%s: %s %s %s: %d%s",
             *(_caller_text(origin), action.verb, fields["resource"], _place(action, name), response.status, text),
-            owner=_actor(origin.caller),
+            # A user who impersonates many others has the share of one user.
+            owner=origin.caller.by or origin.caller.name,
             fields=fields | ({"dry_run": True} if origin.dry_run else {}),
         )
 
@@ -131,10 +130,9 @@ class Audit:
         """Log a forbidden request. Repetitions are logged once a minute."""
         origin = Origin(caller, address, wanted, is_ours=False)
         fields = _request_fields(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
-        actor = _actor(caller)
-        key = (actor, why)
+        actor = caller.by or caller.name
         self._refusals.log(
-            logging.INFO, "%s: refused: %s", _caller_text(origin), why, key=key, owner=actor, fields=fields
+            logging.INFO, "%s: refused: %s", _caller_text(origin), why, key=(actor, why), owner=actor, fields=fields
         )
 
 
@@ -147,32 +145,20 @@ def _is_ours(caller: Caller, request: web.Request) -> bool:
         return False
     if caller != ADMIN:
         return caller.role.startswith(f"{_OURS}-")
-    agent = request.headers.get("User-Agent", "").partition("/")[0]
-    return agent == _OURS and _is_loopback(request.remote or "")
-
-
-def _is_loopback(address: str) -> bool:
-    with suppress(ValueError):
-        return ip_address(address).is_loopback
+    if request.headers.get("User-Agent", "").partition("/")[0] == _OURS:
+        with suppress(ValueError):
+            return ip_address(request.remote or "").is_loopback
     return False
-
-
-def _actor(caller: Caller) -> str:
-    """Return the real caller: a user who impersonates many others has the share of one user."""
-    return caller.by or caller.name
 
 
 def _caller_text(origin: Origin | None) -> str:
     if origin is None:
         return "the API server"
     caller = origin.caller
-    name = f"{_quote_odd(caller.by)} as {_quote_odd(caller.name)}" if caller.by else _quote_odd(caller.name)
-    return f"{name} from {origin.address}"
-
-
-def _quote_odd(name: str) -> str:
-    """Quote a name that could imitate other words of a line."""
-    return name if _PLAIN.fullmatch(name) else quote(name)
+    names = [caller.by, caller.name] if caller.by else [caller.name]
+    # A quoted name cannot imitate other words of the line.
+    quoted = " as ".join(name if _PLAIN.fullmatch(name) else quote(name) for name in names)
+    return f"{quoted} from {origin.address}"
 
 
 # --- what ---------------------------------------------------------------------------------------------------------
@@ -188,13 +174,10 @@ def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
     if "deletionTimestamp" in after["metadata"] and "deletionTimestamp" not in before["metadata"]:
         return "marked", ()
     parts = [name for name in (before | after) if name != "metadata" and before.get(name) != after.get(name)]
-    if _client_metadata(before["metadata"]) != _client_metadata(after["metadata"]):
+    metadata = [{k: v for k, v in obj["metadata"].items() if k not in _KEPT_BY_SERVER} for obj in (before, after)]
+    if metadata[0] != metadata[1]:
         parts.append("metadata")
     return "changed", tuple(parts or ["managedFields"])
-
-
-def _client_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name not in _KEPT_BY_SERVER}
 
 
 def _write_fields(origin: Origin | None, event: Event) -> dict[str, Any]:

@@ -80,10 +80,8 @@ def authorize(caller: Caller, action: Action | Request) -> None:
 
 
 def _refused(caller: Caller, action: Action | Request) -> StatusError:
-    why = forbidden_message(caller, action)
-    if isinstance(action, Request):
-        return errors.not_allowed("", "", "", why)
-    return errors.not_allowed(action.group, action.resource, action.name, why)
+    about = ("", "", "") if isinstance(action, Request) else (action.group, action.resource, action.name)
+    return errors.not_allowed(*about, forbidden_message(caller, action))
 
 
 class Sessions:

@@ -63,9 +63,6 @@ def key_element(keys: dict[str, Any]) -> str:
     return "k:{" + ",".join(f"{orjson.dumps(name).decode()}:{literal(keys[name])}" for name in sorted(keys)) + "}"
 
 
-
-
-
 def is_member(below: Fields) -> bool:
     """Return True if the element with this dictionary is itself in the set."""
     return not below or "." in below

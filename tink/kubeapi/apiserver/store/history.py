@@ -94,16 +94,12 @@ class Writer:
             "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, row_checksum(*row, change.body), change.body)
         )
         if OWNERS_MARK in change.body or (prior is not None and OWNERS_MARK in prior):
-            self._own(change, prior)
+            before = owner_uids(prior) if prior is not None else set()
+            owners = set() if change.delete else owner_uids(change.body)
+            db.executemany(_DISOWN, [(uid, *key) for uid in before - owners])
+            added = [(uid, *key) for uid in owners - before]
+            db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", added)
         return Event(change.version, key, kind, change.body, prior, change.origin)
-
-    def _own(self, change: Write, prior: bytes | None) -> None:
-        before = owner_uids(prior) if prior is not None else set()
-        owners = set() if change.delete else owner_uids(change.body)
-        gone = [(uid, *change.key) for uid in before - owners]
-        self._db.executemany(_DISOWN, gone)
-        come = [(uid, *change.key) for uid in owners - before]
-        self._db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", come)
 
     def _trim(self, events: Sequence[Event]) -> None:
         """Delete the oldest changes if there are too many or they are too large, and the states that only they

@@ -25,7 +25,7 @@ import shlex
 import sqlite3
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -69,10 +69,8 @@ class Checkpointer:
         self._path = path
         self._written = 0
         self._failing = False
-        self._wanted = threading.Event()
-        """Set when there is something to move."""
-        self._due = threading.Event()
-        """Set when it must be moved at once."""
+        self._wanted = threading.Event()  # there is something to move
+        self._due = threading.Event()  # it must be moved at once
         self._ending = False
 
     def wrote(self, size: int, db: sqlite3.Connection) -> None:
@@ -83,7 +81,8 @@ class Checkpointer:
         if self._written > CHECKPOINT_BYTES:
             self._written = 0
             self._due.set()
-            if database.wal_is_long(self._path):
+            # Checkpoints have not reached the end of the log for a long time.
+            if database.wal_path(self._path).stat().st_size > database.MAX_WAL_BYTES:
                 self._make(db)
 
     def run(self, db: sqlite3.Connection) -> None:
@@ -167,14 +166,12 @@ class Store:
         self._object_reads: _ReadQueue = queue.SimpleQueue()
         self._list_reads: _ReadQueue = queue.SimpleQueue()
         self._checkpoints = Checkpointer(path)
-        self._failure = ""
-        """Why the last commit failed; "" if it did not."""
+        self._failure = ""  # why the last commit failed
         self._writing: list[threading.Thread] = []
         self._reading: list[threading.Thread] = []
         self._source: ReadOnlyDatabase | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._refusal = ""
-        """Why the state was opened for reading only; "" if it was not."""
         self._closing = False
         self._next = 0
         self._delivered = 0
@@ -185,7 +182,13 @@ class Store:
     async def open(self) -> None:
         """Open or create the file. One that can't be written is opened for reading, see `refusal`. Raises
         ApiServerError if it is damaged or not ours, or if another process uses it."""
-        self._lock_file()
+        path = self._path.with_suffix(".lock")
+        try:
+            self._lock = database.lock(path)
+        except BlockingIOError as error:
+            raise ApiServerError(f"{self._path}: another API server is using it; stop that one first") from error
+        except OSError as error:
+            raise ApiServerError(f"{path}: cannot be written: {error.strerror}") from error
         self._loop = asyncio.get_running_loop()
         try:
             self._source = await asyncio.to_thread(self._check_integrity)
@@ -195,8 +198,10 @@ class Store:
                 if self._source is None:
                     raise
                 await self._fall_back_to_read_only(self._source, error)
-            await self._start(self._reading, "reads", partial(self._run_reader, self._object_reads))
-            await self._start(self._reading, "lists", partial(self._run_reader, self._list_reads))
+            source = self._source if self._refusal else None
+            connect = partial(database.connect, self._path) if source is None else source.connect
+            await self._start(self._reading, "reads", connect, partial(self._read, self._object_reads))
+            await self._start(self._reading, "lists", connect, partial(self._read, self._list_reads))
             self._close_source()  # the threads have the files open, so a copy may be deleted
         except integrity.DamagedError as error:
             await self.close()
@@ -232,7 +237,8 @@ class Store:
             await asyncio.to_thread(thread.join)
         await self._stop_writing()
         self._close_source()
-        self._unlock_file()
+        os.close(self._lock)
+        self._lock = None
 
     def next_version(self) -> int:
         """Return the resourceVersion for a write. Pass the write on without awaiting in between."""
@@ -331,10 +337,15 @@ class Store:
     # --- event loop side ---
 
     async def _start(
-        self, threads: list[threading.Thread], name: str, run: Callable[[asyncio.Future[int]], None]
+        self,
+        threads: list[threading.Thread],
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        work: Callable[[sqlite3.Connection], Iterator[int]],
     ) -> int:
+        """Start a thread, and return the newest version as soon as it has opened the file. Raises sqlite3.Error."""
         opened: asyncio.Future[int] = self._loop.create_future()
-        thread = threading.Thread(target=run, args=(opened,), name=f"apiserver-{name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(opened, connect, work), name=f"apiserver-{name}", daemon=True)
         thread.start()
         threads.append(thread)
         return await opened
@@ -344,8 +355,9 @@ class Store:
         self._changes = queue.SimpleQueue()
         self._checkpoints = Checkpointer(self._path)
         try:
-            self._next = self._delivered = await self._start(self._writing, "writes", self._run_writer)
-            await self._start(self._writing, "checkpoints", self._run_checkpoints)
+            connect = partial(database.connect, self._path)
+            self._next = self._delivered = await self._start(self._writing, "writes", connect, self._write)
+            await self._start(self._writing, "checkpoints", connect, self._checkpoint)
         except BaseException:
             await self._stop_writing()
             raise
@@ -438,27 +450,14 @@ class Store:
             log.exception("state %s: change %d could not be delivered", self._path, event.version)
         self._delivered = event.version
 
-    def _lock_file(self) -> None:
-        path = self._path.with_suffix(".lock")
-        try:
-            self._lock = database.lock(path)
-        except BlockingIOError as error:
-            raise ApiServerError(f"{self._path}: another API server is using it; stop that one first") from error
-        except OSError as error:
-            raise ApiServerError(f"{path}: cannot be written: {error.strerror}") from error
-
-    def _unlock_file(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
     # --- the threads ---
 
     def _check_integrity(self) -> ReadOnlyDatabase | None:
         """Check the state, and return a way to read it; None if there is no state yet. Raises DamagedError,
         sqlite3.Error, OSError."""
         if not integrity.state_exists(self._path, self._beside):
-            database.create_file(self._path)
+            # For the owner alone; SQLite gives its log and index the same mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             return None
         source = ReadOnlyDatabase(self._path)
         try:
@@ -468,35 +467,32 @@ class Store:
             raise
         return source
 
-    def _open(
+    def _run(
         self,
         opened: asyncio.Future[int],
         connect: Callable[[], sqlite3.Connection],
-        use: Callable[[sqlite3.Connection], T],
-    ) -> T | None:
-        """Open the file for a thread. Return None if that fails; the error is then set on `opened`."""
+        work: Callable[[sqlite3.Connection], Iterator[int]],
+    ) -> None:
+        """Open the file in a thread, and work. `work` yields the newest version once, when it is ready."""
         db = None
         try:
             db = connect()
-            return use(db)
+            running = work(db)
+            newest = next(running)
         except (sqlite3.Error, OSError) as error:
             if db is not None:
                 db.close()
             self._loop.call_soon_threadsafe(_resolve, opened, error)
-        return None
-
-    def _run_writer(self, opened: asyncio.Future[int]) -> None:
-        changes = self._changes
-
-        def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, HighWaterMark]:
-            database.prepare(db, self._path)
-            writer = Writer(db, self._history)
-            return db, writer, HighWaterMark(high_water_mark_path(self._path), writer.newest)
-
-        if (found := self._open(opened, partial(database.connect, self._path), use)) is None:
             return
-        db, writer, mark = found
-        self._loop.call_soon_threadsafe(_resolve, opened, writer.newest)
+        self._loop.call_soon_threadsafe(_resolve, opened, newest)
+        next(running, None)
+
+    def _write(self, db: sqlite3.Connection) -> Iterator[int]:
+        changes = self._changes
+        database.prepare(db, self._path)
+        writer = Writer(db, self._history)
+        mark = HighWaterMark(high_water_mark_path(self._path), writer.newest)
+        yield writer.newest
         stopping = False
         while not stopping:
             batch, stopping = _batch(changes)
@@ -524,12 +520,9 @@ class Store:
             self._failure = ""
         return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
 
-    def _run_reader(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
-        source = self._source if self._refusal else None
-        connect = partial(database.connect, self._path) if source is None else source.connect
-        if (reader := self._open(opened, connect, Reader)) is None:
-            return
-        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+    def _read(self, reads: _ReadQueue, db: sqlite3.Connection) -> Iterator[int]:
+        reader = Reader(db)
+        yield 0
         while (read := reads.get()) is not None:
             try:
                 outcome = read.run(reader)
@@ -544,10 +537,8 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, read.future, outcome)
         reader.close()
 
-    def _run_checkpoints(self, opened: asyncio.Future[int]) -> None:
-        if (db := self._open(opened, partial(database.connect, self._path), lambda db: db)) is None:
-            return
-        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+    def _checkpoint(self, db: sqlite3.Connection) -> Iterator[int]:
+        yield 0
         self._checkpoints.run(db)
         db.close()
 

@@ -243,10 +243,14 @@ def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key,
     newest: dict[Key, _Row] = {}
 
     def take(row: Any) -> None:
-        if not _is_valid(row):
+        # In a damaged row, values may be of any type.
+        version, prior, kind, resource, namespace, name, checksum, body = row
+        if type(body) is not bytes:
             return
-        key = Key(*row[3:6])
-        if key not in newest or newest[key][0] < row[0]:
+        if database.row_checksum(version, prior, kind, resource, namespace, name, body) != checksum:
+            return
+        key = Key(resource, namespace, name)
+        if key not in newest or newest[key][0] < version:
             newest[key] = row
 
     low = _read_in_order(db, take, "")
@@ -274,24 +278,13 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
     return None
 
 
-def _is_valid(row: Any) -> bool:
-    version, prior, kind, resource, namespace, name, checksum, body = row
-    if type(body) is not bytes:
-        return False
-    return bool(database.row_checksum(version, prior, kind, resource, namespace, name, body) == checksum)
-
-
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
         database.prepare(db, destination)
-        db.execute("BEGIN IMMEDIATE")
-        for key, (version, *_, body) in kept.items():
-            row = (version, 0, "ADDED", *key)
-            checksum = database.row_checksum(*row, body)
-            db.execute("INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, checksum, body))
-            db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", (*key, version))
-            owners = [(uid, *key) for uid in database.owner_uids(body)]
-            db.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", owners)
-        db.execute("UPDATE history SET border = (SELECT max(version) FROM states)")
-        db.execute("COMMIT")
+        _commit(Writer(db, 1), [Write(key, row[0], row[7], 0) for key, row in sorted(kept.items(), key=_version_of)])
+        _forget_history(db)
         db.execute("PRAGMA journal_mode = DELETE")
+
+
+def _version_of(item: tuple[Key, _Row]) -> int:
+    return item[1][0]

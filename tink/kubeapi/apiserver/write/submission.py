@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from tink.golang import json_kind
 from tink.kubeapi.apiserver import errors, patch
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
@@ -281,7 +282,9 @@ def apply_patch(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
         if kind == JSON_PATCH:
             new = patch.apply_operations(old, change)
         elif kind == MERGE_PATCH:
-            new = deep_copy(patch.merge_object(old, change))
+            if not isinstance(change, dict):
+                raise patch.PatchError(f"error decoding patch: it must be an object, not {json_kind(change)}")
+            new = deep_copy(patch.merge(old, change))
         else:
             new = deep_copy(patch.merge_strategic(old, change))
     except patch.PatchError as error:
