@@ -26,7 +26,8 @@ from tests.bench import kubernetes
 from tests.bench.wire import Account, Connection, WireError
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.kubeapi.apiserver.store import Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Key, Write
 
 GROUP = "/apis/tinkerbell.org/v1alpha2"
 HARDWARE = f"{GROUP}/namespaces/default/hardware"

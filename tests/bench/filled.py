@@ -20,7 +20,8 @@ import orjson
 from tests.bench.api_client import hardware
 from tests.bench.bed import BenchError, python
 from tink.api.v1alpha2 import Raw
-from tink.kubeapi.apiserver.store import Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Key, Write
 
 MACHINES = 1000
 """Whose Workflows those are that have ended."""

@@ -13,7 +13,7 @@ from tink.api.crds import generate
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE
 from tink.kubeapi import ApiServer
-from tink.kubeapi.apiserver.store import Store
+from tink.kubeapi.apiserver.store.object_store import Store
 from tink.template_process import BusyError
 from tink.webhooks import ReviewPlugin, claims
 

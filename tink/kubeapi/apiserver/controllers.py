@@ -21,9 +21,11 @@ from tink.kube.runtime import WorkQueue
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions
-from tink.kubeapi.apiserver.store import Event, Key, MismatchError, OwnedObject, StorageError, Store, Stored
-from tink.kubeapi.apiserver.write import FOREGROUND, ORPHAN, Verbs
+from tink.kubeapi.apiserver.resources import builtin, definitions
+from tink.kubeapi.apiserver.resources.registry import Registry, Resource
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Event, Key, MismatchError, OwnedObject, StorageError, Stored
+from tink.kubeapi.apiserver.write.verbs import FOREGROUND, ORPHAN, Verbs
 from tink.kubeapi.schema import Raw, meta, quote
 from tink.kubeapi.schema.definition import is_true
 from tink.limits.newest import Newest

@@ -18,13 +18,12 @@ import orjson
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Event, Stored
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.objects import Event, Stored
 from tink.kubeapi.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
 from tink.kubeapi.schema import (
     ClientConfig,
     CompiledSchema,
-    FieldError,
     Outcome,
     Raw,
     TooMuchAddedError,
@@ -74,7 +73,8 @@ async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list
     rule: Converter | None = resource.conversion
     if rule is None:
         for index in other:
-            bodies[index] = _with_head(head, bodies[index])
+            if not bodies[index].startswith(head):
+                bodies[index] = head + bodies[index][bodies[index].index(b',"kind"') :]
         return bodies
     old = [rule.complete_text(bodies[index]) if items[index].version < since else bodies[index] for index in other]
     for index, body in zip(other, await rule.convert_texts(resource.api_version, old), strict=True):
@@ -124,10 +124,6 @@ def text(obj: Raw, api_version: str) -> bytes:
     return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
 
 
-def _with_head(head: bytes, body: bytes) -> bytes:
-    return body if body.startswith(head) else head + body[body.index(b',"kind"') :]
-
-
 class Conversion:
     """Converts the objects of one definition. It serves all versions, and is replaced with the definition.
 
@@ -168,9 +164,6 @@ class Conversion:
         except TooMuchAddedError as error:
             raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
-    def _prune(self, obj: Raw) -> None:
-        self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
-
     def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
         found = self._nodes.get((api_version, defaults))
         if found is None:
@@ -192,7 +185,7 @@ class Conversion:
             objects = await self.convert([orjson.loads(body) for body in batch], target)
             try:
                 for obj in objects:
-                    self._prune(obj)
+                    self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
                     made.append(text(obj, target))
             except (orjson.JSONEncodeError, RecursionError) as error:
                 raise _failed(f"conversion webhook for {target} returned what cannot be written: {error}") from error
@@ -204,7 +197,7 @@ class Conversion:
         if obj["apiVersion"] not in self._schemas:
             raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
         obj["apiVersion"] = target
-        self._prune(obj)
+        self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
         return text(obj, target)
 
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
@@ -355,16 +348,8 @@ def _metadata(ours: Raw, theirs: Raw) -> Raw:
             continue
         structs.METADATA.read({name: found}, "metadata")
         if found != ours.get(name):
-            _check_changed(name, found)
+            wrong = meta.check({"name": "x", name: found}, meta.subdomain)
+            if wrong := [error for error in wrong if error.field.startswith(f"metadata.{name}")]:
+                raise ValueError("; ".join(map(str, wrong)))
         made[name] = found
     return made
-
-
-def _check_changed(name: str, found: dict[str, str]) -> None:
-    wrong: list[FieldError] = [
-        error
-        for error in meta.check({"name": "x", name: found}, meta.subdomain)
-        if error.field.startswith(f"metadata.{name}")
-    ]
-    if wrong:
-        raise ValueError("; ".join(map(str, wrong)))

@@ -17,10 +17,13 @@ from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
-from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions, webhook_configurations
-from tink.kubeapi.apiserver.store import Event, Key, Store
+from tink.kubeapi.apiserver.resources import builtin, definitions, webhook_configurations
+from tink.kubeapi.apiserver.resources.registry import Registry, Resource
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Event, Key
 from tink.kubeapi.apiserver.webhooks import WebhookClient
-from tink.kubeapi.apiserver.write import AdmitCreate, Verbs, add_nothing
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.write.verbs import Verbs
 from tink.kubeapi.schema import Raw
 from tink.kubeapi.schema.definition import is_true
 

@@ -26,9 +26,10 @@ from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.media import APPLY_PATCH, JSON, decode, decode_patch
 from tink.kubeapi.apiserver.options import DeleteOptions, ListOptions, OptionsKind, Target, WriteOptions, parse_path
 from tink.kubeapi.apiserver.read import watch_lines
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Event, Key, MemoryStore, Write
-from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.object_store import MemoryStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, Write
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw, meta
 
 _AGENT = "tinkedge"

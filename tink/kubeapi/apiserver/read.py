@@ -19,8 +19,9 @@ import orjson
 from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.options import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, Page, Stored
 from tink.kubeapi.schema import Raw
 
 MAX_BACKLOG = 5_000

@@ -33,8 +33,9 @@ from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, http_logger
-from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
-from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
 from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite, Limits

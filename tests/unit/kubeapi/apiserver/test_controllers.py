@@ -16,7 +16,7 @@ from tests.waiting import until
 from tink.kubeapi.apiserver import controllers
 from tink.kubeapi.apiserver.controllers import WORKERS, GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.store import Event, Key, StorageError, Stored
+from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError, Stored
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"

@@ -16,7 +16,8 @@ from tink.kube.resources import CRD
 from tink.kubeapi.apiserver import read
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.read import Lists
-from tink.kubeapi.apiserver.store import Event, Key, Store
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Event, Key
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 ALL = "/apis/tinkerbell.org/v1alpha2/hardware"

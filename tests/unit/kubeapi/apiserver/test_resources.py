@@ -14,7 +14,8 @@ from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
 from tests.waiting import until
 from tink.kubeapi.apiserver.access import Action, Caller, allowed
 from tink.kubeapi.apiserver.admission.webhooks import compile_hooks
-from tink.kubeapi.apiserver.resources import Registry, builtin
+from tink.kubeapi.apiserver.resources import builtin
+from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.serializer import dump_protobuf, load_protobuf
 
 WIDGETS = "/apis/example.org/v1/widgets"

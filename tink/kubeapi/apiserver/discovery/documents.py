@@ -18,7 +18,7 @@ import orjson
 from tink.kubeapi.apiserver.discovery import groups
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI, Text, url
 from tink.kubeapi.apiserver.media import JSON, YAML, clauses, discovery_form, wants_gzip
-from tink.kubeapi.apiserver.resources import Registry
+from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.serializer import dump_yaml
 from tink.kubeapi.schema import Raw
 from tink.shrink import shrink_to_fit

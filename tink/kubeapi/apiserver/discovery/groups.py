@@ -11,8 +11,8 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired_resources
-from tink.kubeapi.apiserver.write import REVIEWS
+from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, retired_resources
+from tink.kubeapi.apiserver.write.reviews import REVIEWS
 from tink.kubeapi.schema import Raw
 
 VERSION: Raw = {

@@ -34,7 +34,7 @@ from tink.kubeapi.apiserver.media import (
     STREAMS,
     YAML,
 )
-from tink.kubeapi.apiserver.resources import Registry, Resource
+from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.schema import Raw
 from tink.shrink import shrink_to_fit
 

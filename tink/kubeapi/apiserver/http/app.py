@@ -63,9 +63,13 @@ from tink.kubeapi.apiserver.options import (
     parse_path,
     parse_version,
 )
-from tink.kubeapi.apiserver.resources import Resource, definitions, retirement_advice
-from tink.kubeapi.apiserver.store import Event, StorageError
-from tink.kubeapi.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
+from tink.kubeapi.apiserver.resources import definitions
+from tink.kubeapi.apiserver.resources.registry import Resource, retirement_advice
+from tink.kubeapi.apiserver.store.objects import Event, StorageError
+from tink.kubeapi.apiserver.write.pipeline import ORIGIN, Result
+from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
+from tink.kubeapi.apiserver.write.scale import SCALE, Scales
+from tink.kubeapi.apiserver.write.verbs import Verbs
 from tink.offload import flow, offload, weight
 
 log = logging.getLogger(__name__)

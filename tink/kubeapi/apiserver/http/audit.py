@@ -34,7 +34,7 @@ import orjson
 from aiohttp import web
 
 from tink.kubeapi.apiserver.access import ADMIN, Action, Caller, Request
-from tink.kubeapi.apiserver.store import Event
+from tink.kubeapi.apiserver.store.objects import Event
 from tink.kubeapi.schema import quote
 from tink.limits.log import LimitedLog
 

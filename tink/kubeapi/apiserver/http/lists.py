@@ -32,7 +32,7 @@ from tink.kubeapi.apiserver.http.responses import (
 from tink.kubeapi.apiserver.media import JSON, YAML, Accepted, Form
 from tink.kubeapi.apiserver.options import ListOptions, Target
 from tink.kubeapi.apiserver.read import Change, Lists, select, watch_lines
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import dump_yaml_item, dump_yaml_list
 from tink.kubeapi.apiserver.tables import partial, row, table
 

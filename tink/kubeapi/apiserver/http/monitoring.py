@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tink.kubeapi.apiserver.options import Target
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.limits.log import LimitedLog
 from tink.metrics import Histograms
 from tink.metrics.families import counter, gauge, histogram

@@ -13,7 +13,7 @@ from aiohttp import web
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON, PROTOBUF, YAML, Accepted, Form, negotiate
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import dump_protobuf, dump_yaml, message_of
 from tink.kubeapi.apiserver.tables import partial, row, table
 from tink.kubeapi.schema import quote

@@ -33,8 +33,9 @@ from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored, Write
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Key, MismatchError, Stored, Write
 from tink.kubeapi.apiserver.write.submission import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
 from tink.kubeapi.schema import FieldError, Outcome, Raw, meta, ratcheted
 from tink.offload import offload

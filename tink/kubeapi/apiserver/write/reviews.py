@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.access import (
     allowed,
     rules_in,
 )
-from tink.kubeapi.apiserver.resources import Resource, Rules, builtin_resource
+from tink.kubeapi.apiserver.resources.registry import Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
 from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts

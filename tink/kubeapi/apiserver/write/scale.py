@@ -13,7 +13,7 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.media import APPLY_PATCH, MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths, builtin_resource
+from tink.kubeapi.apiserver.resources.registry import Resource, Rules, ScalePaths, builtin_resource
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import Result

@@ -18,8 +18,8 @@ from tink.kubeapi.apiserver import errors, patch
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import Target
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Stored
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.objects import Stored
 from tink.kubeapi.schema import (
     FieldError,
     Outcome,

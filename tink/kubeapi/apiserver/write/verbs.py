@@ -29,8 +29,10 @@ from tink.kubeapi.apiserver.media import (
     values_in,
 )
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Resource, definitions
-from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored
+from tink.kubeapi.apiserver.resources import definitions
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Key, MismatchError, Stored
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import (
     AdmitCreate,

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.kubeapi.apiserver.store import Event, Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.objects import Event, Key, Write
 
 PODS = "/pods"
 

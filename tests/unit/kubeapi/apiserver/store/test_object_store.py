@@ -19,18 +19,16 @@ from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key, text
 from tests.waiting import until
 from tink.kubeapi import ApiServerError
-from tink.kubeapi.apiserver.store import (
+from tink.kubeapi.apiserver.store import database, history, object_store
+from tink.kubeapi.apiserver.store.objects import (
     Event,
     ExpiredError,
     MismatchError,
+    ObjectCache,
     StorageError,
     Stored,
     Write,
-    database,
-    history,
-    object_store,
 )
-from tink.kubeapi.apiserver.store.objects import ObjectCache
 
 
 async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
