@@ -157,15 +157,9 @@ def unauthorized(message: str = "Unauthorized") -> StatusError:
     return StatusError(401, "Unauthorized", message)
 
 
-def too_large_body(limit: int) -> StatusError:
-    """Return the refusal of a body of more than `limit` bytes."""
-    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
-
-
-def too_many_values(limit: int) -> StatusError:
-    """Return the refusal of a body with so many values that parsing would take too long."""
-    why = f"Request entity too large: more than {limit} values; write several objects instead of one"
-    return StatusError(413, "RequestEntityTooLarge", why)
+def too_large(why: str) -> StatusError:
+    """Return the refusal of a body that is too large."""
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {why}")
 
 
 def too_large_object(group: str, plural: str, name: str, why: str) -> StatusError:

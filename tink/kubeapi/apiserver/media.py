@@ -121,14 +121,19 @@ def _decode_yaml(raw: bytes, values: int) -> Body:
         value, repeated = document_and_repeated(raw)
         # Through JSON: shared aliases become separate values, and values outside JSON are refused.
         text = orjson.dumps(value)
-        if values_in(text, values) > values:
-            raise errors.too_many_values(values)
+        _check_values(text, values)
         body = orjson.loads(text)
     except (YamlError, TypeError, RecursionError) as error:
         where = f"line {error.line}: " if isinstance(error, YamlError) and error.line else ""
         raise UnreadableError(f"yaml: {where}{error}") from error
     twice = tuple(f'line {line}: key "{key}" already set in map' for key, line in repeated[:100])
     return Body(body, twice, len(text))
+
+
+def _check_values(raw: bytes, most: int) -> None:
+    """Refuse a body with so many values that parsing would take too long. Raises StatusError (413)."""
+    if values_in(raw, most) > most:
+        raise errors.too_large(f"more than {most} values; write several objects instead of one")
 
 
 def values_in(raw: bytes, most: int) -> int:
@@ -151,8 +156,7 @@ def values_in(raw: bytes, most: int) -> int:
 
 
 def _decode_json(raw: bytes, values: int, *, strict: bool) -> Body:
-    if values_in(raw, values) > values:
-        raise errors.too_many_values(values)
+    _check_values(raw, values)
     value = load_json(raw)
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")

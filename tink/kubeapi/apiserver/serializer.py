@@ -169,13 +169,10 @@ def _parse_field(text: str) -> Field:
     return Field(int(number), name, kind.rstrip("*?+"), kind.endswith("*"), kind.endswith("?"), kind.endswith("+"))
 
 
-def _parse_messages(text: str) -> dict[str, tuple[Field, ...]]:
-    joined = text.replace("\n  ", " ")
-    lines = (line.partition(": ") for line in joined.splitlines() if line)
-    return {name: tuple(_parse_field(field) for field in fields.split(",")) for name, _, fields in lines}
-
-
-MESSAGES = _parse_messages(_MESSAGES_TEXT)
+MESSAGES = {
+    name: tuple(map(_parse_field, fields.split(",")))
+    for name, _, fields in (line.partition(": ") for line in _MESSAGES_TEXT.replace("\n  ", " ").splitlines() if line)
+}
 """Message -> its fields."""
 BY_NUMBER = {name: {field.number: field for field in fields} for name, fields in MESSAGES.items()}
 """Message -> number -> field."""
@@ -266,18 +263,19 @@ def _value(field: Field, value: bytes | int, depth: int, left: list[int]) -> Any
         case "time" | "micro":
             return _time(value, field.type, left)
         case "json":
-            return _json(value)
+            try:
+                return orjson.loads(value)
+            except orjson.JSONDecodeError as error:
+                raise ProtobufError(f"a field that must hold JSON does not: {error}") from error
         case "map" | "bytesmap" | "listmap":
             entry = _message(value, "MapEntry", depth + 1, left)
-            return {entry.get("key", ""): _entry(field.type, entry.get("value", b""), depth, left)}
+            held = entry.get("value", b"")
+            if field.type == "listmap":
+                held = _message(held, "Texts", depth + 2, left).get("items", [])
+            else:
+                held = base64.b64encode(held).decode() if field.type == "bytesmap" else _text(held)
+            return {entry.get("key", ""): held}
     return _message(value, field.type, depth + 1, left)
-
-
-def _entry(kind: str, value: bytes, depth: int, left: list[int]) -> Any:
-    """Parse the value of an entry of a map."""
-    if kind == "listmap":
-        return _message(value, "Texts", depth + 2, left).get("items", [])
-    return base64.b64encode(value).decode() if kind == "bytesmap" else _text(value)
 
 
 def _text(value: bytes) -> str:
@@ -285,13 +283,6 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise ProtobufError("a text is not UTF-8") from error
-
-
-def _json(value: bytes) -> Any:
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise ProtobufError(f"a field that must hold JSON does not: {error}") from error
 
 
 def _time(value: bytes, kind: str, left: list[int]) -> str | None:

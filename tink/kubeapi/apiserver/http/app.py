@@ -132,7 +132,9 @@ class Api:
             return unauthorized_response(request, error) if error.code == 401 else error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
-            return error_response(errors.too_large_body(MAX_BODY))
+            return error_response(
+                StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
+            )
         except StorageError as error:
             return error_response(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):

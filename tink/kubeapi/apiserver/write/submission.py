@@ -17,7 +17,6 @@ from tink.golang import json_kind
 from tink.kubeapi.apiserver import errors, patch
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
-from tink.kubeapi.apiserver.options import Target
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.objects import Stored
 from tink.kubeapi.schema import (
@@ -149,8 +148,7 @@ def unknown_fields(
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
 
 
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str | dict)
+_TEXTUAL = (str, dict, type(None))
 
 
 def read_applied(resource: Resource, value: Any) -> Raw:
@@ -162,12 +160,6 @@ def read_applied(resource: Resource, value: Any) -> Raw:
         group = version if not version or "/" in str(version) else f"/{version}"
         raise errors.bad_request(f"invalid object type: {group or '/'}, Kind={kind}")
     return _object(resource, value)
-
-
-def check_applied(resource: Resource, target: Target, fields: Raw) -> None:
-    """Check that an applied object has the name and the namespace of the URL. Raises StatusError (400)."""
-    check_namespace(resource, target.namespace, fields)
-    check_name(fields, target.name)
 
 
 def read_object(resource: Resource, namespace: str, value: Any) -> Raw:
@@ -201,7 +193,11 @@ def _object(resource: Resource, value: Any) -> Raw:
     fields = value.get("metadata")
     if fields is None:
         fields = value["metadata"] = {}
-    if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
+    if (
+        not isinstance(fields, dict)
+        or not fields.keys() <= _HARMLESS
+        or any(type(value) not in _TEXTUAL for value in fields.values())
+    ):
         read_types(resource, {**value})  # only to refuse wrong types: some of these fields are not read again
     return value
 

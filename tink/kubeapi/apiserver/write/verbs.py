@@ -223,14 +223,14 @@ class Verbs:
                 why = f"the provided object specified uid {fields['uid']}, and no existing object was found"
                 raise errors.conflict(resource.group, resource.plural, target.name, f"uid mismatch: {why}")
             new = await offload(body.size, resource.fields.apply, None, *how, force=options.force)
-            submission.check_applied(resource, target, new["metadata"])
+            _check_place(request, new["metadata"])
             return await self._create(request, new, applied=True)
         old: Raw = orjson.loads(await served_text(resource, stored))
         size = body.size + len(stored.body)
         new = await offload(size, resource.fields.apply, old, *how, force=options.force)
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
-        submission.check_applied(resource, target, new["metadata"])
+        _check_place(request, new["metadata"])
         return await self._replace(request, old, stored, new, patched=True, applied=True)
 
     # --- delete ---
@@ -332,6 +332,12 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
                 f"The object might have been {since}"
             )
             raise errors.conflict(resource.group, resource.kind, target.name, why)
+
+
+def _check_place(request: WriteRequest, fields: Raw) -> None:
+    """Check that an applied object has the name and the namespace of the URL. Raises StatusError (400)."""
+    submission.check_namespace(request.resource, request.target.namespace, fields)
+    submission.check_name(fields, request.target.name)
 
 
 def _check_growth(request: WriteRequest, old: bytes, new: bytes) -> None:
