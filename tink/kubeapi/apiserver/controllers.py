@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -44,6 +44,8 @@ REPORTS_AT_ONCE, REPORTS_PER_SECOND = 100, 1.0
 """Limits of Events about wrong owner references, for all objects together."""
 
 _COMPONENT = "garbage-collector-controller"
+_EVERYTHING = ""
+"""In the queue: look at all objects once, after a start."""
 _OWNERS = b'"ownerReferences"'
 _FINALIZERS = tuple(f'"{name}"'.encode() for name in (ORPHAN, FOREGROUND))
 
@@ -110,22 +112,11 @@ class GarbageCollector:
         """Collect until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._begin())
+                self._queue.add(_EVERYTHING)
                 for _ in range(WORKERS):
                     tasks.create_task(self._work())
         finally:
             self._queue.shut_down()
-
-    async def _begin(self) -> None:
-        while True:
-            try:
-                await self._queue_everything()
-            except Exception as error:
-                what = "garbage collection: the scan after the start is incomplete"
-                _log_failure(what, error, RETRY_LONGEST_SECONDS)
-                await asyncio.sleep(RETRY_LONGEST_SECONDS)
-            else:
-                return
 
     async def _queue_everything(self) -> None:
         """Queue all objects with owners, and all that wait for their dependents. Runs once after a start."""
@@ -145,6 +136,8 @@ class GarbageCollector:
             try:
                 if isinstance(key, Key):
                     await self._reconcile(key)
+                elif key == _EVERYTHING:
+                    await self._queue_everything()
                 else:
                     for dependent in await self._store.dependents(key):
                         self._queue.add(dependent)
@@ -329,13 +322,14 @@ class GarbageCollector:
 
 
 def _describe(key: Key | str) -> str:
+    if key == _EVERYTHING:
+        return "garbage collection: the scan after the start is incomplete"
     if isinstance(key, str):
         return f"garbage collection of what {key} owned"
     return f"garbage collection of {key.resource} {f'{key.namespace}/{key.name}'.lstrip('/')}"
 
 
 def _log_failure(what: str, error: Exception, delay: float) -> None:
-    """Log a failure; with a stack trace if it is unexpected."""
     if isinstance(error, StatusError):
         log.warning("%s: %s; trying again in %.0f s", what, error, delay)
     elif isinstance(error, StorageError):
@@ -440,24 +434,22 @@ class Lifecycle:
         finalizers = namespace["spec"].get("finalizers") or []
         if _FINALIZER not in finalizers:
             return True  # other finalizers belong to other controllers
-        left = _Remaining()
-        for resource in self._stored_resources():
-            if resource.namespaced:
-                async for item in self._store.scan(resource.key, stored.name):
-                    await self._delete(resource, item, left)
-        resource, target = self._resource("/namespaces"), Target("", "v1", "namespaces", "", stored.name)
-        if left.objects:
-            now = meta.timestamp(self._now())
-            conditions = _conditions(left, namespace["status"].get("conditions") or [], now)
-            if conditions != namespace["status"].get("conditions"):
-                status = {**namespace["status"], "conditions": conditions}
-                await self._update(resource, target, {**namespace, "status": status}, "status")
-            return False
-        spec = {**namespace["spec"], "finalizers": [item for item in finalizers if item != _FINALIZER]}
-        if not await self._update(resource, target, {**namespace, "spec": spec}, "finalize"):
-            return False
-        log.info("namespace %s has no objects left", stored.name)
-        return True
+        left = await self._delete_all([one for one in self._stored_resources() if one.namespaced], stored.name)
+        if not left.objects:
+            spec = {**namespace["spec"], "finalizers": [item for item in finalizers if item != _FINALIZER]}
+            if done := await self._update_namespace({**namespace, "spec": spec}, "finalize"):
+                log.info("namespace %s has no objects left", stored.name)
+            return done
+        before = namespace["status"].get("conditions")
+        conditions = _conditions(left, before or [], meta.timestamp(self._now()))
+        if conditions != before:
+            status = {**namespace["status"], "conditions": conditions}
+            await self._update_namespace({**namespace, "status": status}, "status")
+        return False
+
+    async def _update_namespace(self, new: Raw, subresource: str) -> bool:
+        target = Target("", "v1", "namespaces", "", new["metadata"]["name"], subresource)
+        return await _is_current(self._verbs.update(self._resource(_NAMESPACES), target, Body(new), UPDATE_OPTIONS))
 
     def _resource(self, key: str) -> Resource:
         resource = self._registry.of_key(key)
@@ -465,43 +457,25 @@ class Lifecycle:
             raise StorageError(f"{key} is not built in")
         return resource
 
-    async def _update(self, resource: Resource, target: Target, new: Raw, subresource: str) -> bool:
-        """Write a namespace. Return False if it has changed since it was read; the change causes the next round."""
-        where = replace(target, subresource=subresource)
-        try:
-            await self._verbs.update(resource, where, Body(new), UPDATE_OPTIONS)
-        except StatusError as error:
-            if error.code not in (404, 409):
-                raise
-            return error.code == 404
-        return True
-
     # --- definitions ---
 
     async def _delete_instances(self, stored: Stored) -> bool:
         """Delete the objects of a definition, and release it when none is left. Return True if it waits for nothing."""
         definition: Raw = orjson.loads(stored.body)
-        finalizers = definition["metadata"].get("finalizers") or []
+        fields, spec = definition["metadata"], definition["spec"]
+        finalizers = fields.get("finalizers") or []
         if definitions.FINALIZER not in finalizers:
             return True
-        spec = definition["spec"]
-        left = _Remaining()
-        for resource in self._stored_resources():
-            if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):
-                async for item in self._store.scan(resource.key):
-                    await self._delete(resource, item, left)
+        names = (spec["group"], spec["names"]["plural"])
+        left = await self._delete_all([one for one in self._stored_resources() if (one.group, one.plural) == names])
         if left.objects:
             return False
         rest = [item for item in finalizers if item != definitions.FINALIZER]
-        guard = {name: definition["metadata"][name] for name in ("uid", "resourceVersion")}
-        try:
-            await self._patch_definition(stored.name, {"metadata": {**guard, "finalizers": rest or None}})
-        except StatusError as error:
-            if error.code not in (404, 409):
-                raise
-            return error.code == 404
-        log.info("definition %s has no objects left", stored.name)
-        return True
+        guard = {name: fields[name] for name in ("uid", "resourceVersion")}
+        change = {"metadata": {**guard, "finalizers": rest or None}}
+        if done := await _is_current(self._patch_definition(stored.name, change)):
+            log.info("definition %s has no objects left", stored.name)
+        return done
 
     async def _retry_names(self) -> None:
         """Rewrite definitions whose names were taken: the other definition may be gone."""
@@ -519,8 +493,14 @@ class Lifecycle:
 
     # --- objects ---
 
+    async def _delete_all(self, resources: Iterable[Resource], namespace: str | None = None) -> _Remaining:
+        left = _Remaining()
+        for resource in resources:
+            async for item in self._store.scan(resource.key, namespace):
+                await self._delete(resource, item, left)
+        return left
+
     async def _delete(self, resource: Resource, item: Stored, left: _Remaining) -> None:
-        """Delete one object, and count it if it stays."""
         fields: Raw = orjson.loads(item.body)["metadata"]
         target = Target(resource.group, resource.version, resource.plural, item.namespace, item.name)
         gone = False
@@ -543,6 +523,18 @@ class Lifecycle:
             event: Raw = orjson.loads(item.body)
             if max(builtin.last_seen(event), event["metadata"]["creationTimestamp"]) < before:
                 await self._delete(resource, item, _Remaining())
+
+
+async def _is_current(write: Awaitable[object]) -> bool:
+    """Write an object, or find that it is gone. Return False if it has changed since it was read; the change causes
+    the next round."""
+    try:
+        await write
+    except StatusError as error:
+        if error.code not in (404, 409):
+            raise
+        return error.code == 404
+    return True
 
 
 async def _try(work: Awaitable[T], what: str) -> T | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
@@ -124,6 +125,7 @@ def text(obj: Raw, api_version: str) -> bytes:
     return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
 
 
+@dataclass(frozen=True, eq=False)
 class Conversion:
     """Converts the objects of one definition. It serves all versions, and is replaced with the definition.
 
@@ -131,23 +133,17 @@ class Conversion:
     None for the strategy None. `review` is the version of ConversionReview to send.
     """
 
-    def __init__(
-        self,
-        schemas: Mapping[str, Raw],
-        client: ClientConfig | None = None,
-        review: str = "",
-        post: CallWebhook | None = None,
-    ) -> None:
-        self._schemas = schemas
-        self._client = client
-        self._review = review
-        self._post = post
-        self._nodes: dict[tuple[str, bool], CompiledSchema] = {}
+    schemas: Mapping[str, Raw]
+    client: ClientConfig | None = None
+    review: str = ""
+    post: CallWebhook | None = None
+    nodes: dict[tuple[str, bool], CompiledSchema] = field(default_factory=dict)
+    """The compiled schemas, made on first use: by apiVersion, without and with defaults."""
 
     @property
     def by_webhook(self) -> bool:
         """True if a webhook converts, so that this server does not know how fields correspond."""
-        return self._client is not None
+        return self.client is not None
 
     # --- the schemas ---
 
@@ -165,12 +161,12 @@ class Conversion:
             raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
     def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
-        found = self._nodes.get((api_version, defaults))
+        found = self.nodes.get((api_version, defaults))
         if found is None:
-            if api_version not in self._schemas:
+            if api_version not in self.schemas:
                 raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
-            shape = _shape(self._schemas[api_version], defaults=defaults)
-            found = self._nodes[api_version, defaults] = compile_schema(root_schema(shape))
+            shape = _shape(self.schemas[api_version], defaults=defaults)
+            found = self.nodes[api_version, defaults] = compile_schema(root_schema(shape))
         return found
 
     # --- from version to version ---
@@ -178,7 +174,7 @@ class Conversion:
     async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
         """Return stored texts in the version `target`. Raises StatusError."""
         head = b'{"apiVersion":"%b"' % target.encode()
-        if self._client is None:
+        if self.client is None:
             return [body if body.startswith(head) else self._convert_by_name(body, target) for body in bodies]
         made: list[bytes] = []
         for batch in _batches([body for body in bodies if not body.startswith(head)]):
@@ -194,7 +190,7 @@ class Conversion:
 
     def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
-        if obj["apiVersion"] not in self._schemas:
+        if obj["apiVersion"] not in self.schemas:
             raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
         obj["apiVersion"] = target
         self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
@@ -203,18 +199,18 @@ class Conversion:
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
-            if obj["apiVersion"] not in self._schemas:
+            if obj["apiVersion"] not in self.schemas:
                 raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
-        if self._client is None:
+        if self.client is None:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
         uid = str(uuid.uuid4())
-        review = _review(self._review, uid, target, objects)
+        review = _review(self.review, uid, target, objects)
         try:
-            if self._post is None:
+            if self.post is None:
                 raise WebhookCallError("no client for webhooks")
-            answer = await self._post(self._client, review, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(review))
-            converted = _converted(answer, uid, self._review)
+            answer = await self.post(self.client, review, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(review))
+            converted = _converted(answer, uid, self.review)
         except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error
         if len(converted) != len(objects):
@@ -247,10 +243,7 @@ def _failed(why: str) -> StatusError:
 
 
 _SHAPE = (
-    "type",
-    "nullable",
-    "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-embedded-resource",
+    *("type", "nullable", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"),
     "x-kubernetes-int-or-string",
 )
 
@@ -302,7 +295,6 @@ def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
 
 
 def _converted(answer: Any, uid: str, version: str) -> list[Any]:
-    """Return the objects of an answer. Raises ValueError in Kubernetes' words."""
     answer = check_review(answer, f"{GROUP}/{version}", "ConversionReview")
     got, expected, response = group_version_kind(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
     if version == "v1" and got != expected:

@@ -181,7 +181,6 @@ def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> N
 
 
 def _named(kubeconfig: Any, kind: str) -> Any:
-    """Return the entry of a kubeconfig under our name; None if there is none."""
     entries = kubeconfig.get(kind) if isinstance(kubeconfig, dict) else None
     found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     return next((each for each in found if each.get("name") == NAME), None)

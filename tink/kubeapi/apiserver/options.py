@@ -6,7 +6,7 @@ Pure: from strings to values, or to a `StatusError` that names the option.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -192,42 +192,36 @@ class ListOptions:
             None if initial is None else parse_bool(initial),
             parse_number(query.get("timeoutSeconds", "")),
         )
-        if wrong := options._check_watch() if options.watch else options._check_list():
+        if wrong := list(options._check_watch() if options.watch else options._check_list()):
             raise errors.invalid("meta.k8s.io", "ListOptions", "", wrong)
         parse_version(options.version, watch=options.watch)
         return options
 
-    def _check_list(self) -> list[FieldError]:
-        """Return errors (k8s.io/apimachinery, pkg/apis/meta/internalversion/validation)."""
+    def _check_list(self) -> Iterator[FieldError]:
+        """Yield errors (k8s.io/apimachinery, pkg/apis/meta/internalversion/validation)."""
         at, match = "resourceVersionMatch", self.version_match
-        wrong: list[FieldError] = []
         if match:
             if not self.version:
-                wrong.append(field_errors.forbidden(at, f"{at} is forbidden unless resourceVersion is provided"))
+                yield field_errors.forbidden(at, f"{at} is forbidden unless resourceVersion is provided")
             if self.continues:
-                wrong.append(field_errors.forbidden(at, f"{at} is forbidden when continue is provided"))
+                yield field_errors.forbidden(at, f"{at} is forbidden when continue is provided")
             if match not in ("Exact", "NotOlderThan"):
-                wrong.append(field_errors.not_supported(at, match, ["Exact", "NotOlderThan", ""]))
+                yield field_errors.not_supported(at, match, ["Exact", "NotOlderThan", ""])
             if match == "Exact" and self.version == "0":
-                wrong.append(field_errors.forbidden(at, f'{at} "exact" is forbidden for resourceVersion "0"'))
+                yield field_errors.forbidden(at, f'{at} "exact" is forbidden for resourceVersion "0"')
         if self.initial_events is not None:
-            wrong.append(field_errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
-        return wrong
+            yield field_errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
 
-    def _check_watch(self) -> list[FieldError]:
+    def _check_watch(self) -> Iterator[FieldError]:
         at, match = "resourceVersionMatch", self.version_match
-        wrong: list[FieldError] = []
         if self.initial_events is not None and match != "NotOlderThan":
-            wrong.append(field_errors.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan"))
+            yield field_errors.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan")
         if match and self.initial_events is None:
-            wrong.append(
-                field_errors.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
-            )
+            yield field_errors.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
         if match and match != "NotOlderThan":
-            wrong.append(field_errors.not_supported(at, match, ["NotOlderThan"]))
+            yield field_errors.not_supported(at, match, ["NotOlderThan"])
         if self.continues:
-            wrong.append(field_errors.forbidden(at, f"{at} is forbidden when continue is provided"))
-        return wrong
+            yield field_errors.forbidden(at, f"{at} is forbidden when continue is provided")
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,6 @@ class Lists:
             page = await self._page(chosen, (last.namespace, last.name), first.version, options.limit - len(items))
 
     async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[Stored]) -> Listing:
-        """Return a list that its limit has ended after the last object. Raises StatusError (410)."""
         after = (items[-1].namespace, items[-1].name) if items else start.after
         remaining = None
         if chosen.matches is None and chosen.name is None:
@@ -310,7 +309,6 @@ class Lists:
     # --- parts ---
 
     async def _where(self, options: ListOptions) -> _Start:
-        """Return the start of a list. Raises StatusError."""
         if options.continues:
             if options.version not in ("", "0"):
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
@@ -346,7 +344,6 @@ class Lists:
         return Listing(version, "", _once(resource, items))
 
     async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
-        """Yield a list from its first page on."""
         while True:
             selected = [item for item in page.items if chosen.selects(item)]
             yield await conversion.as_served(chosen.resource, selected)

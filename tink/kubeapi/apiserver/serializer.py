@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,6 @@ def load_json(raw: bytes) -> Any:
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """Replace halves of surrogate pairs by U+FFFD."""
     if isinstance(value, str):
         return _SURROGATES.sub("�", value)
     if isinstance(value, dict):
@@ -79,13 +79,7 @@ def duplicate_fields(raw: bytes, most: int = 100) -> list[str]:
         return _Pairs(items)
 
     value = json.loads(raw.decode("utf-8", "replace"), object_pairs_hook=pairs)
-    found: list[str] = []
-    if seen_twice:
-        for path in _twice(value, ""):
-            if len(found) == most:
-                break
-            found.append(path)
-    return found
+    return list(islice(_twice(value, ""), most)) if seen_twice else []
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -242,7 +242,6 @@ async def _every(seconds: float, act: Callable[[], None]) -> None:
 
 
 def _is_ours(address: str) -> bool:
-    """Return True if this host has the address."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))

@@ -308,7 +308,6 @@ def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> Non
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:
-    """Convert the status of a denial to the error that the client receives."""
     status = status or {}
     code = max(400, status.get("code") or 0)
     if code > 599:  # not a valid HTTP status

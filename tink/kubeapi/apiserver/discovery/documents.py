@@ -157,7 +157,6 @@ class Documents:
         return Document(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
 
     def _listed(self, steps: list[str], version: str, host: str) -> Raw | None:
-        """Return the discovery document of a path; None if there is none."""
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
         found = groups.listed_groups(self._registry)

@@ -34,13 +34,8 @@ VERSION: Raw = {
 own."""
 
 _ORDER = (
-    "",
-    "events.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "coordination.k8s.io",
+    *("", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"),
+    *("admissionregistration.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io"),
 )
 """The order of groups on a real server; other groups follow by name. kubectl resolves short names in this order."""
 _ON_STATUS = ["get", "patch", "update"]

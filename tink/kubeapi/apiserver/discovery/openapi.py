@@ -148,7 +148,6 @@ def shared_schemas(version: int, names: set[str] | None = None) -> dict[str, Raw
 
 
 def _references(schema: Any) -> set[str]:
-    """Return the names of the types that a schema refers to."""
     if isinstance(schema, dict):
         own = {schema["$ref"]} if isinstance(schema.get("$ref"), str) else set()
         return own.union(*(_references(child) for child in schema.values()))
@@ -280,23 +279,12 @@ _QUERY: Mapping[str, tuple[str, str]] = {
     "watch": ("boolean", "Send changes as they come, instead of a list."),
 }
 _LIST = (
-    "allowWatchBookmarks",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents",
-    "timeoutSeconds",
-    "watch",
+    *("allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion"),
+    *("resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch"),
 )
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
 _DELETE = (
-    "dryRun",
-    "gracePeriodSeconds",
-    "ignoreStoreReadErrorWithClusterBreakingPotential",
-    "orphanDependents",
+    *("dryRun", "gracePeriodSeconds", "ignoreStoreReadErrorWithClusterBreakingPotential", "orphanDependents"),
     "propagationPolicy",
 )
 _RESPONSE_TEXTS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
@@ -635,7 +623,6 @@ def document(resources: Sequence[Resource]) -> Raw:
 
 
 def _named_in(items: Raw) -> set[str]:
-    """Return the names of the types in bodies and answers."""
     found: set[str] = set()
     for item in items.values():
         for operation in item.values():
@@ -647,7 +634,6 @@ def _named_in(items: Raw) -> set[str]:
 
 
 def _joined(pieces: Iterable[_GroupDocuments], *, binary: bool) -> _EncodedParts:
-    """Return the path items and definitions of all groups, in version 2."""
     write = gnostic.schema if binary else orjson.dumps
     items, definitions = dict[str, bytes](), {name: write(one) for name, one in shared_schemas(2).items()}
     for piece in pieces:
@@ -659,7 +645,6 @@ def _joined(pieces: Iterable[_GroupDocuments], *, binary: bool) -> _EncodedParts
 
 
 def _encoded_parts(resources: Sequence[Resource], *, binary: bool) -> _EncodedParts:
-    """Return the path items and definitions of version 2, each as JSON or as protobuf."""
     items: dict[str, bytes] = {}
     definitions: dict[str, bytes] = {}
     for resource in resources:

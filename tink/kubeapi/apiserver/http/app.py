@@ -132,9 +132,7 @@ class Api:
             return unauthorized_response(request, error) if error.code == 401 else error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
-            return error_response(
-                StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
-            )
+            return error_response(errors.too_large(f"limit is {MAX_BODY}"))
         except StorageError as error:
             return error_response(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):
@@ -209,7 +207,6 @@ class Api:
         return await self._collection(request, resource, target)
 
     def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
-        """Find the resource and the object of a path. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
         resource = None

@@ -197,7 +197,6 @@ def _write_fields(origin: Origin | None, event: Event) -> dict[str, Any]:
 
 
 def _request_fields(origin: Origin, name: str) -> dict[str, Any]:
-    """Return the fields of a line about a request."""
     wanted = origin.action
     text = _caller_fields(origin) | {"verb": wanted.verb}
     if isinstance(wanted, Request):

@@ -134,7 +134,6 @@ async def _send_until_closed(socket: web.WebSocketResponse, lines: AsyncGenerato
 
 
 async def _ignore_messages(socket: web.WebSocketResponse) -> None:
-    """Read and drop messages until the client closes the WebSocket."""
     ends = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
     while True:
         if (await socket.receive()).type in ends:
@@ -243,7 +242,6 @@ class ListResponses:
         return response
 
     def _as_form(self, request: web.Request, resource: Resource, change: Change, accepted: Accepted) -> bytes:
-        """Return the object of a change as a table or as metadata."""
         obj = orjson.loads(change.body)
         if change.type == "BOOKMARK" and accepted.form is Form.TABLE:
             # The row has no name; its metadata may mark the end of the initial events.

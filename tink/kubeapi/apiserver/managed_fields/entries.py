@@ -103,7 +103,6 @@ def parse(listed: Any) -> Entries:
 
 
 def _time(text: str | None) -> str:
-    """Return a time in the stored form. Raises FieldsError."""
     if not text:
         return ""
     try:

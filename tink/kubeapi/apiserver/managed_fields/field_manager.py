@@ -154,15 +154,8 @@ BEFORE_APPLY = "before-first-apply"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 _UNOWNED = (
-    "name",
-    "namespace",
-    "creationTimestamp",
-    "selfLink",
-    "uid",
-    "clusterName",
-    "generation",
-    "managedFields",
-    "resourceVersion",
+    *("name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName"),
+    *("generation", "managedFields", "resourceVersion"),
 )
 """Metadata without owners (k8s.io/apimachinery, stripMetaManager)."""
 
@@ -482,7 +475,6 @@ def _unknown(message: str) -> StatusError:
 
 
 def _set_last_applied(annotations: dict[str, Any], config: Raw) -> None:
-    """Update kubectl's last-applied annotation."""
     config = orjson.loads(orjson.dumps(config))
     (config["metadata"].get("annotations") or {}).pop(LAST_APPLIED, None)
     text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()

@@ -263,7 +263,6 @@ NEW_EVENT: Final[Raw] = {
 
 
 def _to_new(event: Mapping[str, Any]) -> Raw:
-    """Return an Event of the core group in the newer version."""
     made = {_TO_NEW.get(name, name): value for name, value in event.items()} | {"apiVersion": NEW}
     for name in ("reportingController", "reportingInstance", "note", "deprecatedCount"):
         if not made.get(name, True):
@@ -275,7 +274,6 @@ def _to_new(event: Mapping[str, Any]) -> Raw:
 
 
 def _to_old(event: Mapping[str, Any]) -> Raw:
-    """Return an Event of the newer version in that of the core group."""
     made = {_TO_OLD.get(name, name): value for name, value in event.items()} | {"apiVersion": OLD}
     if made.get("series") is not None:
         made["series"] = {name: value for name, value in made["series"].items() if value}

@@ -115,7 +115,6 @@ def _check(new: Raw, old: Raw | None) -> list[FieldError]:
 
 
 def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) -> None:
-    """Set the status of a definition, and its finalizer if it is deleted."""
     deleted = "deletionTimestamp" in new["metadata"]
     if deleted and old is not None and "deletionTimestamp" not in old["metadata"]:
         finalizers = new["metadata"].setdefault("finalizers", [])
@@ -221,16 +220,10 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
     namespaced = described["scope"] == "Namespaced"
     made = []
     made_of = checkers(definition)
-    served = {
-        f"{described['group']}/{version['name']}": version["schema"]["openAPIV3Schema"]
-        for version in described["versions"]
-        if version.get("served")
-    }
-    for version in described["versions"]:
-        if not version.get("served"):
-            continue
-        api_version = f"{described['group']}/{version['name']}"
-        openapi = served[api_version]
+    served = {f"{described['group']}/{one['name']}": one for one in described["versions"] if one.get("served")}
+    schemas = {api_version: one["schema"]["openAPIV3Schema"] for api_version, one in served.items()}
+    for api_version, version in served.items():
+        openapi = schemas[api_version]
         checker = made_of[version["name"]]
         warning = f"{api_version} {names['kind']} is deprecated{_better(described, version, names['kind'])}"
         made.append(
@@ -257,7 +250,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 conversion=conversion,
                 defined_at=defined_at,
                 terminating=is_true(definition, "Terminating"),
-                others={name: other for name, other in served.items() if name != api_version},
+                others={name: other for name, other in schemas.items() if name != api_version},
             )
         )
     return made
@@ -299,7 +292,6 @@ def _warnings(definition: Raw) -> list[str]:
 
 
 def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
-    """Return the rules of a version's objects: selectable fields, and the fields that scale reads."""
     selectable = dict(NAMESPACED_FIELDS if namespaced else NAME_FIELD)
     for item in version.get("selectableFields") or ():
         path = field_path(item["jsonPath"], openapi, brackets=False)

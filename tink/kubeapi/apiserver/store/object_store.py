@@ -27,7 +27,6 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,19 +122,9 @@ RETRY_SECONDS = 5.0
 """Interval between attempts to write a state that could not be written."""
 
 
-@dataclass(slots=True)
-class _Read:
-    future: asyncio.Future[Any]
-    run: Callable[[Reader], Any]
-
-
-@dataclass(slots=True)
-class _QueuedWrite:
-    future: asyncio.Future[Event]
-    write: Write
-
-
-_ReadQueue = queue.SimpleQueue[_Read | None]
+_QueuedRead = tuple[asyncio.Future[Any], Callable[[Reader], Any]]
+_QueuedWrite = tuple[asyncio.Future[Event], Write]
+_ReadQueue = queue.SimpleQueue[_QueuedRead | None]
 _Outcome = tuple[asyncio.Future[Event], Event | Exception]
 
 
@@ -270,7 +259,7 @@ class Store:
         if not self._pending:
             # Writes of other requests in this turn of the loop join it: fewer flushes and thread switches.
             self._loop.call_soon(self._flush)
-        self._pending.append(_QueuedWrite(future, change))
+        self._pending.append((future, change))
         return await future
 
     async def page(
@@ -351,7 +340,6 @@ class Store:
         return await opened
 
     async def _start_writing(self) -> None:
-        """Start the threads that write. Raises sqlite3.Error, OSError."""
         self._changes = queue.SimpleQueue()
         self._checkpoints = Checkpointer(self._path)
         try:
@@ -389,7 +377,6 @@ class Store:
         self._retrying = asyncio.create_task(self._retry_writes(), name="apiserver state")
 
     async def _retry_writes(self) -> None:
-        """Retry to write until it works."""
         while self._refusal:
             await asyncio.sleep(RETRY_SECONDS)
             try:
@@ -417,7 +404,7 @@ class Store:
         if self._closing:
             raise StorageError("the API server is stopping")
         future: asyncio.Future[T] = self._loop.create_future()
-        reads.put(_Read(future, run))
+        reads.put((future, run))
         return await future
 
     async def _wait_for_commit(self, version: int) -> None:
@@ -498,13 +485,13 @@ class Store:
             batch, stopping = _batch(changes)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, self._commit(writer, mark, batch))
-                self._checkpoints.wrote(sum(len(change.write.body) for change in batch), db)
+                self._checkpoints.wrote(sum(len(change.body) for _, change in batch), db)
         mark.close()
         db.close()
 
     def _commit(self, writer: Writer, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
         try:
-            done = writer.commit([change.write for change in batch])
+            done = writer.commit([change for _, change in batch])
         except Exception as error:  # after any failure, the next write may work
             reason = describe(self._path, error)
             if not self._failure:
@@ -513,19 +500,20 @@ class Store:
                 log.error("state %s: writes fail: %s", self._path, reason, exc_info=fault)
             self._failure = reason
             failure = StorageError(f"the state could not be written: {reason}")
-            return [(change.future, failure) for change in batch]
+            return [(future, failure) for future, _ in batch]
         mark.record(writer.newest)
         if self._failure:
             log.info("state %s: writes are possible again", self._path)
             self._failure = ""
-        return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
+        return [(future, outcome) for (future, _), outcome in zip(batch, done, strict=True)]
 
     def _read(self, reads: _ReadQueue, db: sqlite3.Connection) -> Iterator[int]:
         reader = Reader(db)
         yield 0
         while (read := reads.get()) is not None:
+            future, run = read
             try:
-                outcome = read.run(reader)
+                outcome = run(reader)
             except (ExpiredError, StorageError) as error:
                 outcome = error
             except sqlite3.Error as error:
@@ -534,7 +522,7 @@ class Store:
             except Exception as error:
                 log.exception("state %s: a read failed", self._path)
                 outcome = StorageError(f"the state could not be read: {error}")
-            self._loop.call_soon_threadsafe(_resolve, read.future, outcome)
+            self._loop.call_soon_threadsafe(_resolve, future, outcome)
         reader.close()
 
     def _checkpoint(self, db: sqlite3.Connection) -> Iterator[int]:

@@ -164,7 +164,6 @@ def _rules(caller: Caller, namespace: str) -> Raw:
 
 
 def _asked(spec: Mapping[str, Any]) -> Action | Request:
-    """Return the action that a review asks about."""
     if (other := spec.get("nonResourceAttributes")) is not None:
         return Request(other.get("verb") or "", other.get("path") or "")
     about = spec["resourceAttributes"]
@@ -174,7 +173,6 @@ def _asked(spec: Mapping[str, Any]) -> Action | Request:
 
 
 def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield the errors of a review about access."""
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and other is not None:
         both = "cannot be specified in combination with resourceAttributes"

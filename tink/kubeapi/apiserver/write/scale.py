@@ -105,7 +105,6 @@ class Scales:
     async def _write(
         self, resource: Resource, target: Target, scale: Raw, options: WriteOptions, warnings: list[str]
     ) -> Result:
-        """Write the replicas of a Scale into the object. Raises StatusError."""
         paths = _paths(resource)
         change: Raw = {}
         _set(change, paths.wanted, _replicas(scale))
@@ -138,7 +137,6 @@ def _set(obj: Raw, steps: tuple[str, ...], value: Any) -> None:
 
 
 def _shown(result: Result, paths: ScalePaths) -> Result:
-    """Return the scale of a written object."""
     return Result(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
 
 
@@ -168,6 +166,5 @@ def _replicas(scale: Raw) -> int:
 
 
 def _which(scale: Raw) -> Raw:
-    """Return the uid and resourceVersion in a Scale's metadata."""
     fields = scale["metadata"]
     return {name: fields[name] for name in ("uid", "resourceVersion") if fields.get(name)}

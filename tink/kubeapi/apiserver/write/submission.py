@@ -193,11 +193,8 @@ def _object(resource: Resource, value: Any) -> Raw:
     fields = value.get("metadata")
     if fields is None:
         fields = value["metadata"] = {}
-    if (
-        not isinstance(fields, dict)
-        or not fields.keys() <= _HARMLESS
-        or any(type(value) not in _TEXTUAL for value in fields.values())
-    ):
+    plain = isinstance(fields, dict) and all(type(value) in _TEXTUAL for value in fields.values())
+    if not plain or not fields.keys() <= _HARMLESS:
         read_types(resource, {**value})  # only to refuse wrong types: some of these fields are not read again
     return value
 
@@ -329,5 +326,4 @@ def _text(obj: Any) -> str:
 
 
 def _invalid_patch(obj: Any, why: str) -> StatusError:
-    """Return the refusal of the result of a patch."""
     return errors.invalid("", "", "", [field_errors.invalid("patch", _text(obj), why)])

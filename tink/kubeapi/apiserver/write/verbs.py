@@ -283,7 +283,6 @@ class Verbs:
         return Result(orjson.dumps(status), 200, attributes.warnings)
 
     def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
-        """Mark an object that goes once its finalizers are gone, in place."""
         fields = new["metadata"]
         if "deletionTimestamp" not in fields:
             fields |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
@@ -335,7 +334,6 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
 
 
 def _check_place(request: WriteRequest, fields: Raw) -> None:
-    """Check that an applied object has the name and the namespace of the URL. Raises StatusError (400)."""
     submission.check_namespace(request.resource, request.target.namespace, fields)
     submission.check_name(fields, request.target.name)
 
