@@ -67,7 +67,7 @@ ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RoleRule:
     """Verbs on resources of groups (`hardware`, `hardware/status`), or on paths outside resources (`/api/*`)."""
 
     verbs: tuple[str, ...]
@@ -88,36 +88,36 @@ def _with_status(resources: Sequence[str]) -> tuple[str, ...]:
 
 
 _VIEW: Final = (
-    Rule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
-    Rule(_READ, ("", "events.k8s.io"), ("events",)),
-    Rule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
-    Rule(_READ, ("metal3.io",), _with_status(_METAL3)),
+    RoleRule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
+    RoleRule(_READ, ("", "events.k8s.io"), ("events",)),
+    RoleRule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
+    RoleRule(_READ, ("metal3.io",), _with_status(_METAL3)),
 )
 _EDIT: Final = (
-    Rule(_READ, ("",), ("secrets",)),
-    Rule(_WRITE, ("",), ("configmaps", "secrets")),
-    Rule(_WRITE, ("", "events.k8s.io"), ("events",)),
-    Rule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
-    Rule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
-    Rule(_WRITE, ("metal3.io",), _METAL3),
+    RoleRule(_READ, ("",), ("secrets",)),
+    RoleRule(_WRITE, ("",), ("configmaps", "secrets")),
+    RoleRule(_WRITE, ("", "events.k8s.io"), ("events",)),
+    RoleRule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
+    RoleRule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
+    RoleRule(_WRITE, ("metal3.io",), _METAL3),
 )
-_ADMIN: Final = (Rule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)
+_ADMIN: Final = (RoleRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)
 _SERVER: Final = (
-    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
-    Rule(("get",), ("tinkerbell.org",), ("workflows",)),
-    Rule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
+    RoleRule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
+    RoleRule(("get",), ("tinkerbell.org",), ("workflows",)),
+    RoleRule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
 )
 _EDGE: Final = (
-    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
-    Rule(("get",), ("tinkerbell.org",), ("hardware",)),
-    Rule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
-    Rule(("create",), ("",), ("events",)),
-    Rule(("get",), ("",), ("secrets",)),
+    RoleRule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
+    RoleRule(("get",), ("tinkerbell.org",), ("hardware",)),
+    RoleRule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
+    RoleRule(("create",), ("",), ("events",)),
+    RoleRule(("get",), ("",), ("secrets",)),
 )
 """The calls of the edge component, as deploy/rbac.yaml allows them in clusters. User-data may be in any Secret."""
 
-ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "cluster-admin": (Rule((ALL,), (ALL,), (ALL,)), Rule((ALL,), paths=(ALL,))),
+ROLES: Final[Mapping[str, tuple[RoleRule, ...]]] = {
+    "cluster-admin": (RoleRule((ALL,), (ALL,), (ALL,)), RoleRule((ALL,), paths=(ALL,))),
     "admin": (*_VIEW, *_EDIT, *_ADMIN),
     "edit": (*_VIEW, *_EDIT),
     "view": _VIEW,
@@ -135,11 +135,11 @@ apply creates missing objects.
 """
 
 EVERYBODY: Final = (
-    Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
-    Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
+    RoleRule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+    RoleRule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
     # Not in Kubernetes' roles. Terraform's provider reads definitions, whose content /openapi shows to every user.
-    Rule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
-    Rule(
+    RoleRule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
+    RoleRule(
         ("get",),
         paths=(
             *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz"),
@@ -354,7 +354,7 @@ def _write(data_dir: Path, users: dict[str, User]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ResourceAction:
     """A verb on a resource. `namespace` is "" for all namespaces, and for resources without namespaces."""
 
     verb: str
@@ -371,20 +371,20 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PathAction:
     """A verb (the HTTP method in lower case) on a path outside resources."""
 
     verb: str
     path: str
 
 
-def allowed(caller: Caller, wanted: Action | Request) -> bool:
+def allowed(caller: Caller, wanted: ResourceAction | PathAction) -> bool:
     """Return True if the caller may do this. Anything that no rule allows is forbidden."""
-    namespace = wanted.namespace if isinstance(wanted, Action) else ""
+    namespace = wanted.namespace if isinstance(wanted, ResourceAction) else ""
     return any(_matches(rule, wanted) for rule in rules_in(caller, namespace))
 
 
-def rules_in(caller: Caller, namespace: str) -> Iterator[Rule]:
+def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
     """Yield the rules of a caller in a namespace; "" stands for cluster scope and for all namespaces at once."""
     if not caller.namespaces or namespace in caller.namespaces:
         yield from ROLES.get(caller.role, ())
@@ -393,10 +393,10 @@ def rules_in(caller: Caller, namespace: str) -> Iterator[Rule]:
     yield from EVERYBODY
 
 
-def _matches(rule: Rule, wanted: Action | Request) -> bool:
+def _matches(rule: RoleRule, wanted: ResourceAction | PathAction) -> bool:
     if wanted.verb not in rule.verbs and ALL not in rule.verbs:
         return False
-    if isinstance(wanted, Request):
+    if isinstance(wanted, PathAction):
         return any(
             path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1]))
             for path in rule.paths
@@ -406,10 +406,10 @@ def _matches(rule: Rule, wanted: Action | Request) -> bool:
     return ALL in rule.resources or wanted.combined in rule.resources
 
 
-def forbidden_message(caller: Caller, wanted: Action | Request) -> str:
+def forbidden_message(caller: Caller, wanted: ResourceAction | PathAction) -> str:
     """Return Kubernetes' reason for a refusal: the text after `... is forbidden: `."""
     user = _quoted(caller.name)
-    if isinstance(wanted, Request):
+    if isinstance(wanted, PathAction):
         return f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}"
     what = f"{wanted.verb} resource {_quoted(wanted.combined)} in API group {_quoted(wanted.group)}"
     where = f"in the namespace {_quoted(wanted.namespace)}" if wanted.namespace else "at the cluster scope"
@@ -431,7 +431,7 @@ class ImpersonationError(TinkedgeError):
 class ImpersonationForbiddenError(TinkedgeError):
     """The caller may not impersonate this user or group."""
 
-    def __init__(self, wanted: Action) -> None:
+    def __init__(self, wanted: ResourceAction) -> None:
         super().__init__(wanted.name)
         self.wanted = wanted
 
@@ -448,8 +448,8 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
     pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
     """
     name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
-    wanted_groups = (Action("impersonate", "", "groups", name=each) for each in groups)
-    for wanted in (Action("impersonate", "", "users", name=name), *wanted_groups):
+    wanted_groups = (ResourceAction("impersonate", "", "groups", name=each) for each in groups)
+    for wanted in (ResourceAction("impersonate", "", "users", name=name), *wanted_groups):
         if not allowed(caller, wanted):
             raise ImpersonationForbiddenError(wanted)
     others = {each.lower() for each in headers if each.lower().startswith(_PREFIX)}

@@ -23,8 +23,8 @@ from tink.kubeapi.apiserver.media import MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import builtin, definitions
 from tink.kubeapi.apiserver.resources.registry import Registry, Resource
-from tink.kubeapi.apiserver.store.object_store import Store
-from tink.kubeapi.apiserver.store.objects import Event, Key, MismatchError, OwnedObject, StorageError, Stored
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, MismatchError, OwnedObject, StorageError, StoredObject
 from tink.kubeapi.apiserver.write.verbs import FOREGROUND, ORPHAN, Verbs
 from tink.kubeapi.schema import Raw, meta, quote
 from tink.kubeapi.schema.definition import is_true
@@ -72,7 +72,7 @@ class GarbageCollector:
     that names such an owner is left alone.
     """
 
-    def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._now = now
         self._absent: Newest[tuple[str, str], None] = Newest(MAX_REMEMBERED)
         """UIDs and names of owners that do not exist in any namespace."""
@@ -175,7 +175,7 @@ class GarbageCollector:
         if fields.get("ownerReferences"):
             await self._collect(resource, key, stored, fields)
 
-    async def _collect(self, resource: Resource, key: Key, stored: Stored, fields: Raw) -> None:
+    async def _collect(self, resource: Resource, key: Key, stored: StoredObject, fields: Raw) -> None:
         """Delete an object without owners, or remove the references to missing owners."""
         owners = await self._classify(resource, key, fields)
         if owners is None:
@@ -259,9 +259,7 @@ class GarbageCollector:
             "count": 1,
         }
         target = Target("", "v1", "events", key.namespace or "default")
-        events = self._registry.find("", "v1", "events")
-        if events is None:
-            return
+        events = self._registry.stored("/events")
         try:
             await self._verbs.create(events, target, Body(event), CREATE_OPTIONS)
         except StatusError as error:  # its namespace is being deleted
@@ -376,7 +374,7 @@ class Lifecycle:
     left.
     """
 
-    def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._store = store
         self._registry = registry
         self._verbs = verbs
@@ -421,14 +419,14 @@ class Lifecycle:
                 found.setdefault(resource.key, resource)
         return found.values()
 
-    async def _terminating(self, key: str) -> list[Stored]:
+    async def _terminating(self, key: str) -> list[StoredObject]:
         return [
             item async for item in self._store.scan(key) if "deletionTimestamp" in orjson.loads(item.body)["metadata"]
         ]
 
     # --- namespaces ---
 
-    async def _delete_contents(self, stored: Stored) -> bool:
+    async def _delete_contents(self, stored: StoredObject) -> bool:
         """Delete the objects of a namespace, and release it when none is left. Return True if it waits for nothing."""
         namespace: Raw = orjson.loads(stored.body)
         finalizers = namespace["spec"].get("finalizers") or []
@@ -449,17 +447,13 @@ class Lifecycle:
 
     async def _update_namespace(self, new: Raw, subresource: str) -> bool:
         target = Target("", "v1", "namespaces", "", new["metadata"]["name"], subresource)
-        return await _is_current(self._verbs.update(self._resource(_NAMESPACES), target, Body(new), UPDATE_OPTIONS))
-
-    def _resource(self, key: str) -> Resource:
-        resource = self._registry.of_key(key)
-        if resource is None:
-            raise StorageError(f"{key} is not built in")
-        return resource
+        return await _is_current(
+            self._verbs.update(self._registry.stored(_NAMESPACES), target, Body(new), UPDATE_OPTIONS)
+        )
 
     # --- definitions ---
 
-    async def _delete_instances(self, stored: Stored) -> bool:
+    async def _delete_instances(self, stored: StoredObject) -> bool:
         """Delete the objects of a definition, and release it when none is left. Return True if it waits for nothing."""
         definition: Raw = orjson.loads(stored.body)
         fields, spec = definition["metadata"], definition["spec"]
@@ -488,7 +482,7 @@ class Lifecycle:
 
     async def _patch_definition(self, name: str, change: Raw) -> None:
         target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", name)
-        own = self._resource(definitions.KEY)
+        own = self._registry.stored(definitions.KEY)
         await self._verbs.patch(own, target, MERGE_PATCH, Body(change), UPDATE_OPTIONS)
 
     # --- objects ---
@@ -500,7 +494,7 @@ class Lifecycle:
                 await self._delete(resource, item, left)
         return left
 
-    async def _delete(self, resource: Resource, item: Stored, left: _Remaining) -> None:
+    async def _delete(self, resource: Resource, item: StoredObject, left: _Remaining) -> None:
         fields: Raw = orjson.loads(item.body)["metadata"]
         target = Target(resource.group, resource.version, resource.plural, item.namespace, item.name)
         gone = False
@@ -517,7 +511,7 @@ class Lifecycle:
             left.finalizers.update(fields.get("finalizers") or ())
 
     async def _expire_events(self) -> None:
-        resource = self._resource("/events")
+        resource = self._registry.stored("/events")
         before = meta.timestamp(self._now() - EVENT_LIFE)
         async for item in self._store.scan(resource.key):
             event: Raw = orjson.loads(item.body)

@@ -20,7 +20,7 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.store.objects import Event, Stored
+from tink.kubeapi.apiserver.store.objects import Event, StoredObject
 from tink.kubeapi.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
 from tink.kubeapi.schema import (
     ClientConfig,
@@ -63,7 +63,7 @@ class Converter(Protocol):
         """Return stored texts in a version (an apiVersion). Raises StatusError."""
 
 
-async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list[bytes]:
+async def as_served(resource: Resource, items: Sequence[StoredObject | Event]) -> list[bytes]:
     """Return stored objects as text in the version of the resource. Raises StatusError if conversion fails."""
     head = b'{"apiVersion":"%b"' % resource.api_version.encode()
     bodies = [item.body for item in items]
@@ -98,7 +98,7 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
     return made
 
 
-def is_current(resource: Resource, item: Stored) -> bool:
+def is_current(resource: Resource, item: StoredObject) -> bool:
     """Return True if a stored object is in today's storage version."""
     return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
 

@@ -13,13 +13,12 @@ from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission import webhooks
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.controllers import GarbageCollector, Lifecycle
-from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
 from tink.kubeapi.apiserver.resources import builtin, definitions, webhook_configurations
 from tink.kubeapi.apiserver.resources.registry import Registry, Resource
-from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key
 from tink.kubeapi.apiserver.webhooks import WebhookClient
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
@@ -41,7 +40,7 @@ class Core:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         now: Callable[[], datetime],
         *,
         admit_create: AdmitCreate = add_nothing,
@@ -49,46 +48,50 @@ class Core:
     ) -> None:
         self.store = store
         self.now = now
-        self._broadcaster = Broadcaster()
+        self.broadcaster = Broadcaster()
+        """Ends the watches when the server stops."""
+        self.tasks: list[asyncio.Task[None]] = []
+        """The running controllers; `stop` cancels them."""
         self._webhook_client = WebhookClient()
         self._plugin = plugin
-        self.registry = Registry()
-        """The served resources."""
+        self.registry = Registry(
+            (
+                *builtin.resources(),
+                *webhook_configurations.resources(),
+                definitions.definition_resource(lambda new: definitions.names_in_use(new, self.registry.all())),
+            )
+        )
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
         self.verbs = Verbs(store, now, self._webhooks, admit_create)
         """Reads and writes of single objects."""
-        self.lists = Lists(store, self._broadcaster)
+        self.lists = Lists(store, self.broadcaster)
         """Lists and watches."""
         self._lifecycle = Lifecycle(store, self.registry, self.verbs, now)
         self._garbage_collector = GarbageCollector(store, self.registry, self.verbs, now)
         self._schemas: dict[str, tuple[bytes, int]] = {}
 
-    def start_controllers(self) -> list[asyncio.Task[None]]:
-        """Start the controllers. The caller cancels these tasks."""
-        return [
+    def start_controllers(self) -> None:
+        """Start the controllers."""
+        self.tasks += [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
         ]
 
-    def end_watches(self) -> None:
-        """End every watch, now and in the future."""
-        self._broadcaster.close()
-
-    async def close(self) -> None:
-        """Close the connections to webhooks."""
+    async def stop(self) -> None:
+        """End watches and controllers, and close the store and the connections to webhooks."""
+        self.broadcaster.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
         await self._webhook_client.close()
+        await self.store.close()
 
     async def load(self, compiled: Mapping[str, list[Resource]] = MappingProxyType({})) -> None:
-        """Register the built-in resources and the stored definitions, and create the system namespaces. `compiled` maps
+        """Register the stored definitions, and create the system namespaces. `compiled` maps
         the name of a definition to its compiled resources, to save the compilation. Raises StorageError."""
-        for resource in (
-            *builtin.resources(),
-            *webhook_configurations.resources(),
-            definitions.definition_resource(lambda new: definitions.names_in_use(new, self.registry.all())),
-        ):
-            self.registry.add(resource)
         for key in (definitions.KEY, *webhooks.KEYS):
             async for stored in self.store.scan(key):
                 if key == definitions.KEY and stored.name in compiled:
@@ -100,20 +103,11 @@ class Core:
             async for stored in self.store.scan(self._plugin.followed):
                 self._plugin.apply(orjson.loads(stored.body))
             self._plugin.synced()
-        namespaces = self.registry.find("", "v1", "namespaces")
-        if namespaces is None:
-            raise ApiServerError("namespaces are not built in")
+        namespaces = self.registry.stored("/namespaces")
         for name in builtin.SYSTEM_NAMESPACES:
             if await self.store.get(Key(namespaces.key, "", name)) is None:
-                target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
-                await self.verbs.create(namespaces, target, body, WriteOptions())
-
-    async def find(self, key: Key) -> Raw | None:
-        """Read a stored object. Return None if there is none. Raises StorageError."""
-        stored = await self.store.get(key)
-        found: Raw | None = None if stored is None else orjson.loads(stored.body)
-        return found
+                await self.verbs.create(namespaces, Target("", "v1", "namespaces"), body, WriteOptions())
 
     def _use(self, key: str, name: str, obj: Raw | None) -> None:
         """Apply a stored definition or webhook configuration; None means that it was deleted."""
@@ -146,10 +140,10 @@ class Core:
             if key.resource == definitions.KEY and event.type == "DELETED":
                 self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
-                self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
+                self.broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
         if self._plugin is not None and key.resource == self._plugin.followed:
             change = self._plugin.remove if event.type == "DELETED" else self._plugin.apply
             change(event.object)
-        self._broadcaster.publish(event)
+        self.broadcaster.publish(event)
         self._lifecycle.on_event(event)
         self._garbage_collector.on_event(event)

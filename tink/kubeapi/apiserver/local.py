@@ -9,7 +9,6 @@ The verbs, schemas, admission, lists and watches are those of `ApiServer`.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -64,7 +63,6 @@ class LocalApi:
         self._snapshot = snapshot or LocalSnapshot()
         self._store = MemoryStore(self._committed, history=history, state=self._snapshot.state)
         self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin)
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Register the built-in and the stored resources. `start_controllers` starts the rest."""
@@ -80,16 +78,11 @@ class LocalApi:
 
     def start_controllers(self) -> None:
         """Start garbage collection and the deletion of namespaces, definitions and old Events."""
-        self._tasks = self._core.start_controllers()
+        self._core.start_controllers()
 
     async def stop(self) -> None:
         """End watches and controllers, and drop all objects."""
-        self._core.end_watches()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._core.close()
-        await self._store.close()
+        await self._core.stop()
 
     async def request(
         self,

@@ -21,8 +21,8 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.options import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS
-from tink.kubeapi.apiserver.store.object_store import Store
-from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, Page, Stored
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, Page, StoredObject
 from tink.kubeapi.schema import Raw
 
 MAX_BACKLOG = 5_000
@@ -143,7 +143,7 @@ class Selection:
     name: str | None
     matches: Callable[[Raw], bool] | None
 
-    def selects(self, stored: Stored) -> bool:
+    def selects(self, stored: StoredObject) -> bool:
         """Return True if a stored object of the resource and namespace is selected."""
         if self.name is not None and stored.name != self.name:
             return False
@@ -213,7 +213,7 @@ class _Start:
 class Lists:
     """Lists and watches over a store."""
 
-    def __init__(self, store: Store, broadcaster: Broadcaster) -> None:
+    def __init__(self, store: ObjectStore, broadcaster: Broadcaster) -> None:
         self._store = store
         self._broadcaster = broadcaster
 
@@ -226,7 +226,7 @@ class Lists:
         page = first = await self._page(chosen, start.after, start.version, options.limit)
         if not options.limit:
             return Listing(first.version, "", self._parts(chosen, first))
-        items: list[Stored] = []
+        items: list[StoredObject] = []
         size = 0
         while True:
             for stored in page.items:
@@ -243,7 +243,7 @@ class Lists:
                 return await self._cut(chosen, start, first.version, items)
             page = await self._page(chosen, (last.namespace, last.name), first.version, options.limit - len(items))
 
-    async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[Stored]) -> Listing:
+    async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[StoredObject]) -> Listing:
         after = (items[-1].namespace, items[-1].name) if items else start.after
         remaining = None
         if chosen.matches is None and chosen.name is None:
@@ -355,7 +355,7 @@ class Lists:
     @staticmethod
     async def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
         """Convert events for the watch: an object that begins or ceases to match is added or deleted."""
-        seen: list[tuple[str, Event | Stored]] = []
+        seen: list[tuple[str, Event | StoredObject]] = []
         for event in events:
             if chosen.matches is None:
                 if chosen.name is None or event.key.name == chosen.name:
@@ -370,7 +370,7 @@ class Lists:
             elif was_in and event.prior is not None:
                 gone = orjson.loads(event.prior)
                 gone["metadata"]["resourceVersion"] = str(event.version)
-                last = Stored(event.key.namespace, event.key.name, event.version, orjson.dumps(gone))
+                last = StoredObject(event.key.namespace, event.key.name, event.version, orjson.dumps(gone))
                 seen.append(("DELETED", last))
         bodies = await conversion.as_served(chosen.resource, [item for _, item in seen])
         return [Change(kind, body) for (kind, _), body in zip(seen, bodies, strict=True)]
@@ -390,7 +390,7 @@ async def watch_lines(
         await watch.aclose()
 
 
-async def _once(resource: Resource, items: list[Stored]) -> AsyncIterator[list[bytes]]:
+async def _once(resource: Resource, items: list[StoredObject]) -> AsyncIterator[list[bytes]]:
     yield await conversion.as_served(resource, items)
 
 

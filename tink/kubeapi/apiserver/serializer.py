@@ -147,7 +147,7 @@ SCALARS = frozenset(("string", "int", "bool", "bytes", "time", "micro", "map", "
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     """A field of a message: its name in JSON and its type (one of SCALARS, or a message)."""
 
     number: int
@@ -158,9 +158,11 @@ class Field:
     inline: bool = False
 
 
-def _parse_field(text: str) -> Field:
+def _parse_field(text: str) -> MessageField:
     number, name, kind = text.split()
-    return Field(int(number), name, kind.rstrip("*?+"), kind.endswith("*"), kind.endswith("?"), kind.endswith("+"))
+    return MessageField(
+        int(number), name, kind.rstrip("*?+"), kind.endswith("*"), kind.endswith("?"), kind.endswith("+")
+    )
 
 
 MESSAGES = {
@@ -240,7 +242,7 @@ def _message(raw: bytes, name: str, depth: int, left: list[int]) -> dict[str, An
     return out
 
 
-def _value(field: Field, value: bytes | int, depth: int, left: list[int]) -> Any:
+def _value(field: MessageField, value: bytes | int, depth: int, left: list[int]) -> Any:
     if field.type in ("int", "bool"):
         if not isinstance(value, int):
             raise ProtobufError(f"{field.name} has the wrong wire type")
@@ -364,7 +366,7 @@ def _write(obj: Mapping[str, Any], name: str) -> bytes:
     return b"".join(out)
 
 
-def _field(field: Field, value: Any) -> bytes:
+def _field(field: MessageField, value: Any) -> bytes:
     if field.type in ("int", "bool"):
         return varint(field.number << 3) + varint(int(value))
     if field.type not in SCALARS:

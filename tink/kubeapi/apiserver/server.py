@@ -22,6 +22,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import orjson
 from aiohttp import web
 from prometheus_client.registry import Collector
 
@@ -33,7 +34,7 @@ from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, http_logger
-from tink.kubeapi.apiserver.store.object_store import Store
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
@@ -80,7 +81,7 @@ class ApiServer:
         self._host = host
         self._port = port
         self._now = now
-        store = Store(
+        store = ObjectStore(
             data_dir / "state.db",
             self._committed,
             history=history,
@@ -89,7 +90,6 @@ class ApiServer:
         self._core = Core(store, now, admit_create=admit_create, plugin=plugin)
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def refusal(self) -> str:
@@ -156,12 +156,12 @@ class ApiServer:
             credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
         except OSError as error:
             raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
-        self._tasks = [
-            *self._core.start_controllers(),
+        self._core.start_controllers()
+        self._core.tasks += [
             asyncio.create_task(_every(SESSION_SECONDS, api.sessions.recheck), name="apiserver sessions"),
             asyncio.create_task(_every(_DAY_SECONDS, authenticator.warn_of_expiry), name="apiserver tokens"),
         ]
-        for task in self._tasks:
+        for task in self._core.tasks:
             failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
@@ -212,21 +212,18 @@ class ApiServer:
 
     async def stop(self) -> None:
         """End watches, let running requests finish, and close the state. Harmless if the server is not running."""
-        self._core.end_watches()
+        self._core.broadcaster.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        await self._core.close()
-        await self._core.store.close()
+        await self._core.stop()
 
     async def find(self, key: str, namespace: str, name: str) -> Raw | None:
         """Read a stored object; `key` is such as `tinkerbell.org/hardware`. Return None if there is none. Raises
         StorageError."""
-        return await self._core.find(Key(key, namespace, name))
+        stored = await self._core.store.get(Key(key, namespace, name))
+        found: Raw | None = None if stored is None else orjson.loads(stored.body)
+        return found
 
     def _committed(self, event: Event) -> None:
         """Log a stored change, and pass it on."""

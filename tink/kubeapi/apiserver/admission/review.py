@@ -110,7 +110,7 @@ def is_namespaces(resource: Resource) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HookRule:
     """One rule of a webhook: each set holds the matched values, or `*`. `resources` holds (resource, subresource).
 
     Source: k8s.io/apiserver, pkg/admission/plugin/webhook/predicates.
@@ -123,10 +123,10 @@ class Rule:
     scope: str
 
     @staticmethod
-    def of(rule: Mapping[str, Any]) -> Rule:
+    def of(rule: Mapping[str, Any]) -> HookRule:
         """Compile a RuleWithOperations."""
         split = (item.partition("/") for item in rule.get("resources") or ())
-        return Rule(
+        return HookRule(
             frozenset(rule.get("operations") or ()),
             frozenset(rule.get("apiGroups") or ()),
             frozenset(rule.get("apiVersions") or ()),

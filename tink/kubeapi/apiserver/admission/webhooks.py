@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.admission.review import (
     VERSIONS,
     AdmissionPlugin,
     Attributes,
-    Rule,
+    HookRule,
     compile_selector,
     exempt,
     is_namespaces,
@@ -45,7 +45,7 @@ class Hook:
 
     name: str
     mutating: bool
-    rules: tuple[Rule, ...]
+    rules: tuple[HookRule, ...]
     equivalent: bool
     """True if the webhook is also called for other versions of the resources in its rules."""
     namespaces: Match | None
@@ -83,7 +83,7 @@ def compile_hooks(configuration: Mapping[str, Any]) -> tuple[Hook, ...]:
         Hook(
             name=item.get("name", ""),
             mutating=mutating,
-            rules=tuple(Rule.of(rule) for rule in item.get("rules") or ()),
+            rules=tuple(HookRule.of(rule) for rule in item.get("rules") or ()),
             equivalent=item.get("matchPolicy", "Equivalent") == "Equivalent",
             namespaces=compile_selector(item.get("namespaceSelector")),
             objects=compile_selector(item.get("objectSelector")),

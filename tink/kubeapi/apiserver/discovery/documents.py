@@ -32,7 +32,7 @@ MAX_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class HttpDocument:
     """An answer: HTTP status, body, media type, and further headers."""
 
     body: bytes = b""
@@ -41,7 +41,7 @@ class Document:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-_NOT_ACCEPTABLE = Document(status=406, headers={"Vary": "Accept"})
+_NOT_ACCEPTABLE = HttpDocument(status=406, headers={"Vary": "Accept"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Documents:
         """Return True if a path may be that of a document. A fast check."""
         return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
-    def answer(self, request: DocumentRequest) -> Document | None:
+    def answer(self, request: DocumentRequest) -> HttpDocument | None:
         """Answer a GET. Return None if the path is no document. Raises StatusError (406)."""
         if self._revision != self._registry.revision:
             self._kept.clear()
@@ -84,13 +84,13 @@ class Documents:
         tag = made.headers.get("ETag")
         if tag and (request.known_tag == "*" or tag in [one.strip() for one in request.known_tag.split(",")[:32]]):
             # With the media type: kubectl overwrites its cached headers with those of a 304.
-            return Document(b"", made.media, 304, made.headers)
+            return HttpDocument(b"", made.media, 304, made.headers)
         return self._encoded(made, request.encoding)
 
-    def _build(self, request: DocumentRequest) -> Document | None:
+    def _build(self, request: DocumentRequest) -> HttpDocument | None:
         match request.path.strip("/").split("/"):
             case ["version"]:
-                return Document(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
+                return HttpDocument(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
             case ["openapi", "v2"]:
                 wanted = clauses(request.accept or "*/*")
                 for clause in wanted:
@@ -101,13 +101,13 @@ class Documents:
                 return _NOT_ACCEPTABLE
             case ["openapi", "v3"]:
                 index = self._openapi.index()
-                return Document(index.body, headers={"ETag": f'"{index.tag}"'})
+                return HttpDocument(index.body, headers={"ETag": f'"{index.tag}"'})
             case ["openapi", "v3", *rest]:
                 return self._openapi_3("/".join(rest), request)
             case ["api"] | ["apis"] | ["api", _] | ["apis", _] | ["apis", _, _]:
                 return self._discovery(request)
             case [""]:
-                return Document(orjson.dumps({"paths": self._paths()}, option=orjson.OPT_INDENT_2))
+                return HttpDocument(orjson.dumps({"paths": self._paths()}, option=orjson.OPT_INDENT_2))
         return None
 
     def _paths(self) -> list[str]:
@@ -119,7 +119,7 @@ class Documents:
 
     # --- OpenAPI ---
 
-    def _openapi_3(self, path: str, request: DocumentRequest) -> Document | None:
+    def _openapi_3(self, path: str, request: DocumentRequest) -> HttpDocument | None:
         text = self._openapi.three(path)
         if text is None:
             return None
@@ -129,13 +129,13 @@ class Documents:
         if not request.hash:
             return made
         if request.hash != text.tag:
-            return Document(status=301, headers={**made.headers, "Location": url(path, text.tag)})
+            return HttpDocument(status=301, headers={**made.headers, "Location": url(path, text.tag)})
         expires = format_datetime(self._now() + timedelta(days=365), usegmt=True)
         return replace(made, headers={**made.headers, "Cache-Control": "public, immutable", "Expires": expires})
 
     # --- discovery ---
 
-    def _discovery(self, request: DocumentRequest) -> Document | None:
+    def _discovery(self, request: DocumentRequest) -> HttpDocument | None:
         steps = request.path.strip("/").split("/")
         media, version = discovery_form(request.accept)
         aggregated = bool(version) and len(steps) == 1
@@ -152,9 +152,9 @@ class Documents:
                 self._kept[key] = text
         body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
-            return Document(body, media, headers={"Cache-Control": "no-cache, private"})
+            return HttpDocument(body, media, headers={"Cache-Control": "no-cache, private"})
         media = f"{media};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-        return Document(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
+        return HttpDocument(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
 
     def _listed(self, steps: list[str], version: str, host: str) -> Raw | None:
         if version:
@@ -173,7 +173,7 @@ class Documents:
                 return groups.resource_list(f"{group}/{version}", found[group][version])
         return None
 
-    def _encoded(self, made: Document, encoding: str) -> Document:
+    def _encoded(self, made: HttpDocument, encoding: str) -> HttpDocument:
         """Compress a document that is large enough, if the client accepts that."""
         if len(made.body) < MIN_GZIP or not wants_gzip(encoding):
             return made
@@ -186,5 +186,5 @@ class Documents:
         return replace(made, body=compressed, headers={**made.headers, "Content-Encoding": "gzip", "Vary": vary})
 
 
-def _tagged(text: Text, media: str) -> Document:
-    return Document(text.body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept"})
+def _tagged(text: Text, media: str) -> HttpDocument:
+    return HttpDocument(text.body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept"})

@@ -20,7 +20,7 @@ from tink.kubeapi.apiserver.access import ADMIN, Authenticator
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.audit import Audit, Origin
+from tink.kubeapi.apiserver.http.audit import Audit, RequestOrigin
 from tink.kubeapi.apiserver.http.callers import (
     CALLER,
     Sessions,
@@ -66,7 +66,7 @@ from tink.kubeapi.apiserver.options import (
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Resource, retirement_advice
 from tink.kubeapi.apiserver.store.objects import Event, StorageError
-from tink.kubeapi.apiserver.write.pipeline import ORIGIN, Result
+from tink.kubeapi.apiserver.write.pipeline import ORIGIN, VerbResult
 from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
 from tink.kubeapi.apiserver.write.scale import SCALE, Scales
 from tink.kubeapi.apiserver.write.verbs import Verbs
@@ -79,7 +79,7 @@ BODY_SECONDS = 60.0
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
-_ORIGIN = web.RequestKey("origin", Origin)
+_ORIGIN = web.RequestKey("origin", RequestOrigin)
 """The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)
 """Status codes of normal work, which are not logged."""
@@ -171,7 +171,7 @@ class Api:
         target = parse_path(path)
         action = requested_action(request.method, path, target, request.query)
         authorize(caller, action)
-        origin = request[_ORIGIN] = Origin.of(request, caller, action)
+        origin = request[_ORIGIN] = RequestOrigin.of(request, caller, action)
         token = ORIGIN.set(origin)
         try:
             response = await self._authorized(request, path, target)
@@ -261,7 +261,7 @@ class Api:
         body = await self._body(request, review, options)
         arguments = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
         made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
-        return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
+        return self._result(request, review, VerbResult(orjson.dumps(made), 201, warnings), accepted)
 
     async def _single(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         shown, verbs = (SCALE, self._scales) if target.subresource == "scale" else (resource, self._core.verbs)
@@ -289,7 +289,9 @@ class Api:
                 raise errors.method_not_allowed()
         return self._result(request, shown, result, accepted)
 
-    async def _patch(self, request: web.Request, resource: Resource, target: Target, verbs: Verbs | Scales) -> Result:
+    async def _patch(
+        self, request: web.Request, resource: Resource, target: Target, verbs: Verbs | Scales
+    ) -> VerbResult:
         kind = request.headers.get("Content-Type", "").partition(";")[0]
         self._core.verbs.check_patch_type(resource, kind)
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
@@ -370,7 +372,7 @@ class Api:
             content_type=JSON,
         )
 
-    def _result(self, request: web.Request, resource: Resource, result: Result, accepted: Accepted) -> web.Response:
+    def _result(self, request: web.Request, resource: Resource, result: VerbResult, accepted: Accepted) -> web.Response:
         body = result.body
         if accepted.form is not Form.OBJECT and b'"kind":"Status"' not in body[:64]:
             obj = orjson.loads(body)

@@ -21,7 +21,7 @@ from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import entries, fields
-from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
+from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Owner, OwnerEntry
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import Raw, meta
@@ -235,7 +235,7 @@ class FieldManager:
         if changed:
             before = managed.get(who)
             owned = changed if before is None else fields.union(before.fields, changed)
-            managed[who] = Entry(self._version, now, owned)
+            managed[who] = OwnerEntry(self._version, now, owned)
         return entries.cap(managed)
 
     def _take(
@@ -338,7 +338,7 @@ class FieldManager:
                 raise rest.error() from conflicts
             new, owners = self._merge(live, config, managed, who, force=True)
         if new is not None and who in owners:
-            owners[who] = Entry(self._version, now, owners[who].fields)
+            owners[who] = OwnerEntry(self._version, now, owners[who].fields)
         out: Raw = orjson.loads(orjson.dumps(live if new is None else new))
         metadata = out["metadata"] = out.get("metadata") or {}
         metadata.pop("managedFields", None)
@@ -363,8 +363,8 @@ class FieldManager:
             left_out = tuple("f:" + name for name in self._left_out.get(who[3], ()))
             wanted = self._typed_in(self._version).applied(config) or {}
             wanted = {element: below for element, below in wanted.items() if element not in left_out}
-            new = self._prune(new, managed | {who: Entry(self._version, "", wanted)}, last)
-        managed[who] = Entry(self._version, last.time if last else "", mine)
+            new = self._prune(new, managed | {who: OwnerEntry(self._version, "", wanted)}, last)
+        managed[who] = OwnerEntry(self._version, last.time if last else "", mine)
         difference = self._compare(live, new, self._version, who[3])
         if not force and (conflicts := self._conflicts(live, new, managed, who, difference[0])):
             raise conflicts
@@ -386,7 +386,7 @@ class FieldManager:
                 conflicts[other] = both
         return Conflicts(conflicts)
 
-    def _prune(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
+    def _prune(self, merged: Raw, managed: Entries, last: OwnerEntry) -> Raw:
         """Remove the fields that the applier applied last time, unless an owner has them now."""
         if last.version not in self._schemas:
             return merged

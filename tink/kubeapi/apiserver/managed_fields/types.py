@@ -41,7 +41,7 @@ _FITTING: Mapping[str, frozenset[type]] = {
 }
 
 
-class Type:
+class ValueType:
     """A type, and the operations on its values; here for values that are replaced as a whole.
 
     Sets of fields are those below the element that leads to the value.
@@ -85,7 +85,7 @@ class Type:
         """Report where the value does not fit the type."""
 
 
-class Scalar(Type):
+class Scalar(ValueType):
     """A number, text or truth value; `kind` says which."""
 
     def __init__(self, kind: str) -> None:
@@ -97,12 +97,12 @@ class Scalar(Type):
             report(found, path, f"expected {self.kind}, got {golang.json_kind(value)}")
 
 
-class Atomic(Type):
+class Atomic(ValueType):
     """A list or map that is replaced as a whole; `inner` checks its contents."""
 
     settles = True
 
-    def __init__(self, inner: Type) -> None:
+    def __init__(self, inner: ValueType) -> None:
         self.inner = inner
         self.loose = inner.loose
 
@@ -116,12 +116,12 @@ class Atomic(Type):
         self.inner.check(value, path, found)
 
 
-class Container(Type):
+class Container(ValueType):
     """A type whose values have parts with types of their own; `shape` is the Python type of the values."""
 
     shape: type = list
 
-    def at(self, _element: str) -> Type | None:
+    def at(self, _element: str) -> ValueType | None:
         """Return the type behind a path element."""
         return None
 
@@ -163,7 +163,7 @@ class Container(Type):
 class Items(Container):
     """The items of a list inside an `Atomic`; only checks."""
 
-    def __init__(self, element: Type) -> None:
+    def __init__(self, element: ValueType) -> None:
         self.element = element
         self.loose = element.loose
 
@@ -183,7 +183,7 @@ class Map(Container):
 
     shape = dict
 
-    def __init__(self, fields: Mapping[str, Type], element: Type | None) -> None:
+    def __init__(self, fields: Mapping[str, ValueType], element: ValueType | None) -> None:
         self.fields = fields
         self.element = element
         inner = [*fields.values(), *([element] if element is not None else [])]
@@ -194,7 +194,7 @@ class Map(Container):
         """Return the type without some fields: values under these keys are ignored."""
         return Map({name: kind for name, kind in self.fields.items() if name not in left_out}, self.element)
 
-    def at(self, element: str) -> Type | None:
+    def at(self, element: str) -> ValueType | None:
         return self.fields.get(element[2:], self.element) if element.startswith("f:") else self.element
 
     def everything(self, value: Any) -> Fields:
@@ -354,14 +354,14 @@ class List(Container):
     typed). A duplicate item, which only writers without apply can create, is owned and replaced as a whole.
     """
 
-    def __init__(self, keys: Sequence[str], element: Type, defaults: Mapping[str, Any]) -> None:
+    def __init__(self, keys: Sequence[str], element: ValueType, defaults: Mapping[str, Any]) -> None:
         self.keys = tuple(keys)
         self.element = element
         self.defaults = defaults
         self.settles = element.settles
         self.loose = element.loose
 
-    def at(self, _element: str) -> Type | None:
+    def at(self, _element: str) -> ValueType | None:
         return self.element
 
     def item(self, item: Any) -> str:
@@ -543,7 +543,7 @@ def compile_root(schema: Mapping[str, Any]) -> Map:
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 
-def _compile(schema: Mapping[str, Any], *, preserve: bool) -> Type:
+def _compile(schema: Mapping[str, Any], *, preserve: bool) -> ValueType:
     preserve = preserve or bool(schema.get(_PRESERVE))
     kind = schema.get("type", "")
     if schema.get("x-kubernetes-int-or-string"):
@@ -571,7 +571,7 @@ def _map(schema: Mapping[str, Any], *, preserve: bool) -> Map:
     if schema.get("x-kubernetes-embedded-resource"):
         fields |= {"apiVersion": _TEXT, "kind": _TEXT, "metadata": METADATA}
     extra = schema.get("additionalProperties")
-    element: Type | None = None
+    element: ValueType | None = None
     if isinstance(extra, Mapping):
         element = _compile(extra, preserve=preserve)
     elif extra or (extra is None and (preserve or not fields)):
@@ -579,7 +579,7 @@ def _map(schema: Mapping[str, Any], *, preserve: bool) -> Map:
     return Map(fields, element)
 
 
-def _list(schema: Mapping[str, Any], *, preserve: bool) -> Type:
+def _list(schema: Mapping[str, Any], *, preserve: bool) -> ValueType:
     items = schema.get("items") or {}
     element = _compile(items, preserve=preserve) if items else _DEDUCED
     kind = schema.get("x-kubernetes-list-type", "atomic")

@@ -255,17 +255,10 @@ class Registry:
     """The resources that are served now."""
 
     def __init__(self, resources: Iterable[Resource] = ()) -> None:
-        self._resources: dict[tuple[str, str, str], Resource] = {}
+        self._resources = {(one.group, one.version, one.plural): one for one in resources}
         self._custom: dict[str, list[tuple[str, str, str]]] = {}
         self.revision = 0
         """Number that grows with every change; caches of documents compare it."""
-        for resource in resources:
-            self.add(resource)
-
-    def add(self, resource: Resource) -> None:
-        """Add a built-in resource."""
-        self._resources[resource.group, resource.version, resource.plural] = resource
-        self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return a resource; None if it is not served."""
@@ -278,6 +271,12 @@ class Registry:
     def of_key(self, key: str) -> Resource | None:
         """Return any version of a resource, by its name in the store."""
         return next((resource for resource in self._resources.values() if resource.key == key), None)
+
+    def stored(self, key: str) -> Resource:
+        """Return a built-in resource, by its name in the store."""
+        if (found := self.of_key(key)) is None:
+            raise LookupError(f"{key} is not built in")
+        return found
 
     def versions(self, resource: Resource) -> list[Resource]:
         """Return all served versions of a resource."""

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.store import database, integrity
-from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS, Reader, Writer
+from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS, StateReader, StateWriter
 from tink.kubeapi.apiserver.store.integrity import HighWaterMark, ReadOnlyDatabase, describe, high_water_mark_path
 from tink.kubeapi.apiserver.store.objects import (
     MAX_CACHE_BYTES,
@@ -46,7 +46,7 @@ from tink.kubeapi.apiserver.store.objects import (
     OwnedObject,
     Page,
     StorageError,
-    Stored,
+    StoredObject,
     Write,
 )
 
@@ -122,13 +122,13 @@ RETRY_SECONDS = 5.0
 """Interval between attempts to write a state that could not be written."""
 
 
-_QueuedRead = tuple[asyncio.Future[Any], Callable[[Reader], Any]]
+_QueuedRead = tuple[asyncio.Future[Any], Callable[[StateReader], Any]]
 _QueuedWrite = tuple[asyncio.Future[Event], Write]
 _ReadQueue = queue.SimpleQueue[_QueuedRead | None]
 _Outcome = tuple[asyncio.Future[Event], Event | Exception]
 
 
-class Store:
+class ObjectStore:
     """Objects and their history. All methods are called on the event loop that opened it.
 
     `on_commit` is called on the event loop for each stored change, in the order of versions, before the writer gets its
@@ -234,7 +234,7 @@ class Store:
         self._next += 1
         return self._next
 
-    async def get(self, key: Key) -> Stored | None:
+    async def get(self, key: Key) -> StoredObject | None:
         """Read one object."""
         if key in self._cache:
             return self._cache.get(key)
@@ -278,7 +278,7 @@ class Store:
         await self._wait_for_commit(page.version)
         return page
 
-    async def scan(self, resource: str, namespace: str | None = None) -> AsyncIterator[Stored]:
+    async def scan(self, resource: str, namespace: str | None = None) -> AsyncIterator[StoredObject]:
         """Read all objects of a resource, page by page, in the order of namespace and name."""
         after = ("", "")
         more = True
@@ -308,7 +308,7 @@ class Store:
         """Return the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
         return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
 
-    async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[Stored]:
+    async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[StoredObject]:
         """Return the objects of this name, in all namespaces, whose text contains `uid`."""
         return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
 
@@ -400,7 +400,7 @@ class Store:
             self._source.close()
         self._source = None
 
-    async def _run_read(self, reads: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+    async def _run_read(self, reads: _ReadQueue, run: Callable[[StateReader], T], /) -> T:
         if self._closing:
             raise StorageError("the API server is stopping")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -477,7 +477,7 @@ class Store:
     def _write(self, db: sqlite3.Connection) -> Iterator[int]:
         changes = self._changes
         database.prepare(db, self._path)
-        writer = Writer(db, self._history)
+        writer = StateWriter(db, self._history)
         mark = HighWaterMark(high_water_mark_path(self._path), writer.newest)
         yield writer.newest
         stopping = False
@@ -489,7 +489,7 @@ class Store:
         mark.close()
         db.close()
 
-    def _commit(self, writer: Writer, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
+    def _commit(self, writer: StateWriter, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
         try:
             done = writer.commit([change for _, change in batch])
         except Exception as error:  # after any failure, the next write may work
@@ -508,7 +508,7 @@ class Store:
         return [(future, outcome) for (future, _), outcome in zip(batch, done, strict=True)]
 
     def _read(self, reads: _ReadQueue, db: sqlite3.Connection) -> Iterator[int]:
-        reader = Reader(db)
+        reader = StateReader(db)
         yield 0
         while (read := reads.get()) is not None:
             future, run = read
@@ -531,7 +531,7 @@ class Store:
         db.close()
 
 
-class MemoryStore(Store):
+class MemoryStore(ObjectStore):
     """A store in memory and without threads. It does not wait, keeps nothing, and may be used without an event loop.
 
     `state` is the `dump` of another one.
@@ -544,9 +544,9 @@ class MemoryStore(Store):
             self._db.deserialize(state)
         else:
             database.prepare(self._db, self._path)
-        self._reader = Reader(self._db)
+        self._reader = StateReader(self._db)
         self._db.execute("PRAGMA query_only = OFF")  # reads and writes share the connection
-        self._writer = Writer(self._db, history)
+        self._writer = StateWriter(self._db, history)
         self._next = self._delivered = self._writer.newest
         weakref.finalize(self, self._db.close)
 
@@ -562,13 +562,13 @@ class MemoryStore(Store):
         """Return all objects and their history, as the `state` of another store."""
         return self._db.serialize()
 
-    def read(self, key: Key) -> Stored | None:
+    def read(self, key: Key) -> StoredObject | None:
         """Read one object."""
         return self._reader.get(key)
 
-    def read_all(self, resource: str) -> list[Stored]:
+    def read_all(self, resource: str) -> list[StoredObject]:
         """Read all objects of a resource, in the order of namespace and name."""
-        after, found = ("", ""), list[Stored]()
+        after, found = ("", ""), list[StoredObject]()
         while True:
             page = self._reader.page(resource, None, after, MAX_PAGE_ROWS, None)
             found += page.items
@@ -588,7 +588,7 @@ class MemoryStore(Store):
         """Write a change. Raises MismatchError."""
         return self.commit(change)
 
-    async def _run_read(self, _: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+    async def _run_read(self, _: _ReadQueue, run: Callable[[StateReader], T], /) -> T:
         return run(self._reader)
 
 

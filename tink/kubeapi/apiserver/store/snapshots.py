@@ -23,7 +23,7 @@ import orjson
 
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.store import database, integrity
-from tink.kubeapi.apiserver.store.history import Writer
+from tink.kubeapi.apiserver.store.history import StateWriter
 from tink.kubeapi.apiserver.store.integrity import ReadOnlyDatabase
 from tink.kubeapi.apiserver.store.objects import Key, Write
 
@@ -130,7 +130,7 @@ def advance_snapshot(path: Path, above: int, resources: Iterable[str], edit: Edi
         with closing(database.connect(path)) as db:
             database.prepare(db, path)
             version = max(above, database.newest_version(db))
-            writer = Writer(db, 1)
+            writer = StateWriter(db, 1)
             touched = 0
             for resource in resources:
                 for chunk in _chunks(db, resource):
@@ -171,7 +171,7 @@ def _write(key: Key, version: int, expected: int, obj: dict[str, Any]) -> Write:
     return Write(key, version, orjson.dumps(obj), expected)
 
 
-def _commit(writer: Writer, writes: list[Write]) -> None:
+def _commit(writer: StateWriter, writes: list[Write]) -> None:
     for outcome in writer.commit(writes) if writes else ():
         if isinstance(outcome, Exception):
             raise SnapshotError(f"an object is not at the version that the file says: {outcome}")
@@ -281,7 +281,9 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
         database.prepare(db, destination)
-        _commit(Writer(db, 1), [Write(key, row[0], row[7], 0) for key, row in sorted(kept.items(), key=_version_of)])
+        _commit(
+            StateWriter(db, 1), [Write(key, row[0], row[7], 0) for key, row in sorted(kept.items(), key=_version_of)]
+        )
         _forget_history(db)
         db.execute("PRAGMA journal_mode = DELETE")
 

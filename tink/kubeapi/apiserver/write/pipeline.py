@@ -34,8 +34,8 @@ from tink.kubeapi.apiserver.admission.webhooks import Webhooks
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.store.object_store import Store
-from tink.kubeapi.apiserver.store.objects import Key, MismatchError, Stored, Write
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Key, MismatchError, StoredObject, Write
 from tink.kubeapi.apiserver.write.submission import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
 from tink.kubeapi.schema import FieldError, Outcome, Raw, meta, ratcheted
 from tink.offload import offload
@@ -57,7 +57,7 @@ def key_of(resource: Resource, target: Target) -> Key:
     return Key(resource.key, target.namespace, target.name)
 
 
-async def served_text(resource: Resource, stored: Stored) -> bytes:
+async def served_text(resource: Resource, stored: StoredObject) -> bytes:
     """Return a stored object as text in the version of the request. Raises StatusError."""
     return (await conversion.as_served(resource, [stored]))[0]
 
@@ -67,7 +67,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class VerbResult:
     """The object after a verb, as JSON text in the version of the request; `code` is the HTTP status."""
 
     body: bytes
@@ -133,7 +133,7 @@ class Draft:
         if self.request.resource.rules.generation:
             fields["generation"] = 1
 
-    async def store(self, pipeline: Pipeline) -> Result:
+    async def store(self, pipeline: Pipeline) -> VerbResult:
         """Store the object. Raises StatusError; MismatchError if it has changed since it was read."""
         resource, key = self.request.resource, self.key
         try:
@@ -146,7 +146,7 @@ class Draft:
             if stored is not None and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
                 there.message = f"object is being deleted: {there.message}"
             raise there from error
-        return Result(made, 201, self.warnings)
+        return VerbResult(made, 201, self.warnings)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class Update(Draft):
     """Another state of an existing object."""
 
     old: Raw
-    stored: Stored
+    stored: StoredObject
 
     @property
     def key(self) -> Key:
@@ -187,7 +187,7 @@ class Update(Draft):
         if not managed_fields.same(new, old):
             self.new["metadata"]["generation"] = self.old["metadata"].get("generation", 0) + 1
 
-    async def store(self, pipeline: Pipeline) -> Result:
+    async def store(self, pipeline: Pipeline) -> VerbResult:
         """Store the change, if there is one. Delete the object if its last finalizer is gone."""
         resource, new, stored, dry_run = self.request.resource, self.new, self.stored, self.request.options.dry_run
         managed_fields.keep_times(new, self.old)
@@ -200,7 +200,7 @@ class Update(Draft):
             made = conversion.text(self.old, resource.api_version)  # without a change there is no write and no event
         else:
             made = await pipeline.put(resource, self.key, new, stored.version, dry_run=dry_run)
-        return Result(made, 200, self.warnings)
+        return VerbResult(made, 200, self.warnings)
 
 
 AdmitCreate = Callable[[Raw], None]
@@ -219,13 +219,13 @@ class Pipeline:
     """
 
     def __init__(
-        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate
+        self, store: ObjectStore, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate
     ) -> None:
         self.objects = store
         self._now = now
         self._admission = admission
         self._admit_create = admit_create
-        self._storing: set[asyncio.Task[Result]] = set()
+        self._storing: set[asyncio.Task[VerbResult]] = set()
 
     async def put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
         """Store an object whose present version is `expected`, 0 if it must not exist. Return it as text in the version
@@ -247,7 +247,7 @@ class Pipeline:
         if converted is new:
             return body
         # A converted object is answered as it will be read, with its defaults.
-        return await served_text(resource, Stored(key.namespace, key.name, version, body))
+        return await served_text(resource, StoredObject(key.namespace, key.name, version, body))
 
     async def remove(self, resource: Resource, key: Key, last: Raw, expected: int) -> None:
         """Delete an object; watches receive `last`. Raises MismatchError, StatusError."""
@@ -260,13 +260,13 @@ class Pipeline:
         """Return the present time in the form of metadata."""
         return meta.timestamp(self._now())
 
-    async def write(self, draft: Draft) -> Result:
+    async def write(self, draft: Draft) -> VerbResult:
         """Store a new object, or a new state of one. Raises StatusError; MismatchError if it has changed since it
         was read."""
         with errors.attach_warnings(draft.warnings):
             return await self._write(draft)
 
-    async def _write(self, draft: Draft) -> Result:
+    async def _write(self, draft: Draft) -> VerbResult:
         request = draft.request
         resource, options, subresource = request.resource, request.options, request.target.subresource
         size = draft.size * resource.rules.cost
@@ -311,7 +311,7 @@ class Pipeline:
         storing.add_done_callback(self._storing.discard)
         return await asyncio.shield(storing)
 
-    async def _store(self, draft: Draft, size: int) -> Result:
+    async def _store(self, draft: Draft, size: int) -> VerbResult:
         if draft.old is None and _status_has_default(draft.request.resource):
             # Kubernetes adds the default when the object is read; here an object is stored as it is read. (In another
             # version it gets that version's default: `conversion.as_stored`.)

@@ -16,10 +16,10 @@ from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import (
     ADMIN,
     MASTERS,
-    Action,
     Authenticator,
     Caller,
-    Request,
+    PathAction,
+    ResourceAction,
     WrongTokenError,
     allowed,
     rules_in,
@@ -163,11 +163,11 @@ def _rules(caller: Caller, namespace: str) -> Raw:
     }
 
 
-def _asked(spec: Mapping[str, Any]) -> Action | Request:
+def _asked(spec: Mapping[str, Any]) -> ResourceAction | PathAction:
     if (other := spec.get("nonResourceAttributes")) is not None:
-        return Request(other.get("verb") or "", other.get("path") or "")
+        return PathAction(other.get("verb") or "", other.get("path") or "")
     about = spec["resourceAttributes"]
-    return Action(
+    return ResourceAction(
         *(about.get(name) or "" for name in ("verb", "group", "resource", "subresource", "namespace", "name"))
     )
 

@@ -16,7 +16,7 @@ from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources.registry import Resource, Rules, ScalePaths, builtin_resource
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
 from tink.kubeapi.apiserver.write import submission
-from tink.kubeapi.apiserver.write.pipeline import Result
+from tink.kubeapi.apiserver.write.pipeline import VerbResult
 from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
 from tink.kubeapi.apiserver.write.verbs import MAX_ATTEMPTS, Verbs
 from tink.kubeapi.schema import Raw, deep_copy
@@ -47,15 +47,15 @@ class Scales:
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
 
-    async def get(self, resource: Resource, target: Target) -> Result:
+    async def get(self, resource: Resource, target: Target) -> VerbResult:
         """Read a scale. Raises StatusError."""
         obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
         paths = _paths(resource)
         if _at(obj, paths.wanted) is None:
             raise errors.internal(f'the spec replicas field "{_text(paths)}" does not exist')
-        return Result(orjson.dumps(_scale(obj, paths)))
+        return VerbResult(orjson.dumps(_scale(obj, paths)))
 
-    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Replace a scale; only spec.replicas counts. Raises StatusError."""
         scale = submission.read_object(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
         submission.check_name(scale["metadata"], target.name)
@@ -66,7 +66,9 @@ class Scales:
             submission.check_uid(resource, target.name, uid, obj["metadata"])
             return await self._write(resource, target, scale, options, warnings)
 
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+    async def patch(
+        self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions
+    ) -> VerbResult:
         """Patch a scale. Raises StatusError."""
         if kind == APPLY_PATCH:
             return await self._apply(resource, target, body, options)
@@ -90,7 +92,7 @@ class Scales:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Apply the replicas to the object. The applier becomes their manager. Raises StatusError."""
         paths = _paths(resource)
         scale = submission.read_applied(SCALE, await offload(body.size, deep_copy, body.value))
@@ -104,7 +106,7 @@ class Scales:
 
     async def _write(
         self, resource: Resource, target: Target, scale: Raw, options: WriteOptions, warnings: list[str]
-    ) -> Result:
+    ) -> VerbResult:
         paths = _paths(resource)
         change: Raw = {}
         _set(change, paths.wanted, _replicas(scale))
@@ -136,8 +138,8 @@ def _set(obj: Raw, steps: tuple[str, ...], value: Any) -> None:
     obj[steps[-1]] = value
 
 
-def _shown(result: Result, paths: ScalePaths) -> Result:
-    return Result(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
+def _shown(result: VerbResult, paths: ScalePaths) -> VerbResult:
+    return VerbResult(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
 
 
 def _scale(obj: Raw, paths: ScalePaths) -> Raw:

@@ -18,7 +18,7 @@ from tink.kubeapi.apiserver import errors, patch
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.store.objects import Stored
+from tink.kubeapi.apiserver.store.objects import StoredObject
 from tink.kubeapi.schema import (
     FieldError,
     Outcome,
@@ -260,7 +260,7 @@ def check_uid(resource: Resource, name: str, uid: str, before: Raw) -> None:
         raise errors.conflict(resource.group, resource.plural, name, why)
 
 
-def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) -> None:
+def check_current(resource: Resource, stored: StoredObject, fields: Raw, before: Raw) -> None:
     """Check that an object is still the one that the writer means. Raises StatusError (409, 422)."""
     check_uid(resource, stored.name, fields.get("uid", ""), before)
     if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):

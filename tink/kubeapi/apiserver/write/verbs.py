@@ -31,15 +31,15 @@ from tink.kubeapi.apiserver.media import (
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.store.object_store import Store
-from tink.kubeapi.apiserver.store.objects import Key, MismatchError, Stored
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Key, MismatchError, StoredObject
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import (
     AdmitCreate,
     Draft,
     Pipeline,
-    Result,
     Update,
+    VerbResult,
     WriteRequest,
     add_nothing,
     key_of,
@@ -61,18 +61,22 @@ class Verbs:
     """Verbs on single objects. `now` returns the time in UTC."""
 
     def __init__(
-        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
+        self,
+        store: ObjectStore,
+        now: Callable[[], datetime],
+        admission: Webhooks,
+        admit_create: AdmitCreate = add_nothing,
     ) -> None:
         self._store = store
         self._now = now
         self._admission = admission
         self._pipeline = Pipeline(store, now, admission, admit_create)
 
-    async def get(self, resource: Resource, target: Target) -> Result:
+    async def get(self, resource: Resource, target: Target) -> VerbResult:
         """Read an object. Raises StatusError (404)."""
-        return Result(await served_text(resource, await self._stored(resource, target)))
+        return VerbResult(await served_text(resource, await self._stored(resource, target)))
 
-    async def _stored(self, resource: Resource, target: Target) -> Stored:
+    async def _stored(self, resource: Resource, target: Target) -> StoredObject:
         stored = await self._store.get(key_of(resource, target))
         if stored is None:
             raise errors.not_found(resource.group, resource.plural, target.name)
@@ -80,12 +84,12 @@ class Verbs:
 
     # --- create and update ---
 
-    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Create an object. Raises StatusError."""
         request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._create_named(request))
 
-    async def _create_named(self, request: WriteRequest) -> Result:
+    async def _create_named(self, request: WriteRequest) -> VerbResult:
         new = submission.read_object(request.resource, request.target.namespace, request.body.value)
         fields = new["metadata"]
         if request.target.name:
@@ -104,18 +108,18 @@ class Verbs:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Replace an object, or its status. Raises StatusError."""
         request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._update(request))
 
-    async def _update(self, request: WriteRequest) -> Result:
+    async def _update(self, request: WriteRequest) -> VerbResult:
         resource, target, body = request.resource, request.target, request.body
         new = submission.read_object(resource, target.namespace, body.value)
         submission.check_name(new["metadata"], target.name)
         version = submission.expected_version(new["metadata"])
 
-        async def attempt() -> Result:
+        async def attempt() -> VerbResult:
             stored = await self._store.get(key_of(resource, target))
             if stored is None and resource.rules.creates and not target.subresource:
                 return await self._create(request, await _copy(new, body))
@@ -132,8 +136,8 @@ class Verbs:
 
     @staticmethod
     async def _with_field_warnings(
-        request: WriteRequest, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
-    ) -> Result:
+        request: WriteRequest, body: Body, write: Coroutine[Any, Any, VerbResult], *, patched: bool = False
+    ) -> VerbResult:
         """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
         `patched`: the body is the result of a patch."""
         try:
@@ -147,7 +151,7 @@ class Verbs:
                 )
             raise
 
-    async def _create(self, request: WriteRequest, new: Raw, *, applied: bool = False) -> Result:
+    async def _create(self, request: WriteRequest, new: Raw, *, applied: bool = False) -> VerbResult:
         """Store a new object; one with only a generateName gets a name. Raises StatusError."""
         resource = request.resource
         if resource.terminating:
@@ -158,8 +162,15 @@ class Verbs:
         return await self._pipeline.write(Draft(request=request, new=new, size=request.body.size, applied=applied))
 
     async def _replace(
-        self, request: WriteRequest, old: Raw, stored: Stored, new: Raw, *, patched: bool = False, applied: bool = False
-    ) -> Result:
+        self,
+        request: WriteRequest,
+        old: Raw,
+        stored: StoredObject,
+        new: Raw,
+        *,
+        patched: bool = False,
+        applied: bool = False,
+    ) -> VerbResult:
         """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
         resource = request.resource
         submission.check_current(resource, stored, new["metadata"], old["metadata"])
@@ -188,11 +199,13 @@ class Verbs:
         if kind not in accepted:
             raise errors.unsupported_media_type(accepted)
 
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+    async def patch(
+        self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions
+    ) -> VerbResult:
         """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
         request = WriteRequest(resource, target, body, options)
 
-        async def attempt() -> Result:
+        async def attempt() -> VerbResult:
             if kind == APPLY_PATCH:
                 return await self._apply(request)
             stored = await self._stored(resource, target)
@@ -200,7 +213,7 @@ class Verbs:
             size = body.size + len(stored.body)
             new = await offload(size, submission.apply_patch, resource, old, kind, body.value)
 
-            async def put() -> Result:
+            async def put() -> VerbResult:
                 submission.check_patched(resource, old, new)
                 return await self._replace(request, old, stored, new, patched=True)
 
@@ -209,7 +222,7 @@ class Verbs:
 
         return await self._until_current(resource, target, attempt)
 
-    async def _apply(self, request: WriteRequest) -> Result:
+    async def _apply(self, request: WriteRequest) -> VerbResult:
         """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
         resource, target, body, options = request.resource, request.target, request.body, request.options
         config = submission.read_applied(resource, await _copy(body.value, body))
@@ -237,18 +250,18 @@ class Verbs:
 
     async def delete(
         self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
-    ) -> Result:
+    ) -> VerbResult:
         """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
 
-        async def attempt() -> Result:
+        async def attempt() -> VerbResult:
             stored = await self._stored(resource, target)
             return await self.delete_stored(resource, target, stored, options, of_many=of_many)
 
         return await self._until_current(resource, target, attempt)
 
     async def delete_stored(
-        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
-    ) -> Result:
+        self, resource: Resource, target: Target, stored: StoredObject, options: DeleteOptions, *, of_many: bool = False
+    ) -> VerbResult:
         """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
         body = await served_text(resource, stored)
         old: Raw = orjson.loads(body)
@@ -271,16 +284,16 @@ class Verbs:
         key = Key(resource.key, stored.namespace, stored.name)
         if finalizers or resource.rules.holds(old):
             if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
-                return Result(body, 200, attributes.warnings)
+                return VerbResult(body, 200, attributes.warnings)
             new = self._mark(deep_copy(old), finalizers)
             resource.rules.prepare(new, old, self._now())
             written = await self._pipeline.put(resource, key, new, stored.version, dry_run=options.dry_run)
-            return Result(written, 200, attributes.warnings)
+            return VerbResult(written, 200, attributes.warnings)
         if not options.dry_run:
             await self._pipeline.remove(resource, key, old, stored.version)
         details = errors.details(resource.group, resource.plural, stored.name, uid=fields.get("uid"))
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-        return Result(orjson.dumps(status), 200, attributes.warnings)
+        return VerbResult(orjson.dumps(status), 200, attributes.warnings)
 
     def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
         fields = new["metadata"]
@@ -294,8 +307,8 @@ class Verbs:
 
     @staticmethod
     async def _until_current(
-        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
-    ) -> Result:
+        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, VerbResult]]
+    ) -> VerbResult:
         """Retry on the newest state until no other writer interferes. Raises StatusError (409)."""
         for _ in range(MAX_ATTEMPTS):
             try:
