@@ -26,7 +26,8 @@ from tests.bench import kubernetes
 from tests.bench.wire import Account, Connection, WireError
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.kubeapi.apiserver.store import Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Key, Write
 
 GROUP = "/apis/tinkerbell.org/v1alpha2"
 HARDWARE = f"{GROUP}/namespaces/default/hardware"
@@ -104,7 +105,7 @@ async def make(account: Account, names: list[str]) -> dict[str, float]:
 
 async def fill(directory: str, first: str, count: int) -> None:
     """Clone the Hardware `first` into the store of a server that does not run, then die as by kill -9."""
-    store = Store(Path(directory) / "state.db", lambda _: None)
+    store = ObjectStore(Path(directory) / "state.db", lambda _: None)
     await store.open()
     resource = "tinkerbell.org/hardware"
     found = await store.get(Key(resource, "default", first))

@@ -20,7 +20,8 @@ import orjson
 from tests.bench.api_client import hardware
 from tests.bench.bed import BenchError, python
 from tink.api.v1alpha2 import Raw
-from tink.kubeapi.apiserver.store import Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Key, Write
 
 MACHINES = 1000
 """Whose Workflows those are that have ended."""
@@ -72,7 +73,7 @@ CLONES: dict[str, tuple[str, str, Callable[[Raw, int], Raw]]] = {
 
 async def _clone(state: Path, what: str, objects: int) -> None:
     resource, first, made = CLONES[what]
-    store = Store(state / "state.db", lambda _: None)
+    store = ObjectStore(state / "state.db", lambda _: None)
     await store.open()
     found = await store.get(Key(resource, "default", first))
     if found is None:

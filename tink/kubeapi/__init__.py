@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tink.kubeapi.apiserver.errors import ApiServerError, StatusError
     from tink.kubeapi.apiserver.local import LocalApi, LocalSnapshot
     from tink.kubeapi.apiserver.server import ApiServer
-    from tink.kubeapi.apiserver.store import (
+    from tink.kubeapi.apiserver.store.snapshots import (
         advance_snapshot,
         lock_state,
         newest_answered,
@@ -41,7 +41,7 @@ _MODULES: Final = {
     "apiserver.errors": ("ApiServerError", "StatusError"),
     "apiserver.local": ("LocalApi", "LocalSnapshot"),
     "apiserver.server": ("ApiServer",),
-    "apiserver.store": (
+    "apiserver.store.snapshots": (
         *("advance_snapshot", "lock_state", "newest_answered", "salvage_state", "survey_snapshot", "take_snapshot"),
     ),
     "schema": ("Checker", "CompiledSchema", "WalkResult", "compile_definition", "compile_schema", "deep_copy"),

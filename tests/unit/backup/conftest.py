@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.kubeapi.apiserver.store import Event, Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, Write
 
 WORKFLOWS = "tinkerbell.org/workflows"
 Put = Callable[[str, str, dict[str, Any]], Awaitable[int]]
@@ -22,7 +23,7 @@ class Site:
         self.directory = directory
         directory.mkdir(mode=0o700, exist_ok=True)
         self.events: list[Event] = []
-        self.store = Store(directory / "state.db", self.events.append)
+        self.store = ObjectStore(directory / "state.db", self.events.append)
 
     async def put(self, resource: str, name: str, *, annotations: dict[str, str] | None = None, **fields: Any) -> int:
         key = Key(resource, "default" if "namespaces" not in resource else "", name)

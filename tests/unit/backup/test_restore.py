@@ -24,7 +24,7 @@ from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.backup import ArchiveError, BackupError, RestoreError, contents, create, foreign, restore, salvage
 from tink.files import data_directory
 from tink.kubeapi import USERS_FILE, ApiServerError, issue_token
-from tink.kubeapi.apiserver.store import ExpiredError
+from tink.kubeapi.apiserver.store.objects import ExpiredError
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

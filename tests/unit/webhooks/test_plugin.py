@@ -13,7 +13,7 @@ from tink.api.crds import generate
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE
 from tink.kubeapi import ApiServer
-from tink.kubeapi.apiserver.store import Store
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.template_process import BusyError
 from tink.webhooks import ReviewPlugin, claims
 
@@ -113,7 +113,7 @@ async def test_claim_of_a_write_that_fails_or_of_a_machine_that_is_gone_is_free_
 
 async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(begin, monkeypatch):
     reviewed = await begin()
-    written, original, begun, gate = [], Store.write, asyncio.Event(), asyncio.Event()
+    written, original, begun, gate = [], ObjectStore.write, asyncio.Event(), asyncio.Event()
 
     async def late(store, change):
         if change.key.name == "a":
@@ -122,7 +122,7 @@ async def test_client_that_goes_away_frees_no_claim_before_the_write_is_settled(
         written.append(change.key.name)
         return await original(store, change)
 
-    monkeypatch.setattr(Store, "write", late)
+    monkeypatch.setattr(ObjectStore, "write", late)
     client = await KubeClient.connect(reviewed.api.kubeconfig)
     task = asyncio.create_task(client.create(HARDWARE, machine("a"), "default"))
     await begun.wait()

@@ -67,7 +67,7 @@ ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RoleRule:
     """Verbs on resources of groups (`hardware`, `hardware/status`), or on paths outside resources (`/api/*`)."""
 
     verbs: tuple[str, ...]
@@ -88,36 +88,36 @@ def _with_status(resources: Sequence[str]) -> tuple[str, ...]:
 
 
 _VIEW: Final = (
-    Rule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
-    Rule(_READ, ("", "events.k8s.io"), ("events",)),
-    Rule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
-    Rule(_READ, ("metal3.io",), _with_status(_METAL3)),
+    RoleRule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
+    RoleRule(_READ, ("", "events.k8s.io"), ("events",)),
+    RoleRule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
+    RoleRule(_READ, ("metal3.io",), _with_status(_METAL3)),
 )
 _EDIT: Final = (
-    Rule(_READ, ("",), ("secrets",)),
-    Rule(_WRITE, ("",), ("configmaps", "secrets")),
-    Rule(_WRITE, ("", "events.k8s.io"), ("events",)),
-    Rule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
-    Rule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
-    Rule(_WRITE, ("metal3.io",), _METAL3),
+    RoleRule(_READ, ("",), ("secrets",)),
+    RoleRule(_WRITE, ("",), ("configmaps", "secrets")),
+    RoleRule(_WRITE, ("", "events.k8s.io"), ("events",)),
+    RoleRule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
+    RoleRule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
+    RoleRule(_WRITE, ("metal3.io",), _METAL3),
 )
-_ADMIN: Final = (Rule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)
+_ADMIN: Final = (RoleRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)
 _SERVER: Final = (
-    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
-    Rule(("get",), ("tinkerbell.org",), ("workflows",)),
-    Rule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
+    RoleRule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
+    RoleRule(("get",), ("tinkerbell.org",), ("workflows",)),
+    RoleRule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
 )
 _EDGE: Final = (
-    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
-    Rule(("get",), ("tinkerbell.org",), ("hardware",)),
-    Rule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
-    Rule(("create",), ("",), ("events",)),
-    Rule(("get",), ("",), ("secrets",)),
+    RoleRule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
+    RoleRule(("get",), ("tinkerbell.org",), ("hardware",)),
+    RoleRule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
+    RoleRule(("create",), ("",), ("events",)),
+    RoleRule(("get",), ("",), ("secrets",)),
 )
 """The calls of the edge component, as deploy/rbac.yaml allows them in clusters. User-data may be in any Secret."""
 
-ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "cluster-admin": (Rule((ALL,), (ALL,), (ALL,)), Rule((ALL,), paths=(ALL,))),
+ROLES: Final[Mapping[str, tuple[RoleRule, ...]]] = {
+    "cluster-admin": (RoleRule((ALL,), (ALL,), (ALL,)), RoleRule((ALL,), paths=(ALL,))),
     "admin": (*_VIEW, *_EDIT, *_ADMIN),
     "edit": (*_VIEW, *_EDIT),
     "view": _VIEW,
@@ -135,11 +135,11 @@ apply creates missing objects.
 """
 
 EVERYBODY: Final = (
-    Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
-    Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
+    RoleRule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+    RoleRule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
     # Not in Kubernetes' roles. Terraform's provider reads definitions, whose content /openapi shows to every user.
-    Rule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
-    Rule(
+    RoleRule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
+    RoleRule(
         ("get",),
         paths=(
             *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz"),
@@ -165,13 +165,13 @@ class UserError(TinkedgeError):
     """The change of a user is not possible. The message says why and what to do."""
 
 
-class _FrozenModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
-class Credential(_FrozenModel):
+class Credential(BaseModel):
     """A token: its hash and its lifetime. `expires` None means never."""
 
+    model_config = _FROZEN
     id: Annotated[str, Field(pattern="^[a-z0-9]{8}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     created: AwareDatetime
@@ -182,16 +182,19 @@ class Credential(_FrozenModel):
         return self.expires is not None and now >= self.expires
 
 
-class User(_FrozenModel):
+class User(BaseModel):
     """The role of a user and the user's tokens. `namespaces` empty means all."""
 
+    model_config = _FROZEN
     role: str
     namespaces: tuple[str, ...] = ()
     credentials: tuple[Credential, ...] = ()
 
 
-class Users(_FrozenModel):
-    """All users by name, as the file holds them. Pure; the time is an argument."""
+class Users(BaseModel):
+    """All users by name, as the file holds them."""
+
+    model_config = _FROZEN
 
     version: Annotated[int, Field(ge=1, le=1)] = 1
     users: dict[str, User] = {}
@@ -214,75 +217,13 @@ class Users(_FrozenModel):
             return Caller(name)
         return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
 
-    def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
-        """Return the tokens that expire within this time, with the names of their users."""
-        return [
-            (name, credential)
-            for name, user in sorted(self.users.items())
-            for credential in user.credentials
-            if credential.expires is not None and now < credential.expires <= now + within
-        ]
-
-    def issue(
-        self, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
-    ) -> tuple[Users, Credential, str]:
-        """Add a token for a user, who is created if missing. Return the users, the new entry, and the token itself.
-
-        The token is stored nowhere. `role` "" keeps the user's role. Raises UserError.
-        """
-        check_name(name)
-        user = self.users.get(name)
-        if user is None:
-            if not role:
-                raise UserError(f"there is no user {name} yet: choose a role with --role {'|'.join(ROLES)}")
-            check_grant(role, namespaces)
-            user = User(role=role, namespaces=namespaces)
-        elif role and (role, namespaces) != (user.role, user.namespaces):
-            raise UserError(
-                f"{name} is {describe_grant(user)} already; change the role with: tinkedge users role {name} {role}"
-                + "".join(f" -n {each}" for each in namespaces)
-            )
-        elif namespaces and namespaces != user.namespaces:
-            raise UserError(
-                f"{name} is {describe_grant(user)} already: leave --namespace out, or change it with users role"
-            )
-        left = tuple(each for each in user.credentials if not each.expired(now))
-        if len(left) >= MAX_CREDENTIALS:
-            raise UserError(f"{name} has {len(left)} tokens: revoke those that are not used (tinkedge users list)")
-        token_id, secret = "".join(secrets.choice(_ID_LETTERS) for _ in range(8)), secrets.token_urlsafe(32)
-        token = f"tinkedge.{token_id}.{secret}"
-        made = Credential(id=token_id, sha256=hash_token(token), created=now, expires=expires)
-        changed = self._with(name, user.model_copy(update={"credentials": (*left, made)}))
-        if len(changed.users) > MAX_USERS:
-            raise UserError(f"there are {MAX_USERS} users already")
-        changed.check()
-        return changed, made, token
-
-    def with_role(self, name: str, role: str, namespaces: tuple[str, ...]) -> Users:
-        """Change the role of a user; the tokens stay. Raises UserError."""
-        check_grant(role, namespaces)
-        return self._with(name, self._known(name).model_copy(update={"role": role, "namespaces": namespaces}))
-
-    def revoke(self, name: str, token_id: str = "") -> Users:
-        """Remove one token of a user, or the user with all tokens if `token_id` is "". Raises UserError."""
-        user = self._known(name)
-        if not token_id:
-            return Users(users={other: each for other, each in self.users.items() if other != name})
-        left = tuple(each for each in user.credentials if each.id != token_id)
-        if len(left) == len(user.credentials):
-            known = ", ".join(each.id for each in user.credentials) or "none"
-            raise UserError(f"{name} has no token {token_id}; there is {known}")
-        return self._with(name, user.model_copy(update={"credentials": left}))
-
-    def _known(self, name: str) -> User:
+    def known(self, name: str) -> User:
+        """Return a user. Raises UserError if there is no such user."""
         user = self.users.get(name)
         if user is None:
             there = f"there is {', '.join(sorted(self.users))}" if self.users else "there are no users"
             raise UserError(f"there is no user {name}; {there} ('tinkedge kubeconfig --user {name}' makes one)")
         return user
-
-    def _with(self, name: str, user: User) -> Users:
-        return Users(users={**self.users, name: user})
 
 
 def check_name(name: str) -> None:
@@ -304,25 +245,9 @@ def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
             raise UserError(f"{namespace!r} is not a valid namespace")
 
 
-def describe_grant(user: User) -> str:
-    """Return the rights of a user as text: `edit`, `edit in lab, rack-2`."""
-    return user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
-
-
-def hash_token(token: str) -> str:
+def _hash(token: str) -> str:
     """Return the stored hash of a token. A fast hash suffices, because a token is random."""
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def token_id(token: str) -> str:
-    """Return the id in a token; "" if the text is not one of our tokens."""
-    found = _TOKEN.fullmatch(token)
-    return found[1] if found else ""
-
-
-def is_token_of(credential: Credential, token: str) -> bool:
-    """Return True if the token belongs to the credential. The comparison takes constant time."""
-    return hmac.compare_digest(hash_token(token), credential.sha256)
 
 
 USERS_FILE: Final = "users.json"
@@ -358,23 +283,57 @@ def read_users(path: Path) -> Users:
 def issue_token(
     data_dir: Path, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
 ) -> tuple[Credential, str]:
-    """Issue a token for a user, and return its entry and the token. Raises UserError, UserFileError, OSError."""
+    """Issue a token for a user, who is created if missing. Return the token's entry and the token, which is stored
+    nowhere. `role` "" keeps the user's role. Raises UserError, UserFileError, OSError."""
+    check_name(name)
     with _changing(data_dir) as users:
-        changed, credential, token = users.issue(name, role, namespaces, now, expires)
+        user = users.users.get(name)
+        if user is None:
+            if not role:
+                raise UserError(f"there is no user {name} yet: choose a role with --role {'|'.join(ROLES)}")
+            check_grant(role, namespaces)
+            if len(users.users) >= MAX_USERS:
+                raise UserError(f"there are {MAX_USERS} users already")
+            user = User(role=role, namespaces=namespaces)
+        granted = user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
+        if role and (role, namespaces) != (user.role, user.namespaces):
+            raise UserError(
+                f"{name} is {granted} already; change the role with: tinkedge users role {name} {role}"
+                + "".join(f" -n {each}" for each in namespaces)
+            )
+        if namespaces and namespaces != user.namespaces:
+            raise UserError(f"{name} is {granted} already: leave --namespace out, or change it with users role")
+        left = tuple(each for each in user.credentials if not each.expired(now))
+        if len(left) >= MAX_CREDENTIALS:
+            raise UserError(f"{name} has {len(left)} tokens: revoke those that are not used (tinkedge users list)")
+        token_id, secret = "".join(secrets.choice(_ID_LETTERS) for _ in range(8)), secrets.token_urlsafe(32)
+        token = f"tinkedge.{token_id}.{secret}"
+        made = Credential(id=token_id, sha256=_hash(token), created=now, expires=expires)
+        changed = {**users.users, name: user.model_copy(update={"credentials": (*left, made)})}
+        Users(users=changed).check()
         _write(data_dir, changed)
-    return credential, token
+    return made, token
 
 
 def change_role(data_dir: Path, name: str, role: str, namespaces: tuple[str, ...]) -> None:
-    """Change the role of a user. Raises UserError, UserFileError, OSError."""
+    """Change the role of a user; the tokens stay. Raises UserError, UserFileError, OSError."""
     with _changing(data_dir) as users:
-        _write(data_dir, users.with_role(name, role, namespaces))
+        check_grant(role, namespaces)
+        changed = users.known(name).model_copy(update={"role": role, "namespaces": namespaces})
+        _write(data_dir, {**users.users, name: changed})
 
 
 def revoke_token(data_dir: Path, name: str, token_id: str = "") -> None:
-    """Revoke a token, or remove the user with all tokens. Raises UserError, UserFileError, OSError."""
+    """Revoke a token, or remove the user with all tokens if `token_id` is "". Raises UserError, UserFileError,
+    OSError."""
     with _changing(data_dir) as users:
-        _write(data_dir, users.revoke(name, token_id))
+        user = users.known(name)
+        left = tuple(each for each in user.credentials if token_id and each.id != token_id)
+        if token_id and len(left) == len(user.credentials):
+            known = ", ".join(each.id for each in user.credentials) or "none"
+            raise UserError(f"{name} has no token {token_id}; there is {known}")
+        others = {other: each for other, each in users.users.items() if other != name}
+        _write(data_dir, users.users | {name: user.model_copy(update={"credentials": left})} if token_id else others)
 
 
 @contextmanager
@@ -389,13 +348,13 @@ def _changing(data_dir: Path) -> Iterator[Users]:
         os.close(handle)
 
 
-def _write(data_dir: Path, users: Users) -> None:
-    path = data_dir / USERS_FILE
-    private_files.write(path, users.model_dump_json(indent=1).encode() + b"\n", owner_of=data_dir)
+def _write(data_dir: Path, users: dict[str, User]) -> None:
+    content = Users(users=users).model_dump_json(indent=1).encode() + b"\n"
+    private_files.write(data_dir / USERS_FILE, content, owner_of=data_dir)
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ResourceAction:
     """A verb on a resource. `namespace` is "" for all namespaces, and for resources without namespaces."""
 
     verb: str
@@ -412,20 +371,20 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PathAction:
     """A verb (the HTTP method in lower case) on a path outside resources."""
 
     verb: str
     path: str
 
 
-def allowed(caller: Caller, wanted: Action | Request) -> bool:
+def allowed(caller: Caller, wanted: ResourceAction | PathAction) -> bool:
     """Return True if the caller may do this. Anything that no rule allows is forbidden."""
-    namespace = wanted.namespace if isinstance(wanted, Action) else ""
+    namespace = wanted.namespace if isinstance(wanted, ResourceAction) else ""
     return any(_matches(rule, wanted) for rule in rules_in(caller, namespace))
 
 
-def rules_in(caller: Caller, namespace: str) -> Iterator[Rule]:
+def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
     """Yield the rules of a caller in a namespace; "" stands for cluster scope and for all namespaces at once."""
     if not caller.namespaces or namespace in caller.namespaces:
         yield from ROLES.get(caller.role, ())
@@ -434,24 +393,23 @@ def rules_in(caller: Caller, namespace: str) -> Iterator[Rule]:
     yield from EVERYBODY
 
 
-def _matches(rule: Rule, wanted: Action | Request) -> bool:
+def _matches(rule: RoleRule, wanted: ResourceAction | PathAction) -> bool:
     if wanted.verb not in rule.verbs and ALL not in rule.verbs:
         return False
-    if isinstance(wanted, Request):
-        return any(_is_path(path, wanted.path) for path in rule.paths)
+    if isinstance(wanted, PathAction):
+        return any(
+            path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1]))
+            for path in rule.paths
+        )
     if wanted.group not in rule.groups and ALL not in rule.groups:
         return False
     return ALL in rule.resources or wanted.combined in rule.resources
 
 
-def _is_path(pattern: str, path: str) -> bool:
-    return pattern in (ALL, path) or (pattern.endswith(ALL) and path.startswith(pattern[:-1]))
-
-
-def forbidden_message(caller: Caller, wanted: Action | Request) -> str:
+def forbidden_message(caller: Caller, wanted: ResourceAction | PathAction) -> str:
     """Return Kubernetes' reason for a refusal: the text after `... is forbidden: `."""
     user = _quoted(caller.name)
-    if isinstance(wanted, Request):
+    if isinstance(wanted, PathAction):
         return f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}"
     what = f"{wanted.verb} resource {_quoted(wanted.combined)} in API group {_quoted(wanted.group)}"
     where = f"in the namespace {_quoted(wanted.namespace)}" if wanted.namespace else "at the cluster scope"
@@ -473,7 +431,7 @@ class ImpersonationError(TinkedgeError):
 class ImpersonationForbiddenError(TinkedgeError):
     """The caller may not impersonate this user or group."""
 
-    def __init__(self, wanted: Action) -> None:
+    def __init__(self, wanted: ResourceAction) -> None:
         super().__init__(wanted.name)
         self.wanted = wanted
 
@@ -490,7 +448,8 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
     pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
     """
     name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
-    for wanted in (Action("impersonate", "", "users", name=name), *(_group(each) for each in groups)):
+    wanted_groups = (ResourceAction("impersonate", "", "groups", name=each) for each in groups)
+    for wanted in (ResourceAction("impersonate", "", "users", name=name), *wanted_groups):
         if not allowed(caller, wanted):
             raise ImpersonationForbiddenError(wanted)
     others = {each.lower() for each in headers if each.lower().startswith(_PREFIX)}
@@ -507,10 +466,6 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
         caller.credential,
         caller.name,
     )
-
-
-def _group(name: str) -> Action:
-    return Action("impersonate", "", "groups", name=name)
 
 
 log = logging.getLogger(__name__)
@@ -551,10 +506,6 @@ class Authenticator:
         self._looked = monotonic()
         self._reported = ""
         self._use(Users())
-        self._begin()
-        rereading.register(self)
-
-    def _begin(self) -> None:
         try:
             state = self._stat()
             self._use(read_users(self._path))
@@ -562,6 +513,7 @@ class Authenticator:
         except (UserFileError, OSError) as error:
             log.error("%s. Until then only the administrator is known; the file is read again automatically", error)
             self._reported = str(error)
+        rereading.register(self)
 
     def caller(self, shown: bytes) -> Caller:
         """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
@@ -569,11 +521,12 @@ class Authenticator:
             return ADMIN
         self.recheck()
         token = shown.decode("ascii", "replace")
-        found = token_id(token)
+        match = _TOKEN.fullmatch(token)
+        found = match[1] if match else ""
         if found and found not in self._by_id:
             self._compare()  # the token may have been issued a moment ago
         name, credential = self._by_id.get(found, ("", None))
-        if credential is None or not is_token_of(credential, token):
+        if credential is None or not hmac.compare_digest(_hash(token), credential.sha256):
             raise WrongTokenError("Unauthorized")
         if credential.expired(self._now()):
             raise TokenExpiredError(
@@ -604,14 +557,14 @@ class Authenticator:
 
     def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
-        for name, credential in self._users.expiring(self._now(), WARN_BEFORE):
-            log.warning(
-                "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
-                credential.id,
-                name,
-                f"{credential.expires:%Y-%m-%d %H:%M}",
-                name,
-            )
+        now = self._now()
+        for name, user in sorted(self._users.users.items()):
+            for each in user.credentials:
+                if each.expires is not None and now < each.expires <= now + WARN_BEFORE:
+                    log.warning(
+                        "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
+                        *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
+                    )
 
     def reread(self) -> bool:
         """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""

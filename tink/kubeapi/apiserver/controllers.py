@@ -21,10 +21,13 @@ from tink.kube.runtime import WorkQueue
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions
-from tink.kubeapi.apiserver.store import Event, Key, MismatchError, OwnedObject, StorageError, Store, Stored
-from tink.kubeapi.apiserver.write import FOREGROUND, ORPHAN, Verbs
+from tink.kubeapi.apiserver.resources import builtin, definitions
+from tink.kubeapi.apiserver.resources.registry import Registry, Resource
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, MismatchError, OwnedObject, StorageError, StoredObject
+from tink.kubeapi.apiserver.write.verbs import FOREGROUND, ORPHAN, Verbs
 from tink.kubeapi.schema import Raw, meta, quote
+from tink.kubeapi.schema.definition import is_true
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
 
@@ -41,6 +44,8 @@ REPORTS_AT_ONCE, REPORTS_PER_SECOND = 100, 1.0
 """Limits of Events about wrong owner references, for all objects together."""
 
 _COMPONENT = "garbage-collector-controller"
+_EVERYTHING = ""
+"""In the queue: look at all objects once, after a start."""
 _OWNERS = b'"ownerReferences"'
 _FINALIZERS = tuple(f'"{name}"'.encode() for name in (ORPHAN, FOREGROUND))
 
@@ -67,7 +72,7 @@ class GarbageCollector:
     that names such an owner is left alone.
     """
 
-    def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._now = now
         self._absent: Newest[tuple[str, str], None] = Newest(MAX_REMEMBERED)
         """UIDs and names of owners that do not exist in any namespace."""
@@ -77,14 +82,14 @@ class GarbageCollector:
         self._store = store
         self._registry = registry
         self._verbs = verbs
-        self._queue: WorkQueue[Key] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
-        self._gone: WorkQueue[str] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._queue: WorkQueue[Key | str] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        """Objects to look at, and uids of deleted objects, whose dependents are to be queued."""
         self._resources_by_kind: tuple[int, dict[tuple[str, str], Resource]] = (-1, {})
 
     def on_event(self, event: Event) -> None:
         """Process a change: an object may have lost its owner, or the dependents that it waited for."""
         if event.type == "DELETED":
-            self._gone.add(event.object["metadata"]["uid"])
+            self._queue.add(event.object["metadata"]["uid"])
             self._absent[event.object["metadata"]["uid"], event.key.name] = None
             if _OWNERS in event.body:
                 self._queue_owners(event.object)
@@ -107,24 +112,11 @@ class GarbageCollector:
         """Collect until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._begin())
-                tasks.create_task(self._queue_dependents())
+                self._queue.add(_EVERYTHING)
                 for _ in range(WORKERS):
                     tasks.create_task(self._work())
         finally:
             self._queue.shut_down()
-            self._gone.shut_down()
-
-    async def _begin(self) -> None:
-        while True:
-            try:
-                await self._queue_everything()
-            except Exception as error:
-                what = "garbage collection: the scan after the start is incomplete"
-                _log_failure(what, error, RETRY_LONGEST_SECONDS)
-                await asyncio.sleep(RETRY_LONGEST_SECONDS)
-            else:
-                return
 
     async def _queue_everything(self) -> None:
         """Queue all objects with owners, and all that wait for their dependents. Runs once after a start."""
@@ -138,23 +130,17 @@ class GarbageCollector:
                 if _has_work(stored.body):
                     self._queue.add(Key(key, stored.namespace, stored.name))
 
-    async def _queue_dependents(self) -> None:
-        while True:
-            uid = await self._gone.get()
-            try:
-                for key in await self._store.dependents(uid):
-                    self._queue.add(key)
-                self._gone.forget(uid)
-            except Exception as error:
-                _log_failure(f"garbage collection of what {uid} owned", error, self._gone.add_rate_limited(uid))
-            finally:
-                self._gone.done(uid)
-
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
             try:
-                await self._reconcile(key)
+                if isinstance(key, Key):
+                    await self._reconcile(key)
+                elif key == _EVERYTHING:
+                    await self._queue_everything()
+                else:
+                    for dependent in await self._store.dependents(key):
+                        self._queue.add(dependent)
                 self._queue.forget(key)
             except MismatchError:
                 self._queue.add(key)  # changed since it was read
@@ -189,7 +175,7 @@ class GarbageCollector:
         if fields.get("ownerReferences"):
             await self._collect(resource, key, stored, fields)
 
-    async def _collect(self, resource: Resource, key: Key, stored: Stored, fields: Raw) -> None:
+    async def _collect(self, resource: Resource, key: Key, stored: StoredObject, fields: Raw) -> None:
         """Delete an object without owners, or remove the references to missing owners."""
         owners = await self._classify(resource, key, fields)
         if owners is None:
@@ -205,9 +191,9 @@ class GarbageCollector:
         elif FOREGROUND in finalizers:
             policy = "Foreground"
         if owners.waiting and (dependents := await self._store.dependents(fields["uid"])):
-            blocks = any(owner.get("blockOwnerDeletion") for owner in fields["ownerReferences"])
-            if blocks and await self._is_cycle(dependents):
-                free = [{**owner, "blockOwnerDeletion": False} for owner in fields["ownerReferences"]]
+            references = fields["ownerReferences"]
+            if any(owner.get("blockOwnerDeletion") for owner in references) and await self._is_cycle(dependents):
+                free = [{**owner, "blockOwnerDeletion": False} for owner in references]
                 await self._change(resource, key, fields, {"ownerReferences": free})
                 return  # the change causes the next look, without blocking references
             policy = "Foreground"
@@ -216,11 +202,8 @@ class GarbageCollector:
         await self._verbs.delete_stored(resource, _target(resource, key), stored, options)
 
     async def _classify(self, resource: Resource, key: Key, fields: Raw) -> _Owners | None:
-        """Sort the owner references of an object. An owner whose kind is not served counts as existing.
-
-        Return None if the object has no namespace, but an owner that has one. Kubernetes does nothing about such an
-        object.
-        """
+        """Sort the owner references of an object. An owner whose kind is not served counts as existing. Return None if
+        the object has no namespace, but an owner that has one. Kubernetes does nothing about such an object."""
         found, invalid = _Owners([], [], []), False
         for owner in fields["ownerReferences"]:
             kind = self._resource_of(owner)
@@ -244,10 +227,8 @@ class GarbageCollector:
         return None if invalid else found
 
     async def _report_elsewhere(self, resource: Resource, key: Key, fields: Raw, owner: Raw, kind: Resource) -> None:
-        """Record an Event if the owner exists in another namespace.
-
-        Source: k8s.io/kubernetes, pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef.
-        """
+        """Record an Event if the owner exists in another namespace. Source: k8s.io/kubernetes,
+        pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef."""
         identity, pair = (owner["uid"], owner["name"]), (fields["uid"], owner["uid"])
         if identity in self._absent or pair in self._reported:
             return
@@ -278,9 +259,7 @@ class GarbageCollector:
             "count": 1,
         }
         target = Target("", "v1", "events", key.namespace or "default")
-        events = self._registry.find("", "v1", "events")
-        if events is None:
-            return
+        events = self._registry.stored("/events")
         try:
             await self._verbs.create(events, target, Body(event), CREATE_OPTIONS)
         except StatusError as error:  # its namespace is being deleted
@@ -340,13 +319,15 @@ class GarbageCollector:
         return self._resources_by_kind[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
 
 
-def _describe(key: Key) -> str:
-    where = f"{key.namespace}/{key.name}" if key.namespace else key.name
-    return f"garbage collection of {key.resource} {where}"
+def _describe(key: Key | str) -> str:
+    if key == _EVERYTHING:
+        return "garbage collection: the scan after the start is incomplete"
+    if isinstance(key, str):
+        return f"garbage collection of what {key} owned"
+    return f"garbage collection of {key.resource} {f'{key.namespace}/{key.name}'.lstrip('/')}"
 
 
 def _log_failure(what: str, error: Exception, delay: float) -> None:
-    """Log a failure; with a stack trace if it is unexpected."""
     if isinstance(error, StatusError):
         log.warning("%s: %s; trying again in %.0f s", what, error, delay)
     elif isinstance(error, StorageError):
@@ -393,7 +374,7 @@ class Lifecycle:
     left.
     """
 
-    def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._store = store
         self._registry = registry
         self._verbs = verbs
@@ -420,10 +401,8 @@ class Lifecycle:
                 continue  # time for a round
 
     async def _round(self) -> bool:
-        """Do every possible step. Return True if a deletion still waits for its objects.
-
-        A failure about one object does not stop the others.
-        """
+        """Do every possible step. Return True if a deletion still waits for its objects. A failure about one object
+        does not stop the others."""
         waiting = False
         for namespace in await self._terminating(_NAMESPACES):
             waiting |= not await _try(self._delete_contents(namespace), f"namespace {namespace.name}")
@@ -440,101 +419,82 @@ class Lifecycle:
                 found.setdefault(resource.key, resource)
         return found.values()
 
-    async def _terminating(self, key: str) -> list[Stored]:
+    async def _terminating(self, key: str) -> list[StoredObject]:
         return [
             item async for item in self._store.scan(key) if "deletionTimestamp" in orjson.loads(item.body)["metadata"]
         ]
 
     # --- namespaces ---
 
-    async def _delete_contents(self, stored: Stored) -> bool:
+    async def _delete_contents(self, stored: StoredObject) -> bool:
         """Delete the objects of a namespace, and release it when none is left. Return True if it waits for nothing."""
         namespace: Raw = orjson.loads(stored.body)
         finalizers = namespace["spec"].get("finalizers") or []
         if _FINALIZER not in finalizers:
             return True  # other finalizers belong to other controllers
-        left = _Remaining()
-        for resource in self._stored_resources():
-            if resource.namespaced:
-                async for item in self._store.scan(resource.key, stored.name):
-                    await self._delete(resource, item, left)
-        resource, target = self._namespaces(stored.name)
-        if left.objects:
-            conditions = _conditions(left, namespace["status"].get("conditions") or [], self._timestamp())
-            if conditions != namespace["status"].get("conditions"):
-                status = {**namespace["status"], "conditions": conditions}
-                await self._update(resource, target, {**namespace, "status": status}, "status")
-            return False
-        spec = {**namespace["spec"], "finalizers": [item for item in finalizers if item != _FINALIZER]}
-        if not await self._update(resource, target, {**namespace, "spec": spec}, "finalize"):
-            return False
-        log.info("namespace %s has no objects left", stored.name)
-        return True
+        left = await self._delete_all([one for one in self._stored_resources() if one.namespaced], stored.name)
+        if not left.objects:
+            spec = {**namespace["spec"], "finalizers": [item for item in finalizers if item != _FINALIZER]}
+            if done := await self._update_namespace({**namespace, "spec": spec}, "finalize"):
+                log.info("namespace %s has no objects left", stored.name)
+            return done
+        before = namespace["status"].get("conditions")
+        conditions = _conditions(left, before or [], meta.timestamp(self._now()))
+        if conditions != before:
+            status = {**namespace["status"], "conditions": conditions}
+            await self._update_namespace({**namespace, "status": status}, "status")
+        return False
 
-    def _namespaces(self, name: str) -> tuple[Resource, Target]:
-        resource = self._registry.find("", "v1", "namespaces")
-        if resource is None:
-            raise StorageError("namespaces are not built in")
-        return resource, Target("", "v1", "namespaces", "", name)
-
-    async def _update(self, resource: Resource, target: Target, new: Raw, subresource: str) -> bool:
-        """Write a namespace. Return False if it has changed since it was read; the change causes the next round."""
-        where = Target(target.group, target.version, target.plural, target.namespace, target.name, subresource)
-        try:
-            await self._verbs.update(resource, where, Body(new), UPDATE_OPTIONS)
-        except StatusError as error:
-            if error.code not in (404, 409):
-                raise
-            return error.code == 404
-        return True
+    async def _update_namespace(self, new: Raw, subresource: str) -> bool:
+        target = Target("", "v1", "namespaces", "", new["metadata"]["name"], subresource)
+        return await _is_current(
+            self._verbs.update(self._registry.stored(_NAMESPACES), target, Body(new), UPDATE_OPTIONS)
+        )
 
     # --- definitions ---
 
-    async def _delete_instances(self, stored: Stored) -> bool:
+    async def _delete_instances(self, stored: StoredObject) -> bool:
         """Delete the objects of a definition, and release it when none is left. Return True if it waits for nothing."""
         definition: Raw = orjson.loads(stored.body)
-        finalizers = definition["metadata"].get("finalizers") or []
+        fields, spec = definition["metadata"], definition["spec"]
+        finalizers = fields.get("finalizers") or []
         if definitions.FINALIZER not in finalizers:
             return True
-        spec = definition["spec"]
-        left = _Remaining()
-        for resource in self._stored_resources():
-            if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):
-                async for item in self._store.scan(resource.key):
-                    await self._delete(resource, item, left)
+        names = (spec["group"], spec["names"]["plural"])
+        left = await self._delete_all([one for one in self._stored_resources() if (one.group, one.plural) == names])
         if left.objects:
             return False
-        own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
-        if own is None:
-            raise StorageError("definitions are not built in")
         rest = [item for item in finalizers if item != definitions.FINALIZER]
-        guard = {name: definition["metadata"][name] for name in ("uid", "resourceVersion")}
-        target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", stored.name)
-        try:
-            body = Body({"metadata": {**guard, "finalizers": rest or None}})
-            await self._verbs.patch(own, target, MERGE_PATCH, body, UPDATE_OPTIONS)
-        except StatusError as error:
-            if error.code not in (404, 409):
-                raise
-            return error.code == 404
-        log.info("definition %s has no objects left", stored.name)
-        return True
+        guard = {name: fields[name] for name in ("uid", "resourceVersion")}
+        change = {"metadata": {**guard, "finalizers": rest or None}}
+        if done := await _is_current(self._patch_definition(stored.name, change)):
+            log.info("definition %s has no objects left", stored.name)
+        return done
 
     async def _retry_names(self) -> None:
         """Rewrite definitions whose names were taken: the other definition may be gone."""
-        own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
         async for stored in self._store.scan(definitions.KEY):
-            if own is not None and definitions.lacks_names(orjson.loads(stored.body)):
-                target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", stored.name)
+            if not is_true(orjson.loads(stored.body), "NamesAccepted"):
                 try:
-                    await self._verbs.patch(own, target, MERGE_PATCH, Body({}), UPDATE_OPTIONS)
+                    await self._patch_definition(stored.name, {})
                 except StatusError as error:
                     log.info("definition %s: %s", stored.name, error)
 
+    async def _patch_definition(self, name: str, change: Raw) -> None:
+        target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", name)
+        own = self._registry.stored(definitions.KEY)
+        await self._verbs.patch(own, target, MERGE_PATCH, Body(change), UPDATE_OPTIONS)
+
     # --- objects ---
 
-    async def _delete(self, resource: Resource, item: Stored, left: _Remaining) -> None:
-        """Delete one object, and count it if it stays."""
+    async def _delete_all(self, resources: Iterable[Resource], namespace: str | None = None) -> _Remaining:
+        left = _Remaining()
+        for resource in resources:
+            async for item in self._store.scan(resource.key, namespace):
+                await self._delete(resource, item, left)
+        return left
+
+    async def _delete(self, resource: Resource, item: StoredObject, left: _Remaining) -> None:
         fields: Raw = orjson.loads(item.body)["metadata"]
         target = Target(resource.group, resource.version, resource.plural, item.namespace, item.name)
         gone = False
@@ -551,17 +511,24 @@ class Lifecycle:
             left.finalizers.update(fields.get("finalizers") or ())
 
     async def _expire_events(self) -> None:
-        resource = self._registry.of_key("/events")
-        if resource is None:
-            return
+        resource = self._registry.stored("/events")
         before = meta.timestamp(self._now() - EVENT_LIFE)
         async for item in self._store.scan(resource.key):
             event: Raw = orjson.loads(item.body)
             if max(builtin.last_seen(event), event["metadata"]["creationTimestamp"]) < before:
                 await self._delete(resource, item, _Remaining())
 
-    def _timestamp(self) -> str:
-        return meta.timestamp(self._now())
+
+async def _is_current(write: Awaitable[object]) -> bool:
+    """Write an object, or find that it is gone. Return False if it has changed since it was read; the change causes
+    the next round."""
+    try:
+        await write
+    except StatusError as error:
+        if error.code not in (404, 409):
+            raise
+        return error.code == 404
+    return True
 
 
 async def _try(work: Awaitable[T], what: str) -> T | None:

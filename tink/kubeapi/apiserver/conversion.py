@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Event, Stored
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.objects import Event, StoredObject
 from tink.kubeapi.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
 from tink.kubeapi.schema import (
     ClientConfig,
     CompiledSchema,
-    FieldError,
     Raw,
     TooMuchAddedError,
     WalkResult,
@@ -63,7 +63,7 @@ class Converter(Protocol):
         """Return stored texts in a version (an apiVersion). Raises StatusError."""
 
 
-async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list[bytes]:
+async def as_served(resource: Resource, items: Sequence[StoredObject | Event]) -> list[bytes]:
     """Return stored objects as text in the version of the resource. Raises StatusError if conversion fails."""
     head = b'{"apiVersion":"%b"' % resource.api_version.encode()
     bodies = [item.body for item in items]
@@ -74,7 +74,8 @@ async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list
     rule: Converter | None = resource.conversion
     if rule is None:
         for index in other:
-            bodies[index] = _with_head(head, bodies[index])
+            if not bodies[index].startswith(head):
+                bodies[index] = head + bodies[index][bodies[index].index(b',"kind"') :]
         return bodies
     old = [rule.complete_text(bodies[index]) if items[index].version < since else bodies[index] for index in other]
     for index, body in zip(other, await rule.convert_texts(resource.api_version, old), strict=True):
@@ -83,10 +84,8 @@ async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list
 
 
 async def as_stored(resource: Resource, obj: Raw) -> Raw:
-    """Return the object of a request in the storage version; the same object if it is in that version already.
-
-    Raises StatusError if conversion fails.
-    """
+    """Return the object of a request in the storage version; the same object if it is in that version already. Raises
+    StatusError if conversion fails."""
     api_version = resource.stored_api_version
     if obj["apiVersion"] == api_version:
         return obj
@@ -99,7 +98,7 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
     return made
 
 
-def is_current(resource: Resource, item: Stored) -> bool:
+def is_current(resource: Resource, item: StoredObject) -> bool:
     """Return True if a stored object is in today's storage version."""
     return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
 
@@ -126,10 +125,7 @@ def text(obj: Raw, api_version: str) -> bytes:
     return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
 
 
-def _with_head(head: bytes, body: bytes) -> bytes:
-    return body if body.startswith(head) else head + body[body.index(b',"kind"') :]
-
-
+@dataclass(frozen=True, eq=False)
 class Conversion:
     """Converts the objects of one definition. It serves all versions, and is replaced with the definition.
 
@@ -137,23 +133,17 @@ class Conversion:
     None for the strategy None. `review` is the version of ConversionReview to send.
     """
 
-    def __init__(
-        self,
-        schemas: Mapping[str, Raw],
-        client: ClientConfig | None = None,
-        review: str = "",
-        post: CallWebhook | None = None,
-    ) -> None:
-        self._schemas = schemas
-        self._client = client
-        self._review = review
-        self._post = post
-        self._nodes: dict[tuple[str, bool], CompiledSchema] = {}
+    schemas: Mapping[str, Raw]
+    client: ClientConfig | None = None
+    review: str = ""
+    post: CallWebhook | None = None
+    nodes: dict[tuple[str, bool], CompiledSchema] = field(default_factory=dict)
+    """The compiled schemas, made on first use: by apiVersion, without and with defaults."""
 
     @property
     def by_webhook(self) -> bool:
         """True if a webhook converts, so that this server does not know how fields correspond."""
-        return self._client is not None
+        return self.client is not None
 
     # --- the schemas ---
 
@@ -170,16 +160,13 @@ class Conversion:
         except TooMuchAddedError as error:
             raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
-    def _prune(self, obj: Raw) -> None:
-        self._node(obj["apiVersion"], defaults=False)(obj, None, WalkResult())
-
     def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
-        found = self._nodes.get((api_version, defaults))
+        found = self.nodes.get((api_version, defaults))
         if found is None:
-            if api_version not in self._schemas:
+            if api_version not in self.schemas:
                 raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
-            shape = _shape(self._schemas[api_version], defaults=defaults)
-            found = self._nodes[api_version, defaults] = compile_schema(root_schema(shape))
+            shape = _shape(self.schemas[api_version], defaults=defaults)
+            found = self.nodes[api_version, defaults] = compile_schema(root_schema(shape))
         return found
 
     # --- from version to version ---
@@ -187,14 +174,14 @@ class Conversion:
     async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
         """Return stored texts in the version `target`. Raises StatusError."""
         head = b'{"apiVersion":"%b"' % target.encode()
-        if self._client is None:
+        if self.client is None:
             return [body if body.startswith(head) else self._convert_by_name(body, target) for body in bodies]
         made: list[bytes] = []
         for batch in _batches([body for body in bodies if not body.startswith(head)]):
             objects = await self.convert([orjson.loads(body) for body in batch], target)
             try:
                 for obj in objects:
-                    self._prune(obj)
+                    self._node(obj["apiVersion"], defaults=False)(obj, None, WalkResult())
                     made.append(text(obj, target))
             except (orjson.JSONEncodeError, RecursionError) as error:
                 raise _failed(f"conversion webhook for {target} returned what cannot be written: {error}") from error
@@ -203,27 +190,27 @@ class Conversion:
 
     def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
-        if obj["apiVersion"] not in self._schemas:
+        if obj["apiVersion"] not in self.schemas:
             raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
         obj["apiVersion"] = target
-        self._prune(obj)
+        self._node(obj["apiVersion"], defaults=False)(obj, None, WalkResult())
         return text(obj, target)
 
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
-            if obj["apiVersion"] not in self._schemas:
+            if obj["apiVersion"] not in self.schemas:
                 raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
-        if self._client is None:
+        if self.client is None:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
         uid = str(uuid.uuid4())
-        review = _review(self._review, uid, target, objects)
+        review = _review(self.review, uid, target, objects)
         try:
-            if self._post is None:
+            if self.post is None:
                 raise WebhookCallError("no client for webhooks")
-            answer = await self._post(self._client, review, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(review))
-            converted = _converted(answer, uid, self._review)
+            answer = await self.post(self.client, review, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(review))
+            converted = _converted(answer, uid, self.review)
         except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error
         if len(converted) != len(objects):
@@ -256,10 +243,7 @@ def _failed(why: str) -> StatusError:
 
 
 _SHAPE = (
-    "type",
-    "nullable",
-    "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-embedded-resource",
+    *("type", "nullable", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"),
     "x-kubernetes-int-or-string",
 )
 
@@ -311,7 +295,6 @@ def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
 
 
 def _converted(answer: Any, uid: str, version: str) -> list[Any]:
-    """Return the objects of an answer. Raises ValueError in Kubernetes' words."""
     answer = check_review(answer, f"{GROUP}/{version}", "ConversionReview")
     got, expected, response = group_version_kind(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
     if version == "v1" and got != expected:
@@ -357,16 +340,8 @@ def _metadata(ours: Raw, theirs: Raw) -> Raw:
             continue
         structs.METADATA.read({name: found}, "metadata")
         if found != ours.get(name):
-            _check_changed(name, found)
+            wrong = meta.check({"name": "x", name: found}, meta.subdomain)
+            if wrong := [error for error in wrong if error.field.startswith(f"metadata.{name}")]:
+                raise ValueError("; ".join(map(str, wrong)))
         made[name] = found
     return made
-
-
-def _check_changed(name: str, found: dict[str, str]) -> None:
-    wrong: list[FieldError] = [
-        error
-        for error in meta.check({"name": "x", name: found}, meta.subdomain)
-        if error.field.startswith(f"metadata.{name}")
-    ]
-    if wrong:
-        raise ValueError("; ".join(map(str, wrong)))

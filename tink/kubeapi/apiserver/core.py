@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 import orjson
@@ -13,15 +13,23 @@ from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission import webhooks
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.controllers import GarbageCollector, Lifecycle
-from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
-from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions, webhook_configurations
-from tink.kubeapi.apiserver.store import Event, Key, Store
+from tink.kubeapi.apiserver.resources import builtin, definitions, webhook_configurations
+from tink.kubeapi.apiserver.resources.registry import Registry, Resource
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key
 from tink.kubeapi.apiserver.webhooks import WebhookClient
-from tink.kubeapi.apiserver.write import AdmitCreate, Verbs, add_nothing
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.write.verbs import Verbs
 from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.definition import is_true
+
+
+def utc_now() -> datetime:
+    """Return the present time in UTC."""
+    return datetime.now(UTC)
 
 
 class Core:
@@ -32,111 +40,93 @@ class Core:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         now: Callable[[], datetime],
         *,
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
     ) -> None:
-        self._store = store
-        self._broadcaster = Broadcaster()
+        self.store = store
+        self.now = now
+        self.broadcaster = Broadcaster()
+        """Ends the watches when the server stops."""
+        self.tasks: list[asyncio.Task[None]] = []
+        """The running controllers; `stop` cancels them."""
         self._webhook_client = WebhookClient()
         self._plugin = plugin
-        self.registry = Registry()
-        """The served resources."""
+        self.registry = Registry(
+            (
+                *builtin.resources(),
+                *webhook_configurations.resources(),
+                definitions.definition_resource(lambda new: definitions.names_in_use(new, self.registry.all())),
+            )
+        )
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
         self.verbs = Verbs(store, now, self._webhooks, admit_create)
         """Reads and writes of single objects."""
-        self.lists = Lists(store, self._broadcaster)
+        self.lists = Lists(store, self.broadcaster)
         """Lists and watches."""
         self._lifecycle = Lifecycle(store, self.registry, self.verbs, now)
         self._garbage_collector = GarbageCollector(store, self.registry, self.verbs, now)
         self._schemas: dict[str, tuple[bytes, int]] = {}
 
-    def start_controllers(self) -> list[asyncio.Task[None]]:
-        """Start the controllers. The caller cancels these tasks."""
-        return [
+    def start_controllers(self) -> None:
+        """Start the controllers."""
+        self.tasks += [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
         ]
 
-    def end_watches(self) -> None:
-        """End every watch, now and in the future."""
-        self._broadcaster.close()
-
-    async def close(self) -> None:
-        """Close the connections to webhooks."""
+    async def stop(self) -> None:
+        """End watches and controllers, and close the store and the connections to webhooks."""
+        self.broadcaster.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
         await self._webhook_client.close()
+        await self.store.close()
 
     async def load(self, compiled: Mapping[str, list[Resource]] = MappingProxyType({})) -> None:
-        """Register the built-in resources and the stored definitions, and create the system namespaces.
-
-        `compiled` maps the name of a definition to its compiled resources, to save the compilation. Raises
-        StorageError.
-        """
-        for resource in (
-            *builtin.resources(),
-            *webhook_configurations.resources(),
-            definitions.definition_resource(self._names_in_use),
-        ):
-            self.registry.add(resource)
+        """Register the stored definitions, and create the system namespaces. `compiled` maps
+        the name of a definition to its compiled resources, to save the compilation. Raises StorageError."""
         for key in (definitions.KEY, *webhooks.KEYS):
-            async for stored in self._store.scan(key):
+            async for stored in self.store.scan(key):
                 if key == definitions.KEY and stored.name in compiled:
                     self.registry.install(stored.name, compiled[stored.name])
                 else:
                     self._use(key, stored.name, orjson.loads(stored.body))
         if self._plugin is not None:
             # Before the first request: a plugin must know the whole state before it reviews a write.
-            async for stored in self._store.scan(self._plugin.followed):
+            async for stored in self.store.scan(self._plugin.followed):
                 self._plugin.apply(orjson.loads(stored.body))
             self._plugin.synced()
-        namespaces = self.registry.find("", "v1", "namespaces")
-        if namespaces is None:
-            raise ApiServerError("namespaces are not built in")
+        namespaces = self.registry.stored("/namespaces")
         for name in builtin.SYSTEM_NAMESPACES:
-            if await self._store.get(Key(namespaces.key, "", name)) is None:
-                target = Target("", "v1", "namespaces")
+            if await self.store.get(Key(namespaces.key, "", name)) is None:
                 body = Body({"metadata": {"name": name}})
-                await self.verbs.create(namespaces, target, body, WriteOptions())
-
-    async def find(self, key: Key) -> Raw | None:
-        """Read a stored object. Return None if there is none. Raises StorageError."""
-        stored = await self._store.get(key)
-        found: Raw | None = None if stored is None else orjson.loads(stored.body)
-        return found
-
-    def _names_in_use(self, definition: Raw) -> definitions.NamesInUse:
-        return definitions.names_in_use(definition, self.registry.all())
+                await self.verbs.create(namespaces, Target("", "v1", "namespaces"), body, WriteOptions())
 
     def _use(self, key: str, name: str, obj: Raw | None) -> None:
         """Apply a stored definition or webhook configuration; None means that it was deleted."""
         if key in webhooks.KEYS:
             self._webhooks.set_configuration(key, name, obj)
-        elif obj is None or not definitions.is_established(obj):
+        elif obj is None or not is_true(obj, "Established"):
             self.registry.remove(name)
         else:
-            made = definitions.resources(
-                obj,
-                conversion=conversion.compile_conversion(obj, self._webhook_client.post),
-                defined_at=self._defined_at(obj),
-            )
-            self.registry.install(name, made)
-
-    def _defined_at(self, definition: Raw) -> int:
-        """Return the resourceVersion since which a definition has its schemas. Older objects were checked by other
-        schemas."""
-        fields = definition["metadata"]
-        schemas = orjson.dumps([version.get("schema") for version in definition["spec"]["versions"]])
-        known = self._schemas.get(fields["uid"])
-        if known is None or known[0] != schemas:
-            known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
-        return known[1]
+            # Objects from before the resourceVersion since which a definition has its schemas were checked by others.
+            fields = obj["metadata"]
+            schemas = orjson.dumps([version.get("schema") for version in obj["spec"]["versions"]])
+            known = self._schemas.get(fields["uid"])
+            if known is None or known[0] != schemas:
+                known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
+            convert = conversion.compile_conversion(obj, self._webhook_client.post)
+            self.registry.install(name, definitions.resources(obj, conversion=convert, defined_at=known[1]))
 
     async def _namespace_labels(self, name: str) -> dict[str, str]:
-        stored = await self._store.get(Key("/namespaces", "", name))
+        stored = await self.store.get(Key("/namespaces", "", name))
         if stored is None:
             raise errors.not_found("", "namespaces", name)
         labels: dict[str, str] = orjson.loads(stored.body)["metadata"].get("labels") or {}
@@ -150,10 +140,10 @@ class Core:
             if key.resource == definitions.KEY and event.type == "DELETED":
                 self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
-                self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
+                self.broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
         if self._plugin is not None and key.resource == self._plugin.followed:
             change = self._plugin.remove if event.type == "DELETED" else self._plugin.apply
             change(event.object)
-        self._broadcaster.publish(event)
+        self.broadcaster.publish(event)
         self._lifecycle.on_event(event)
         self._garbage_collector.on_event(event)

@@ -68,9 +68,7 @@ def load_authority(directory: Path, now: datetime) -> Authority:
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
     there = [file.name for file in (key_file, certificate_file) if file.exists()]
     if not there:
-        made = _make_authority(now)
-        _keep_authority(directory, made)
-        return made
+        return _make_authority(directory, now)
     anew = (
         f"restore it from a backup (tinkedge restore), or move {directory} away: the next start creates another one, "
         "and copied kubeconfigs become invalid"
@@ -91,8 +89,15 @@ def load_authority(directory: Path, now: datetime) -> Authority:
     return Authority(key, certificate)
 
 
-def _keep_authority(directory: Path, made: Authority) -> None:
-    """Write both files or none, even if this process is killed. Raises OSError."""
+def _make_authority(directory: Path, now: datetime) -> Authority:
+    """Create both files or none, even if this process is killed. Raises OSError."""
+    key, name = new_key(), common_name("tinkedge-ca")
+    certificate = (
+        builder(name, name, key, now, _CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    made = Authority(key, certificate)
     beside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
         private_files.write(beside / "ca.key", private_pem(made.key))
@@ -102,6 +107,7 @@ def _keep_authority(directory: Path, made: Authority) -> None:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+    return made
 
 
 def load_token(path: Path) -> str:
@@ -114,24 +120,21 @@ def load_token(path: Path) -> str:
         content = path.read_bytes()
     tokens = [line.strip() for line in content.strip().splitlines() if not line.startswith(b"#")] or [b""]
     for token in tokens:
-        if wrong := _why_no_token(content, token):
+        wrong = ""
+        if not token:
+            wrong = "holds no token"
+        elif not _TOKEN.fullmatch(token):
+            wrong = "is no token: one line of letters, digits and punctuation"
+        elif len(token) < _LEAST_TOKEN:
+            wrong = f"has a token of {len(token)} characters, fewer than {_LEAST_TOKEN}: it is cut off"
+        elif not content.endswith(b"\n") and len(token) != _OUR_TOKEN:
+            wrong = "has no end of line: it is cut off"
+        if wrong:
             raise ApiServerError(
                 f"{path}: {wrong}; restore it, or remove the file to get a new one: copied kubeconfigs become "
                 "invalid then"
             )
     return tokens[0].decode("ascii")
-
-
-def _why_no_token(content: bytes, token: bytes) -> str:
-    if not token:
-        return "holds no token"
-    if not _TOKEN.fullmatch(token):
-        return "is no token: one line of letters, digits and punctuation"
-    if len(token) < _LEAST_TOKEN:
-        return f"has a token of {len(token)} characters, fewer than {_LEAST_TOKEN}: it is cut off"
-    if not content.endswith(b"\n") and len(token) != _OUR_TOKEN:
-        return "has no end of line: it is cut off"
-    return ""
 
 
 def server_context(authority: Authority, hosts: str | Sequence[str], now: datetime) -> ssl.SSLContext:
@@ -178,7 +181,6 @@ def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> N
 
 
 def _named(kubeconfig: Any, kind: str) -> Any:
-    """Return the entry of a kubeconfig under our name; None if there is none."""
     entries = kubeconfig.get(kind) if isinstance(kubeconfig, dict) else None
     found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     return next((each for each in found if each.get("name") == NAME), None)
@@ -211,14 +213,3 @@ def _kubeconfig(
         "contexts": [{"name": user, "context": {"cluster": cluster, "user": user, "namespace": namespace}}],
         "current-context": user,
     }
-
-
-def _make_authority(now: datetime) -> Authority:
-    key = new_key()
-    name = common_name("tinkedge-ca")
-    certificate = (
-        builder(name, name, key, now, _CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(key, certificate)

@@ -56,41 +56,32 @@ def attach_warnings(warnings: Sequence[str]) -> Iterator[None]:
 
 def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> StatusError:
     """Return the refusal of an object: 422, one cause for each field error."""
-    qualified = f"{kind}.{group}" if group else kind
     listed = str(errors[0]) if len(errors) == 1 else "[" + ", ".join(str(error) for error in errors) + "]"
-    details = {
-        "name": name,
-        "group": group,
-        "kind": kind,
-        "causes": [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors],
-    }
-    return StatusError(
-        422,
-        "Invalid",
-        f"{qualified} {quote(name)} is invalid: {listed}",
-        {key: value for key, value in details.items() if value},
-    )
+    causes = [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors]
+    message = f"{_qualified(group, kind)} {quote(name)} is invalid: {listed}"
+    return StatusError(422, "Invalid", message, details(group, kind, name, causes=causes))
 
 
 def _qualified(group: str, plural: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def _details(group: str, plural: str, name: str) -> dict[str, Any]:
-    details = {"name": name, "group": group, "kind": plural}
-    return {key: value for key, value in details.items() if value}
+def details(group: str, plural: str, name: str, **more: Any) -> dict[str, Any]:
+    """Return the details of a Status about an object: the fields that are not empty."""
+    found = {"name": name, "group": group, "kind": plural, **more}
+    return {key: value for key, value in found.items() if value}
 
 
 def not_found(group: str, plural: str, name: str) -> StatusError:
     """Return the refusal for an object that does not exist."""
     message = f"{_qualified(group, plural)} {quote(name)} not found"
-    return StatusError(404, "NotFound", message, _details(group, plural, name))
+    return StatusError(404, "NotFound", message, details(group, plural, name))
 
 
 def already_exists(group: str, plural: str, name: str) -> StatusError:
     """Return the refusal to create an object whose name is taken."""
     message = f"{_qualified(group, plural)} {quote(name)} already exists"
-    return StatusError(409, "AlreadyExists", message, _details(group, plural, name))
+    return StatusError(409, "AlreadyExists", message, details(group, plural, name))
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
@@ -99,13 +90,13 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> StatusError:
     """Return the refusal to write an object that is not as the writer expected."""
     message = f"Operation cannot be fulfilled on {_qualified(group, plural)} {quote(name)}: {why}"
-    return StatusError(409, "Conflict", message, _details(group, plural, name))
+    return StatusError(409, "Conflict", message, details(group, plural, name))
 
 
 def forbidden(group: str, plural: str, name: str, why: str) -> StatusError:
     """Return the refusal of an operation that no user may do in this state."""
     message = f"{_qualified(group, plural)} {quote(name)} is forbidden: {why}"
-    return StatusError(403, "Forbidden", message, _details(group, plural, name))
+    return StatusError(403, "Forbidden", message, details(group, plural, name))
 
 
 def not_allowed(group: str, plural: str, name: str, why: str) -> StatusError:
@@ -113,7 +104,7 @@ def not_allowed(group: str, plural: str, name: str, why: str) -> StatusError:
     if name:
         return forbidden(group, plural, name, why)
     message = f"{_qualified(group, plural)} is forbidden: {why}" if plural else f"forbidden: {why}"
-    return StatusError(403, "Forbidden", message, _details(group, plural, ""))
+    return StatusError(403, "Forbidden", message, details(group, plural, ""))
 
 
 def bad_request(message: str) -> StatusError:
@@ -166,21 +157,15 @@ def unauthorized(message: str = "Unauthorized") -> StatusError:
     return StatusError(401, "Unauthorized", message)
 
 
-def too_large_body(limit: int) -> StatusError:
-    """Return the refusal of a body of more than `limit` bytes."""
-    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
-
-
-def too_many_values(limit: int) -> StatusError:
-    """Return the refusal of a body with so many values that parsing would take too long."""
-    why = f"Request entity too large: more than {limit} values; write several objects instead of one"
-    return StatusError(413, "RequestEntityTooLarge", why)
+def too_large(why: str) -> StatusError:
+    """Return the refusal of a body that is too large."""
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {why}")
 
 
 def too_large_object(group: str, plural: str, name: str, why: str) -> StatusError:
     """Return the refusal of an object that would exceed the size of stored objects."""
     what = f'{_qualified(group, plural)} "{name}"'
-    return StatusError(413, "RequestEntityTooLarge", f"{what} is too large: {why}", _details(group, plural, name))
+    return StatusError(413, "RequestEntityTooLarge", f"{what} is too large: {why}", details(group, plural, name))
 
 
 def too_much_added(group: str, plural: str, obj: Raw, error: TooMuchAddedError) -> StatusError:

@@ -9,11 +9,11 @@ The verbs, schemas, admission, lists and watches are those of `ApiServer`.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -21,21 +21,17 @@ from multidict import MultiDict
 
 from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
-from tink.kubeapi.apiserver.core import Core
-from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.media import APPLY_PATCH, JSON, decode, decode_patch
 from tink.kubeapi.apiserver.options import DeleteOptions, ListOptions, OptionsKind, Target, WriteOptions, parse_path
-from tink.kubeapi.apiserver.read import Change
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Event, Key, MemoryStore, Write
-from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.read import watch_lines
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.object_store import MemoryStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, Write
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw, meta
 
 _AGENT = "tinkedge"
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class LocalApi:
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
         history: int = 10_000,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = utc_now,
         on_commit: Callable[[str, Raw], object] | None = None,
     ) -> None:
         self._now = now
@@ -67,7 +63,6 @@ class LocalApi:
         self._snapshot = snapshot or LocalSnapshot()
         self._store = MemoryStore(self._committed, history=history, state=self._snapshot.state)
         self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin)
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Register the built-in and the stored resources. `start_controllers` starts the rest."""
@@ -83,16 +78,11 @@ class LocalApi:
 
     def start_controllers(self) -> None:
         """Start garbage collection and the deletion of namespaces, definitions and old Events."""
-        self._tasks = self._core.start_controllers()
+        self._core.start_controllers()
 
     async def stop(self) -> None:
         """End watches and controllers, and drop all objects."""
-        self._core.end_watches()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._core.close()
-        await self._store.close()
+        await self._core.stop()
 
     async def request(
         self,
@@ -147,27 +137,20 @@ class LocalApi:
         """Watch a collection. Yields events as lines of JSON. Raises StatusError if the watch cannot begin."""
         resource, target = self._route(path)
         options = ListOptions.of({**query, "watch": "true"})
-        changes = self._core.lists.watch(resource, target, options)
-        return self._lines(changes)
+        return self._lines(watch_lines(self._core.lists.watch(resource, target, options)))
 
     @staticmethod
-    async def _lines(changes: AsyncGenerator[list[Change], None]) -> AsyncGenerator[bytes, None]:
-        try:
-            async for some in changes:
-                for change in some:
-                    yield b'{"type":"' + change.type.encode() + b'","object":' + change.body + b"}\n"
-        except StatusError as error:
-            yield orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"
-        finally:
-            await changes.aclose()
+    async def _lines(parts: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
+        async with aclosing(parts):
+            async for part in parts:
+                for line in part:
+                    yield line
 
     # --- without admission ---
 
     def restore(self, obj: Raw) -> Raw:
-        """Store an object unchanged, with its uid, times and status, and return it with its resourceVersion.
-
-        Missing values of these are added. Nothing is reviewed. Raises LookupError for an unknown apiVersion or kind.
-        """
+        """Store an object unchanged, with its uid, times and status, and return it with its resourceVersion. Missing
+        values of these are added. Nothing is reviewed. Raises LookupError for an unknown apiVersion or kind."""
         key = self._where(obj)[1]
         fields = {
             "uid": str(uuid.uuid4()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -130,9 +131,9 @@ def _decode_yaml(raw: bytes, values: int) -> Body:
 
 
 def _check_values(raw: bytes, most: int) -> None:
-    """Reject JSON with too many values before it is parsed. Raises StatusError (413)."""
+    """Refuse a body with so many values that parsing would take too long. Raises StatusError (413)."""
     if values_in(raw, most) > most:
-        raise errors.too_many_values(most)
+        raise errors.too_large(f"more than {most} values; write several objects instead of one")
 
 
 def values_in(raw: bytes, most: int) -> int:
@@ -144,7 +145,9 @@ def values_in(raw: bytes, most: int) -> int:
     while found := _OUTSIDE.search(raw, at):
         at = found.end()
         if found[0] == b'"':
-            at = _end_of_text(raw, at)
+            while (inside := _INSIDE.search(raw, at)) and inside[0] != b'"':
+                at = inside.end() + 1
+            at = inside.end() if inside else len(raw)
             continue
         count += 1
         if count > most:
@@ -152,30 +155,19 @@ def values_in(raw: bytes, most: int) -> int:
     return count
 
 
-def _end_of_text(raw: bytes, at: int) -> int:
-    while found := _INSIDE.search(raw, at):
-        if found[0] == b'"':
-            return found.end()
-        at = found.end() + 1
-    return len(raw)
-
-
 def _decode_json(raw: bytes, values: int, *, strict: bool) -> Body:
     _check_values(raw, values)
     value = load_json(raw)
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")
-    return Body(value, _duplicate_errors(raw, value) if strict else (), len(raw))
-
-
-def _duplicate_errors(raw: bytes, value: Any) -> tuple[str, ...]:
-    """Return errors about duplicate fields in a text; `value` is the parsed text."""
-    try:
-        if orjson.dumps(value) == raw:
-            return ()  # the usual output of programs, which has no duplicates
-    except orjson.JSONEncodeError:
-        pass
-    return tuple(f'duplicate field "{path}"' for path in duplicate_fields(raw))
+    duplicates: list[str] = []
+    if strict:
+        try:
+            usual = orjson.dumps(value) == raw  # the usual output of programs, which has no duplicates
+        except orjson.JSONEncodeError:
+            usual = False
+        duplicates = [] if usual else duplicate_fields(raw)
+    return Body(value, tuple(f'duplicate field "{path}"' for path in duplicates), len(raw))
 
 
 def decode_patch(kind: str, raw: bytes, *, strict: bool = False, values: int = MAX_VALUES) -> Body:
@@ -252,21 +244,12 @@ def clauses(header: str) -> list[Clause]:
         if not subtype or "/" in subtype or (not slash and kind != "*"):
             continue
         named = {key.strip(" "): value.strip(" ") for key, _, value in (p.partition("=") for p in parameters) if value}
-        quality = _quality(named.pop("q", "1"))
+        quality = 0.0
+        with suppress(ValueError):
+            quality = float(named.pop("q", "1"))
         found.append(Clause(f"{kind}/{subtype}".lower(), quality, named))
-    return sorted(found, key=_rank)
-
-
-def _quality(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
-def _rank(clause: Clause) -> tuple[bool, bool, float]:
-    """Return the sort key of a clause. As in Kubernetes, named types go before `*`, whatever their quality."""
-    return (clause.media.startswith("*/"), clause.media.endswith("/*"), -clause.quality)
+    # As in Kubernetes, named types go before `*`, whatever their quality.
+    return sorted(found, key=lambda one: (one.media.startswith("*/"), one.media.endswith("/*"), -one.quality))
 
 
 @lru_cache(256)  # clients have few headers, and send them with each request
@@ -305,25 +288,17 @@ def _accepted(clause: Clause, media: str, many: bool) -> Accepted | None:
     if kind == "Table":
         return Accepted(media, Form.TABLE, version, pretty)
     if kind in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-        _check_partial(kind, many)
+        if kind.endswith("List") != many:
+            is_not = "is a list" if many else "is not a list"
+            raise StatusError(406, "NotAcceptable", f"you requested {kind}, but the requested object {is_not}")
         return Accepted(media, Form.PARTIAL, version, pretty)
     return None
 
 
-def _check_partial(kind: str, many: bool) -> None:
-    """Refuse a list of metadata for one object, and the reverse."""
-    if kind.endswith("List") == many:
-        return
-    is_not = "is a list" if many else "is not a list"
-    raise StatusError(406, "NotAcceptable", f"you requested {kind}, but the requested object {is_not}")
-
-
 @lru_cache(64)
 def discovery_form(header: str) -> tuple[str, str]:
-    """Return the media type of discovery, and the version of apidiscovery.k8s.io ("": the classic form).
-
-    Raises StatusError (406).
-    """
+    """Return the media type of discovery, and the version of apidiscovery.k8s.io ("": the classic form). Raises
+    StatusError (406)."""
     for clause in clauses(header) if header else (Clause(JSON, 1, {}),):
         for media in (JSON, YAML):
             if not clause.matches(media):

@@ -71,9 +71,7 @@ MAX_VERSION = (1 << 64) - 1
 
 def parse_bool(value: str) -> bool:
     """Parse a boolean of a query: "", "0" and "false" in any case are false; anything else is true.
-
-    (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)
-    """
+    (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)"""
     return value not in ("", "0") and value.lower() != "false"
 
 
@@ -129,7 +127,13 @@ class WriteOptions:
             wrong.append(field_errors.required("fieldManager", "is required for apply patch"))
         if kind == "PatchOptions" and not apply and "force" in query:
             wrong.append(field_errors.forbidden("force", "may not be specified for non-apply patch"))
-        wrong += _check_manager(manager) + _check_dry_run(query.getall("dryRun", []))
+        if len(manager) > MAX_MANAGER:
+            wrong.append(field_errors.too_long("fieldManager", MAX_MANAGER))
+        for at, letter in enumerate(manager):
+            if not letter.isprintable():
+                why = f"invalid character U+{ord(letter):04X} (at position {at})"
+                wrong.append(field_errors.invalid("fieldManager", manager, why))
+        wrong += _check_dry_run(query.getall("dryRun", []))
         validation = query.get("fieldValidation", "")
         if validation not in ("", "Ignore", "Warn", "Strict"):
             wrong.append(field_errors.not_supported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
@@ -139,7 +143,7 @@ class WriteOptions:
             kind,
             bool(query.getall("dryRun", [])),
             validation or "Warn",
-            manager or _agent_name(user_agent),
+            manager or (printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"),
             apply and parse_bool(query.get("force", "")),
             tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
             caller,
@@ -149,20 +153,6 @@ class WriteOptions:
         """Return the options as the object for webhooks."""
         made: dict[str, Any] = {"kind": self.kind, "apiVersion": "meta.k8s.io/v1", **dict(self.given)}
         return made | ({"dryRun": ["All"]} if self.dry_run else {}) | ({"force": True} if self.force else {})
-
-
-def _check_manager(name: str) -> list[FieldError]:
-    found = [field_errors.too_long("fieldManager", MAX_MANAGER)] if len(name) > MAX_MANAGER else []
-    for at, letter in enumerate(name):
-        if not letter.isprintable():
-            why = f"invalid character U+{ord(letter):04X} (at position {at})"
-            found.append(field_errors.invalid("fieldManager", name, why))
-    return found
-
-
-def _agent_name(user_agent: str) -> str:
-    """Return the manager of a client that names none: its User-Agent up to the first slash."""
-    return printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"
 
 
 def _check_dry_run(values: list[str]) -> list[FieldError]:
@@ -202,42 +192,36 @@ class ListOptions:
             None if initial is None else parse_bool(initial),
             parse_number(query.get("timeoutSeconds", "")),
         )
-        if wrong := options._check_watch() if options.watch else options._check_list():
+        if wrong := list(options._check_watch() if options.watch else options._check_list()):
             raise errors.invalid("meta.k8s.io", "ListOptions", "", wrong)
         parse_version(options.version, watch=options.watch)
         return options
 
-    def _check_list(self) -> list[FieldError]:
-        """Return errors (k8s.io/apimachinery, pkg/apis/meta/internalversion/validation)."""
+    def _check_list(self) -> Iterator[FieldError]:
+        """Yield errors (k8s.io/apimachinery, pkg/apis/meta/internalversion/validation)."""
         at, match = "resourceVersionMatch", self.version_match
-        wrong: list[FieldError] = []
         if match:
             if not self.version:
-                wrong.append(field_errors.forbidden(at, f"{at} is forbidden unless resourceVersion is provided"))
+                yield field_errors.forbidden(at, f"{at} is forbidden unless resourceVersion is provided")
             if self.continues:
-                wrong.append(field_errors.forbidden(at, f"{at} is forbidden when continue is provided"))
+                yield field_errors.forbidden(at, f"{at} is forbidden when continue is provided")
             if match not in ("Exact", "NotOlderThan"):
-                wrong.append(field_errors.not_supported(at, match, ["Exact", "NotOlderThan", ""]))
+                yield field_errors.not_supported(at, match, ["Exact", "NotOlderThan", ""])
             if match == "Exact" and self.version == "0":
-                wrong.append(field_errors.forbidden(at, f'{at} "exact" is forbidden for resourceVersion "0"'))
+                yield field_errors.forbidden(at, f'{at} "exact" is forbidden for resourceVersion "0"')
         if self.initial_events is not None:
-            wrong.append(field_errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
-        return wrong
+            yield field_errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
 
-    def _check_watch(self) -> list[FieldError]:
+    def _check_watch(self) -> Iterator[FieldError]:
         at, match = "resourceVersionMatch", self.version_match
-        wrong: list[FieldError] = []
         if self.initial_events is not None and match != "NotOlderThan":
-            wrong.append(field_errors.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan"))
+            yield field_errors.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan")
         if match and self.initial_events is None:
-            wrong.append(
-                field_errors.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
-            )
+            yield field_errors.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
         if match and match != "NotOlderThan":
-            wrong.append(field_errors.not_supported(at, match, ["NotOlderThan"]))
+            yield field_errors.not_supported(at, match, ["NotOlderThan"])
         if self.continues:
-            wrong.append(field_errors.forbidden(at, f"{at} is forbidden when continue is provided"))
-        return wrong
+            yield field_errors.forbidden(at, f"{at} is forbidden when continue is provided")
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,20 +347,15 @@ def parse_labels(text: str) -> Match | None:
     """
     if not text.strip():
         return None
-    requirements = list(_requirements(text))
-    return lambda labels: all(holds(labels) for holds in requirements)
-
-
-def _requirements(text: str) -> Iterator[Match]:
-    at = 0
-    while True:
+    requirements: list[Match] = []
+    at, more = 0, ","
+    while more:
         found = _REQUIREMENT.match(text, at)
         if found is None:
             raise bad_request(f"unable to parse the label selector {quote(text)} at {quote(text[at:])}")
-        yield _requirement(found)
-        at = found.end()
-        if not found["more"]:
-            return
+        requirements.append(_requirement(found))
+        at, more = found.end(), found["more"]
+    return lambda labels: all(holds(labels) for holds in requirements)
 
 
 def _requirement(found: re.Match[str]) -> Match:
@@ -432,6 +411,7 @@ def labels_of(obj: Mapping[str, Any]) -> Labels:
 
 
 _TERM = re.compile(r"(?P<field>.*?)(?P<op>!=|==|=)(?P<value>.*)", re.DOTALL)
+_PART = re.compile(r"(?:[^\\,]|\\.|\\$)+", re.DOTALL)
 _SPECIAL = re.compile(r"\\(.?)|([,=])", re.DOTALL)
 
 
@@ -439,38 +419,19 @@ def parse_fields(text: str, known: Mapping[str, tuple[str, ...]], *, builtin: bo
     """Parse a field selector (k8s.io/apimachinery, pkg/fields). `known` are the selectable fields. Raises
     StatusError (400)."""
     terms = []
-    for part in sorted(_split(text)):
-        if not part:
-            continue
+    for part in sorted(_PART.findall(text)):
         found = _TERM.fullmatch(part)
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         value = _unescape(found["value"])
         if found["field"] not in known:
-            raise bad_request(_unknown_field(found["field"], known, builtin))
+            # Built-in types without selectable fields have their own wording.
+            if builtin and set(known) <= {"metadata.name", "metadata.namespace"}:
+                only = 'only "metadata.name", "metadata.namespace"'
+                raise bad_request(f"{quote(found['field'])} is not a known field selector: {only}")
+            raise bad_request(f"field label not supported: {found['field']}")
         terms.append((found["field"], value, found["op"] != "!="))
     return terms
-
-
-def _unknown_field(name: str, known: Mapping[str, tuple[str, ...]], builtin: bool) -> str:
-    """Return the error about an unknown field. Built-in types without selectable fields have their own wording."""
-    if builtin and set(known) <= {"metadata.name", "metadata.namespace"}:
-        return f'{quote(name)} is not a known field selector: only "metadata.name", "metadata.namespace"'
-    return f"field label not supported: {name}"
-
-
-def _split(text: str) -> list[str]:
-    parts, start = [], 0
-    escaped = False
-    for at, letter in enumerate(text):
-        if escaped:
-            escaped = False
-        elif letter == "\\":
-            escaped = True
-        elif letter == ",":
-            parts.append(text[start:at])
-            start = at + 1
-    return [*parts, text[start:]]
 
 
 def _unescape(value: str) -> str:
@@ -484,13 +445,6 @@ def _unescape(value: str) -> str:
     return _SPECIAL.sub(one, value)
 
 
-def _field_text(value: Any) -> str:
-    """Return a value as field selectors write it; a missing one is ""."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
-
-
 def match_fields(terms: list[Term], known: Mapping[str, tuple[str, ...]]) -> Callable[[Any], bool]:
     """Compile a parsed field selector."""
 
@@ -499,7 +453,8 @@ def match_fields(terms: list[Term], known: Mapping[str, tuple[str, ...]]) -> Cal
             at = obj
             for step in known[name]:
                 at = at.get(step) if isinstance(at, dict) else None
-            if (_field_text(at) == value) != equal:
+            shown = str(at).lower() if isinstance(at, bool) else "" if at is None else str(at)
+            if (shown == value) != equal:
                 return False
         return True
 

@@ -50,13 +50,6 @@ def merge(target: Any, patch: Any) -> Any:
     return out
 
 
-def merge_object(target: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch to an object. Raises PatchError."""
-    if not isinstance(patch, dict):
-        raise PatchError(f"error decoding patch: it must be an object, not {json_kind(patch)}")
-    return merge(target, patch)
-
-
 # --- JSON patch -------------------------------------------------------------------------------------------------
 
 # Where github.com/evanphx/json-patch goes beyond RFC 6902, this follows it: indices may be negative, `replace` sets a
@@ -119,7 +112,9 @@ def _operate(target: Any, operation: dict[str, Any]) -> Any:
         case "test":
             path = _text(operation, "path")
             actual = _get(*_find(target, path)) if path else target
-            if not _equal(actual, value):
+            if not (
+                orjson.dumps(actual, option=orjson.OPT_SORT_KEYS) == orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+            ):
                 raise _misfit(f"testing value {path} failed: test failed")
             return target
         case "move":
@@ -132,10 +127,6 @@ def _operate(target: Any, operation: dict[str, Any]) -> Any:
             where, key = _find(target, _text(operation, "from"))
             return _add(target, _text(operation, "path"), deep_copy(_get(where, key)))
     raise _misfit(f"Unexpected kind: {op or 'unknown'}")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
 
 
 def _find(target: Any, path: str) -> tuple[Any, str]:

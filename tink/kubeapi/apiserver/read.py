@@ -19,8 +19,10 @@ import orjson
 from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.options import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, Page, StoredObject
 from tink.kubeapi.schema import Raw
 
 MAX_BACKLOG = 5_000
@@ -31,8 +33,7 @@ MAX_BACKLOG_BYTES = 32 << 20
 class Subscription:
     """The changes of one resource since the subscription, in one namespace or in all (None)."""
 
-    def __init__(self, broadcaster: Broadcaster, resource: str, namespace: str | None) -> None:
-        self._broadcaster = broadcaster
+    def __init__(self, resource: str, namespace: str | None) -> None:
         self.resource = resource
         self.namespace = namespace
         self._events: deque[Event] = deque()
@@ -76,10 +77,6 @@ class Subscription:
         self._bytes = 0
         return events
 
-    def close(self) -> None:
-        """Remove the subscription from the broadcaster."""
-        self._broadcaster.remove(self)
-
 
 class Broadcaster:
     """Delivers each stored change to the open watches, on the event loop and in the order of versions.
@@ -101,8 +98,8 @@ class Broadcaster:
             subscription.offer(event)
 
     def subscribe(self, resource: str, namespace: str | None) -> Subscription:
-        """Start to collect changes. The caller closes the subscription."""
-        subscription = Subscription(self, resource, namespace)
+        """Start to collect changes. The caller removes the subscription."""
+        subscription = Subscription(resource, namespace)
         if self._closed:
             subscription.end()
         else:
@@ -145,6 +142,12 @@ class Selection:
     namespace: str | None
     name: str | None
     matches: Callable[[Raw], bool] | None
+
+    def selects(self, stored: StoredObject) -> bool:
+        """Return True if a stored object of the resource and namespace is selected."""
+        if self.name is not None and stored.name != self.name:
+            return False
+        return self.matches is None or self.matches(orjson.loads(stored.body))
 
     def holds(self, obj: Raw) -> bool:
         """Return True if an object of the resource and namespace is selected."""
@@ -210,7 +213,7 @@ class _Start:
 class Lists:
     """Lists and watches over a store."""
 
-    def __init__(self, store: Store, broadcaster: Broadcaster) -> None:
+    def __init__(self, store: ObjectStore, broadcaster: Broadcaster) -> None:
         self._store = store
         self._broadcaster = broadcaster
 
@@ -220,16 +223,14 @@ class Lists:
         start = await self._where(options)
         if chosen.name is not None and start.version is None:
             return await self._list_one(chosen, chosen.name)
-        after = start.after
-        first = await self._page(chosen, after, start.version, options.limit)
+        page = first = await self._page(chosen, start.after, start.version, options.limit)
         if not options.limit:
             return Listing(first.version, "", self._parts(chosen, first))
-        items: list[Stored] = []
+        items: list[StoredObject] = []
         size = 0
-        page = first
         while True:
             for stored in page.items:
-                if not self._selected(chosen, stored):
+                if not chosen.selects(stored):
                     continue
                 if len(items) == options.limit or size > MAX_LIST_BYTES:
                     return await self._cut(chosen, start, first.version, items)
@@ -242,8 +243,7 @@ class Lists:
                 return await self._cut(chosen, start, first.version, items)
             page = await self._page(chosen, (last.namespace, last.name), first.version, options.limit - len(items))
 
-    async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[Stored]) -> Listing:
-        """Return a list that its limit has ended after the last object. Raises StatusError (410)."""
+    async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[StoredObject]) -> Listing:
         after = (items[-1].namespace, items[-1].name) if items else start.after
         remaining = None
         if chosen.matches is None and chosen.name is None:
@@ -277,7 +277,13 @@ class Lists:
             elif position > (newest := await self._store.current()):
                 # Possible only after a loss of state: the client must not wait until versions reach this number again.
                 raise errors.expired(f"resource version {position} is not known here: the newest is {newest}")
-            while events := await self._since(chosen, position):
+            while True:
+                try:
+                    events = await self._store.since(resource.key, chosen.namespace, position)
+                except ExpiredError as error:
+                    raise errors.expired(f"too old resource version: {position} ({error.oldest})") from error
+                if not events:
+                    break
                 yield await self._changes(chosen, events)
                 position = events[-1].version
             reported = position
@@ -298,12 +304,11 @@ class Lists:
                 if over:
                     return
         finally:
-            subscription.close()
+            self._broadcaster.remove(subscription)
 
     # --- parts ---
 
     async def _where(self, options: ListOptions) -> _Start:
-        """Return the start of a list. Raises StatusError."""
         if options.continues:
             if options.version not in ("", "0"):
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
@@ -318,11 +323,10 @@ class Lists:
 
     async def _page(self, chosen: Selection, after: tuple[str, str], version: int | None, limit: int) -> Page:
         try:
-            if limit and chosen.matches is None:
-                return await self._store.page(
-                    chosen.resource.key, chosen.namespace, after=after, limit=min(limit, 500), version=version
-                )
-            return await self._store.page(chosen.resource.key, chosen.namespace, after=after, version=version)
+            rows = min(limit, MAX_PAGE_ROWS) if limit and chosen.matches is None else MAX_PAGE_ROWS
+            return await self._store.page(
+                chosen.resource.key, chosen.namespace, after=after, limit=rows, version=version
+            )
         except ExpiredError as error:
             if after == ("", ""):
                 raise errors.expired("The resourceVersion for the provided list is too old.") from error
@@ -336,13 +340,12 @@ class Lists:
             return Listing(page.version, "", self._parts(chosen, page))
         version = await self._store.current()
         stored = await self._store.get(Key(resource.key, chosen.namespace or "", name))
-        items = [stored] if stored is not None and self._selected(chosen, stored) else []
+        items = [stored] if stored is not None and chosen.selects(stored) else []
         return Listing(version, "", _once(resource, items))
 
     async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
-        """Yield a list from its first page on."""
         while True:
-            selected = [item for item in page.items if self._selected(chosen, item)]
+            selected = [item for item in page.items if chosen.selects(item)]
             yield await conversion.as_served(chosen.resource, selected)
             if not page.more:
                 return
@@ -350,21 +353,9 @@ class Lists:
             page = await self._page(chosen, (last.namespace, last.name), page.version, 0)
 
     @staticmethod
-    def _selected(chosen: Selection, stored: Stored) -> bool:
-        if chosen.name is not None and stored.name != chosen.name:
-            return False
-        return chosen.matches is None or chosen.matches(orjson.loads(stored.body))
-
-    async def _since(self, chosen: Selection, position: int) -> list[Event]:
-        try:
-            return await self._store.since(chosen.resource.key, chosen.namespace, position)
-        except ExpiredError as error:
-            raise errors.expired(f"too old resource version: {position} ({error.oldest})") from error
-
-    @staticmethod
     async def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
         """Convert events for the watch: an object that begins or ceases to match is added or deleted."""
-        seen: list[tuple[str, Event | Stored]] = []
+        seen: list[tuple[str, Event | StoredObject]] = []
         for event in events:
             if chosen.matches is None:
                 if chosen.name is None or event.key.name == chosen.name:
@@ -379,13 +370,27 @@ class Lists:
             elif was_in and event.prior is not None:
                 gone = orjson.loads(event.prior)
                 gone["metadata"]["resourceVersion"] = str(event.version)
-                last = Stored(event.key.namespace, event.key.name, event.version, orjson.dumps(gone))
+                last = StoredObject(event.key.namespace, event.key.name, event.version, orjson.dumps(gone))
                 seen.append(("DELETED", last))
         bodies = await conversion.as_served(chosen.resource, [item for _, item in seen])
         return [Change(kind, body) for (kind, _), body in zip(seen, bodies, strict=True)]
 
 
-async def _once(resource: Resource, items: list[Stored]) -> AsyncIterator[list[bytes]]:
+async def watch_lines(
+    watch: AsyncGenerator[list[Change], None], body_of: Callable[[Change], bytes] = lambda change: change.body
+) -> AsyncGenerator[list[bytes], None]:
+    """Yield the events of a watch as lines of JSON. Events that arrive together are in one list."""
+    try:
+        async for changes in watch:
+            yield [b'{"type":"' + each.type.encode() + b'","object":' + body_of(each) + b"}\n" for each in changes]
+    except StatusError as error:
+        # After a valid request, Kubernetes reports errors inside the watch.
+        yield [orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"]
+    finally:
+        await watch.aclose()
+
+
+async def _once(resource: Resource, items: list[StoredObject]) -> AsyncIterator[list[bytes]]:
     yield await conversion.as_served(resource, items)
 
 
@@ -425,10 +430,6 @@ def _read_token(token: str) -> _Start:
                 remaining = read.get("remaining")
                 known = remaining if version and isinstance(remaining, int) else None
                 return _Start((namespace, name), version or None, known)
-    except (ValueError, binascii.Error) as error:
-        raise _bad_token() from error
-    raise _bad_token()
-
-
-def _bad_token() -> StatusError:
-    return errors.bad_request("invalid continue token: continue key is not valid: it is not one that this server gave")
+    except (ValueError, binascii.Error):
+        pass  # refused below
+    raise errors.bad_request("invalid continue token: continue key is not valid: it is not one that this server gave")

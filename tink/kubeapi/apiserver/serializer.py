@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,8 @@ class JsonError(TinkedgeError, ValueError):
 
 
 def load_json(raw: bytes) -> Any:
-    """Parse JSON. Raises JsonError.
-
-    If orjson refuses a text, the standard library parses it once more, because Go's decoder accepts some of it: bytes
-    that are no UTF-8 and halves of surrogate pairs become U+FFFD.
-    """
+    """Parse JSON. Raises JsonError. If orjson refuses a text, the standard library parses it once more, because Go's
+    decoder accepts some of it: bytes that are no UTF-8 and halves of surrogate pairs become U+FFFD."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -61,7 +59,6 @@ def load_json(raw: bytes) -> Any:
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """Replace halves of surrogate pairs by U+FFFD."""
     if isinstance(value, str):
         return _SURROGATES.sub("�", value)
     if isinstance(value, dict):
@@ -82,13 +79,7 @@ def duplicate_fields(raw: bytes, most: int = 100) -> list[str]:
         return _Pairs(items)
 
     value = json.loads(raw.decode("utf-8", "replace"), object_pairs_hook=pairs)
-    found: list[str] = []
-    if seen_twice:
-        for path in _twice(value, ""):
-            if len(found) == most:
-                break
-            found.append(path)
-    return found
+    return list(islice(_twice(value, ""), most)) if seen_twice else []
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -123,10 +114,8 @@ def dump_yaml(body: bytes) -> bytes:
 
 
 def dump_yaml_list(head: bytes) -> tuple[bytes, bytes]:
-    """Return the YAML before and after the items of a list, whose items `dump_yaml_item` writes.
-
-    `head` is the list without items, as JSON. A long list can so be written while it is read.
-    """
+    """Return the YAML before and after the items of a list, whose items `dump_yaml_item` writes. `head` is the list
+    without items, as JSON. A long list can so be written while it is read."""
     made = orjson.loads(head)
     made.pop("items", None)
     before = {key: made.pop(key) for key in sorted(made) if key < "items"}
@@ -158,7 +147,7 @@ SCALARS = frozenset(("string", "int", "bool", "bytes", "time", "micro", "map", "
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     """A field of a message: its name in JSON and its type (one of SCALARS, or a message)."""
 
     number: int
@@ -169,18 +158,17 @@ class Field:
     inline: bool = False
 
 
-def _parse_field(text: str) -> Field:
+def _parse_field(text: str) -> MessageField:
     number, name, kind = text.split()
-    return Field(int(number), name, kind.rstrip("*?+"), kind.endswith("*"), kind.endswith("?"), kind.endswith("+"))
+    return MessageField(
+        int(number), name, kind.rstrip("*?+"), kind.endswith("*"), kind.endswith("?"), kind.endswith("+")
+    )
 
 
-def _parse_messages(text: str) -> dict[str, tuple[Field, ...]]:
-    joined = text.replace("\n  ", " ")
-    lines = (line.partition(": ") for line in joined.splitlines() if line)
-    return {name: tuple(_parse_field(field) for field in fields.split(",")) for name, _, fields in lines}
-
-
-MESSAGES = _parse_messages(_MESSAGES_TEXT)
+MESSAGES = {
+    name: tuple(map(_parse_field, fields.split(",")))
+    for name, _, fields in (line.partition(": ") for line in _MESSAGES_TEXT.replace("\n  ", " ").splitlines() if line)
+}
 """Message -> its fields."""
 BY_NUMBER = {name: {field.number: field for field in fields} for name, fields in MESSAGES.items()}
 """Message -> number -> field."""
@@ -254,7 +242,7 @@ def _message(raw: bytes, name: str, depth: int, left: list[int]) -> dict[str, An
     return out
 
 
-def _value(field: Field, value: bytes | int, depth: int, left: list[int]) -> Any:
+def _value(field: MessageField, value: bytes | int, depth: int, left: list[int]) -> Any:
     if field.type in ("int", "bool"):
         if not isinstance(value, int):
             raise ProtobufError(f"{field.name} has the wrong wire type")
@@ -271,18 +259,19 @@ def _value(field: Field, value: bytes | int, depth: int, left: list[int]) -> Any
         case "time" | "micro":
             return _time(value, field.type, left)
         case "json":
-            return _json(value)
+            try:
+                return orjson.loads(value)
+            except orjson.JSONDecodeError as error:
+                raise ProtobufError(f"a field that must hold JSON does not: {error}") from error
         case "map" | "bytesmap" | "listmap":
             entry = _message(value, "MapEntry", depth + 1, left)
-            return {entry.get("key", ""): _entry(field.type, entry.get("value", b""), depth, left)}
+            held = entry.get("value", b"")
+            if field.type == "listmap":
+                held = _message(held, "Texts", depth + 2, left).get("items", [])
+            else:
+                held = base64.b64encode(held).decode() if field.type == "bytesmap" else _text(held)
+            return {entry.get("key", ""): held}
     return _message(value, field.type, depth + 1, left)
-
-
-def _entry(kind: str, value: bytes, depth: int, left: list[int]) -> Any:
-    """Parse the value of an entry of a map."""
-    if kind == "listmap":
-        return _message(value, "Texts", depth + 2, left).get("items", [])
-    return base64.b64encode(value).decode() if kind == "bytesmap" else _text(value)
 
 
 def _text(value: bytes) -> str:
@@ -290,13 +279,6 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise ProtobufError("a text is not UTF-8") from error
-
-
-def _json(value: bytes) -> Any:
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise ProtobufError(f"a field that must hold JSON does not: {error}") from error
 
 
 def _time(value: bytes, kind: str, left: list[int]) -> str | None:
@@ -350,10 +332,8 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def dump_protobuf(obj: Mapping[str, Any]) -> bytes:
-    """Return an object, a list of a built-in kind or a Status in the envelope.
-
-    Raises ProtobufError for other kinds, and for values that do not fit (which no stored object has).
-    """
+    """Return an object, a list of a built-in kind or a Status in the envelope. Raises ProtobufError for other kinds,
+    and for values that do not fit (which no stored object has)."""
     api_version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
     message = message_of(api_version, kind)
     if message is None:
@@ -386,7 +366,7 @@ def _write(obj: Mapping[str, Any], name: str) -> bytes:
     return b"".join(out)
 
 
-def _field(field: Field, value: Any) -> bytes:
+def _field(field: MessageField, value: Any) -> bytes:
     if field.type in ("int", "bool"):
         return varint(field.number << 3) + varint(int(value))
     if field.type not in SCALARS:

@@ -18,10 +18,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import orjson
 from aiohttp import web
 from prometheus_client.registry import Collector
 
@@ -30,11 +31,12 @@ from tink.files.key_file import KeyFile, KeyFileError
 from tink.kubeapi.apiserver import credentials
 from tink.kubeapi.apiserver.access import USERS_FILE, Authenticator, UserFileError
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
-from tink.kubeapi.apiserver.core import Core
+from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, Sessions, http_logger
-from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
-from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, http_logger
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
 from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite, Limits
@@ -49,10 +51,6 @@ SESSION_SECONDS = 1.0
 _DAY_SECONDS = 86400.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 """All IPv4 addresses of this host, including loopback."""
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class ApiServer:
@@ -73,34 +71,30 @@ class ApiServer:
         history: int = 10_000,
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._data_dir = data_dir
+        self.kubeconfig = data_dir / "kubeconfig"
+        """The kubeconfig file, once the server has started."""
         self._addresses = tuple(addresses)
         self._names = tuple(names)
         self._host = host
         self._port = port
         self._now = now
-        self._store = Store(
+        store = ObjectStore(
             data_dir / "state.db",
             self._committed,
             history=history,
             beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
         )
-        self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin)
+        self._core = Core(store, now, admit_create=admit_create, plugin=plugin)
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The kubeconfig file, once the server has started."""
-        return self._data_dir / "kubeconfig"
 
     @property
     def refusal(self) -> str:
         """Why the state is read-only at present; "" if it can be written."""
-        return self._store.refusal
+        return self._core.store.refusal
 
     @property
     def url(self) -> str:
@@ -126,9 +120,10 @@ class ApiServer:
             data_directory.claim(self._data_dir)
         except data_directory.DataDirectoryError as error:
             raise ApiServerError(str(error)) from error
-        await self._store.open()  # first: token and authority then show that a state existed
+        store = self._core.store
+        await store.open()  # first: token and authority then show that a state existed
         try:
-            if not self._store.refusal:
+            if not store.refusal:
                 private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
             authority = credentials.load_authority(self._data_dir / "pki", self._now())
             token = credentials.load_token(self._data_dir / "token")
@@ -145,8 +140,7 @@ class ApiServer:
             await self._core.load()
         except StorageError as error:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
-        core = self._core
-        api = self._api = Api(self._store, core.registry, core.verbs, core.lists, authenticator, self._now)
+        api = self._api = Api(self._core, authenticator)
         # Cancelled when the client disconnects: a watch would notice it only at the next change.
         self._runner = web.AppRunner(
             api.application(),
@@ -162,12 +156,12 @@ class ApiServer:
             credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
         except OSError as error:
             raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
-        self._tasks = [
-            *core.start_controllers(),
-            asyncio.create_task(_check_sessions(api.sessions), name="apiserver sessions"),
-            asyncio.create_task(_warn_daily(authenticator), name="apiserver tokens"),
+        self._core.start_controllers()
+        self._core.tasks += [
+            asyncio.create_task(_every(SESSION_SECONDS, api.sessions.recheck), name="apiserver sessions"),
+            asyncio.create_task(_every(_DAY_SECONDS, authenticator.warn_of_expiry), name="apiserver tokens"),
         ]
-        for task in self._tasks:
+        for task in self._core.tasks:
             failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
@@ -179,21 +173,19 @@ class ApiServer:
             log.error("%s has the previous token, because it cannot be written: %s", self.kubeconfig, error.strerror)
 
     async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
-        """Listen at `host` and at the addresses. Raises ApiServerError.
-
-        Each of the two has its own connection limit, so that other hosts cannot use up the connections of this one.
-        """
+        """Listen at `host` and at the addresses. Raises ApiServerError. Each of the two has its own connection limit,
+        so that other hosts cannot use up the connections of this one."""
         if ANYWHERE in self._addresses:
-            await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()))
+            await self._listen_at(LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()), ANYWHERE)
             return
         await self._listen_at(
-            [self._host], LimitedSite(runner, self._host, self._port, context, "embedded API", Limits())
+            LimitedSite(runner, self._host, self._port, context, "embedded API", Limits()), self._host
         )
         if self._addresses:
-            what = f"API at {', '.join(self._addresses)}"
-            site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
-            await self._listen_at(self._addresses, site)
-            log.info("the API also listens for other hosts: %s, port %d", ", ".join(self._addresses), self._port)
+            hosts = ", ".join(self._addresses)
+            site = LimitedSite(runner, self._addresses, self._port, context, f"API at {hosts}", Limits(), free=True)
+            await self._listen_at(site, hosts)
+            log.info("the API also listens for other hosts: %s, port %d", hosts, self._port)
         for address in self._addresses:
             if not _is_ours(address):
                 log.warning(
@@ -201,45 +193,37 @@ class ApiServer:
                     address,
                 )
 
-    async def _listen_at(self, hosts: Sequence[str], site: LimitedSite) -> None:
+    async def _listen_at(self, site: LimitedSite, hosts: str) -> None:
         try:
             await site.start()
         except OSError as error:
-            raise ApiServerError(self._why_not(error, ", ".join(hosts))) from error
+            why = error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE:
+                why = (
+                    f"another program has the port ('ss -ltnp sport = :{self._port}' names it): stop it, or choose "
+                    "another port with --api-port"
+                )
+            raise ApiServerError(f"cannot listen on {hosts}:{self._port}: {why}") from error
         self._port = site.port
-
-    def _why_not(self, error: OSError, hosts: str) -> str:
-        where = f"{hosts}:{self._port}"
-        if error.errno == errno.EADDRINUSE:
-            return (
-                f"cannot listen on {where}: another program has the port ('ss -ltnp sport = :{self._port}' names it): "
-                "stop it, or choose another port with --api-port"
-            )
-        return f"cannot listen on {where}: {error.strerror or error}"
 
     async def alive(self) -> None:
         """Return once the writing thread has answered. While it does not, no write is stored."""
-        await self._store.current()
+        await self._core.store.current()
 
     async def stop(self) -> None:
         """End watches, let running requests finish, and close the state. Harmless if the server is not running."""
-        self._core.end_watches()
+        self._core.broadcaster.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        await self._core.close()
-        await self._store.close()
+        await self._core.stop()
 
     async def find(self, key: str, namespace: str, name: str) -> Raw | None:
-        """Read a stored object; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
-
-        Raises StorageError.
-        """
-        return await self._core.find(Key(key, namespace, name))
+        """Read a stored object; `key` is such as `tinkerbell.org/hardware`. Return None if there is none. Raises
+        StorageError."""
+        stored = await self._core.store.get(Key(key, namespace, name))
+        found: Raw | None = None if stored is None else orjson.loads(stored.body)
+        return found
 
     def _committed(self, event: Event) -> None:
         """Log a stored change, and pass it on."""
@@ -248,20 +232,13 @@ class ApiServer:
         self._core.committed(event)
 
 
-async def _check_sessions(sessions: Sessions) -> None:
+async def _every(seconds: float, act: Callable[[], None]) -> None:
     while True:
-        await asyncio.sleep(SESSION_SECONDS)
-        sessions.recheck()
-
-
-async def _warn_daily(authenticator: Authenticator) -> None:
-    while True:
-        authenticator.warn_of_expiry()
-        await asyncio.sleep(_DAY_SECONDS)
+        act()
+        await asyncio.sleep(seconds)
 
 
 def _is_ours(address: str) -> bool:
-    """Return True if this host has the address."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections import OrderedDict
+from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any, Protocol
 
@@ -59,7 +59,6 @@ class WebhookClient:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._trust_contexts: OrderedDict[bytes, ssl.SSLContext] = OrderedDict()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -87,7 +86,7 @@ class WebhookClient:
         """Call once. Return HTTP status, content type, text, and the seconds before a retry (None: no retry)."""
         if config.missing:
             raise WebhookCallError(f'Post "{url}": service {field_errors.quote(config.missing)} not found')
-        trust = self._trust(config.trust)
+        trust = _trust(config.trust)
         if self._session is None:
             # The number of concurrent calls is not limited, as writes do not wait for each other elsewhere.
             self._session = session(
@@ -104,19 +103,13 @@ class WebhookClient:
         except (aiohttp.ClientError, OSError) as error:
             raise WebhookCallError(f'Post "{url}": {_why(error)}') from error
 
-    def _trust(self, pem: bytes) -> ssl.SSLContext:
-        found = self._trust_contexts.get(pem)
-        if found is not None:
-            self._trust_contexts.move_to_end(pem)
-            return found
-        try:
-            made = ssl.create_default_context(cadata=pem.decode("ascii") if pem else None)
-        except (ssl.SSLError, ValueError):
-            raise TrustError("unable to load root certificates: unable to parse bytes as PEM block") from None
-        self._trust_contexts[pem] = made
-        if len(self._trust_contexts) > MAX_TRUST_BUNDLES:
-            self._trust_contexts.popitem(last=False)
-        return made
+
+@lru_cache(MAX_TRUST_BUNDLES)
+def _trust(pem: bytes) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=pem.decode("ascii") if pem else None)
+    except (ssl.SSLError, ValueError):
+        raise TrustError("unable to load root certificates: unable to parse bytes as PEM block") from None
 
 
 async def _read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -20,12 +20,12 @@ from tink.kubeapi.apiserver.access import (
     ADMIN,
     ROLES,
     USERS_FILE,
-    Action,
+    ResourceAction,
     Authenticator,
     Caller,
     ImpersonationError,
     ImpersonationForbiddenError,
-    Request,
+    PathAction,
     TokenExpiredError,
     UserError,
     UserFileError,
@@ -249,7 +249,7 @@ def user(role: str, *namespaces: str) -> Caller:
 
 def verbs(role: str, resource: str, group: str = "tinkerbell.org", subresource: str = "") -> set[str]:
     every = (*READS, *WRITES, "impersonate", "escalate", "")
-    return {verb for verb in every if allowed(user(role), Action(verb, group, resource, subresource, "default"))}
+    return {verb for verb in every if allowed(user(role), ResourceAction(verb, group, resource, subresource, "default"))}
 
 
 ALL, NOTHING = {*READS, *WRITES}, set[str]()
@@ -280,7 +280,7 @@ DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
 def test_roles_allow_these_verbs_and_no_others(group, resource, subresource, view, edit) -> None:
     found = {role: verbs(role, resource, group, subresource) for role in ("view", "edit", "admin")}
     assert found == {"view": view, "edit": edit, "admin": edit}
-    assert allowed(user("cluster-admin"), Action("create", group, resource, subresource))
+    assert allowed(user("cluster-admin"), ResourceAction("create", group, resource, subresource))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -303,22 +303,22 @@ def test_each_role_includes_the_smaller_one() -> None:
 
 def test_role_in_namespaces_applies_there_only() -> None:
     alice = user("edit", "lab", "rack-2")
-    assert allowed(alice, Action("delete", "tinkerbell.org", "workflows", "", "lab", "x"))
-    assert not allowed(alice, Action("delete", "tinkerbell.org", "workflows", "", "default", "x"))
-    assert not allowed(alice, Action("list", "tinkerbell.org", "workflows")), "of all namespaces at once"
-    assert allowed(alice, Action("get", "", "namespaces", "", "lab", "lab"))
-    assert not allowed(alice, Action("list", "", "namespaces"))
+    assert allowed(alice, ResourceAction("delete", "tinkerbell.org", "workflows", "", "lab", "x"))
+    assert not allowed(alice, ResourceAction("delete", "tinkerbell.org", "workflows", "", "default", "x"))
+    assert not allowed(alice, ResourceAction("list", "tinkerbell.org", "workflows")), "of all namespaces at once"
+    assert allowed(alice, ResourceAction("get", "", "namespaces", "", "lab", "lab"))
+    assert not allowed(alice, ResourceAction("list", "", "namespaces"))
 
 
 @pytest.mark.parametrize("role", ["", "view", "no-such-role"])
 def test_every_user_may_use_discovery_and_ask_about_own_rights(role: str) -> None:
     for path in ("/api", "/apis", "/apis/tinkerbell.org/v1alpha2", "/openapi/v3", "/version", "/healthz"):
-        assert allowed(user(role), Request("get", path))
-    assert allowed(user(role, "lab"), Action("create", "authorization.k8s.io", "selfsubjectaccessreviews"))
-    assert allowed(user(role), Action("create", "authentication.k8s.io", "selfsubjectreviews"))
+        assert allowed(user(role), PathAction("get", path))
+    assert allowed(user(role, "lab"), ResourceAction("create", "authorization.k8s.io", "selfsubjectaccessreviews"))
+    assert allowed(user(role), ResourceAction("create", "authentication.k8s.io", "selfsubjectreviews"))
     for path in ("/", "/metrics", "/apisx", "/debug/pprof", ""):
-        assert not allowed(user(role), Request("get", path))
-    assert not allowed(user(role), Request("post", "/apis"))
+        assert not allowed(user(role), PathAction("get", path))
+    assert not allowed(user(role), PathAction("post", "/apis"))
 
 
 @pytest.mark.parametrize("component", ["server", "edge"])
@@ -336,10 +336,10 @@ def test_role_of_a_component_allows_what_its_role_in_a_cluster_allows(component:
 
 
 def test_refusal_has_the_wording_of_kubernetes() -> None:
-    wanted = Action("patch", "tinkerbell.org", "workflows", "status", "default", "x")
+    wanted = ResourceAction("patch", "tinkerbell.org", "workflows", "status", "default", "x")
     about = 'resource "workflows/status" in API group "tinkerbell.org" in the namespace "default"'
     assert forbidden_message(user("view"), wanted) == f'User "alice" cannot patch {about}'
-    path = Request("get", "/x<&>")
+    path = PathAction("get", "/x<&>")
     assert forbidden_message(user("view"), path) == 'User "alice" cannot get path "/x&lt;&amp;&gt;"'
 
 
@@ -355,8 +355,8 @@ def test_administrator_who_impersonates_a_user_has_the_rights_of_that_user_only(
     assert wants_impersonation(headers)
     bob = impersonate(ADMIN, headers, known)
     assert (bob.name, bob.by, bob.role, bob.groups) == ("bob", "admin", "view", ("system:authenticated",))
-    assert not allowed(bob, Action("delete", "tinkerbell.org", "workflows", "", "default", "x"))
-    assert not allowed(impersonate(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), Action("list", "", "cm"))
+    assert not allowed(bob, ResourceAction("delete", "tinkerbell.org", "workflows", "", "default", "x"))
+    assert not allowed(impersonate(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), ResourceAction("list", "", "cm"))
 
 
 @pytest.mark.parametrize(

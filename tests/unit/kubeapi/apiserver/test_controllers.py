@@ -16,7 +16,7 @@ from tests.waiting import until
 from tink.kubeapi.apiserver import controllers
 from tink.kubeapi.apiserver.controllers import WORKERS, GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.store import Event, Key, StorageError, Stored
+from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError, StoredObject
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -334,7 +334,7 @@ async def test_failure_about_one_namespace_does_not_stop_the_others(bare, monkey
     real = Lifecycle._delete_contents
     failing = True
 
-    async def delete_contents(self: Lifecycle, stored: Stored) -> bool:
+    async def delete_contents(self: Lifecycle, stored: StoredObject) -> bool:
         if stored.name == "a" and failing:
             raise error
         return await real(self, stored)

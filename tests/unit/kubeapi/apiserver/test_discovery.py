@@ -20,7 +20,7 @@ from tests.unit.kubeapi.apiserver.conftest import Client
 from tink.kubeapi.apiserver.access import Authenticator
 from tink.kubeapi.apiserver.discovery import gnostic, groups
 from tink.kubeapi.apiserver.discovery import openapi as openapi_module
-from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, Document, DocumentRequest, Documents
+from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, HttpDocument, DocumentRequest, Documents
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import render
@@ -44,8 +44,7 @@ def now() -> datetime:
 
 @pytest.fixture
 def registry() -> Registry:
-    made = Registry(builtin.resources())
-    made.add(definitions.definition_resource(lambda _: []))
+    made = Registry((*builtin.resources(), definitions.definition_resource(lambda _: [])))
     made.install("widgets.example.org", definitions.resources(definition()))
     return made
 
@@ -55,7 +54,7 @@ def documents(registry: Registry) -> Documents:
     return Documents(registry, now)
 
 
-def answer(documents: Documents, path: str, accept: str = "", **more: str) -> Document:
+def answer(documents: Documents, path: str, accept: str = "", **more: str) -> HttpDocument:
     return documents.answer(DocumentRequest(path, accept, **more))
 
 
@@ -293,8 +292,7 @@ REAL = recordings.read(DATA / "documents")
 
 @pytest.fixture(scope="module")
 def real_registry() -> Registry:
-    made = Registry(builtin.resources())
-    made.add(definitions.definition_resource(lambda _: []))
+    made = Registry((*builtin.resources(), definitions.definition_resource(lambda _: [])))
     # The scale subresource; this test is about its publication only.
     found = definitions.resources(definition())
     widgets = [replace(one, subresources=("scale",) if one.version == "v1" else ()) for one in found]

@@ -16,7 +16,8 @@ from tink.kube.resources import CRD
 from tink.kubeapi.apiserver import read
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.read import Lists
-from tink.kubeapi.apiserver.store import Event, Key, Store
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 ALL = "/apis/tinkerbell.org/v1alpha2/hardware"
@@ -109,13 +110,13 @@ MAPS, SECRETS = (f"/api/v1/namespaces/default/{plural}" for plural in ("configma
 async def test_pages_say_how_many_objects_follow_as_of_their_version_and_count_once(bare, monkeypatch) -> None:
     """With 100,000 objects a count takes longer than the page."""
     counted = []
-    count = Store.count
+    count = ObjectStore.count
 
-    async def counting(self: Store, *where: Any) -> int:
+    async def counting(self: ObjectStore, *where: Any) -> int:
         counted.append(where)
         return await count(self, *where)
 
-    monkeypatch.setattr(Store, "count", counting)
+    monkeypatch.setattr(ObjectStore, "count", counting)
 
     for label in ("1", "2", "x"):
         await bare("POST", SECRETS, {"metadata": {"name": f"s{label}", "labels": {"rack": label}}})

@@ -12,9 +12,10 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
 from tests.waiting import until
-from tink.kubeapi.apiserver.access import Action, Caller, allowed
+from tink.kubeapi.apiserver.access import ResourceAction, Caller, allowed
 from tink.kubeapi.apiserver.admission.webhooks import compile_hooks
-from tink.kubeapi.apiserver.resources import Registry, builtin
+from tink.kubeapi.apiserver.resources import builtin
+from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.serializer import dump_protobuf, load_protobuf
 
 WIDGETS = "/apis/example.org/v1/widgets"
@@ -342,5 +343,5 @@ def test_webhook_for_one_name_of_events_is_called_for_the_other_unless_it_matche
 def test_roles_apply_to_events_of_both_names() -> None:
     for group in ("", "events.k8s.io"):
         for role, verb, may in (("view", "list", True), ("view", "create", False), ("edit", "create", True)):
-            action = Action(verb, group, "events", namespace="default")
+            action = ResourceAction(verb, group, "events", namespace="default")
             assert allowed(Caller("alice", role=role), action) is may

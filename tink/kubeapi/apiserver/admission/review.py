@@ -18,7 +18,7 @@ from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.access import ADMIN, Caller
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.options import Labels, Match, requirement
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.webhooks import check_review, group_version_kind
 from tink.kubeapi.schema import Raw, field_errors, structs
 from tink.kubeapi.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping, struct, texts
@@ -110,7 +110,7 @@ def is_namespaces(resource: Resource) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HookRule:
     """One rule of a webhook: each set holds the matched values, or `*`. `resources` holds (resource, subresource).
 
     Source: k8s.io/apiserver, pkg/admission/plugin/webhook/predicates.
@@ -123,10 +123,10 @@ class Rule:
     scope: str
 
     @staticmethod
-    def of(rule: Mapping[str, Any]) -> Rule:
+    def of(rule: Mapping[str, Any]) -> HookRule:
         """Compile a RuleWithOperations."""
         split = (item.partition("/") for item in rule.get("resources") or ())
-        return Rule(
+        return HookRule(
             frozenset(rule.get("operations") or ()),
             frozenset(rule.get("apiGroups") or ()),
             frozenset(rule.get("apiVersions") or ()),
@@ -186,23 +186,13 @@ class InvalidResponseError(TinkedgeError):
     """The answer of a webhook is invalid. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionResponse:
-    """The decision of a webhook. `patch` is the text of a patch or empty; `refusal` is set if the webhook denied the
-    write."""
-
-    patch: bytes = b""
-    patch_type: str = ""
-    warnings: tuple[str, ...] = ()
-    refusal: StatusError | None = None
-
-
 def request(attributes: Attributes, wanted: Resource) -> Raw:
-    """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`.
-
-    `wanted` is the resource in the version that the webhook wants.
-    """
-    made = attributes.resource
+    """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`. `wanted` is the
+    resource in the version that the webhook wants."""
+    made, options = attributes.resource, attributes.options
+    if options.get("kind") == "PatchOptions":  # a patch creates or updates, and so do its options (handlers/patch.go)
+        kind = "CreateOptions" if attributes.operation == "CREATE" else "UpdateOptions"
+        options = {key: value for key, value in options.items() if key != "force"} | {"kind": kind}
     name = attributes.name
     if not name and attributes.object is not None:  # from generateName, known once the object is complete
         name = attributes.object["metadata"].get("name", "") if "uid" in attributes.object["metadata"] else ""
@@ -219,17 +209,8 @@ def request(attributes: Attributes, wanted: Resource) -> Raw:
         "operation": attributes.operation,
         "userInfo": attributes.caller.user_info(),
         "dryRun": attributes.dry_run,
-        "options": _options(attributes),
+        "options": options,
     }
-
-
-def _options(attributes: Attributes) -> Raw:
-    """Return the options for a webhook. A patch creates or updates, and so do its options (handlers/patch.go)."""
-    options = attributes.options
-    if options.get("kind") != "PatchOptions":
-        return options
-    kind = "CreateOptions" if attributes.operation == "CREATE" else "UpdateOptions"
-    return {key: value for key, value in options.items() if key != "force"} | {"kind": kind}
 
 
 def review(version: str, uid: str, request: Raw, obj: Raw | None, old: Raw | None) -> bytes:
@@ -283,8 +264,9 @@ def decode(answer: Any, version: str) -> Raw:
     return found
 
 
-def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> AdmissionResponse:
-    """Check a decoded answer and return its decision. Raises InvalidResponseError."""
+def verify(answer: Raw, uid: str, version: str, *, mutating: bool) -> tuple[bytes, str]:
+    """Check a decoded answer. Return its patch, which may be empty, and the type of the patch. Raises
+    InvalidResponseError."""
     response = answer.get("response")
     if response is None:
         raise InvalidResponseError("webhook response was absent")
@@ -294,29 +276,20 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
         if (response.get("uid") or "") != uid:
             got = field_errors.quote(response.get("uid") or "")
             raise InvalidResponseError(f'expected response.uid="{uid}", got {got}')
-        _check_kind(answer)
+        got, expected = group_version_kind(answer), f"{GROUP}/v1, Kind=AdmissionReview"
+        if got != expected:
+            raise InvalidResponseError(f"expected webhook response of {expected}, got {got}")
         _check_patch(patch, patch_type, mutating=mutating)
     elif patch:  # v1beta1 does not check the type of a patch: there is only one
         patch_type = "JSONPatch"
-    if not mutating:
-        patch = b""
-    return judge(hook, response, patch, patch_type or "")
+    return patch if mutating else b"", patch_type or ""
 
 
-def judge(hook: str, response: Raw, patch: bytes = b"", patch_type: str = "") -> AdmissionResponse:
-    """Return the decision of an AdmissionResponse."""
-    return AdmissionResponse(
-        patch,
-        patch_type,
-        tuple(response.get("warnings") or ())[:MAX_WARNINGS],
-        None if response.get("allowed") else _refusal(hook, response.get("status")),
-    )
-
-
-def _check_kind(answer: Raw) -> None:
-    got, expected = group_version_kind(answer), f"{GROUP}/v1, Kind=AdmissionReview"
-    if got != expected:
-        raise InvalidResponseError(f"expected webhook response of {expected}, got {got}")
+def settle(attributes: Attributes, hook: str, response: Raw) -> None:
+    """Add the warnings of an AdmissionResponse. Raises StatusError if the webhook denied the write."""
+    attributes.warnings.extend((response.get("warnings") or ())[:MAX_WARNINGS])
+    if not response.get("allowed"):
+        raise _refusal(hook, response.get("status"))
 
 
 def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> None:
@@ -335,12 +308,9 @@ def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> Non
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:
-    """Convert the status of a denial to the error that the client receives."""
     status = status or {}
-    code = status.get("code") or 0
-    if code < 400:
-        code = 400
-    elif code > 599:  # not a valid HTTP status
+    code = max(400, status.get("code") or 0)
+    if code > 599:  # not a valid HTTP status
         code = 500
     denied = f"admission webhook {field_errors.quote(hook)} denied the request"
     why = status.get("message") or status.get("reason")

@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.admission.review import (
     VERSIONS,
     AdmissionPlugin,
     Attributes,
-    Rule,
+    HookRule,
     compile_selector,
     exempt,
     is_namespaces,
@@ -33,7 +33,7 @@ from tink.kubeapi.apiserver.admission.review import (
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import not_an_object
 from tink.kubeapi.apiserver.options import Match
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
 from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Raw, TooMuchAddedError, WalkResult, quote
@@ -45,7 +45,7 @@ class Hook:
 
     name: str
     mutating: bool
-    rules: tuple[Rule, ...]
+    rules: tuple[HookRule, ...]
     equivalent: bool
     """True if the webhook is also called for other versions of the resources in its rules."""
     namespaces: Match | None
@@ -65,10 +65,8 @@ class Hook:
     def target(
         self, operation: str, resource: Resource, subresource: str, versions: Callable[[Resource], Sequence[Resource]]
     ) -> Resource | None:
-        """Return the resource in the version that this webhook wants. Return None if no rule matches.
-
-        `versions` returns all served versions of a resource, under all its names.
-        """
+        """Return the resource in the version that this webhook wants. Return None if no rule matches. `versions`
+        returns all served versions of a resource, under all its names."""
         if any(rule.asks(operation, resource, subresource) for rule in self.rules):
             return resource
         if not self.equivalent:
@@ -81,25 +79,23 @@ class Hook:
 def compile_hooks(configuration: Mapping[str, Any]) -> tuple[Hook, ...]:
     """Compile the webhooks of a stored configuration, in their order."""
     mutating = configuration.get("kind") == "MutatingWebhookConfiguration"
-    return tuple(_hook(item, mutating=mutating) for item in configuration.get("webhooks") or ())
-
-
-def _hook(item: Mapping[str, Any], *, mutating: bool) -> Hook:
-    spoken = [version for version in item.get("admissionReviewVersions") or () if version in VERSIONS]
-    return Hook(
-        name=item.get("name", ""),
-        mutating=mutating,
-        rules=tuple(Rule.of(rule) for rule in item.get("rules") or ()),
-        equivalent=item.get("matchPolicy", "Equivalent") == "Equivalent",
-        namespaces=compile_selector(item.get("namespaceSelector")),
-        objects=compile_selector(item.get("objectSelector")),
-        conditions=Conditions.of(item.get("matchConditions") or ()),
-        fails=item.get("failurePolicy", "Fail") != "Ignore",
-        timeout_s=item.get("timeoutSeconds") or 10,
-        dry_runs=item.get("sideEffects") in ("None", "NoneOnDryRun"),
-        again=item.get("reinvocationPolicy") == "IfNeeded",
-        client=ClientConfig.of(item.get("clientConfig") or {}),
-        version=spoken[0] if spoken else "",
+    return tuple(
+        Hook(
+            name=item.get("name", ""),
+            mutating=mutating,
+            rules=tuple(HookRule.of(rule) for rule in item.get("rules") or ()),
+            equivalent=item.get("matchPolicy", "Equivalent") == "Equivalent",
+            namespaces=compile_selector(item.get("namespaceSelector")),
+            objects=compile_selector(item.get("objectSelector")),
+            conditions=Conditions.of(item.get("matchConditions") or ()),
+            fails=item.get("failurePolicy", "Fail") != "Ignore",
+            timeout_s=item.get("timeoutSeconds") or 10,
+            dry_runs=item.get("sideEffects") in ("None", "NoneOnDryRun"),
+            again=item.get("reinvocationPolicy") == "IfNeeded",
+            client=ClientConfig.of(item.get("clientConfig") or {}),
+            version=next((each for each in item.get("admissionReviewVersions") or () if each in VERSIONS), ""),
+        )
+        for item in configuration.get("webhooks") or ()
     )
 
 
@@ -143,10 +139,6 @@ class _Rounds:
     before: set[Hook] = field(default_factory=set)
     """Webhooks that were called so far, and that want to be called again after a change."""
     again: set[Hook] = field(default_factory=set)
-
-    def changed(self) -> None:
-        self.wanted = True
-        self.again |= self.before
 
 
 class Webhooks:
@@ -208,9 +200,9 @@ class Webhooks:
             if not self._holds(hook, attributes, now):
                 continue
             try:
-                answer = await self._call(hook, attributes, now)
-                if self._apply_patch(hook, now, answer):
-                    rounds.changed()
+                if self._apply_patch(hook, now, *await self._call(hook, attributes, now)):
+                    rounds.wanted = True
+                    rounds.again |= rounds.before
             except FailedCallError as error:
                 _log_or_raise(hook, error)
             if hook.again:
@@ -218,12 +210,12 @@ class Webhooks:
         if now.object is not attributes.object:
             attributes.object = (await self._in_version(attributes, now, attributes.resource)).object
 
-    def _apply_patch(self, hook: Hook, now: _ConvertedWrite, answer: review.AdmissionResponse) -> bool:
+    def _apply_patch(self, hook: Hook, now: _ConvertedWrite, changes: bytes, patch_type: str) -> bool:
         """Apply the patch of an answer. Return True if it changed the object. Raises FailedCallError, StatusError."""
-        if not answer.patch:
+        if not changes:
             return False
         try:
-            operations = load_json(answer.patch)
+            operations = load_json(changes)
             if not isinstance(operations, list):
                 raise JsonError(f"it must be a list, not {json_kind(operations)}")
         except JsonError as error:
@@ -236,8 +228,8 @@ class Webhooks:
                 "for this operation"
             )
             raise errors.internal(why)
-        if answer.patch_type != "JSONPatch":
-            raise FailedCallError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
+        if patch_type != "JSONPatch":
+            raise FailedCallError(hook.name, f"unsupported patch type {quote(patch_type)}")
         try:
             made = patch.apply_operations(now.object, operations)
             text = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
@@ -258,10 +250,8 @@ class Webhooks:
     # --- validating ---
 
     async def validate(self, attributes: Attributes) -> None:
-        """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
-
-        The caller then calls `attributes.release` once the write has been stored or has failed, also after a rejection.
-        """
+        """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order. The caller
+        then calls `attributes.release` once the write has been stored or has failed, also after a rejection."""
         if not self._validating or exempt(attributes.resource):
             return
         versioned: dict[Resource, _ConvertedWrite] = {}
@@ -277,7 +267,14 @@ class Webhooks:
         if len(targets) == 1:
             await self._call_or_log(*targets[0], attributes)
         elif targets:
-            await self._call_all(targets, attributes)
+            calls = [asyncio.create_task(self._call_or_log(hook, now, attributes)) for hook, now in targets]
+            try:
+                await asyncio.wait(calls)
+            finally:
+                for call in calls:
+                    call.cancel()
+            if wrong := [error for call in calls if (error := call.exception()) is not None]:
+                raise wrong[0]
 
     async def _call_or_log(self, hook: Hook, now: _ConvertedWrite, attributes: Attributes) -> None:
         try:
@@ -285,24 +282,11 @@ class Webhooks:
         except FailedCallError as error:
             _log_or_raise(hook, error)
 
-    async def _call_all(self, targets: list[tuple[Hook, _ConvertedWrite]], attributes: Attributes) -> None:
-        calls = [asyncio.create_task(self._call_or_log(hook, now, attributes)) for hook, now in targets]
-        try:
-            await asyncio.wait(calls)
-        finally:
-            for call in calls:
-                call.cancel()
-        wrong = [error for call in calls if (error := call.exception()) is not None]
-        if wrong:
-            raise wrong[0]
-
     # --- what both share ---
 
     def _matching(self, attributes: Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
-        """Return the webhooks whose rules match, each with the resource in the version that it wants.
-
-        The result is cached until a configuration changes. A changed definition creates new `Resource` objects.
-        """
+        """Return the webhooks whose rules match, each with the resource in the version that it wants. The result is
+        cached until a configuration changes. A changed definition creates new `Resource` objects."""
         resource, operation, subresource = attributes.resource, attributes.operation, attributes.subresource
         key = (mutating, resource, operation, subresource)
         found = self._matched.get(key)
@@ -366,8 +350,9 @@ class Webhooks:
         except StatusError as error:
             raise errors.internal(error.message) from error
 
-    async def _call(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> review.AdmissionResponse:
-        """Call one webhook. Raises FailedCallError, and StatusError if the webhook denies the write."""
+    async def _call(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> tuple[bytes, str]:
+        """Call one webhook. Return its patch and the type of the patch. Raises FailedCallError, and StatusError if the
+        webhook denies the write."""
         if attributes.dry_run and not hook.dry_runs:
             raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
         if not hook.version:
@@ -377,7 +362,8 @@ class Webhooks:
         if now.request is None:
             now.request = review.request(attributes, now.resource)
         if self._plugin is not None and hook in self._in_process:
-            return await self._call_plugin(self._plugin, hook, attributes, now)
+            await self._call_plugin(self._plugin, hook, attributes, now)
+            return b"", ""
         text = review.review(hook.version, uid, now.request, now.object, now.old)
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
@@ -386,18 +372,14 @@ class Webhooks:
         except (WebhookCallError, review.InvalidResponseError) as error:
             raise FailedCallError(hook.name, f"failed to call webhook: {error}") from error
         try:
-            found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
+            found = review.verify(answer, uid, hook.version, mutating=hook.mutating)
         except review.InvalidResponseError as error:
             raise FailedCallError(hook.name, f"received invalid webhook response: {error}") from error
-        attributes.warnings.extend(found.warnings)
-        if found.refusal is not None:
-            raise found.refusal
+        review.settle(attributes, hook.name, answer["response"])
         return found
 
     @staticmethod
-    async def _call_plugin(
-        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _ConvertedWrite
-    ) -> review.AdmissionResponse:
+    async def _call_plugin(plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> None:
         """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
         try:
             response, release = await plugin.answer({**(now.request or {}), "object": now.object, "oldObject": now.old})
@@ -408,11 +390,7 @@ class Webhooks:
         # There is no await between the answer and this line, so a cancelled task releases its reservations, too.
         if release is not None:
             attributes.releases.append(release)
-        found = review.judge(hook.name, response)
-        attributes.warnings.extend(found.warnings)
-        if found.refusal is not None:
-            raise found.refusal
-        return found
+        review.settle(attributes, hook.name, response)
 
 
 def _log_or_raise(hook: Hook, error: FailedCallError) -> None:

@@ -18,7 +18,7 @@ import orjson
 from tink.kubeapi.apiserver.discovery import groups
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI, Text, url
 from tink.kubeapi.apiserver.media import JSON, YAML, clauses, discovery_form, wants_gzip
-from tink.kubeapi.apiserver.resources import Registry
+from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.serializer import dump_yaml
 from tink.kubeapi.schema import Raw
 from tink.shrink import shrink_to_fit
@@ -32,13 +32,16 @@ MAX_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class HttpDocument:
     """An answer: HTTP status, body, media type, and further headers."""
 
     body: bytes = b""
     media: str = JSON
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_NOT_ACCEPTABLE = HttpDocument(status=406, headers={"Vary": "Accept"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Documents:
         """Return True if a path may be that of a document. A fast check."""
         return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
-    def answer(self, request: DocumentRequest) -> Document | None:
+    def answer(self, request: DocumentRequest) -> HttpDocument | None:
         """Answer a GET. Return None if the path is no document. Raises StatusError (406)."""
         if self._revision != self._registry.revision:
             self._kept.clear()
@@ -81,24 +84,30 @@ class Documents:
         tag = made.headers.get("ETag")
         if tag and (request.known_tag == "*" or tag in [one.strip() for one in request.known_tag.split(",")[:32]]):
             # With the media type: kubectl overwrites its cached headers with those of a 304.
-            return Document(b"", made.media, 304, made.headers)
+            return HttpDocument(b"", made.media, 304, made.headers)
         return self._encoded(made, request.encoding)
 
-    def _build(self, request: DocumentRequest) -> Document | None:
+    def _build(self, request: DocumentRequest) -> HttpDocument | None:
         match request.path.strip("/").split("/"):
             case ["version"]:
-                return Document(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
+                return HttpDocument(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
             case ["openapi", "v2"]:
-                return self._openapi_2(request)
+                wanted = clauses(request.accept or "*/*")
+                for clause in wanted:
+                    if clause.matches(JSON):
+                        return _tagged(self._openapi.two(), JSON)
+                    if clause.matches(OPENAPI_2) or clause.matches(_OPENAPI_2_OLD):
+                        return _tagged(self._openapi.two_binary(), OPENAPI_2)
+                return _NOT_ACCEPTABLE
             case ["openapi", "v3"]:
                 index = self._openapi.index()
-                return Document(index.body, headers={"ETag": f'"{index.tag}"'})
+                return HttpDocument(index.body, headers={"ETag": f'"{index.tag}"'})
             case ["openapi", "v3", *rest]:
                 return self._openapi_3("/".join(rest), request)
             case ["api"] | ["apis"] | ["api", _] | ["apis", _] | ["apis", _, _]:
                 return self._discovery(request)
             case [""]:
-                return Document(orjson.dumps({"paths": self._paths()}, option=orjson.OPT_INDENT_2))
+                return HttpDocument(orjson.dumps({"paths": self._paths()}, option=orjson.OPT_INDENT_2))
         return None
 
     def _paths(self) -> list[str]:
@@ -110,52 +119,44 @@ class Documents:
 
     # --- OpenAPI ---
 
-    def _openapi_2(self, request: DocumentRequest) -> Document:
-        for clause in clauses(request.accept or "*/*"):
-            if clause.matches(JSON):
-                return _tagged(self._openapi.two(), JSON)
-            if clause.matches(OPENAPI_2) or clause.matches(_OPENAPI_2_OLD):
-                return _tagged(self._openapi.two_binary(), OPENAPI_2)
-        return Document(status=406, headers={"Vary": "Accept"})
-
-    def _openapi_3(self, path: str, request: DocumentRequest) -> Document | None:
+    def _openapi_3(self, path: str, request: DocumentRequest) -> HttpDocument | None:
         text = self._openapi.three(path)
         if text is None:
             return None
         if not any(clause.matches(JSON) for clause in clauses(request.accept or "*/*")):
-            return Document(status=406, headers={"Vary": "Accept"})
+            return _NOT_ACCEPTABLE
         made = _tagged(text, JSON)
         if not request.hash:
             return made
         if request.hash != text.tag:
-            return Document(status=301, headers={**made.headers, "Location": url(path, text.tag)})
+            return HttpDocument(status=301, headers={**made.headers, "Location": url(path, text.tag)})
         expires = format_datetime(self._now() + timedelta(days=365), usegmt=True)
         return replace(made, headers={**made.headers, "Cache-Control": "public, immutable", "Expires": expires})
 
     # --- discovery ---
 
-    def _discovery(self, request: DocumentRequest) -> Document | None:
+    def _discovery(self, request: DocumentRequest) -> HttpDocument | None:
         steps = request.path.strip("/").split("/")
         media, version = discovery_form(request.accept)
         aggregated = bool(version) and len(steps) == 1
         core = request.path == "/api" and not aggregated
-        text = self._kept.get((request.path, version if aggregated else "")) if not core else None
+        key = (request.path, version if aggregated else "")
+        text = self._kept.get(key)
         if text is None:
-            made = self._listed(steps, version if aggregated else "", request.host)
+            made = self._listed(steps, key[1], request.host)
             if made is None:
                 return None
             body = shrink_to_fit(orjson.dumps(made))
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
-                self._kept[request.path, version if aggregated else ""] = text
+                self._kept[key] = text
         body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
-            return Document(body, media, headers={"Cache-Control": "no-cache, private"})
+            return HttpDocument(body, media, headers={"Cache-Control": "no-cache, private"})
         media = f"{media};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-        return Document(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
+        return HttpDocument(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
 
     def _listed(self, steps: list[str], version: str, host: str) -> Raw | None:
-        """Return the discovery document of a path; None if there is none."""
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
         found = groups.listed_groups(self._registry)
@@ -172,7 +173,7 @@ class Documents:
                 return groups.resource_list(f"{group}/{version}", found[group][version])
         return None
 
-    def _encoded(self, made: Document, encoding: str) -> Document:
+    def _encoded(self, made: HttpDocument, encoding: str) -> HttpDocument:
         """Compress a document that is large enough, if the client accepts that."""
         if len(made.body) < MIN_GZIP or not wants_gzip(encoding):
             return made
@@ -185,5 +186,5 @@ class Documents:
         return replace(made, body=compressed, headers={**made.headers, "Content-Encoding": "gzip", "Vary": vary})
 
 
-def _tagged(text: Text, media: str) -> Document:
-    return Document(text.body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept"})
+def _tagged(text: Text, media: str) -> HttpDocument:
+    return HttpDocument(text.body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept"})

@@ -28,11 +28,7 @@ def _texts(number: int, value: Any) -> bytes:
     return b"".join(delimited(number, str(item).encode("utf-8", "surrogatepass")) for item in value)
 
 
-def _flag(number: int, value: Any) -> bytes:
-    return varint(number << 3) + b"\1" if value is True else b""
-
-
-def _integer(number: int, value: Any) -> bytes:
+def _number(number: int, value: Any) -> bytes:
     return varint(number << 3) + varint(int(value)) if value else b""
 
 
@@ -45,10 +41,6 @@ def _any(number: int, value: Any) -> bytes:
     return delimited(number, delimited(2, orjson.dumps(value) + b"\n"))
 
 
-def _anys(number: int, value: Any) -> bytes:
-    return b"".join(_any(number, item) for item in value)
-
-
 def _schema(number: int, value: Any) -> bytes:
     return delimited(number, schema(value))
 
@@ -57,21 +49,13 @@ def _schemas(number: int, value: Any) -> bytes:
     return b"".join(_schema(number, item) for item in value)
 
 
-def _items(number: int, value: Any) -> bytes:
-    return delimited(number, _schemas(1, value if isinstance(value, list) else [value]))
-
-
-def _types(number: int, value: Any) -> bytes:
-    return delimited(number, _texts(1, value if isinstance(value, list) else [value]))
-
-
 def _additional(number: int, value: Any) -> bytes:
     # The only message in which false differs from a missing value: it is one of two alternatives.
     return delimited(number, varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _schema(1, value))
 
 
-def _properties(number: int, value: Any) -> bytes:
-    return delimited(number, b"".join(named(1, name, schema(part)) for name, part in value.items()))
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 _SCHEMA: Mapping[str, tuple[int, Encode]] = {
@@ -82,51 +66,41 @@ _SCHEMA: Mapping[str, tuple[int, Encode]] = {
     "default": (5, _any),
     "multipleOf": (6, _double),
     "maximum": (7, _double),
-    "exclusiveMaximum": (8, _flag),
+    "exclusiveMaximum": (8, _number),
     "minimum": (9, _double),
-    "exclusiveMinimum": (10, _flag),
-    "maxLength": (11, _integer),
-    "minLength": (12, _integer),
+    "exclusiveMinimum": (10, _number),
+    "maxLength": (11, _number),
+    "minLength": (12, _number),
     "pattern": (13, _text),
-    "maxItems": (14, _integer),
-    "minItems": (15, _integer),
-    "uniqueItems": (16, _flag),
-    "maxProperties": (17, _integer),
-    "minProperties": (18, _integer),
+    "maxItems": (14, _number),
+    "minItems": (15, _number),
+    "uniqueItems": (16, _number),
+    "maxProperties": (17, _number),
+    "minProperties": (18, _number),
     "required": (19, _texts),
-    "enum": (20, _anys),
+    "enum": (20, lambda number, value: b"".join(_any(number, item) for item in value)),
     "additionalProperties": (21, _additional),
-    "type": (22, _types),
-    "items": (23, _items),
+    "type": (22, lambda number, value: delimited(number, _texts(1, _listed(value)))),
+    "items": (23, lambda number, value: delimited(number, _schemas(1, _listed(value)))),
     "allOf": (24, _schemas),
-    "properties": (25, _properties),
+    "properties": (
+        25,
+        lambda number, value: delimited(number, b"".join(named(1, name, schema(part)) for name, part in value.items())),
+    ),
     "example": (30, _any),
 }
 _PARAMETER: Mapping[str, Mapping[str, tuple[int, Encode]]] = {
-    "body": {
-        "description": (1, _text),
-        "name": (2, _text),
-        "in": (3, _text),
-        "required": (4, _flag),
-        "schema": (5, _schema),
-    },
-    "query": {
-        "required": (1, _flag),
-        "in": (2, _text),
-        "description": (3, _text),
-        "name": (4, _text),
-        "type": (6, _text),
-        "uniqueItems": (20, _flag),
-    },
-    "path": {
-        "required": (1, _flag),
-        "in": (2, _text),
-        "description": (3, _text),
-        "name": (4, _text),
-        "type": (5, _text),
-        "uniqueItems": (19, _flag),
-    },
+    where: {
+        key: (number, _schema if key == "schema" else _number if key in ("required", "uniqueItems") else _text)
+        for key, number in numbers.items()
+    }
+    for where, numbers in {
+        "body": {"description": 1, "name": 2, "in": 3, "required": 4, "schema": 5},
+        "query": {"required": 1, "in": 2, "description": 3, "name": 4, "type": 6, "uniqueItems": 20},
+        "path": {"required": 1, "in": 2, "description": 3, "name": 4, "type": 5, "uniqueItems": 19},
+    }.items()
 }
+_SECURITY = ("type", "name", "in", "description")
 _METHODS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
 
 
@@ -158,7 +132,10 @@ def _parameter_item(value: Raw) -> bytes:
 
 
 def _operation(value: Raw) -> bytes:
-    answers = b"".join(named(1, code, delimited(1, _response(answer))) for code, answer in value["responses"].items())
+    answers = b""
+    for code, answer in value["responses"].items():
+        content = delimited(2, _schema(1, answer["schema"])) if "schema" in answer else b""
+        answers += named(1, code, delimited(1, _text(1, answer["description"]) + content))
     return b"".join(
         (
             _texts(1, value["tags"]),
@@ -174,11 +151,6 @@ def _operation(value: Raw) -> bytes:
     )
 
 
-def _response(value: Raw) -> bytes:
-    content = delimited(2, _schema(1, value["schema"])) if "schema" in value else b""
-    return _text(1, value["description"]) + content
-
-
 def path_item(value: Raw) -> bytes:
     """Encode the message PathItem."""
     operations = [
@@ -192,13 +164,7 @@ def document(head: Raw, paths: Iterable[tuple[str, bytes]], definitions: Iterabl
     """Join the message Document. `head` holds title, version and the name of the bearer token's scheme."""
     info = _text(1, head["info"]["title"]) + _text(2, head["info"]["version"])
     security = b"".join(
-        named(
-            1,
-            name,
-            delimited(
-                2, _text(1, one["type"]) + _text(2, one["name"]) + _text(3, one["in"]) + _text(4, one["description"])
-            ),
-        )
+        named(1, name, delimited(2, b"".join(_text(number, one[key]) for number, key in enumerate(_SECURITY, 1))))
         for name, one in head["securityDefinitions"].items()
     )
     needed = b"".join(delimited(12, b"".join(named(1, name, b"") for name in one)) for one in head["security"])

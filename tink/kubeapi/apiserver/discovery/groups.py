@@ -11,8 +11,8 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired_resources
-from tink.kubeapi.apiserver.write import REVIEWS
+from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, retired_resources
+from tink.kubeapi.apiserver.write.reviews import REVIEWS
 from tink.kubeapi.schema import Raw
 
 VERSION: Raw = {
@@ -34,13 +34,8 @@ VERSION: Raw = {
 own."""
 
 _ORDER = (
-    "",
-    "events.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "coordination.k8s.io",
+    *("", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"),
+    *("admissionregistration.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io"),
 )
 """The order of groups on a real server; other groups follow by name. kubectl resolves short names in this order."""
 _ON_STATUS = ["get", "patch", "update"]

@@ -24,8 +24,17 @@ import yaml
 
 from tink.kubeapi.apiserver.discovery import gnostic
 from tink.kubeapi.apiserver.discovery.groups import served_groups, subresources, verbs
-from tink.kubeapi.apiserver.media import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, STREAMS, YAML
-from tink.kubeapi.apiserver.resources import Registry, Resource
+from tink.kubeapi.apiserver.media import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    PROTOBUF,
+    STRATEGIC_PATCH,
+    STREAMS,
+    YAML,
+)
+from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.schema import Raw
 from tink.shrink import shrink_to_fit
 
@@ -65,15 +74,10 @@ def descriptions() -> Mapping[str, Mapping[str, Any]]:
     return {f"{package}.{kind}": text for package, kinds in _types()["texts"].items() for kind, text in kinds.items()}
 
 
-def common_types() -> Mapping[str, Raw]:
-    """Return the schemas of metadata, options, Status and Scale (k8s.io/apimachinery, meta/v1)."""
-    found: Mapping[str, Raw] = _types()["schemas"]["common"]
-    return found
-
-
-def definition_types() -> Mapping[str, Raw]:
-    """Return the types below openAPIV3Schema of a definition, which `schema.definition` checks."""
-    found: Mapping[str, Raw] = _types()["schemas"]["definitions"]
+def _schemas(part: str) -> Mapping[str, Raw]:
+    """Return schemas of `types.yaml`: those of metadata, options, Status and Scale (`common`; k8s.io/apimachinery,
+    meta/v1), or the types below openAPIV3Schema of a definition (`definitions`), which `schema.definition` checks."""
+    found: Mapping[str, Raw] = _types()["schemas"][part]
     return found
 
 
@@ -82,6 +86,10 @@ _EMBEDDED = "x-kubernetes-embedded-resource"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _INT_OR_STRING_TYPES = [{"type": "integer"}, {"type": "string"}]
 _LISTS = ("allOf", "anyOf", "oneOf")
+_EMBEDDED_HEAD: Raw = {
+    "apiVersion": {"type": "string", "description": "Group and version of the embedded object."},
+    "kind": {"type": "string", "description": "Kind of the embedded object."},
+}
 _NOT_IN_2 = frozenset((*_LISTS, "not", "nullable", "default"))
 """Keywords that OpenAPI 2 lacks. kubectl mistakes a default there for a value that it must send."""
 
@@ -107,7 +115,13 @@ def resource_schemas(resource: Resource, *, version: int, custom: bool) -> dict[
         extensions["x-kubernetes-selectable-fields"] = [{"fieldPath": field} for field in selectable]
     found: dict[str, Raw] = {}
     if custom:
-        found[name] = _custom(resource.openapi, version) | extensions
+        if version == 2 and resource.openapi.get(_PRESERVE):
+            # With a list of properties, old clients would refuse all others.
+            found[name] = {"type": "object"} | extensions
+        else:
+            made = _final(resource.openapi, version, foreign=True)
+            properties = {**(made.get("properties") or {}), **_head(version)}
+            found[name] = {**made, "type": "object", "properties": properties} | extensions
     else:
         for part, schema in _parts(name, resource.openapi).items():
             found[part] = _final(schema, version)
@@ -120,7 +134,7 @@ def resource_schemas(resource: Resource, *, version: int, custom: bool) -> dict[
 
 def shared_schemas(version: int, names: set[str] | None = None) -> dict[str, Raw]:
     """Return the types that all documents share; with `names`, only these types and those they refer to."""
-    known = common_types()
+    known = _schemas("common")
     if names is None:
         return {name: _final(schema, version) for name, schema in known.items()}
     found: dict[str, Raw] = {}
@@ -134,7 +148,6 @@ def shared_schemas(version: int, names: set[str] | None = None) -> dict[str, Raw
 
 
 def _references(schema: Any) -> set[str]:
-    """Return the names of the types that a schema refers to."""
     if isinstance(schema, dict):
         own = {schema["$ref"]} if isinstance(schema.get("$ref"), str) else set()
         return own.union(*(_references(child) for child in schema.values()))
@@ -166,7 +179,7 @@ def _list(resource: Resource, name: str, version: int, extensions: Raw) -> Raw:
 
 def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
     """Split a built-in type into the types that clients know, with a text for each field."""
-    if name in (definitions := definition_types()):
+    if name in (definitions := _schemas("definitions")):
         return dict(definitions)
     texts = descriptions().get(name, {})
     own: Raw = {**schema, "properties": {}}
@@ -188,16 +201,7 @@ def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
     return found
 
 
-# --- custom types ---
-
-
-def _custom(openapi: Raw, version: int) -> Raw:
-    """Return the published schema of a CustomResourceDefinition."""
-    if version == 2 and openapi.get(_PRESERVE):
-        # With a list of properties, old clients would refuse all others.
-        return {"type": "object"}
-    made = _final(openapi, version, foreign=True)
-    return {**made, "type": "object", "properties": {**(made.get("properties") or {}), **_head(version)}}
+# --- both ---
 
 
 def _final(schema: Mapping[str, Any], version: int, *, foreign: bool = False) -> Raw:
@@ -217,17 +221,17 @@ def _final(schema: Mapping[str, Any], version: int, *, foreign: bool = False) ->
     elif schema.get(_INT_OR_STRING) and "anyOf" not in out and "allOf" not in out:
         out["anyOf"] = _INT_OR_STRING_TYPES
     if schema.get(_EMBEDDED) and not (version == 2 and schema.get(_PRESERVE)):
-        _embed(out, version)
+        # The field holds a whole object.
+        required = set(out.get("required") or ())
+        out["properties"] = {**(out.get("properties") or {}), **_EMBEDDED_HEAD, "metadata": _final(METADATA, version)}
+        added = [name for name in ("kind", "apiVersion") if name not in required]
+        out["required"] = sorted([*(out.get("required") or []), *added], key=lambda name: name == "apiVersion")
     if not foreign and "$ref" in schema:
-        return _refer(out, schema["$ref"], version)
+        if version == 2:
+            return {**out, "$ref": f"#/definitions/{schema['$ref']}"}
+        reference = {"$ref": f"#/components/schemas/{schema['$ref']}"}
+        return {**out, "allOf": [reference]} if out else reference
     return out
-
-
-def _refer(described: Raw, name: str, version: int) -> Raw:
-    if version == 2:
-        return {**described, "$ref": f"#/definitions/{name}"}
-    reference = {"$ref": f"#/components/schemas/{name}"}
-    return {**described, "allOf": [reference]} if described else reference
 
 
 def _narrow(out: Raw, schema: Mapping[str, Any]) -> None:
@@ -250,20 +254,6 @@ def _narrow(out: Raw, schema: Mapping[str, Any]) -> None:
         if not left:
             del out["required"]
 
-
-def _embed(out: Raw, version: int) -> None:
-    """Add apiVersion, kind and metadata to a field that holds a whole object, in place."""
-    head = {
-        "apiVersion": {"type": "string", "description": "Group and version of the embedded object."},
-        "kind": {"type": "string", "description": "Kind of the embedded object."},
-        "metadata": _final(METADATA, version),
-    }
-    out["properties"] = {**(out.get("properties") or {}), **head}
-    out["required"] = [*(out.get("required") or []), *({"kind", "apiVersion"} - set(out.get("required") or []))]
-    out["required"].sort(key=lambda name: name == "apiVersion")
-
-
-APPLY_PATCH = "application/apply-patch+yaml"
 
 _QUERY: Mapping[str, tuple[str, str]] = {
     "allowWatchBookmarks": ("boolean", "Send events of type BOOKMARK on a watch."),
@@ -289,23 +279,12 @@ _QUERY: Mapping[str, tuple[str, str]] = {
     "watch": ("boolean", "Send changes as they come, instead of a list."),
 }
 _LIST = (
-    "allowWatchBookmarks",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents",
-    "timeoutSeconds",
-    "watch",
+    *("allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion"),
+    *("resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch"),
 )
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
 _DELETE = (
-    "dryRun",
-    "gracePeriodSeconds",
-    "ignoreStoreReadErrorWithClusterBreakingPotential",
-    "orphanDependents",
+    *("dryRun", "gracePeriodSeconds", "ignoreStoreReadErrorWithClusterBreakingPotential", "orphanDependents"),
     "propagationPolicy",
 )
 _RESPONSE_TEXTS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
@@ -330,29 +309,23 @@ def group_name(group: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in parts)
 
 
-def root(resource: Resource) -> str:
-    """Return the path of a group and version."""
-    return f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
-
-
 def paths(resource: Resource) -> dict[str, Raw]:
-    """Return the path items of a resource, with the operation ids of a real server.
-
-    Sources: k8s.io/apiserver, pkg/endpoints/installer.go; k8s.io/apiextensions-apiserver, pkg/controller/openapi.
-    """
-    base = root(resource)
+    """Return the path items of a resource, with the operation ids of a real server. Sources: k8s.io/apiserver,
+    pkg/endpoints/installer.go; k8s.io/apiextensions-apiserver, pkg/controller/openapi."""
+    base = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     collection = (
         f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"
     )
     able = verbs(resource)
+    on_one = _on_one(resource)
     made = {collection: _item(resource, collection, [verb for verb in _on_many(resource) if verb.action in able])}
     if "get" in able:
         single = f"{collection}/{{name}}"
-        made[single] = _item(resource, single, _on_one(resource))
+        made[single] = _item(resource, single, on_one)
         for name, _, allowed in subresources(resource):
             # A PUT has the verb update.
             actions = [{"update": "put"}.get(verb, verb) for verb in allowed]
-            listed = [verb for verb in _on_one(resource) if verb.action in actions]
+            listed = [verb for verb in on_one if verb.action in actions]
             made[f"{single}/{name}"] = _item(resource, f"{single}/{name}", listed, name)
         if resource.namespaced:
             everywhere = _Verb("get", "list", "list", _LIST)
@@ -405,6 +378,7 @@ def _parameters(names: Iterable[str], placed: Sequence[str] = ()) -> list[Raw]:
 
 def _operation(resource: Resource, verb: _Verb, path: str, subresource: str, shared: set[str]) -> Raw:
     kind: Raw = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    group = group_name(resource.group)
     name = schema_name(resource)
     body, answer = verb.body, name
     if subresource == "scale":
@@ -415,21 +389,32 @@ def _operation(resource: Resource, verb: _Verb, path: str, subresource: str, sha
         answer = STATUS
     elif verb.action == "list":
         answer = f"{name.removesuffix(resource.kind)}{resource.list_kind}"
+    version = resource.version[:1].upper() + resource.version[1:]
+    collection = "Collection" if verb.action == "deletecollection" else ""
+    inside = "Namespaced" if "{namespace}" in path else ""
+    everywhere = "ForAllNamespaces" if resource.namespaced and not inside else ""
+    below = subresource[:1].upper() + subresource[1:]
     made: Raw = {
-        "tags": [_tag(resource)],
+        "tags": [f"{group[0].lower()}{group[1:]}_{resource.version}"],
         "description": _description(resource, verb, subresource),
-        "operationId": _id(resource, verb, path, subresource),
+        "operationId": f"{verb.name}{group}{version}{collection}{inside}{resource.kind}{below}{everywhere}",
     }
     if own := _parameters(set(verb.query) - shared):
         made["parameters"] = own
     if body:
-        made["requestBody"] = {"content": _content(body, _request_types(resource, verb))}
+        content = [JSON, YAML] if resource.custom else ["*/*"]
+        if verb.method == "patch":
+            content = [APPLY_PATCH, JSON_PATCH, MERGE_PATCH, *([STRATEGIC_PATCH] if resource.rules.strategic else [])]
+        made["requestBody"] = {"content": _content(body, content)}
         if body != DELETE_OPTIONS:
             made["requestBody"]["required"] = True
+    answers = [JSON, YAML]
+    if not resource.custom:
+        answers = sorted((JSON, YAML, PROTOBUF, *(STREAMS if verb.action == "list" else ())))
     made["responses"] = {
         str(code): {
             "description": _RESPONSE_TEXTS[code],
-            **({"content": _content(answer, _answer_types(resource, verb))} if code != 401 else {}),
+            **({"content": _content(answer, answers)} if code != 401 else {}),
         }
         for code in (*verb.codes, 401)
     }
@@ -439,36 +424,7 @@ def _operation(resource: Resource, verb: _Verb, path: str, subresource: str, sha
 
 
 def _content(name: str, media: Iterable[str]) -> Raw:
-    schema = {"$ref": f"#/components/schemas/{name}"}
-    return {kind: {"schema": schema} for kind in media}
-
-
-def _request_types(resource: Resource, verb: _Verb) -> list[str]:
-    """Return the media types of a request body."""
-    if verb.method == "patch":
-        return [APPLY_PATCH, JSON_PATCH, MERGE_PATCH, *([STRATEGIC_PATCH] if resource.rules.strategic else [])]
-    return [JSON, YAML] if resource.custom else ["*/*"]
-
-
-def _answer_types(resource: Resource, verb: _Verb) -> list[str]:
-    """Return the media types of an answer."""
-    if resource.custom:
-        return [JSON, YAML]
-    return sorted((JSON, YAML, PROTOBUF, *(STREAMS if verb.action == "list" else ())))
-
-
-def _tag(resource: Resource) -> str:
-    name = group_name(resource.group)
-    return f"{name[0].lower()}{name[1:]}_{resource.version}"
-
-
-def _id(resource: Resource, verb: _Verb, path: str, subresource: str) -> str:
-    version = resource.version[:1].upper() + resource.version[1:]
-    collection = "Collection" if verb.action == "deletecollection" else ""
-    inside = "Namespaced" if "{namespace}" in path else ""
-    everywhere = "ForAllNamespaces" if resource.namespaced and not inside else ""
-    below = subresource[:1].upper() + subresource[1:]
-    return f"{verb.name}{group_name(resource.group)}{version}{collection}{inside}{resource.kind}{below}{everywhere}"
+    return {kind: {"schema": {"$ref": f"{_V3}{name}"}} for kind in media}
 
 
 def _description(resource: Resource, verb: _Verb, subresource: str) -> str:
@@ -505,7 +461,7 @@ def _swagger_operation(operation: Raw) -> Raw:
     parameters = [_swagger_parameter(parameter) for parameter in operation.get("parameters", [])]
     if body:
         required = {"required": True} if body.get("required") else {}
-        given = {"name": "body", "in": "body", **required, "schema": _swagger_schema(body["content"])}
+        given = {"name": "body", "in": "body", **required, "schema": _refer_2(body["content"])}
         parameters.insert(0, given)
     made: Raw = {
         "description": operation["description"],
@@ -520,16 +476,15 @@ def _swagger_operation(operation: Raw) -> Raw:
     made["responses"] = {
         code: {
             "description": answer["description"],
-            **({"schema": _swagger_schema(answer["content"])} if "content" in answer else {}),
+            **({"schema": _refer_2(answer["content"])} if "content" in answer else {}),
         }
         for code, answer in answers.items()
     }
     return made | {key: value for key, value in operation.items() if key.startswith("x-")}
 
 
-def _swagger_schema(content: dict[str, Any]) -> Raw:
-    reference: str = next(iter(content.values()))["schema"]["$ref"]
-    return {"$ref": reference.replace(_V3, _V2)}
+def _refer_2(content: dict[str, Any]) -> Raw:
+    return {"$ref": next(iter(content.values()))["schema"]["$ref"].replace(_V3, _V2)}
 
 
 def _swagger_parameter(parameter: Raw) -> Raw:
@@ -575,15 +530,6 @@ class _GroupDocuments:
     """Path items and definitions, as JSON text (False) and as protobuf (True)."""
 
 
-@dataclass(slots=True)
-class _Documents:
-    """The cached documents about all groups."""
-
-    json: Text | None = None
-    binary: Text | None = None
-    index: Text | None = None
-
-
 class OpenAPI:
     """The documents of a registry, built on demand and cached as text.
 
@@ -595,15 +541,15 @@ class OpenAPI:
         self._registry = registry
         self._revision = -1
         self._pieces: dict[str, _GroupDocuments] = {}
-        self._whole = _Documents()
+        self._whole: dict[str, Text] = {}  # the documents about all groups
 
     def index(self) -> Text:
         """Return `/openapi/v3`: the URLs of the documents. Their hashes let kubectl cache them on disk."""
         pieces = self._current()
-        if self._whole.index is None:
+        if "index" not in self._whole:
             listed = {path: {"serverRelativeURL": url(path, self._three(piece).tag)} for path, piece in pieces.items()}
-            self._whole.index = _tagged(shrink_to_fit(orjson.dumps({"paths": listed})))
-        return self._whole.index
+            self._whole["index"] = _tagged(shrink_to_fit(orjson.dumps({"paths": listed})))
+        return self._whole["index"]
 
     def three(self, path: str) -> Text | None:
         """Return `/openapi/v3/<path>`, e.g. `apis/tinkerbell.org/v1alpha2`; None for other groups and versions."""
@@ -613,21 +559,21 @@ class OpenAPI:
     def two(self) -> Text:
         """Return `/openapi/v2` as JSON."""
         pieces = self._current()
-        if self._whole.json is None:
+        if "json" not in self._whole:
             items, definitions = _joined(pieces.values(), binary=False)
             head = orjson.dumps(_HEAD_2)[:-1]
             body = b"".join((head, b',"paths":', _object(items), b',"definitions":', _object(definitions), b"}"))
-            self._whole.json = _tagged(body)
-        return self._whole.json
+            self._whole["json"] = _tagged(body)
+        return self._whole["json"]
 
     def two_binary(self) -> Text:
         """Return `/openapi/v2` as protobuf, with the tag of the JSON, as in Kubernetes: Vary distinguishes the two."""
         pieces = self._current()
-        if self._whole.binary is None:
+        if "binary" not in self._whole:
             items, definitions = _joined(pieces.values(), binary=True)
             body = gnostic.document(_HEAD_2, sorted(items.items()), sorted(definitions.items()))
-            self._whole.binary = Text(body, self.two().tag)
-        return self._whole.binary
+            self._whole["binary"] = Text(body, self.two().tag)
+        return self._whole["binary"]
 
     def _three(self, piece: _GroupDocuments) -> Text:
         if piece.document is None:
@@ -645,7 +591,7 @@ class OpenAPI:
                     # Resources are compared by identity.
                     pieces[path] = old if old is not None and old.resources == resources else _GroupDocuments(resources)
             self._pieces = dict(sorted(pieces.items()))
-            self._whole = _Documents()
+            self._whole = {}
             self._revision = self._registry.revision
         return self._pieces
 
@@ -677,7 +623,6 @@ def document(resources: Sequence[Resource]) -> Raw:
 
 
 def _named_in(items: Raw) -> set[str]:
-    """Return the names of the types in bodies and answers."""
     found: set[str] = set()
     for item in items.values():
         for operation in item.values():
@@ -689,7 +634,6 @@ def _named_in(items: Raw) -> set[str]:
 
 
 def _joined(pieces: Iterable[_GroupDocuments], *, binary: bool) -> _EncodedParts:
-    """Return the path items and definitions of all groups, in version 2."""
     write = gnostic.schema if binary else orjson.dumps
     items, definitions = dict[str, bytes](), {name: write(one) for name, one in shared_schemas(2).items()}
     for piece in pieces:
@@ -701,7 +645,6 @@ def _joined(pieces: Iterable[_GroupDocuments], *, binary: bool) -> _EncodedParts
 
 
 def _encoded_parts(resources: Sequence[Resource], *, binary: bool) -> _EncodedParts:
-    """Return the path items and definitions of version 2, each as JSON or as protobuf."""
     items: dict[str, bytes] = {}
     definitions: dict[str, bytes] = {}
     for resource in resources:

@@ -11,16 +11,16 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 import orjson
 from aiohttp import web
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import ADMIN, Authenticator
+from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.audit import Audit, Origin
+from tink.kubeapi.apiserver.http.audit import Audit, RequestOrigin
 from tink.kubeapi.apiserver.http.callers import (
     CALLER,
     Sessions,
@@ -63,10 +63,13 @@ from tink.kubeapi.apiserver.options import (
     parse_path,
     parse_version,
 )
-from tink.kubeapi.apiserver.read import Lists
-from tink.kubeapi.apiserver.resources import Registry, Resource, definitions, retirement_advice
-from tink.kubeapi.apiserver.store import Event, StorageError, Store
-from tink.kubeapi.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
+from tink.kubeapi.apiserver.resources import definitions
+from tink.kubeapi.apiserver.resources.registry import Resource, retirement_advice
+from tink.kubeapi.apiserver.store.objects import Event, StorageError
+from tink.kubeapi.apiserver.write.pipeline import ORIGIN, VerbResult
+from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
+from tink.kubeapi.apiserver.write.scale import SCALE, Scales
+from tink.kubeapi.apiserver.write.verbs import Verbs
 from tink.offload import flow, offload, weight
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,7 @@ BODY_SECONDS = 60.0
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
-_ORIGIN = web.RequestKey("origin", Origin)
+_ORIGIN = web.RequestKey("origin", RequestOrigin)
 """The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)
 """Status codes of normal work, which are not logged."""
@@ -85,28 +88,15 @@ _QUIET = (404, 409, 410)
 class Api:
     """The HTTP handlers over the parts of the API."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: Registry,
-        verbs: Verbs,
-        lists: Lists,
-        authenticator: Authenticator,
-        now: Callable[[], datetime],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, core: Core, authenticator: Authenticator, clock: Callable[[], float] = time.monotonic) -> None:
         """Make the handlers. `clock` returns monotonic seconds, by which the duration of answers is measured."""
         self.counts = RequestCounts(clock)
-        self._store = store
-        self._registry = registry
-        self._verbs = verbs
-        self._scales = Scales(verbs)
-        self._lists = lists
-        self._list_responses = ListResponses(lists, now)
-        self._documents = Documents(registry, now)
-        self._reviewer = Reviewer(authenticator, now)
+        self._core = core
+        self._scales = Scales(core.verbs)
+        self._list_responses = ListResponses(core.lists, core.now)
+        self._documents = Documents(core.registry, core.now)
+        self._reviewer = Reviewer(authenticator, core.now)
         self._authenticator = authenticator
-        self._now = now
         self._audit = Audit()
         self.request_log = RequestLog(log)
         self.sessions = Sessions(authenticator)
@@ -138,11 +128,11 @@ class Api:
         try:
             return await self._answer(request)
         except StatusError as error:
-            self._refused(request, error)
+            self._log_error(request, error)
             return unauthorized_response(request, error) if error.code == 401 else error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
-            return error_response(errors.too_large_body(MAX_BODY))
+            return error_response(errors.too_large(f"limit is {MAX_BODY}"))
         except StorageError as error:
             return error_response(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):
@@ -153,7 +143,7 @@ class Api:
         finally:
             self.sessions.end()
 
-    def _refused(self, request: web.Request, error: StatusError) -> None:
+    def _log_error(self, request: web.Request, error: StatusError) -> None:
         caller = request.get(CALLER)
         if error.code == 401:
             self.request_log.unauthorized(request.remote or "?", error.message)
@@ -172,7 +162,7 @@ class Api:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = _path(request)
         if path in ("/healthz", "/livez", "/readyz"):
-            await self._store.current()  # fails if the thread of the store does not answer
+            await self._core.store.current()  # fails if the thread of the store does not answer
             return web.Response(text="ok")
         caller = authenticate(request, self._authenticator)
         self.sessions.begin(caller)
@@ -181,7 +171,7 @@ class Api:
         target = parse_path(path)
         action = requested_action(request.method, path, target, request.query)
         authorize(caller, action)
-        origin = request[_ORIGIN] = Origin.of(request, caller, action)
+        origin = request[_ORIGIN] = RequestOrigin.of(request, caller, action)
         token = ORIGIN.set(origin)
         try:
             response = await self._authorized(request, path, target)
@@ -202,7 +192,12 @@ class Api:
             return document
         resource, target = self._route(request, target)
         flow.set(target.namespace)
-        self._about(request, resource, target)
+        watch = request.query.get("watch", "") in ("1", "true")
+        apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
+        about = request[_LABELS] = metric_labels(request.method, resource, target, watch=watch, apply=apply)
+        if about[0] == "WATCH":
+            self.counts.watches[about] += 1
+            self.counts.in_flight -= 1
         if resource.warning:
             request[DEPRECATED] = resource.warning
         if resource.virtual:
@@ -211,21 +206,12 @@ class Api:
             return await self._single(request, resource, target)
         return await self._collection(request, resource, target)
 
-    def _about(self, request: web.Request, resource: Resource, target: Target) -> None:
-        watch = request.query.get("watch", "") in ("1", "true")
-        apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
-        about = request[_LABELS] = metric_labels(request.method, resource, target, watch=watch, apply=apply)
-        if about[0] == "WATCH":
-            self.counts.watches[about] += 1
-            self.counts.in_flight -= 1
-
     def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
-        """Find the resource and the object of a path. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
         resource = None
         if target is not None:
-            resource = self._registry.find(target.group, target.version, target.plural)
+            resource = self._core.registry.find(target.group, target.version, target.plural)
             if resource is None:
                 resource = find_review(target.group, target.version, target.plural)
         if (
@@ -275,28 +261,27 @@ class Api:
         body = await self._body(request, review, options)
         arguments = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
         made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
-        return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
-
-    def _on(self, target: Target) -> Verbs | Scales:
-        return self._scales if target.subresource == "scale" else self._verbs
+        return self._result(request, review, VerbResult(orjson.dumps(made), 201, warnings), accepted)
 
     async def _single(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
-        shown = SCALE if target.subresource == "scale" else resource
+        shown, verbs = (SCALE, self._scales) if target.subresource == "scale" else (resource, self._core.verbs)
         accepted = accepted_form(request, shown)
         match request.method:
             case "GET":
-                await self._check_version(request.query.get("resourceVersion", ""))
-                result = await self._on(target).get(resource, target)
+                wanted = parse_version(request.query.get("resourceVersion", ""), watch=True)
+                if wanted and wanted > (newest := await self._core.store.current()):
+                    raise errors.too_large_version(wanted, newest)
+                result = await verbs.get(resource, target)
             case "HEAD" if resource.custom:
-                result = await self._verbs.get(resource, target)
+                result = await self._core.verbs.get(resource, target)
             case "PUT":
                 options = _write_options(request, "UpdateOptions")
                 body = await self._body(request, shown, options)
-                result = await self._on(target).update(resource, target, body, options)
+                result = await verbs.update(resource, target, body, options)
             case "PATCH":
-                result = await self._patch(request, resource, target)
+                result = await self._patch(request, resource, target, verbs)
             case "DELETE" if not target.subresource:
-                result = await self._verbs.delete(resource, target, await self._delete_options(request))
+                result = await self._core.verbs.delete(resource, target, await self._delete_options(request))
             case "POST" if resource.custom and not target.subresource:
                 # Kubernetes takes the name from the object, not from the path.
                 return await self._create(request, resource, target)
@@ -304,15 +289,11 @@ class Api:
                 raise errors.method_not_allowed()
         return self._result(request, shown, result, accepted)
 
-    async def _check_version(self, version: str) -> None:
-        """Check that the state is as new as the reader requires. Raises StatusError (400, 504)."""
-        wanted = parse_version(version, watch=True)
-        if wanted and wanted > (newest := await self._store.current()):
-            raise errors.too_large_version(wanted, newest)
-
-    async def _patch(self, request: web.Request, resource: Resource, target: Target) -> Result:
+    async def _patch(
+        self, request: web.Request, resource: Resource, target: Target, verbs: Verbs | Scales
+    ) -> VerbResult:
         kind = request.headers.get("Content-Type", "").partition(";")[0]
-        self._verbs.check_patch_type(resource, kind)
+        self._core.verbs.check_patch_type(resource, kind)
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
         raw = await _sent(request)
         try:
@@ -321,15 +302,15 @@ class Api:
             )
         except StatusError:
             if kind != APPLY_PATCH:  # an apply creates the object
-                await self._verbs.get(resource, target)  # a missing object is the more important error
+                await self._core.verbs.get(resource, target)  # a missing object is the more important error
             raise
-        return await self._on(target).patch(resource, target, kind, patch, options)
+        return await verbs.patch(resource, target, kind, patch, options)
 
     async def _create(self, request: web.Request, resource: Resource, target: Target) -> web.Response:
         options = _write_options(request, "CreateOptions")
         accepted = accepted_form(request, resource)
         body = await self._body(request, resource, options)
-        return self._result(request, resource, await self._verbs.create(resource, target, body, options), accepted)
+        return self._result(request, resource, await self._core.verbs.create(resource, target, body, options), accepted)
 
     async def _collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         writes = request.method in ("POST", "DELETE")
@@ -372,7 +353,7 @@ class Api:
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         options = ListOptions.of(request.query)
         how = await self._delete_options(request)
-        listing = await self._lists.read(resource, target, options)
+        listing = await self._core.lists.read(resource, target, options)
         gone: list[bytes] = []
         async for part in listing.parts:
             for body in part:
@@ -381,7 +362,7 @@ class Api:
                     resource.group, resource.version, resource.plural, fields.get("namespace", ""), fields["name"]
                 )
                 try:
-                    await self._verbs.delete(resource, one, how, of_many=True)
+                    await self._core.verbs.delete(resource, one, how, of_many=True)
                 except StatusError as error:
                     if error.code != 404:
                         raise
@@ -391,11 +372,11 @@ class Api:
             content_type=JSON,
         )
 
-    def _result(self, request: web.Request, resource: Resource, result: Result, accepted: Accepted) -> web.Response:
+    def _result(self, request: web.Request, resource: Resource, result: VerbResult, accepted: Accepted) -> web.Response:
         body = result.body
         if accepted.form is not Form.OBJECT and b'"kind":"Status"' not in body[:64]:
             obj = orjson.loads(body)
-            body = orjson.dumps(as_form(request, resource, obj, accepted, self._now()))
+            body = orjson.dumps(as_form(request, resource, obj, accepted, self._core.now()))
         response = body_response(body, accepted, result.code)
         for text in limited_warnings(result.warnings):
             response.headers.add("Warning", warning(text))

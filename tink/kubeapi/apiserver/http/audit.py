@@ -33,8 +33,8 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from tink.kubeapi.apiserver.access import ADMIN, Action, Caller, Request
-from tink.kubeapi.apiserver.store import Event
+from tink.kubeapi.apiserver.access import ADMIN, Caller, PathAction, ResourceAction
+from tink.kubeapi.apiserver.store.objects import Event
 from tink.kubeapi.schema import quote
 from tink.limits.log import LimitedLog
 
@@ -60,7 +60,7 @@ _VERBS: Final = {"ADDED": "create", "MODIFIED": "update", "DELETED": "delete"}
 
 
 @dataclass(slots=True)
-class Origin:
+class RequestOrigin:
     """The request that causes a write: its caller and its action. `is_ours`: the caller is one of our own components.
 
     `dry_run` is the value in the request's options, and `writes` counts the writes of the request.
@@ -68,13 +68,13 @@ class Origin:
 
     caller: Caller
     address: str
-    action: Action | Request
+    action: ResourceAction | PathAction
     is_ours: bool
     dry_run: bool = False
     writes: int = 0
 
     @classmethod
-    def of(cls, request: web.Request, caller: Caller, action: Action | Request) -> Origin:
+    def of(cls, request: web.Request, caller: Caller, action: ResourceAction | PathAction) -> RequestOrigin:
         """Make the origin of a request."""
         return cls(caller, request.remote or "", action, _is_ours(caller, request))
 
@@ -88,17 +88,15 @@ class Audit:
 
     def committed(self, event: Event) -> None:
         """Log a change that is on the disk."""
-        origin = event.origin if isinstance(event.origin, Origin) else None
+        origin = event.origin if isinstance(event.origin, RequestOrigin) else None
         if origin is not None:
             origin.writes += 1
-        if origin is None or origin.is_ours:
-            if event.key.resource in _ROUTINE:
-                return
-            outcome, changed = _outcome(event)
-            if changed in (("status",), ("managedFields",)):
-                return
-        else:
-            outcome, changed = _outcome(event)
+        is_own = origin is None or origin.is_ours
+        if is_own and event.key.resource in _ROUTINE:
+            return
+        outcome, changed = _outcome(event)
+        if is_own and changed in (("status",), ("managedFields",)):
+            return
         fields = _write_fields(origin, event) | {"outcome": outcome}
         text = "marked for deletion" if outcome == "marked" else outcome
         if changed:
@@ -109,10 +107,10 @@ class Audit:
         for others in (self._idle, self._refusals):
             others.report_left_out()
 
-    def answered(self, origin: Origin, response: web.StreamResponse) -> None:
+    def answered(self, origin: RequestOrigin, response: web.StreamResponse) -> None:
         """Log an answered request that has written nothing."""
         action = origin.action
-        if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
+        if isinstance(action, PathAction) or action.verb in _READS or action.group in _QUESTIONS:
             return
         if origin.is_ours or origin.writes:
             return
@@ -123,18 +121,18 @@ class Audit:
             logging.INFO,
             "%s: %s %s %s: %d%s",
             *(_caller_text(origin), action.verb, fields["resource"], _place(action, name), response.status, text),
-            owner=_actor(origin.caller),
+            # A user who impersonates many others has the share of one user.
+            owner=origin.caller.by or origin.caller.name,
             fields=fields | ({"dry_run": True} if origin.dry_run else {}),
         )
 
-    def refused(self, caller: Caller, address: str, wanted: Action | Request, why: str) -> None:
+    def refused(self, caller: Caller, address: str, wanted: ResourceAction | PathAction, why: str) -> None:
         """Log a forbidden request. Repetitions are logged once a minute."""
-        origin = Origin(caller, address, wanted, is_ours=False)
+        origin = RequestOrigin(caller, address, wanted, is_ours=False)
         fields = _request_fields(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
-        actor = _actor(caller)
-        key = (actor, why)
+        actor = caller.by or caller.name
         self._refusals.log(
-            logging.INFO, "%s: refused: %s", _caller_text(origin), why, key=key, owner=actor, fields=fields
+            logging.INFO, "%s: refused: %s", _caller_text(origin), why, key=(actor, why), owner=actor, fields=fields
         )
 
 
@@ -147,32 +145,20 @@ def _is_ours(caller: Caller, request: web.Request) -> bool:
         return False
     if caller != ADMIN:
         return caller.role.startswith(f"{_OURS}-")
-    agent = request.headers.get("User-Agent", "").partition("/")[0]
-    return agent == _OURS and _is_loopback(request.remote or "")
-
-
-def _is_loopback(address: str) -> bool:
-    with suppress(ValueError):
-        return ip_address(address).is_loopback
+    if request.headers.get("User-Agent", "").partition("/")[0] == _OURS:
+        with suppress(ValueError):
+            return ip_address(request.remote or "").is_loopback
     return False
 
 
-def _actor(caller: Caller) -> str:
-    """Return the real caller: a user who impersonates many others has the share of one user."""
-    return caller.by or caller.name
-
-
-def _caller_text(origin: Origin | None) -> str:
+def _caller_text(origin: RequestOrigin | None) -> str:
     if origin is None:
         return "the API server"
     caller = origin.caller
-    name = f"{_quote_odd(caller.by)} as {_quote_odd(caller.name)}" if caller.by else _quote_odd(caller.name)
-    return f"{name} from {origin.address}"
-
-
-def _quote_odd(name: str) -> str:
-    """Quote a name that could imitate other words of a line."""
-    return name if _PLAIN.fullmatch(name) else quote(name)
+    names = [caller.by, caller.name] if caller.by else [caller.name]
+    # A quoted name cannot imitate other words of the line.
+    quoted = " as ".join(name if _PLAIN.fullmatch(name) else quote(name) for name in names)
+    return f"{quoted} from {origin.address}"
 
 
 # --- what ---------------------------------------------------------------------------------------------------------
@@ -188,21 +174,18 @@ def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
     if "deletionTimestamp" in after["metadata"] and "deletionTimestamp" not in before["metadata"]:
         return "marked", ()
     parts = [name for name in (before | after) if name != "metadata" and before.get(name) != after.get(name)]
-    if _client_metadata(before["metadata"]) != _client_metadata(after["metadata"]):
+    metadata = [{k: v for k, v in obj["metadata"].items() if k not in _KEPT_BY_SERVER} for obj in (before, after)]
+    if metadata[0] != metadata[1]:
         parts.append("metadata")
     return "changed", tuple(parts or ["managedFields"])
 
 
-def _client_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name not in _KEPT_BY_SERVER}
-
-
-def _write_fields(origin: Origin | None, event: Event) -> dict[str, Any]:
+def _write_fields(origin: RequestOrigin | None, event: Event) -> dict[str, Any]:
     """Return the fields of a line about a write. The object is the stored one."""
     group, _, plural = event.key.resource.rpartition("/")
     action = origin.action if origin is not None else None
     verb, resource = _VERBS[event.type], plural
-    if isinstance(action, Action):
+    if isinstance(action, ResourceAction):
         verb = action.verb
         if (action.group, action.resource) == (group, plural):
             resource = action.combined
@@ -213,11 +196,10 @@ def _write_fields(origin: Origin | None, event: Event) -> dict[str, Any]:
     return _non_empty(text)
 
 
-def _request_fields(origin: Origin, name: str) -> dict[str, Any]:
-    """Return the fields of a line about a request."""
+def _request_fields(origin: RequestOrigin, name: str) -> dict[str, Any]:
     wanted = origin.action
     text = _caller_fields(origin) | {"verb": wanted.verb}
-    if isinstance(wanted, Request):
+    if isinstance(wanted, PathAction):
         return _non_empty(text | {"path": wanted.path})
     place = _place(wanted, name)
     text |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
@@ -226,7 +208,7 @@ def _request_fields(origin: Origin, name: str) -> dict[str, Any]:
     return _non_empty(text)
 
 
-def _caller_fields(origin: Origin | None) -> dict[str, str]:
+def _caller_fields(origin: RequestOrigin | None) -> dict[str, str]:
     if origin is None:
         return {}
     return {"user": origin.caller.name, "by": origin.caller.by, "address": origin.address}
@@ -236,7 +218,7 @@ def _non_empty(fields: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _place(action: Action, name: str) -> str:
+def _place(action: ResourceAction, name: str) -> str:
     return (f"{action.namespace}/{name}" if action.resource != "namespaces" else name).strip("/")
 
 

@@ -9,12 +9,12 @@ from aiohttp import web
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import (
-    Action,
     Authenticator,
     Caller,
     ImpersonationError,
     ImpersonationForbiddenError,
-    Request,
+    PathAction,
+    ResourceAction,
     TokenExpiredError,
     WrongTokenError,
     allowed,
@@ -58,10 +58,12 @@ def effective_caller(request: web.Request, caller: Caller, authenticator: Authen
         raise errors.bad_request(str(error)) from error
 
 
-def requested_action(method: str, path: str, target: Target | None, query: Mapping[str, str]) -> Action | Request:
+def requested_action(
+    method: str, path: str, target: Target | None, query: Mapping[str, str]
+) -> ResourceAction | PathAction:
     """Return the action of a request in Kubernetes' terms (k8s.io/apiserver, pkg/endpoints/request/requestinfo.go)."""
     if target is None:
-        return Request(method.lower(), path or "/")
+        return PathAction(method.lower(), path or "/")
     verb = _VERBS.get(method, "")
     if not target.name and verb == "get":
         verb = "watch" if parse_bool(query.get("watch", "")) else "list"
@@ -70,20 +72,18 @@ def requested_action(method: str, path: str, target: Target | None, query: Mappi
     namespace = target.namespace
     if not target.group and target.plural == "namespaces":
         namespace = target.name  # a role in a namespace includes reading the namespace itself
-    return Action(verb, target.group, target.plural, target.subresource, namespace, target.name)
+    return ResourceAction(verb, target.group, target.plural, target.subresource, namespace, target.name)
 
 
-def authorize(caller: Caller, action: Action | Request) -> None:
+def authorize(caller: Caller, action: ResourceAction | PathAction) -> None:
     """Check that the caller may do this. Raises StatusError (403)."""
     if not allowed(caller, action):
         raise _refused(caller, action)
 
 
-def _refused(caller: Caller, action: Action | Request) -> StatusError:
-    why = forbidden_message(caller, action)
-    if isinstance(action, Request):
-        return errors.not_allowed("", "", "", why)
-    return errors.not_allowed(action.group, action.resource, action.name, why)
+def _refused(caller: Caller, action: ResourceAction | PathAction) -> StatusError:
+    about = ("", "", "") if isinstance(action, PathAction) else (action.group, action.resource, action.name)
+    return errors.not_allowed(*about, forbidden_message(caller, action))
 
 
 class Sessions:

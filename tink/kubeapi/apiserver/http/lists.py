@@ -31,8 +31,8 @@ from tink.kubeapi.apiserver.http.responses import (
 )
 from tink.kubeapi.apiserver.media import JSON, YAML, Accepted, Form
 from tink.kubeapi.apiserver.options import ListOptions, Target
-from tink.kubeapi.apiserver.read import Change, Listing, Lists, select
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.read import Change, Lists, select, watch_lines
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import dump_yaml_item, dump_yaml_list
 from tink.kubeapi.apiserver.tables import partial, row, table
 
@@ -76,7 +76,7 @@ def _protocols(request: web.Request) -> list[str]:
     return [each.strip() for header in headers for each in header.split(",")]
 
 
-def check_handshake(request: web.Request) -> str:
+def _check_handshake(request: web.Request) -> str:
     """Return the subprotocol that the server chooses; "" for none. Raises StatusError (400, 403)."""
     if request.headers.get("Sec-WebSocket-Version", "") != "13":
         raise errors.bad_request("missing or bad WebSocket Version: send Sec-WebSocket-Version: 13")
@@ -92,7 +92,7 @@ def check_handshake(request: web.Request) -> str:
     return protocols[0] if protocols else ""
 
 
-async def serve_websocket(
+async def _serve_websocket(
     request: web.Request, protocol: str, lines: AsyncGenerator[list[bytes], None]
 ) -> web.StreamResponse:
     """Send each line as a text frame until `lines` end, or the client closes the WebSocket."""
@@ -115,7 +115,12 @@ async def serve_websocket(
 
 
 async def _send_until_closed(socket: web.WebSocketResponse, lines: AsyncGenerator[list[bytes], None]) -> None:
-    sending = asyncio.create_task(_send(socket, lines))
+    async def send() -> None:
+        async for part in lines:
+            for line in part:
+                await socket.send_frame(line, WSMsgType.TEXT)
+
+    sending = asyncio.create_task(send())
     listening = asyncio.create_task(_ignore_messages(socket))
     try:
         await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
@@ -128,14 +133,7 @@ async def _send_until_closed(socket: web.WebSocketResponse, lines: AsyncGenerato
         sending.result()
 
 
-async def _send(socket: web.WebSocketResponse, lines: AsyncGenerator[list[bytes], None]) -> None:
-    async for part in lines:
-        for line in part:
-            await socket.send_frame(line, WSMsgType.TEXT)
-
-
 async def _ignore_messages(socket: web.WebSocketResponse) -> None:
-    """Read and drop messages until the client closes the WebSocket."""
     ends = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
     while True:
         if (await socket.receive()).type in ends:
@@ -165,7 +163,11 @@ class ListResponses:
     ) -> web.StreamResponse:
         accepted = accepted_form(request, resource, many=True)
         listing = await self._lists.read(resource, target, options)
-        metadata = _list_metadata(listing)
+        metadata = {
+            **({"resourceVersion": str(listing.version)} if listing.version else {}),
+            **({"continue": listing.continues} if listing.continues else {}),
+            **({"remainingItemCount": listing.remaining} if listing.remaining else {}),
+        }
         if accepted.form is Form.TABLE:
             include = include_object(request)
             now = self._now()
@@ -220,10 +222,14 @@ class ListResponses:
     ) -> web.StreamResponse:
         accepted = accepted_form(request, resource, watch=True)
         over_websocket = is_websocket(request)
-        protocol = check_handshake(request) if over_websocket else ""
-        lines = self._watch_lines(request, resource, accepted, self._lists.watch(resource, target, options))
+        protocol = _check_handshake(request) if over_websocket else ""
+        changes = self._lists.watch(resource, target, options)
+        if accepted.form is Form.OBJECT:
+            lines = watch_lines(changes)
+        else:
+            lines = watch_lines(changes, lambda change: self._as_form(request, resource, change, accepted))
         if over_websocket:
-            return await serve_websocket(request, protocol, lines)
+            return await _serve_websocket(request, protocol, lines)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
         with contextlib.suppress(ConnectionError):  # most watches end because the client disconnects
             try:
@@ -235,41 +241,20 @@ class ListResponses:
             await response.write_eof()
         return response
 
-    async def _watch_lines(
-        self, request: web.Request, resource: Resource, accepted: Accepted, watch: AsyncGenerator[list[Change], None]
-    ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the events of a watch as lines of JSON. Events that arrive together are in one list."""
-        try:
-            async for changes in watch:
-                yield [self._line(request, resource, change, accepted) for change in changes]
-        except StatusError as error:
-            # After a valid request, Kubernetes reports errors inside the watch.
-            yield [orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"]
-        finally:
-            await watch.aclose()
-
-    def _line(self, request: web.Request, resource: Resource, change: Change, accepted: Accepted) -> bytes:
-        body = change.body
-        if accepted.form is not Form.OBJECT:
-            obj = orjson.loads(body)
-            if change.type == "BOOKMARK" and accepted.form is Form.TABLE:
-                # The row has no name; its metadata may mark the end of the initial events.
-                cells = ["", *[None] * (len(resource.columns) - 1)]
-                rows = [{"cells": cells, "object": partial(obj)}]
-                made = in_meta_version(
-                    table((), rows, {"resourceVersion": obj["metadata"]["resourceVersion"]}), accepted
-                )
-            else:
-                made = as_form(request, resource, obj, accepted, self._now())
-            body = orjson.dumps(made)
-        return b'{"type":"' + change.type.encode() + b'","object":' + body + b"}\n"
+    def _as_form(self, request: web.Request, resource: Resource, change: Change, accepted: Accepted) -> bytes:
+        obj = orjson.loads(change.body)
+        if change.type == "BOOKMARK" and accepted.form is Form.TABLE:
+            # The row has no name; its metadata may mark the end of the initial events.
+            rows = [{"cells": ["", *[None] * (len(resource.columns) - 1)], "object": partial(obj)}]
+            made = in_meta_version(table((), rows, {"resourceVersion": obj["metadata"]["resourceVersion"]}), accepted)
+        else:
+            made = as_form(request, resource, obj, accepted, self._now())
+        return orjson.dumps(made)
 
 
 async def _with_first_part(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
-    """Read the first part of a list, so that a failed conversion is refused before the answer begins.
-
-    A later failure can only break off the response.
-    """
+    """Read the first part of a list, so that a failed conversion is refused before the answer begins. A later failure
+    can only break off the response."""
     first = await anext(parts, None)
 
     async def rest() -> AsyncIterator[list[bytes]]:
@@ -288,15 +273,6 @@ async def _items(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
     async for part in parts:
         for body in part:
             yield body
-
-
-def _list_metadata(listing: Listing) -> dict[str, Any]:
-    metadata = {
-        "resourceVersion": str(listing.version),
-        "continue": listing.continues,
-        "remainingItemCount": listing.remaining,
-    }
-    return {key: value for key, value in metadata.items() if value}
 
 
 def list_head(resource: Resource, metadata: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from ipaddress import IPv6Network, ip_address
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tink.kubeapi.apiserver.options import Target
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.limits.log import LimitedLog
 from tink.metrics import Histograms
 from tink.metrics.families import counter, gauge, histogram
@@ -27,7 +28,6 @@ _BUCKETS = (
 MetricLabels = tuple[str, str, str, str, str, str]
 """Verb, group, version, resource, subresource and scope. Only defined resources have a name."""
 
-_NOWHERE = ("", "", "", "", "")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -63,7 +63,7 @@ class RequestCounts:
     def end(self, method: str, about: MetricLabels | None, status: int, seconds: float) -> None:
         """Count the end of a request. `status` 0: the client did not wait for the answer."""
         if about is None:  # documents, probes and unknown paths: no label may contain a client's text
-            about = (_known(method), *_NOWHERE)
+            about = (_known(method), "", "", "", "", "")
         if about[0] == "WATCH":
             status = status or 200
         elif status:
@@ -112,10 +112,8 @@ class ApiServerMetrics(Collector):
     def _size(self) -> int:
         found = 0
         for name in (self._state.name, f"{self._state.name}-wal"):
-            try:
+            with suppress(FileNotFoundError):  # the log exists only while it is written
                 found += self._state.with_name(name).stat().st_size
-            except FileNotFoundError:
-                continue  # the log exists only while it is written
         return found
 
 
@@ -160,17 +158,13 @@ class RequestLog:
     def unauthorized(self, address: str, message: str) -> None:
         """Log a request without a valid token, now and then for each address."""
         what = message.removeprefix("Unauthorized").removeprefix(": ") or "no token, or one that is not known"
+        # One client may have all addresses of an IPv6 /64 network.
+        owner = address
+        with suppress(ValueError):
+            if (found := ip_address(address)).version == 6:
+                owner = str(IPv6Network((int(found) >> 64 << 64, 64)))
         line = "%s: 401 Unauthorized: %s"
-        self._unauthenticated.log(logging.INFO, line, address, what, key=(address, what), owner=_network(address))
-
-
-def _network(address: str) -> str:
-    """Return the unit that one unauthenticated client controls: an IPv4 address, or an IPv6 /64 network."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    return address if found.version == 4 else str(IPv6Network((int(found) >> 64 << 64, 64)))
+        self._unauthenticated.log(logging.INFO, line, address, what, key=(address, what), owner=owner)
 
 
 class NotHttp(logging.Filter):

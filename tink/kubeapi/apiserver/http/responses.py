@@ -13,7 +13,7 @@ from aiohttp import web
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON, PROTOBUF, YAML, Accepted, Form, negotiate
-from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import dump_protobuf, dump_yaml, message_of
 from tink.kubeapi.apiserver.tables import partial, row, table
 from tink.kubeapi.schema import quote
@@ -25,11 +25,8 @@ MAX_EACH = 256
 
 
 def limited_warnings(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings for the client, in their order.
-
-    Each text occurs once, and texts that no header can hold are dropped (k8s.io/apiserver,
-    pkg/endpoints/filters/warning.go).
-    """
+    """Return the warnings for the client, in their order. Each text occurs once, and texts that no header can hold are
+    dropped (k8s.io/apiserver, pkg/endpoints/filters/warning.go)."""
     unique: dict[str, None] = {}
     written, cutting = 0, False
     for text in warnings:
@@ -75,10 +72,8 @@ def error_response(error: StatusError) -> web.Response:
 
 
 def unauthorized_response(request: web.Request, error: StatusError) -> web.Response:
-    """Return the response to an unauthenticated request: a page for a browser, a Status for any other client.
-
-    A browser is recognised by its Accept header; Kubernetes clients do not ask for HTML.
-    """
+    """Return the response to an unauthenticated request: a page for a browser, a Status for any other client. A browser
+    is recognised by its Accept header; Kubernetes clients do not ask for HTML."""
     if "text/html" not in request.headers.get("Accept", ""):
         return error_response(error)
     return web.Response(status=error.code, text=_FOR_BROWSERS, content_type="text/html", headers=_SANDBOX)
@@ -104,10 +99,8 @@ def warning(text: str) -> str:
 
 
 async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Forbid caching unless the answer allows it, and warn about a deprecated version.
-
-    Sources: k8s.io/apiserver, filters: WithCacheControl; apiextensions-apiserver, customresource_handler.
-    """
+    """Forbid caching unless the answer allows it, and warn about a deprecated version. Sources: k8s.io/apiserver,
+    filters: WithCacheControl; apiextensions-apiserver, customresource_handler."""
     headers = response.headers
     headers.setdefault("Cache-Control", "no-cache, private")
     if text := request.get(DEPRECATED):

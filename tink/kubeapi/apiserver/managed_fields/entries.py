@@ -1,6 +1,6 @@
 """The list `metadata.managedFields`: the owners of fields (Kubernetes API reference, ManagedFieldsEntry).
 
-The list is read into one `Entry` for each owner, and written in Kubernetes' order: appliers first, then by time, name
+The list is read into one `OwnerEntry` for each owner, and written in Kubernetes' order: appliers first, then by time, name
 and version (k8s.io/apimachinery, pkg/util/managedfields/internal). An owner is a manager with its operation and
 subresource; an updater also has its version of the API. `parse` checks a client's list. The list of a stored object was
 written here, and `read` takes it as it is.
@@ -31,7 +31,7 @@ ANCIENT = "ancient-changes"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OwnerEntry:
     """The fields of one owner, and their version of the API. `time` is RFC 3339 in UTC with whole seconds, or ""."""
 
     version: str
@@ -39,7 +39,7 @@ class Entry:
     fields: Fields
 
 
-Entries = dict[Owner, Entry]
+Entries = dict[Owner, OwnerEntry]
 
 
 def owner(manager: str, operation: str, version: str, subresource: str) -> Owner:
@@ -74,7 +74,7 @@ def read(listed: Iterable[Raw]) -> Entries:
     found: Entries = {}
     try:
         for raw in listed:
-            found[_owner_in(raw)] = Entry(raw["apiVersion"], raw.get("time", ""), raw["fieldsV1"])
+            found[_owner_in(raw)] = OwnerEntry(raw["apiVersion"], raw.get("time", ""), raw["fieldsV1"])
     except (KeyError, TypeError, AttributeError):
         return {}  # not written by this program: no field has an owner
     return found
@@ -98,12 +98,11 @@ def parse(listed: Any) -> Entries:
             raise FieldsError(f"missing fieldsType in managed fields entry {index}")
         if kind != "FieldsV1":
             raise FieldsError(f"invalid fieldsType {golang.quote(kind)} in managed fields entry {index}")
-        found[_owner_in(raw)] = Entry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
+        found[_owner_in(raw)] = OwnerEntry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
     return found
 
 
 def _time(text: str | None) -> str:
-    """Return a time in the stored form. Raises FieldsError."""
     if not text:
         return ""
     try:
@@ -131,7 +130,7 @@ def write(found: Entries) -> list[Raw]:
     return listed
 
 
-def _place(item: tuple[Owner, Entry]) -> tuple[str, ...]:
+def _place(item: tuple[Owner, OwnerEntry]) -> tuple[str, ...]:
     (operation, manager, _, subresource), entry = item
     return (operation, entry.time, manager, entry.version, subresource)
 
@@ -162,5 +161,5 @@ def cap(found: Entries) -> Entries:
     return found
 
 
-def _joined(older: Entry, newer: Entry) -> Entry:
-    return Entry(newer.version, newer.time, fields.union(newer.fields, older.fields))
+def _joined(older: OwnerEntry, newer: OwnerEntry) -> OwnerEntry:
+    return OwnerEntry(newer.version, newer.time, fields.union(newer.fields, older.fields))

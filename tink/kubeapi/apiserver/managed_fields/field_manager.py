@@ -11,6 +11,7 @@ The live object comes from the store, everything else from a client. The order o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import entries, fields
-from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
+from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Owner, OwnerEntry
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import Raw, meta
@@ -153,15 +154,8 @@ BEFORE_APPLY = "before-first-apply"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 _UNOWNED = (
-    "name",
-    "namespace",
-    "creationTimestamp",
-    "selfLink",
-    "uid",
-    "clusterName",
-    "generation",
-    "managedFields",
-    "resourceVersion",
+    *("name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName"),
+    *("generation", "managedFields", "resourceVersion"),
 )
 """Metadata without owners (k8s.io/apimachinery, stripMetaManager)."""
 
@@ -188,15 +182,14 @@ class FieldManager:
     ) -> None:
         self._version = api_version
         self._kind = kind
-        self._type = compile_root(schema)
         self._blank = blank
         self._others = others
         self._schemas = {api_version: schema} | {v: s for v, s in (others or {}).items() if s is not None}
         self._left_out: dict[str, tuple[str, ...]] = {"": ("status",) if status else ()}
         # /status writes only the status; of built-in objects also the metadata.
         self._left_out["status"] = ("spec",) if blank is not None else ("metadata", "spec")
-        self._tracked_in = cache(self._make_tracked_type)
         self._typed_in = cache(lambda version: compile_root(self._schemas[version]))
+        self._tracked_in = cache(self._make_tracked_type)
 
     # --- update ---
 
@@ -222,10 +215,8 @@ class FieldManager:
             metadata["managedFields"] = entries.write(managed)
 
     def _decode(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
-        """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it.
-
-        `[]` resets it too, but not for custom resources: there it is lost when the body is read.
-        """
+        """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it. `[]` resets it too, but
+        not for custom resources: there it is lost when the body is read."""
         stored = live["metadata"].get("managedFields") or [] if live is not None else []
         if sent is None or subresource or (sent == stored and sent):
             return entries.read(stored)
@@ -244,7 +235,7 @@ class FieldManager:
         if changed:
             before = managed.get(who)
             owned = changed if before is None else fields.union(before.fields, changed)
-            managed[who] = Entry(self._version, now, owned)
+            managed[who] = OwnerEntry(self._version, now, owned)
         return entries.cap(managed)
 
     def _take(
@@ -264,7 +255,7 @@ class FieldManager:
                 left[who] = entry
                 continue
             if entry.version not in found:
-                if not self._is_comparable(entry.version):
+                if entry.version not in self._schemas:
                     left[who] = entry
                     continue
                 found[entry.version] = self._compare(live, new, entry.version, subresource)
@@ -273,7 +264,7 @@ class FieldManager:
                 if gone and owned:
                     owned = fields.difference(owned, gone)
             if owned:
-                left[who] = entry if owned is entry.fields or owned == entry.fields else Entry(*_aged(entry), owned)
+                left[who] = entry if owned is entry.fields or owned == entry.fields else replace(entry, fields=owned)
         return left
 
     def _compare(self, live: Raw | None, new: Raw, version: str, subresource: str) -> Difference:
@@ -283,30 +274,20 @@ class FieldManager:
         return self._tracked_in(version, subresource).compare(old, {**blank, **new} if blank else new)
 
     def _make_tracked_type(self, version: str, subresource: str) -> _TrackedType:
-        kind = self._type if version == self._version else self._typed_in(version)
         left_out = self._left_out.get(subresource, ())
         if subresource and version != self._version and self._blank is None:
             left_out = self._left_out["status"]
-        return _TrackedType(kind, left_out)
-
-    def _is_comparable(self, version: str) -> bool:
-        return version == self._version or version in self._schemas
+        return _TrackedType(self._typed_in(version), left_out)
 
     def _settle(self, managed: Entries) -> Entries:
         """Drop entries of versions that are not served, and adapt the others to today's schema."""
         left: Entries = {}
         for who, entry in managed.items():
-            if entry.version == self._version:
-                kind = self._type
-            elif entry.version in self._schemas:
-                kind = self._typed_in(entry.version)
+            if entry.version in self._schemas:
+                settled = self._typed_in(entry.version).settle(entry.fields)
+                left[who] = entry if settled is entry.fields else replace(entry, fields=settled)
             elif self._others is None or entry.version in self._others:
                 left[who] = entry
-                continue
-            else:
-                continue
-            settled = kind.settle(entry.fields)
-            left[who] = entry if settled is entry.fields else Entry(*_aged(entry), settled)
         return left
 
     # --- apply ---
@@ -341,19 +322,23 @@ class FieldManager:
         config_metadata = config.get("metadata")
         if isinstance(config_metadata, dict) and config_metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
-        self._check(config, kind)
+        found: list[str] = []
+        self._typed_in(self._version).check(config, "", found)
+        if found:
+            named = config_metadata if isinstance(config_metadata, dict) else {}
+            at = f"{named.get('namespace', '')}/{named.get('name', '')}; {_kind_text(self._version, kind)}"
+            listed = found[0] if len(found) == 1 else "\n  ".join(["errors:", *found])
+            raise _unknown(f"failed to create typed patch object ({at}): {listed}")
         who = entries.owner(manager, APPLY, self._version, subresource)
         try:
             new, owners = self._merge(live, config, managed, who, force=force)
         except Conflicts as conflicts:
-            rest = conflicts
-            if manager == KUBECTL:
-                rest = conflicts.without(self._allowed_takeovers(live))
+            rest = conflicts.without(self._allowed_takeovers(live)) if manager == KUBECTL else conflicts
             if rest:
                 raise rest.error() from conflicts
             new, owners = self._merge(live, config, managed, who, force=True)
         if new is not None and who in owners:
-            owners[who] = Entry(self._version, now, owners[who].fields)
+            owners[who] = OwnerEntry(self._version, now, owners[who].fields)
         out: Raw = orjson.loads(orjson.dumps(live if new is None else new))
         metadata = out["metadata"] = out.get("metadata") or {}
         metadata.pop("managedFields", None)
@@ -363,22 +348,12 @@ class FieldManager:
             _set_last_applied(metadata["annotations"], config)
         return out
 
-    def _check(self, config: Raw, kind: str) -> None:
-        found: list[str] = []
-        self._type.check(config, "", found)
-        if found:
-            metadata = config.get("metadata")
-            named = metadata if isinstance(metadata, dict) else {}
-            at = f"{named.get('namespace', '')}/{named.get('name', '')}; {_kind_text(self._version, kind)}"
-            listed = found[0] if len(found) == 1 else "\n  ".join(["errors:", *found])
-            raise _unknown(f"failed to create typed patch object ({at}): {listed}")
-
     def _merge(
         self, live: Raw, config: Raw, managed: Entries, who: Owner, *, force: bool
     ) -> tuple[Raw | None, Entries]:
         """Return the merged object, or None if nothing changed, and the owners. Raises Conflicts, ItemError."""
         managed = self._settle(managed)
-        new = self._type.merge(live, config)
+        new = self._typed_in(self._version).merge(live, config)
         last = managed.get(who)
         tracked = self._tracked_in(self._version, who[3])
         mine = tracked.applied(config)
@@ -386,15 +361,13 @@ class FieldManager:
             last.version != self._version or (last.fields != mine and fields.difference(last.fields, mine))
         ):
             left_out = tuple("f:" + name for name in self._left_out.get(who[3], ()))
-            wanted = self._type.applied(config) or {}
+            wanted = self._typed_in(self._version).applied(config) or {}
             wanted = {element: below for element, below in wanted.items() if element not in left_out}
-            new = self._prune(new, managed | {who: Entry(self._version, "", wanted)}, last)
-        managed[who] = Entry(self._version, last.time if last else "", mine)
+            new = self._prune(new, managed | {who: OwnerEntry(self._version, "", wanted)}, last)
+        managed[who] = OwnerEntry(self._version, last.time if last else "", mine)
         difference = self._compare(live, new, self._version, who[3])
-        if not force:
-            conflicts = self._conflicts(live, new, managed, who, difference[0])
-            if conflicts:
-                raise conflicts
+        if not force and (conflicts := self._conflicts(live, new, managed, who, difference[0])):
+            raise conflicts
         left = self._take(live, new, managed, who[3], difference, who)
         if not left[who].fields:
             del left[who]
@@ -404,7 +377,7 @@ class FieldManager:
         found = {self._version: changed}
         conflicts: dict[Owner, Fields] = {}
         for other, entry in managed.items():
-            if other == who or not self._is_comparable(entry.version):
+            if other == who or entry.version not in self._schemas:
                 continue
             if entry.version not in found:
                 found[entry.version] = self._compare(live, new, entry.version, who[3])[0]
@@ -413,13 +386,11 @@ class FieldManager:
                 conflicts[other] = both
         return Conflicts(conflicts)
 
-    def _prune(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
+    def _prune(self, merged: Raw, managed: Entries, last: OwnerEntry) -> Raw:
         """Remove the fields that the applier applied last time, unless an owner has them now."""
-        kind = self._type if last.version == self._version else None
-        if kind is None:
-            if last.version not in self._schemas:
-                return merged
-            kind = self._typed_in(last.version)
+        if last.version not in self._schemas:
+            return merged
+        kind = self._typed_in(last.version)
         dropped = kind.named(last.fields)
         pruned = kind.without(merged, dropped) or {}
         everything = kind.named(kind.applied(merged) or {})
@@ -427,9 +398,9 @@ class FieldManager:
         for entry in managed.values():
             by_version[entry.version] = fields.union(by_version.get(entry.version, {}), entry.fields)
         for version in sorted(by_version, key=lambda version: version != last.version):
-            if not self._is_comparable(version):
+            if version not in self._schemas:
                 continue
-            other = self._type if version == self._version else self._typed_in(version)
+            other = self._typed_in(version)
             kept = fields.union(other.named(other.applied(pruned) or {}), other.named(by_version[version]))
             gone = fields.difference(other.named(other.applied(merged) or {}), kept)
             pruned = other.without(merged, gone) or {}
@@ -449,11 +420,11 @@ class FieldManager:
         if not isinstance(last, dict) or last.get("apiVersion") != self._version:
             return {}
         found: list[str] = []
-        self._type.check(last, "", found)
+        self._typed_in(self._version).check(last, "", found)
         if found:
             return {}
-        allowed = self._type.applied(last) or {}
-        for gone in self._type.compare(last, live):
+        allowed = self._typed_in(self._version).applied(last) or {}
+        for gone in self._typed_in(self._version).compare(last, live):
             allowed = fields.difference(allowed, gone or {})
         return allowed
 
@@ -493,10 +464,6 @@ def _top(found: Fields | None) -> Fields | None:
     return {element: found[element] for element in sorted(found)} if found else None
 
 
-def _aged(entry: Entry) -> tuple[str, str]:
-    return entry.version, entry.time
-
-
 def _kind_text(api_version: str, kind: str) -> str:
     group, slash, version = api_version.rpartition("/")
     return f"{group}/{version}, Kind={kind}" if slash or version else f"/, Kind={kind}"
@@ -508,7 +475,6 @@ def _unknown(message: str) -> StatusError:
 
 
 def _set_last_applied(annotations: dict[str, Any], config: Raw) -> None:
-    """Update kubectl's last-applied annotation."""
     config = orjson.loads(orjson.dumps(config))
     (config["metadata"].get("annotations") or {}).pop(LAST_APPLIED, None)
     text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()

@@ -60,11 +60,7 @@ def literal(value: object) -> str:
 
 def key_element(keys: dict[str, Any]) -> str:
     """Return the path element of the list item with these keys."""
-    return "k:{" + ",".join(f"{_name(name)}:{literal(keys[name])}" for name in sorted(keys)) + "}"
-
-
-def _name(name: str) -> str:
-    return orjson.dumps(name).decode()
+    return "k:{" + ",".join(f"{orjson.dumps(name).decode()}:{literal(keys[name])}" for name in sorted(keys)) + "}"
 
 
 def is_member(below: Fields) -> bool:
@@ -178,10 +174,8 @@ def intersection(one: Fields, other: Fields) -> Fields:
 
 
 def difference(one: Fields, other: Fields) -> Fields:
-    """Return the elements of the first set that are not in the second.
-
-    An element of the second set does not remove the elements below it.
-    """
+    """Return the elements of the first set that are not in the second. An element of the second set does not remove the
+    elements below it."""
     if not other:
         return one
     out: Fields = {}

@@ -41,7 +41,7 @@ _FITTING: Mapping[str, frozenset[type]] = {
 }
 
 
-class Type:
+class ValueType:
     """A type, and the operations on its values; here for values that are replaced as a whole.
 
     Sets of fields are those below the element that leads to the value.
@@ -85,7 +85,7 @@ class Type:
         """Report where the value does not fit the type."""
 
 
-class Scalar(Type):
+class Scalar(ValueType):
     """A number, text or truth value; `kind` says which."""
 
     def __init__(self, kind: str) -> None:
@@ -97,12 +97,12 @@ class Scalar(Type):
             report(found, path, f"expected {self.kind}, got {golang.json_kind(value)}")
 
 
-class Atomic(Type):
+class Atomic(ValueType):
     """A list or map that is replaced as a whole; `inner` checks its contents."""
 
     settles = True
 
-    def __init__(self, inner: Type) -> None:
+    def __init__(self, inner: ValueType) -> None:
         self.inner = inner
         self.loose = inner.loose
 
@@ -116,30 +116,74 @@ class Atomic(Type):
         self.inner.check(value, path, found)
 
 
-class Items(Type):
+class Container(ValueType):
+    """A type whose values have parts with types of their own; `shape` is the Python type of the values."""
+
+    shape: type = list
+
+    def at(self, _element: str) -> ValueType | None:
+        """Return the type behind a path element."""
+        return None
+
+    def merge(self, old: Any, new: Any) -> Any:
+        if not old and not new:
+            return new
+        if not isinstance(old, self.shape):
+            return new or old
+        if not isinstance(new, self.shape):
+            return old if new is None else new
+        return self.merge_parts(old, new)
+
+    def merge_parts(self, _old: Any, new: Any) -> Any:
+        """Merge two values of this shape."""
+        return new
+
+    def settle(self, fields: Fields) -> Fields:
+        if not self.settles:
+            return fields
+        out = None
+        for element, below in fields.items():
+            kind = self.at(element) if below else None
+            settled = kind.settle(below) if kind is not None and kind.settles else below
+            if settled is not below:
+                out = out or dict(fields)
+                out[element] = settled
+        return out or fields
+
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        if isinstance(value, self.shape):
+            self.check_parts(value, path, found)
+        elif value is not None:
+            report(found, path, f"expected {'map' if self.shape is dict else 'list'}, got {golang.json_kind(value)}")
+
+    def check_parts(self, value: Any, path: str, found: list[str]) -> None:
+        """Report where the parts do not fit their types."""
+
+
+class Items(Container):
     """The items of a list inside an `Atomic`; only checks."""
 
-    def __init__(self, element: Type) -> None:
+    def __init__(self, element: ValueType) -> None:
         self.element = element
         self.loose = element.loose
 
-    def check(self, value: Any, path: str, found: list[str]) -> None:
-        if value is None:
-            return
-        if not isinstance(value, list):
-            report(found, path, f"expected list, got {golang.json_kind(value)}")
-            return
+    def merge(self, _old: Any, new: Any) -> Any:
+        return new
+
+    def check_parts(self, value: Any, path: str, found: list[str]) -> None:
         for index, item in enumerate(value):
             self.element.check(item, f"{path}[{index}]", found)
 
 
-class Map(Type):
+class Map(Container):
     """A struct with its `fields`, a map whose values are of type `element`, or both.
 
     `element` is None if other keys are not allowed. Values under such keys are ignored, but `check` reports them.
     """
 
-    def __init__(self, fields: Mapping[str, Type], element: Type | None) -> None:
+    shape = dict
+
+    def __init__(self, fields: Mapping[str, ValueType], element: ValueType | None) -> None:
         self.fields = fields
         self.element = element
         inner = [*fields.values(), *([element] if element is not None else [])]
@@ -150,18 +194,14 @@ class Map(Type):
         """Return the type without some fields: values under these keys are ignored."""
         return Map({name: kind for name, kind in self.fields.items() if name not in left_out}, self.element)
 
-    def at(self, element: str) -> Type | None:
-        """Return the type behind a path element."""
+    def at(self, element: str) -> ValueType | None:
         return self.fields.get(element[2:], self.element) if element.startswith("f:") else self.element
-
-    def _inside(self, value: Mapping[str, Any]) -> Fields:
-        kinds = ((name, self.fields.get(name, self.element)) for name in sorted(value))
-        return {"f:" + name: kind.everything(value[name]) for name, kind in kinds if kind is not None}
 
     def everything(self, value: Any) -> Fields:
         if not value or not isinstance(value, dict):
             return {}
-        found = self._inside(value)
+        kinds = ((name, self.fields.get(name, self.element)) for name in sorted(value))
+        found = {"f:" + name: kind.everything(value[name]) for name, kind in kinds if kind is not None}
         return {".": {}, **found} if found else {}
 
     def applied(self, value: Any) -> Fields | None:
@@ -204,13 +244,7 @@ class Map(Type):
                 removed["f:" + name] = kind.everything(old[name])
         return in_order(changed), in_order(removed)
 
-    def merge(self, old: Any, new: Any) -> Any:
-        if not old and not new:
-            return new
-        if not isinstance(old, dict):
-            return new or old
-        if not isinstance(new, dict):
-            return old if new is None else new
+    def merge_parts(self, old: Any, new: Any) -> Any:
         out = dict(old)
         for name, value in new.items():
             kind = self.fields.get(name, self.element)
@@ -241,28 +275,7 @@ class Map(Type):
             out[element] = below
         return out
 
-    def settle(self, fields: Fields) -> Fields:
-        if not self.settles:
-            return fields
-        out = None
-        for element, below in fields.items():
-            if not below:
-                continue
-            kind = self.at(element)
-            if kind is None or not kind.settles:
-                continue
-            settled = kind.settle(below)
-            if settled is not below:
-                out = out or dict(fields)
-                out[element] = settled
-        return out or fields
-
-    def check(self, value: Any, path: str, found: list[str]) -> None:
-        if value is None:
-            return
-        if not isinstance(value, dict):
-            report(found, path, f"expected map, got {golang.json_kind(value)}")
-            return
+    def check_parts(self, value: Any, path: str, found: list[str]) -> None:
         for name in sorted(value):
             kind = self.fields.get(name, self.element)
             if kind is None:
@@ -333,7 +346,7 @@ def report(found: list[str], path: str, wrong: str) -> None:
         found.append(f"{path}: {wrong}" if path else wrong)
 
 
-class List(Type):
+class List(Container):
     """A set of scalars, or a list of maps that `keys` identify, with the defaults of the keys
     (`x-kubernetes-list-type`).
 
@@ -341,12 +354,15 @@ class List(Type):
     typed). A duplicate item, which only writers without apply can create, is owned and replaced as a whole.
     """
 
-    def __init__(self, keys: Sequence[str], element: Type, defaults: Mapping[str, Any]) -> None:
+    def __init__(self, keys: Sequence[str], element: ValueType, defaults: Mapping[str, Any]) -> None:
         self.keys = tuple(keys)
         self.element = element
         self.defaults = defaults
         self.settles = element.settles
         self.loose = element.loose
+
+    def at(self, _element: str) -> ValueType | None:
+        return self.element
 
     def item(self, item: Any) -> str:
         """Return the path element of an item. Raises ItemError."""
@@ -362,12 +378,8 @@ class List(Type):
             raise ItemError("associative list with keys may not have a null element")
         if not isinstance(item, dict):
             raise ItemError("associative list with keys may not have non-map elements")
-        found = {}
-        for key in self.keys:
-            if key in item:
-                found[key] = item[key]
-            elif self.defaults.get(key) is not None:
-                found[key] = self.defaults[key]
+        keys = {key: item.get(key, self.defaults.get(key)) for key in self.keys}
+        found = {key: value for key, value in keys.items() if value is not None or key in item}
         if not found:
             listed = " ".join(map(golang.quote, self.keys))
             raise ItemError(
@@ -380,11 +392,7 @@ class List(Type):
         groups: dict[str, list[Any]] = {}
         try:
             for item in items:
-                element = self.item(item)
-                if element in groups:
-                    groups[element].append(item)
-                else:
-                    groups[element] = [item]
+                groups.setdefault(self.item(item), []).append(item)
         except ItemError as error:
             raise ItemError(f"element {sum(map(len, groups.values()))}: {error}") from error
         return groups
@@ -425,7 +433,12 @@ class List(Type):
             if was is None:
                 changed[element] = self.element.everything(items[0]) if len(items) == 1 else {}
             elif len(was) > 1 or len(items) > 1:
-                self._compare_twice(element, was, items, changed, removed)
+                # A duplicate item, before or after, is owned as a whole.
+                if len(was) == 1 or len(items) == 1:
+                    changed[element] = self.element.everything(items[0]) if len(items) == 1 else {}
+                    removed[element] = self.element.everything(was[0]) if len(was) == 1 else {}
+                elif not same(was, items):
+                    changed[element] = {}
             elif was[0] != items[0] or (self.loose and not same(was[0], items[0])):
                 more, less = self.element.compare(was[0], items[0])
                 if more is not None:
@@ -437,29 +450,8 @@ class List(Type):
                 removed[element] = self.element.everything(was[0]) if len(was) == 1 else {}
         return in_order(changed), in_order(removed)
 
-    def _compare_twice(self, element: str, was: list[Any], items: list[Any], changed: Fields, removed: Fields) -> None:
-        """Compare items that are duplicates before or after."""
-        if len(was) > 1 and len(items) > 1:
-            if not same(was, items):
-                changed[element] = {}
-        elif len(was) > 1:
-            changed[element] = self.element.everything(items[0])
-            removed[element] = {}
-        else:
-            removed[element] = self.element.everything(was[0])
-            changed[element] = {}
-
-    def merge(self, old: Any, new: Any) -> Any:
-        if not old and not new:
-            return new
-        if not isinstance(old, list):
-            return new or old
-        if not isinstance(new, list):
-            return old if new is None else new
-        return self._merge(old, new)
-
-    def _merge(self, old: list[Any], new: list[Any]) -> list[Any]:
-        """Merge in the order of the new list; items of the old list alone stay at their places."""
+    def merge_parts(self, old: list[Any], new: list[Any]) -> list[Any]:
+        # In the order of the new list; items of the old list alone stay at their places.
         theirs = [self.item(item) for item in new]
         ours = [self.item(item) for item in old]
         after = dict(zip(theirs, new, strict=True))
@@ -519,23 +511,7 @@ class List(Type):
             for element, below in fields.items()
         }
 
-    def settle(self, fields: Fields) -> Fields:
-        if not self.settles:
-            return fields
-        out = None
-        for element, below in fields.items():
-            settled = self.element.settle(below) if below else below
-            if settled is not below:
-                out = out or dict(fields)
-                out[element] = settled
-        return out or fields
-
-    def check(self, value: Any, path: str, found: list[str]) -> None:
-        if value is None:
-            return
-        if not isinstance(value, list):
-            report(found, path, f"expected list, got {golang.json_kind(value)}")
-            return
+    def check_parts(self, value: Any, path: str, found: list[str]) -> None:
         seen = set()
         for index, item in enumerate(value):
             try:
@@ -567,7 +543,7 @@ def compile_root(schema: Mapping[str, Any]) -> Map:
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 
-def _compile(schema: Mapping[str, Any], *, preserve: bool) -> Type:
+def _compile(schema: Mapping[str, Any], *, preserve: bool) -> ValueType:
     preserve = preserve or bool(schema.get(_PRESERVE))
     kind = schema.get("type", "")
     if schema.get("x-kubernetes-int-or-string"):
@@ -595,7 +571,7 @@ def _map(schema: Mapping[str, Any], *, preserve: bool) -> Map:
     if schema.get("x-kubernetes-embedded-resource"):
         fields |= {"apiVersion": _TEXT, "kind": _TEXT, "metadata": METADATA}
     extra = schema.get("additionalProperties")
-    element: Type | None = None
+    element: ValueType | None = None
     if isinstance(extra, Mapping):
         element = _compile(extra, preserve=preserve)
     elif extra or (extra is None and (preserve or not fields)):
@@ -603,7 +579,7 @@ def _map(schema: Mapping[str, Any], *, preserve: bool) -> Map:
     return Map(fields, element)
 
 
-def _list(schema: Mapping[str, Any], *, preserve: bool) -> Type:
+def _list(schema: Mapping[str, Any], *, preserve: bool) -> ValueType:
     items = schema.get("items") or {}
     element = _compile(items, preserve=preserve) if items else _DEDUCED
     kind = schema.get("x-kubernetes-list-type", "atomic")

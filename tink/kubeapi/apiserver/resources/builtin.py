@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -17,9 +18,17 @@ from typing import Any, Final
 
 import orjson
 
-from tink.kubeapi.apiserver.resources.registry import NAME_FIELD, NAMESPACED_FIELDS, VERBS, Resource, Rules, only
+from tink.kubeapi.apiserver.resources.registry import (
+    NAME_FIELD,
+    NAMESPACED_FIELDS,
+    VERBS,
+    Resource,
+    Rules,
+    builtin_resource,
+    only,
+)
 from tink.kubeapi.apiserver.tables import AGE, NAME, Cell, Column, since
-from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
+from tink.kubeapi.schema import FieldError, Raw, field_errors, meta
 from tink.kubeapi.schema.shapes import ANY, BYTES, FLAG, INT32, TEXT, TIME, array, mapping, same, struct, texts
 
 _REFERENCE = struct(
@@ -69,50 +78,43 @@ REDACTED = "<secret contents redacted>"
 # --- ConfigMaps and Secrets ---------------------------------------------------------------------------------------
 
 
-def _key_errors(at: str, key: str) -> list[FieldError]:
-    wrong = []
+def _key_errors(at: str, key: str) -> Iterator[FieldError]:
     if len(key) > 253:
-        wrong.append("must be no more than 253 bytes")
+        yield field_errors.invalid(f"{at}[{key}]", key, "must be no more than 253 bytes")
     if not _DATA_KEY.fullmatch(key):
-        wrong.append(_DATA_KEY_WORDS)
+        yield field_errors.invalid(f"{at}[{key}]", key, _DATA_KEY_WORDS)
     elif key in (".", ".."):
-        wrong.append(f"must not be '{key}'")
+        yield field_errors.invalid(f"{at}[{key}]", key, f"must not be '{key}'")
     elif key.startswith(".."):
-        wrong.append("must not start with '..'")
-    return [field_errors.invalid(f"{at}[{key}]", key, words) for words in wrong]
+        yield field_errors.invalid(f"{at}[{key}]", key, "must not start with '..'")
 
 
 def _size(value: str, *, encoded: bool) -> int:
     return len(value) * 3 // 4 - value.count("=", -2) if encoded else len(value.encode())
 
 
-def _immutable_errors(new: Raw, old: Raw | None, fields: tuple[str, ...]) -> list[FieldError]:
-    if old is None or not old.get("immutable"):
-        return []
-    why = "field is immutable when `immutable` is set"
-    changed = [name for name in fields if (new.get(name) or {}) != (old.get(name) or {})]
-    kept = [] if new.get("immutable") else ["immutable"]
-    return [field_errors.forbidden(name, why) for name in kept + changed]
+def _immutable_errors(new: Raw, old: Raw | None, *fields: str) -> Iterator[FieldError]:
+    if old is not None and old.get("immutable"):
+        changed = [name for name in fields if (new.get(name) or {}) != (old.get(name) or {})]
+        for name in [*([] if new.get("immutable") else ["immutable"]), *changed]:
+            yield field_errors.forbidden(name, "field is immutable when `immutable` is set")
 
 
-def check_config_map(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Check keys, size, and that immutable data is unchanged."""
-    found = _immutable_errors(new, old, ("data", "binaryData"))
+def _check_config_map(new: Raw, old: Raw | None) -> Iterator[FieldError]:
+    yield from _immutable_errors(new, old, "data", "binaryData")
     data, binary = new.get("data") or {}, new.get("binaryData") or {}
     for key in sorted(data):
-        found += _key_errors("data", key)
+        yield from _key_errors("data", key)
         if key in binary:
-            found.append(field_errors.invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
+            yield field_errors.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
     for key in sorted(binary):
-        found += _key_errors("binaryData", key)
+        yield from _key_errors("binaryData", key)
     size = sum(_size(value, encoded=False) for value in data.values())
     if size + sum(_size(value, encoded=True) for value in binary.values()) > MAX_DATA:
-        found.append(field_errors.too_long("", MAX_DATA))
-    return found
+        yield field_errors.too_long("", MAX_DATA)
 
 
-def complete_secret(new: Raw) -> None:
-    """Move stringData into data, and set the default type."""
+def _complete_secret(new: Raw) -> None:
     texts = new.pop("stringData", None)
     if texts:
         new["data"] = (new.get("data") or {}) | {
@@ -125,42 +127,38 @@ _DOCKER = {"kubernetes.io/dockercfg": ".dockercfg", "kubernetes.io/dockerconfigj
 _ACCOUNT = "kubernetes.io/service-account.name"
 
 
-def check_secret(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Check keys, size, the requirements of the type, and that immutable data is unchanged."""
-    found: list[FieldError] = []
+def _check_secret(new: Raw, old: Raw | None) -> Iterator[FieldError]:
     if old is not None and new["type"] != old.get("type"):
-        found.append(field_errors.invalid("type", new["type"], "field is immutable"))
-    found += _immutable_errors(new, old, ("data",))
+        yield field_errors.invalid("type", new["type"], "field is immutable")
+    yield from _immutable_errors(new, old, "data")
     data: Mapping[str, str] = new.get("data") or {}
     for key in sorted(data):
-        found += _key_errors("data", key)
+        yield from _key_errors("data", key)
     if sum(_size(value, encoded=True) for value in data.values()) > MAX_DATA:
-        found.append(field_errors.too_long("data", MAX_DATA))
+        yield field_errors.too_long("data", MAX_DATA)
     match new["type"]:
         case "kubernetes.io/service-account-token":
             if not (new["metadata"].get("annotations") or {}).get(_ACCOUNT):
-                found.append(field_errors.required(f"metadata.annotations[{_ACCOUNT}]"))
+                yield field_errors.required(f"metadata.annotations[{_ACCOUNT}]")
         case "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" as kind:
-            found += _check_docker(_DOCKER[kind], data)
+            yield from _check_docker(_DOCKER[kind], data)
         case "kubernetes.io/basic-auth" if "username" not in data and "password" not in data:
-            found += [field_errors.required("data[username]"), field_errors.required("data[password]")]
+            yield from (field_errors.required(f"data[{key}]") for key in ("username", "password"))
         case "kubernetes.io/ssh-auth" if not data.get("ssh-privatekey"):
-            found.append(field_errors.required("data[ssh-privatekey]"))
+            yield field_errors.required("data[ssh-privatekey]")
         case "kubernetes.io/tls":
-            found += [field_errors.required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data]
-    return found
+            yield from (field_errors.required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data)
 
 
-def _check_docker(key: str, data: Mapping[str, str]) -> list[FieldError]:
+def _check_docker(key: str, data: Mapping[str, str]) -> Iterator[FieldError]:
     if key not in data:
-        return [field_errors.required(f"data[{key}]")]
-    try:
+        yield field_errors.required(f"data[{key}]")
+        return
+    content = None
+    with suppress(ValueError):
         content = orjson.loads(base64.b64decode(data[key]))
-    except ValueError:
-        return [field_errors.invalid(f"data[{key}]", REDACTED, "must be a JSON object")]
-    if isinstance(content, dict):
-        return []
-    return [field_errors.invalid(f"data[{key}]", REDACTED, "must be a JSON object")]
+    if not isinstance(content, dict):
+        yield field_errors.invalid(f"data[{key}]", REDACTED, "must be a JSON object")
 
 
 # --- Namespaces ---------------------------------------------------------------------------------------------------
@@ -171,13 +169,12 @@ _IMMORTAL = frozenset(SYSTEM_NAMESPACES[:3])
 """Namespaces that cannot be deleted (k8s.io/apiserver, pkg/admission/plugin/namespace/lifecycle)."""
 
 
-def complete_namespace(new: Raw) -> None:
-    """Add the label with the namespace's name."""
+def _complete_namespace(new: Raw) -> None:
     if name := new["metadata"].get("name"):
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
 
-def prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
+def _prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
     """Set the finalizer, which stays until the namespace is empty, and the phase."""
     if old is None:
         finalizers = (new.get("spec") or {}).get("finalizers") or []
@@ -186,7 +183,7 @@ def prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
     status["phase"] = "Terminating" if "deletionTimestamp" in new["metadata"] else "Active"
 
 
-def limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> Raw:
+def _limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> Raw:
     """Return the allowed change: only /finalize changes the finalizers, only /status the status."""
     if subresource == "finalize":
         return only(("spec",), new, old)
@@ -196,14 +193,18 @@ def limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> 
     return {key: value for key, value in new.items() if key not in ("spec", "status")} | kept
 
 
-def may_delete_namespace(name: str) -> str | None:
-    """Return why a namespace must stay; None if it may be deleted."""
-    return "this namespace may not be deleted" if name in _IMMORTAL else None
+def _prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
+    """Drop the fields of coordinated leader election, which is off by default in Kubernetes, too."""
+    for name in ("strategy", "preferredHolder"):
+        new["spec"].pop(name, None)
 
 
-def waits(namespace: Raw) -> bool:
-    """Return True if a namespace has finalizers."""
-    return bool((namespace.get("spec") or {}).get("finalizers"))
+def _check_lease(new: Raw, _old: Raw | None) -> Iterator[FieldError]:
+    duration, transitions = (new["spec"].get(name, 1) for name in ("leaseDurationSeconds", "leaseTransitions"))
+    if duration <= 0:
+        yield field_errors.invalid("spec.leaseDurationSeconds", duration, "must be greater than 0")
+    if transitions < 0:
+        yield field_errors.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
 
 
 # --- Leases -------------------------------------------------------------------------------------------------------
@@ -261,8 +262,7 @@ NEW_EVENT: Final[Raw] = {
 # --- the two versions ---
 
 
-def to_new(event: Mapping[str, Any]) -> Raw:
-    """Return an Event of the core group in the newer version."""
+def _to_new(event: Mapping[str, Any]) -> Raw:
     made = {_TO_NEW.get(name, name): value for name, value in event.items()} | {"apiVersion": NEW}
     for name in ("reportingController", "reportingInstance", "note", "deprecatedCount"):
         if not made.get(name, True):
@@ -273,8 +273,7 @@ def to_new(event: Mapping[str, Any]) -> Raw:
     return made
 
 
-def to_old(event: Mapping[str, Any]) -> Raw:
-    """Return an Event of the newer version in that of the core group."""
+def _to_old(event: Mapping[str, Any]) -> Raw:
     made = {_TO_OLD.get(name, name): value for name, value in event.items()} | {"apiVersion": OLD}
     if made.get("series") is not None:
         made["series"] = {name: value for name, value in made["series"].items() if value}
@@ -300,7 +299,7 @@ class EventConversion:
         """Return an Event in a version; the same object if it is in that one."""
         if event.get("apiVersion") == api_version:
             return event
-        return (to_new if api_version == NEW else to_old)(event)
+        return (_to_new if api_version == NEW else _to_old)(event)
 
     async def convert(self, events: list[Raw], api_version: str) -> list[Raw]:
         """Return Events in a version."""
@@ -336,7 +335,7 @@ def complete_new_event(new: Raw) -> None:
 
 # --- rules ---
 
-_LONGEST: Final = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
+_MAX_CHARACTERS: Final = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
 _UNCHANGING: Final = (
     *("involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count", "type"),
     *("eventTime", "action", "related", "reportingComponent", "reportingInstance"),
@@ -345,67 +344,51 @@ _OTHERWISE: Final = {"reportingComponent": "reportingController"}
 """The one field that Kubernetes names by the version of the request."""
 
 
-def check_event(new: Raw, _old: Raw | None) -> list[FieldError]:
+def _check_event(new: Raw, _old: Raw | None, controller: str = "reportingComponent") -> Iterator[FieldError]:
     """Check that an Event is in the namespace of its object, and the further fields of one with an eventTime."""
-    return _check_event(new, "reportingComponent")
-
-
-def _check_event(new: Raw, controller: str) -> list[FieldError]:
     own, about = new["metadata"].get("namespace", ""), new["involvedObject"].get("namespace", "")
     elsewhere = field_errors.invalid("involvedObject.namespace", about, "does not match event.namespace")
     if not new.get("eventTime"):
-        return [elsewhere] if (about or "default") != own else []
-    found = [elsewhere] if not about and own not in ("default", "kube-system") else []
+        if (about or "default") != own:
+            yield elsewhere
+        return
+    if not about and own not in ("default", "kube-system"):
+        yield elsewhere
     who = new.get("reportingComponent") or ""
-    found += [field_errors.required(controller)] if not who else []
-    found += [field_errors.invalid(controller, who, words) for words in meta.wrong_keys(who)]
-    for name, longest in _LONGEST.items():
+    if not who:
+        yield field_errors.required(controller)
+    for words in meta.wrong_keys(who):
+        yield field_errors.invalid(controller, who, words)
+    for name, most in _MAX_CHARACTERS.items():
         value = new.get(name) or ""
         if not value and name != "message":
-            found.append(field_errors.required(name))
-        if len(value) > longest:
-            found.append(field_errors.invalid(name, "", f"can have at most {longest} characters"))
-    return found
+            yield field_errors.required(name)
+        if len(value) > most:
+            yield field_errors.invalid(name, "", f"can have at most {most} characters")
 
 
-def check_new_event(new: Raw, old: Raw | None) -> list[FieldError]:
+def _check_new_event(new: Raw, old: Raw | None) -> Iterator[FieldError]:
     """Check the fields that the newer version requires, and that only the series of an existing Event changes."""
-    new = to_old(new)
-    found = _check_event(new, "reportingController")
-    if old is None:
-        return found + _check_series(new) + _check_created(new)
-    old = to_old(old)
-    if new.get("series") != old.get("series"):
-        found += _check_series(new)
-    return found + [
-        field_errors.invalid(_OTHERWISE.get(name, name), new.get(name), "field is immutable")
-        for name in _UNCHANGING
-        if (new.get(name) or None) != (old.get(name) or None)
-    ]
-
-
-def _check_series(new: Raw) -> list[FieldError]:
+    new, old = _to_old(new), None if old is None else _to_old(old)
+    yield from _check_event(new, None, "reportingController")
     series = new.get("series")
-    if series is None:
-        return []
-    found = []
-    if series.get("count", 0) < 2:
-        found.append(field_errors.invalid("series.count", "", "should be at least 2"))
-    if not series.get("lastObservedTime"):
-        found.append(field_errors.required("series.lastObservedTime"))
-    return found
-
-
-def _check_created(new: Raw) -> list[FieldError]:
-    found = [] if new.get("eventTime") else [field_errors.required("eventTime")]
-    kind = new.get("type", "")
-    if kind not in ("Normal", "Warning"):
-        found.append(field_errors.invalid("type", "", f"has invalid value: {kind}"))
-    return found + [
-        field_errors.invalid(name, "", "needs to be unset")
-        for name in ("firstTimestamp", "lastTimestamp", "count", "source")
-        if new.get(name)
-    ]
+    if series is not None and (old is None or series != old.get("series")):
+        if series.get("count", 0) < 2:
+            yield field_errors.invalid("series.count", "", "should be at least 2")
+        if not series.get("lastObservedTime"):
+            yield field_errors.required("series.lastObservedTime")
+    if old is not None:
+        for name in _UNCHANGING:
+            if (new.get(name) or None) != (old.get(name) or None):
+                yield field_errors.invalid(_OTHERWISE.get(name, name), new.get(name), "field is immutable")
+        return
+    if not new.get("eventTime"):
+        yield field_errors.required("eventTime")
+    if (kind := new.get("type", "")) not in ("Normal", "Warning"):
+        yield field_errors.invalid("type", "", f"has invalid value: {kind}")
+    for name in ("firstTimestamp", "lastTimestamp", "count", "source"):
+        if new.get(name):
+            yield field_errors.invalid(name, "", "needs to be unset")
 
 
 # --- what can be selected ---
@@ -446,10 +429,6 @@ def _first_seen(event: Mapping[str, Any], now: datetime) -> str:
     return since(event.get("firstTimestamp") or event.get("eventTime"), now)
 
 
-def _part(event: Mapping[str, Any], _: datetime) -> str:
-    return str((event.get("involvedObject") or {}).get("fieldPath") or "")
-
-
 def _source(event: Mapping[str, Any], _: datetime) -> str:
     source = event.get("source") or {}
     component = source.get("component") or event.get("reportingComponent") or ""
@@ -458,8 +437,7 @@ def _source(event: Mapping[str, Any], _: datetime) -> str:
 
 
 def _count(event: Mapping[str, Any], _: datetime) -> int:
-    series = event.get("series") or {}
-    return int(series.get("count") or event.get("count") or 1)
+    return int((event.get("series") or {}).get("count") or event.get("count") or 1)
 
 
 def _object(event: Mapping[str, Any], _: datetime) -> str:
@@ -472,7 +450,12 @@ EVENT_COLUMNS: Final = (
     Column("Type", lambda event, _: event.get("type", ""), "Normal or Warning."),
     Column("Reason", lambda event, _: event.get("reason", ""), "Short reason."),
     Column("Object", _object, "What it is about."),
-    Column("Subobject", _part, "The part of the object that it is about.", priority=1),
+    Column(
+        "Subobject",
+        lambda event, _: str((event.get("involvedObject") or {}).get("fieldPath") or ""),
+        "The part of the object that it is about.",
+        priority=1,
+    ),
     Column("Source", _source, "Who reported it.", priority=1),
     Column("Message", lambda event, _: event.get("message", "").strip(), "What happened."),
     Column("First Seen", _first_seen, "When it happened first.", priority=1),
@@ -482,7 +465,7 @@ EVENT_COLUMNS: Final = (
 
 
 def _of_old(cell: Cell) -> Cell:
-    return lambda event, now: cell(to_old(event), now)
+    return lambda event, now: cell(_to_old(event), now)
 
 
 NEW_EVENT_COLUMNS: Final = tuple(replace(column, cell=_of_old(column.cell)) for column in EVENT_COLUMNS)
@@ -492,132 +475,97 @@ def _data_count(obj: Mapping[str, Any], _: datetime) -> int:
     return len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
 
 
-def _resource(
-    plural: str,
-    kind: str,
-    openapi: Raw,
-    short: tuple[str, ...],
-    columns: tuple[Column, ...],
-    how: Rules,
-    *,
-    group: str = "",
-    **more: Any,
-) -> Resource:
-    return Resource(
-        group,
-        "v1",
-        plural,
-        kind,
-        openapi,
-        compile_schema(root_schema(openapi)),
-        singular=kind.lower(),
-        list_kind=f"{kind}List",
-        short_names=short,
-        columns=columns,
-        rules=how,
-        **more,
-    )
-
-
 @cache
 def resources() -> tuple[Resource, ...]:
     """Return the built-in resources, the core group first. They are compiled once in a process."""
+    event: Raw = {"short_names": ("ev",), "conversion": EVENT_CONVERSION}
     return (
-        _resource(
-            "namespaces",
-            "Namespace",
-            NAMESPACE,
-            ("ns",),
-            (NAME, Column("Status", lambda obj, _: obj.get("status", {}).get("phase"), "Active or Terminating."), AGE),
+        builtin_resource(
+            *("", "namespaces", "Namespace", NAMESPACE),
             Rules(
                 name=meta.label,
                 typed=True,
-                holds=waits,
-                may_delete=may_delete_namespace,
-                limit=limit_namespace,
-                complete=complete_namespace,
-                prepare=prepare_namespace,
+                # It waits for the end of its finalizers.
+                holds=lambda namespace: bool((namespace.get("spec") or {}).get("finalizers")),
+                may_delete=lambda name: "this namespace may not be deleted" if name in _IMMORTAL else None,
+                limit=_limit_namespace,
+                complete=_complete_namespace,
+                prepare=_prepare_namespace,
                 selectable={**NAME_FIELD, "status.phase": ("status", "phase")},
+            ),
+            short_names=("ns",),
+            columns=(
+                NAME,
+                Column("Status", lambda obj, _: obj.get("status", {}).get("phase"), "Active or Terminating."),
+                AGE,
             ),
             verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
             namespaced=False,
             status=True,
             subresources=("finalize",),
         ),
-        _resource(
-            "configmaps",
-            "ConfigMap",
-            CONFIG_MAP,
-            ("cm",),
-            (NAME, Column("Data", _data_count, "Number of keys."), AGE),
-            Rules(typed=True, check=check_config_map),
+        builtin_resource(
+            *("", "configmaps", "ConfigMap", CONFIG_MAP),
+            Rules(typed=True, check=_check_config_map),
+            short_names=("cm",),
+            columns=(NAME, Column("Data", _data_count, "Number of keys."), AGE),
         ),
-        _resource(
-            "secrets",
-            "Secret",
-            SECRET,
-            (),
-            (
+        builtin_resource(
+            *("", "secrets", "Secret", SECRET),
+            Rules(
+                typed=True,
+                complete=_complete_secret,
+                check=_check_secret,
+                selectable={**NAMESPACED_FIELDS, "type": ("type",)},
+            ),
+            columns=(
                 NAME,
                 Column("Type", lambda obj, _: obj.get("type"), "Kind of data."),
                 Column("Data", _data_count, "Number of keys."),
                 AGE,
             ),
-            Rules(
-                typed=True,
-                complete=complete_secret,
-                check=check_secret,
-                selectable={**NAMESPACED_FIELDS, "type": ("type",)},
-            ),
         ),
-        _resource(
-            "events",
-            "Event",
-            EVENT,
-            ("ev",),
-            EVENT_COLUMNS,
+        builtin_resource(
+            *("", "events", "Event", EVENT),
             Rules(
                 typed=True,
                 creates=True,
                 name=meta.path_segment,
                 qualifies=False,
                 complete=complete_event,
-                check=check_event,
+                check=_check_event,
                 selectable=EVENT_SELECTABLE,
             ),
-            conversion=EVENT_CONVERSION,
+            columns=EVENT_COLUMNS,
+            **event,
         ),
-        _resource(
-            "leases",
-            "Lease",
-            LEASE,
-            (),
-            (NAME, Column("Holder", lambda obj, _: obj.get("spec", {}).get("holderIdentity"), "Who holds it."), AGE),
+        builtin_resource(
+            *("coordination.k8s.io", "leases", "Lease", LEASE),
             Rules(
                 typed=True,
                 creates=True,
                 unconditional=False,
-                complete=complete_lease,
-                prepare=prepare_lease,
-                check=check_lease,
+                complete=lambda new: new.setdefault("spec", {}),
+                prepare=_prepare_lease,
+                check=_check_lease,
             ),
-            group="coordination.k8s.io",
+            columns=(
+                NAME,
+                Column("Holder", lambda obj, _: obj.get("spec", {}).get("holderIdentity"), "Who holds it."),
+                AGE,
+            ),
         ),
-        _resource(
-            "events",
-            "Event",
-            NEW_EVENT,
-            ("ev",),
-            NEW_EVENT_COLUMNS,
+        builtin_resource(
+            *(EVENTS_GROUP, "events", "Event", NEW_EVENT),
             Rules(
                 typed=True,
                 creates=True,
                 complete=complete_new_event,
-                check=check_new_event,
+                check=_check_new_event,
                 selectable=NEW_EVENT_SELECTABLE,
             ),
-            group=EVENTS_GROUP,
+            columns=NEW_EVENT_COLUMNS,
             stored_group="",
-            conversion=EVENT_CONVERSION,
+            **event,
         ),
     )

@@ -6,7 +6,7 @@ seconds for that.) Its conditions say so: NamesAccepted and Established. `tink.k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,6 +20,7 @@ from tink.kubeapi.apiserver.resources.registry import (
     Resource,
     Rules,
     ScalePaths,
+    builtin_resource,
     priority,
     scale_check,
 )
@@ -64,18 +65,21 @@ FindNamesInUse = Callable[[Raw], NamesInUse]
 def definition_resource(taken: FindNamesInUse) -> Resource:
     """Return the resource of CustomResourceDefinitions."""
 
-    def prepare(new: Raw, old: Raw | None, now: datetime) -> None:
-        _prepare(new, old, now, taken)
-
-    return Resource(
-        GROUP,
-        "v1",
-        PLURAL,
-        "CustomResourceDefinition",
-        SCHEMA,
+    return builtin_resource(
+        *(GROUP, PLURAL, "CustomResourceDefinition", SCHEMA),
+        Rules(
+            generation=True,
+            unconditional=False,
+            # A deleted definition waits until its objects are gone, a present one until it is marked for deletion.
+            holds=lambda definition: "deletionTimestamp" not in definition["metadata"],
+            complete=fill_in,
+            prepare=lambda new, old, now: _prepare(new, old, now, taken),
+            cost=16,
+            check=_check,
+            warn=_warnings,
+            selectable=NAME_FIELD,
+        ),
         _walk,
-        singular="customresourcedefinition",
-        list_kind="CustomResourceDefinitionList",
         namespaced=False,
         short_names=("crd", "crds"),
         categories=("api-extensions",),
@@ -84,17 +88,6 @@ def definition_resource(taken: FindNamesInUse) -> Resource:
             Column("Created At", lambda obj, _: obj["metadata"].get("creationTimestamp"), AGE.description, "date"),
         ),
         status=True,
-        rules=Rules(
-            generation=True,
-            unconditional=False,
-            holds=_holds,
-            complete=fill_in,
-            prepare=prepare,
-            cost=16,
-            check=_check,
-            warn=_warnings,
-            selectable=NAME_FIELD,
-        ),
     )
 
 
@@ -121,13 +114,7 @@ def _check(new: Raw, old: Raw | None) -> list[FieldError]:
     return found
 
 
-def _holds(definition: Raw) -> bool:
-    """Return True until a definition is marked for deletion: a deleted one waits until its objects are gone."""
-    return "deletionTimestamp" not in definition["metadata"]
-
-
 def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) -> None:
-    """Set the status of a definition, and its finalizer if it is deleted."""
     deleted = "deletionTimestamp" in new["metadata"]
     if deleted and old is not None and "deletionTimestamp" not in old["metadata"]:
         finalizers = new["metadata"].setdefault("finalizers", [])
@@ -155,10 +142,8 @@ def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) ->
 
 
 def _accept_names(new: Raw, status: Raw, in_use: NamesInUse) -> tuple[Raw, list[Raw]]:
-    """Return the accepted names of a definition, and the conditions about them.
-
-    Source: k8s.io/apiextensions-apiserver, pkg/controller/status, establish and apiapproval.
-    """
+    """Return the accepted names of a definition, and the conditions about them. Source: k8s.io/apiextensions-apiserver,
+    pkg/controller/status, establish and apiapproval."""
     wanted: Raw = (new.get("spec") or {}).get("names") or {}
     before: Raw = status.get("acceptedNames") or {}
     names = dict(before)
@@ -226,37 +211,19 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
     return made + list(known.values())
 
 
-def is_established(definition: Mapping[str, Any]) -> bool:
-    """Return True if the resources of a definition are served."""
-    return is_true(definition, "Established")
-
-
-def lacks_names(definition: Mapping[str, Any]) -> bool:
-    """Return True if other definitions have names that this one wants."""
-    return not is_true(definition, "NamesAccepted")
-
-
 def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
-    """Compile a stored definition: one resource for each served version.
-
-    `conversion` and `defined_at` are passed on to the resources.
-    """
+    """Compile a stored definition: one resource for each served version. `conversion` and `defined_at` are passed on to
+    the resources."""
     described = definition["spec"]
     names = (definition.get("status") or {}).get("acceptedNames") or described["names"]
     stored = next(version["name"] for version in described["versions"] if version.get("storage"))
     namespaced = described["scope"] == "Namespaced"
     made = []
     made_of = checkers(definition)
-    served = {
-        f"{described['group']}/{version['name']}": version["schema"]["openAPIV3Schema"]
-        for version in described["versions"]
-        if version.get("served")
-    }
-    for version in described["versions"]:
-        if not version.get("served"):
-            continue
-        api_version = f"{described['group']}/{version['name']}"
-        openapi = served[api_version]
+    served = {f"{described['group']}/{one['name']}": one for one in described["versions"] if one.get("served")}
+    schemas = {api_version: one["schema"]["openAPIV3Schema"] for api_version, one in served.items()}
+    for api_version, version in served.items():
+        openapi = schemas[api_version]
         checker = made_of[version["name"]]
         warning = f"{api_version} {names['kind']} is deprecated{_better(described, version, names['kind'])}"
         made.append(
@@ -283,7 +250,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 conversion=conversion,
                 defined_at=defined_at,
                 terminating=is_true(definition, "Terminating"),
-                others={name: other for name, other in served.items() if name != api_version},
+                others={name: other for name, other in schemas.items() if name != api_version},
             )
         )
     return made
@@ -325,7 +292,6 @@ def _warnings(definition: Raw) -> list[str]:
 
 
 def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
-    """Return the rules of a version's objects: selectable fields, and the fields that scale reads."""
     selectable = dict(NAMESPACED_FIELDS if namespaced else NAME_FIELD)
     for item in version.get("selectableFields") or ():
         path = field_path(item["jsonPath"], openapi, brackets=False)
@@ -339,18 +305,8 @@ def names_in_use(definition: Raw, others: list[Resource]) -> NamesInUse:
     """Return the names of its group that a definition cannot have, because another resource has them."""
     described = definition.get("spec") or {}
     plural = (described.get("names") or {}).get("plural")
+    others = [other for other in others if other.group == described.get("group") and other.plural != plural]
     return NamesInUse(
-        frozenset(_resource_names(described.get("group"), plural, others)),
-        frozenset(
-            kind
-            for other in others
-            if other.group == described.get("group") and other.plural != plural
-            for kind in (other.kind, other.list_kind)
-        ),
+        frozenset(name for other in others for name in (other.plural, other.singular, *other.short_names)),
+        frozenset(kind for other in others for kind in (other.kind, other.list_kind)),
     )
-
-
-def _resource_names(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
-    for other in others:
-        if other.group == group and other.plural != plural:
-            yield from (other.plural, other.singular, *other.short_names)

@@ -7,7 +7,7 @@ stored. Discovery, OpenAPI and the verbs read it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -49,25 +49,22 @@ class ScalePaths:
 _INT32_MAX = (1 << 31) - 1
 
 
-def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
+def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], Iterator[FieldError]]:
     """Return a check of the fields that scale reads (pkg/registry/customresource/validator.go)."""
-    paths = [scale["specReplicasPath"], scale["statusReplicasPath"]]
 
-    def check(new: Raw, _old: Raw | None) -> list[FieldError]:
-        found = []
-        for path in paths:
+    def check(new: Raw, _old: Raw | None) -> Iterator[FieldError]:
+        for path in (scale["specReplicasPath"], scale["statusReplicasPath"]):
             value = _at(new, path, 0)
             if not isinstance(value, int) or isinstance(value, bool):
-                found.append(invalid_whole(path, value, "must be an integer"))
+                yield invalid_whole(path, value, "must be an integer")
             elif value < 0:
-                found.append(invalid_whole(path, value, "should be a non-negative integer"))
+                yield invalid_whole(path, value, "should be a non-negative integer")
             elif value > _INT32_MAX:
-                found.append(invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}"))
-        if scale.get("labelSelectorPath") is not None:
-            selector = _at(new, scale["labelSelectorPath"], "")
+                yield invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}")
+        if (path := scale.get("labelSelectorPath")) is not None:
+            selector = _at(new, path, "")
             if not isinstance(selector, str):
-                found.append(invalid_whole(scale["labelSelectorPath"], selector, "must be a string"))
-        return found
+                yield invalid_whole(path, selector, "must be a string")
 
     return check
 
@@ -143,7 +140,7 @@ class Rules:
     limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
     complete: Callable[[Raw], None] = lambda _obj: None
     prepare: Callable[[Raw, Raw | None, datetime], None] = lambda _new, _old, _now: None
-    check: Callable[[Raw, Raw | None], list[FieldError]] = lambda _new, _old: []
+    check: Callable[[Raw, Raw | None], Iterable[FieldError]] = lambda _new, _old: ()
     warn: Callable[[Raw], list[str]] = lambda _new: []
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
 
@@ -245,21 +242,23 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+def builtin_resource(
+    group: str, plural: str, kind: str, openapi: Raw, rules: Rules, compiled: CompiledSchema | None = None, **more: Any
+) -> Resource:
+    """Return a resource of Kubernetes in its version v1; `compiled` if it is not compiled from `openapi`."""
+    compiled = compiled or compile_schema(root_schema(openapi))
+    names = {"singular": kind.lower(), "list_kind": f"{kind}List"}
+    return Resource(group, "v1", plural, kind, openapi, compiled, rules=rules, **(names | more))
+
+
 class Registry:
     """The resources that are served now."""
 
-    def __init__(self, builtin: Iterable[Resource] = ()) -> None:
-        self._resources: dict[tuple[str, str, str], Resource] = {}
+    def __init__(self, resources: Iterable[Resource] = ()) -> None:
+        self._resources = {(one.group, one.version, one.plural): one for one in resources}
         self._custom: dict[str, list[tuple[str, str, str]]] = {}
         self.revision = 0
         """Number that grows with every change; caches of documents compare it."""
-        for resource in builtin:
-            self.add(resource)
-
-    def add(self, resource: Resource) -> None:
-        """Add a built-in resource."""
-        self._resources[resource.group, resource.version, resource.plural] = resource
-        self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return a resource; None if it is not served."""
@@ -272,6 +271,12 @@ class Registry:
     def of_key(self, key: str) -> Resource | None:
         """Return any version of a resource, by its name in the store."""
         return next((resource for resource in self._resources.values() if resource.key == key), None)
+
+    def stored(self, key: str) -> Resource:
+        """Return a built-in resource, by its name in the store."""
+        if (found := self.of_key(key)) is None:
+            raise LookupError(f"{key} is not built in")
+        return found
 
     def versions(self, resource: Resource) -> list[Resource]:
         """Return all served versions of a resource."""
@@ -312,16 +317,10 @@ def priority(version: str) -> tuple[int, int, int]:
     return (stability, int(found.group(1)), int(found.group(3) or 0))
 
 
-def _of(group: str, version: str, kinds: Mapping[str, str]) -> list[Resource]:
-    return [
-        Resource(group, version, plural, kind, {}, compile_schema({}), singular=kind.lower(), verbs=(), virtual=True)
-        for plural, kind in kinds.items()
-    ]
-
-
-_RETIRED: Final[Sequence[Resource]] = _of(
-    "tinkerbell.org", "v1alpha1", {"hardware": "Hardware", "templates": "Template", "workflows": "Workflow"}
-)
+_RETIRED: Final[Sequence[Resource]] = [
+    Resource("tinkerbell.org", "v1alpha1", plural, kind, {}, compile_schema({}), kind.lower(), verbs=(), virtual=True)
+    for plural, kind in (("hardware", "Hardware"), ("templates", "Template"), ("workflows", "Workflow"))
+]
 
 
 def retired_resources(registry: Registry) -> list[Resource]:

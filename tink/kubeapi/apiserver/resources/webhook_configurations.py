@@ -6,13 +6,13 @@ k8s.io/kubernetes, pkg/apis/admissionregistration; `admission` compiles the stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
 
 from tink.kubeapi import cel
-from tink.kubeapi.apiserver.resources.registry import NAME_FIELD, Resource, Rules
+from tink.kubeapi.apiserver.resources.registry import NAME_FIELD, Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
 from tink.kubeapi.schema import (
     REVIEW_VERSIONS,
@@ -66,15 +66,10 @@ def resources() -> tuple[Resource, ...]:
 
 def _resource(word: str, openapi: Raw) -> Resource:
     kind = f"{word}WebhookConfiguration"
-    return Resource(
-        GROUP,
-        "v1",
-        f"{kind.lower()}s",
-        kind,
-        openapi,
+    return builtin_resource(
+        *(GROUP, f"{kind.lower()}s", kind, openapi),
+        Rules(generation=True, unconditional=False, prepare=_prepare, check=_check, warn=_warn, selectable=NAME_FIELD),
         compile_schema(root_schema(_without_lists(openapi))),
-        singular=kind.lower(),
-        list_kind=f"{kind}List",
         namespaced=False,
         categories=("api-extensions",),
         columns=(
@@ -86,9 +81,6 @@ def _resource(word: str, openapi: Raw) -> Resource:
                 "integer",
             ),
             AGE,
-        ),
-        rules=Rules(
-            generation=True, unconditional=False, prepare=_prepare, check=_check, warn=_warn, selectable=NAME_FIELD
         ),
     )
 
@@ -133,188 +125,159 @@ _SCOPES = ("*", "Cluster", "Namespaced")
 _CHOICES = {"failurePolicy": ("Fail", "Ignore"), "matchPolicy": ("Equivalent", "Exact")}
 
 
-def _check(new: Raw, old: Raw | None) -> list[FieldError]:
+def _check(new: Raw, old: Raw | None) -> Iterator[FieldError]:
     """Check all webhooks. As in Kubernetes, errors from before an update may stay."""
     webhooks = new.get("webhooks") or []
     before = (old or {}).get("webhooks") or []
     sides = _NO_SIDE_EFFECTS if all(w.get("sideEffects") in _NO_SIDE_EFFECTS for w in before) else _SIDE_EFFECTS
     known = all(set(w.get("admissionReviewVersions") or REVIEW_VERSIONS) & set(REVIEW_VERSIONS) for w in before)
-    names_before = [w.get("name") for w in before]
-    unique = len(set(names_before)) == len(names_before)
+    unique = len({w.get("name") for w in before}) == len(before)
     same = old is not None and _conditions(webhooks) == _conditions(before)
-    found: list[FieldError] = []
     seen: set[str] = set()
     for index, webhook in enumerate(webhooks):
         at = f"webhooks[{index}]"
-        found += _check_webhook(webhook, at, sides, conditions=not same)
+        yield from _check_webhook(webhook, at, sides, conditions=not same)
         versions, where = webhook.get("admissionReviewVersions") or [], f"{at}.admissionReviewVersions"
         advice = f"must specify one of {', '.join(REVIEW_VERSIONS)}"
-        found += check_review_versions(versions, where, known=known, advice=advice)
+        yield from check_review_versions(versions, where, known=known, advice=advice)
         name = webhook.get("name") or ""
         if unique and name and name in seen:
-            found.append(field_errors.duplicate(f"{at}.name", name))
+            yield field_errors.duplicate(f"{at}.name", name)
         seen.add(name)
-    return found
 
 
 def _conditions(webhooks: Iterable[Raw]) -> list[Any]:
     return [webhook.get("matchConditions") or [] for webhook in webhooks]
 
 
-def _check_webhook(webhook: Raw, at: str, sides: Sequence[str], *, conditions: bool) -> list[FieldError]:
-    found = _check_name(webhook.get("name") or "", f"{at}.name")
+def _check_webhook(webhook: Raw, at: str, sides: Sequence[str], *, conditions: bool) -> Iterator[FieldError]:
+    name = webhook.get("name") or ""
+    if not name:
+        yield field_errors.required(f"{at}.name")
+    elif wrong := meta.subdomain(name):
+        yield field_errors.invalid(f"{at}.name", name, wrong)
+    elif name.count(".") < 2:
+        segments = "should be a domain with at least three segments separated by dots"
+        yield field_errors.invalid(f"{at}.name", name, segments)
     for index, rule in enumerate(webhook.get("rules") or ()):
-        found += _check_rule(rule, f"{at}.rules[{index}]")
-    found += [
-        field_errors.not_supported(f"{at}.{key}", webhook[key], allowed)
-        for key, allowed in _CHOICES.items()
-        if key in webhook and webhook[key] not in allowed
-    ]
+        yield from _check_rule(rule, f"{at}.rules[{index}]")
+    for key, allowed in _CHOICES.items():
+        if key in webhook and webhook[key] not in allowed:
+            yield field_errors.not_supported(f"{at}.{key}", webhook[key], allowed)
     side = webhook.get("sideEffects")
     if side is None:
-        found.append(field_errors.required(f"{at}.sideEffects", f"must specify one of {', '.join(sides)}"))
+        yield field_errors.required(f"{at}.sideEffects", f"must specify one of {', '.join(sides)}")
     elif side not in sides:
-        found.append(field_errors.not_supported(f"{at}.sideEffects", side, sides))
+        yield field_errors.not_supported(f"{at}.sideEffects", side, sides)
     timeout = webhook.get("timeoutSeconds", 10)
     if not 1 <= timeout <= 30:
         why = "the timeout value must be between 1 and 30 seconds"
-        found.append(field_errors.invalid(f"{at}.timeoutSeconds", timeout, why))
+        yield field_errors.invalid(f"{at}.timeoutSeconds", timeout, why)
     for key in ("namespaceSelector", "objectSelector"):
-        found += _check_selector(webhook.get(key) or {}, f"{at}.{key}")
+        yield from _check_selector(webhook.get(key) or {}, f"{at}.{key}")
     again = webhook.get("reinvocationPolicy", "Never")
     if again not in ("IfNeeded", "Never"):
-        found.append(field_errors.not_supported(f"{at}.reinvocationPolicy", again, ("IfNeeded", "Never")))
-    found += check_client(webhook.get("clientConfig") or {}, f"{at}.clientConfig")
+        yield field_errors.not_supported(f"{at}.reinvocationPolicy", again, ("IfNeeded", "Never"))
+    yield from check_client(webhook.get("clientConfig") or {}, f"{at}.clientConfig")
     if conditions:
-        found += _check_conditions(webhook.get("matchConditions") or [], f"{at}.matchConditions")
-    return found
+        yield from _check_conditions(webhook.get("matchConditions") or [], f"{at}.matchConditions")
 
 
-def _check_name(name: str, at: str) -> list[FieldError]:
-    if not name:
-        return [field_errors.required(at)]
-    if wrong := meta.subdomain(name):
-        return [field_errors.invalid(at, name, wrong)]
-    if name.count(".") < 2:
-        return [field_errors.invalid(at, name, "should be a domain with at least three segments separated by dots")]
-    return []
-
-
-def _check_rule(rule: Raw, at: str) -> list[FieldError]:
-    found: list[FieldError] = []
-    operations = rule.get("operations") or []
-    found += _check_star(operations, f"{at}.operations", "operations")
-    found += [
-        field_errors.not_supported(f"{at}.operations[{index}]", operation, _OPERATIONS)
-        for index, operation in enumerate(operations)
-        if operation not in _OPERATIONS
-    ]
-    found += _check_star(rule.get("apiGroups") or [], f"{at}.apiGroups", "API groups")
-    versions = rule.get("apiVersions") or []
-    found += _check_star(versions, f"{at}.apiVersions", "API versions")
-    found += [field_errors.required(f"{at}.apiVersions[{i}]") for i, version in enumerate(versions) if not version]
-    found += _check_resources(rule.get("resources") or [], f"{at}.resources")
+def _check_rule(rule: Raw, at: str) -> Iterator[FieldError]:
+    operations, versions = rule.get("operations") or [], rule.get("apiVersions") or []
+    yield from _check_star(operations, f"{at}.operations", "operations")
+    for index, operation in enumerate(operations):
+        if operation not in _OPERATIONS:
+            yield field_errors.not_supported(f"{at}.operations[{index}]", operation, _OPERATIONS)
+    yield from _check_star(rule.get("apiGroups") or [], f"{at}.apiGroups", "API groups")
+    yield from _check_star(versions, f"{at}.apiVersions", "API versions")
+    yield from (field_errors.required(f"{at}.apiVersions[{i}]") for i, version in enumerate(versions) if not version)
+    yield from _check_resources(rule.get("resources") or [], f"{at}.resources")
     scope = rule.get("scope", "*")
     if scope not in _SCOPES:
-        found.append(field_errors.not_supported(f"{at}.scope", scope, _SCOPES))
-    return found
+        yield field_errors.not_supported(f"{at}.scope", scope, _SCOPES)
 
 
-def _check_star(items: list[str], at: str, what: str) -> list[FieldError]:
+def _check_star(items: list[str], at: str, what: str) -> Iterator[FieldError]:
     if not items:
-        return [field_errors.required(at)]
-    if len(items) > 1 and "*" in items:
-        return [field_errors.invalid(at, items, f"if '*' is present, must not specify other {what}")]
-    return []
+        yield field_errors.required(at)
+    elif len(items) > 1 and "*" in items:
+        yield field_errors.invalid(at, items, f"if '*' is present, must not specify other {what}")
 
 
-def _check_resources(items: list[str], at: str) -> list[FieldError]:
+def _check_resources(items: list[str], at: str) -> Iterator[FieldError]:
     if not items:
-        return [field_errors.required(at)]
-    found: list[FieldError] = []
+        yield field_errors.required(at)
     all_of: set[str] = set()
     of_all: set[str] = set()
     plain = False
     for index, item in enumerate(items):
         if not item:
-            found.append(field_errors.required(f"{at}[{index}]"))
+            yield field_errors.required(f"{at}[{index}]")
             continue
         resource, slash, sub = item.partition("/")
         if not slash:
             plain = item != "*"
             continue
-        if resource in all_of:
-            why = f"if '{resource}/*' is present, must not specify {item}"
-            found.append(field_errors.invalid(f"{at}[{index}]", item, why))
-        if sub in of_all:
-            why = f"if '*/{sub}' is present, must not specify {item}"
-            found.append(field_errors.invalid(f"{at}[{index}]", item, why))
+        for present, wider in ((resource in all_of, f"{resource}/*"), (sub in of_all, f"*/{sub}")):
+            if present:
+                yield field_errors.invalid(f"{at}[{index}]", item, f"if '{wider}' is present, must not specify {item}")
         if sub == "*":
             all_of.add(resource)
         if resource == "*":
             of_all.add(sub)
     if len(items) > 1 and "*/*" in items:
-        found.append(field_errors.invalid(at, items, "if '*/*' is present, must not specify other resources"))
+        yield field_errors.invalid(at, items, "if '*/*' is present, must not specify other resources")
     if "*" in items and plain:
         why = "if '*' is present, must not specify other resources without subresources"
-        found.append(field_errors.invalid(at, items, why))
-    return found
+        yield field_errors.invalid(at, items, why)
 
 
-def _check_selector(selector: Mapping[str, Any], at: str) -> list[FieldError]:
-    found: list[FieldError] = []
+def _check_selector(selector: Mapping[str, Any], at: str) -> Iterator[FieldError]:
     for key, value in (selector.get("matchLabels") or {}).items():
-        found += [field_errors.invalid(f"{at}.matchLabels", key, words) for words in meta.wrong_keys(key)]
-        found += [field_errors.invalid(f"{at}.matchLabels", value, words) for words in meta.wrong_values(value)]
+        yield from _invalid(f"{at}.matchLabels", key, meta.wrong_keys(key))
+        yield from _invalid(f"{at}.matchLabels", value, meta.wrong_values(value))
     for index, item in enumerate(selector.get("matchExpressions") or ()):
         here = f"{at}.matchExpressions[{index}]"
         operator, values = item.get("operator") or "", item.get("values") or []
         if operator in ("In", "NotIn"):
             if not values:
-                found.append(
-                    field_errors.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
-                )
+                why = "must be specified when `operator` is 'In' or 'NotIn'"
+                yield field_errors.required(f"{here}.values", why)
         elif operator in ("Exists", "DoesNotExist"):
             if values:
                 why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                found.append(field_errors.forbidden(f"{here}.values", why))
+                yield field_errors.forbidden(f"{here}.values", why)
         else:
-            found.append(field_errors.invalid(f"{here}.operator", operator, "not a valid selector operator"))
+            yield field_errors.invalid(f"{here}.operator", operator, "not a valid selector operator")
         key = item.get("key") or ""
-        found += [field_errors.invalid(f"{here}.key", key, words) for words in meta.wrong_keys(key)]
+        yield from _invalid(f"{here}.key", key, meta.wrong_keys(key))
         for place, value in enumerate(values):
-            found += [
-                field_errors.invalid(f"{here}.values[{place}]", value, words) for words in meta.wrong_values(value)
-            ]
-    return found
+            yield from _invalid(f"{here}.values[{place}]", value, meta.wrong_values(value))
 
 
-def _check_conditions(conditions: list[Raw], at: str) -> list[FieldError]:
-    found: list[FieldError] = []
+def _invalid(at: str, value: str, wrong: Iterable[str]) -> Iterator[FieldError]:
+    return (field_errors.invalid(at, value, words) for words in wrong)
+
+
+def _check_conditions(conditions: list[Raw], at: str) -> Iterator[FieldError]:
     if len(conditions) > MAX_CONDITIONS:
-        found.append(field_errors.too_many(at, len(conditions), MAX_CONDITIONS))
-        conditions = conditions[:MAX_CONDITIONS]
+        yield field_errors.too_many(at, len(conditions), MAX_CONDITIONS)
     seen: set[str] = set()
-    for index, condition in enumerate(conditions):
+    for index, condition in enumerate(conditions[:MAX_CONDITIONS]):
         here, name = f"{at}[{index}]", condition.get("name") or ""
         expression = (condition.get("expression") or "").strip()
         if not expression:
-            found.append(field_errors.required(f"{here}.expression"))
+            yield field_errors.required(f"{here}.expression")
         else:
-            found += _check_expression(expression, f"{here}.expression")
+            try:
+                compile_condition(expression)
+            except cel.CelError as error:
+                yield field_errors.invalid(f"{here}.expression", expression, str(error))
         if not name:
-            found.append(field_errors.required(f"{here}.name"))
+            yield field_errors.required(f"{here}.name")
         elif wrong := meta.qualified(name):
-            found.append(field_errors.invalid(f"{here}.name", name, wrong))
+            yield field_errors.invalid(f"{here}.name", name, wrong)
         if name and name in seen:
-            found.append(field_errors.duplicate(f"{here}.name", name))
+            yield field_errors.duplicate(f"{here}.name", name)
         seen.add(name)
-    return found
-
-
-def _check_expression(expression: str, at: str) -> list[FieldError]:
-    try:
-        compile_condition(expression)
-    except cel.CelError as error:
-        return [FieldError(at, "FieldValueInvalid", f"Invalid value: {field_errors.quote(expression)}: {error}")]
-    return []

@@ -62,19 +62,9 @@ def wal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def create_file(path: Path) -> None:
-    """Create an empty file for the owner alone, unless it exists. SQLite gives its log and index the same mode.
-
-    Raises OSError.
-    """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
 def lock(path: Path) -> int:
-    """Lock a state for as long as the returned descriptor is open.
-
-    Raises BlockingIOError if another process has the lock, OSError.
-    """
+    """Lock a state for as long as the returned descriptor is open. Raises BlockingIOError if another process has the
+    lock, OSError."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -93,19 +83,15 @@ def connect(path: Path) -> sqlite3.Connection:
     """Open the file for one thread. Raises sqlite3.Error."""
     db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
     try:
-        _set_up(db)
+        # With FULL an answered write survives a power cut; NORMAL does not promise that in write-ahead mode
+        # (sqlite.org/pragma.html#pragma_synchronous).
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
+        db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")  # a restarted log is cut to this size
     except BaseException:
         db.close()  # the first pragma reads the file, which may fail
         raise
     return db
-
-
-def _set_up(db: sqlite3.Connection) -> None:
-    # With FULL an answered write survives a power cut; NORMAL does not promise that in write-ahead mode
-    # (sqlite.org/pragma.html#pragma_synchronous).
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")  # a restarted log is cut to this size
 
 
 def schema_version(db: sqlite3.Connection) -> int:
@@ -131,17 +117,10 @@ def newest_version(db: sqlite3.Connection) -> int:
 
 
 def checkpoint(db: sqlite3.Connection) -> bool:
-    """Move the write-ahead log into the file, as far as no reader needs it. Blocks no reader or writer.
-
-    Return True if all of it was moved; the next write then restarts the log. Raises sqlite3.Error.
-    """
+    """Move the write-ahead log into the file, as far as no reader needs it. Blocks no reader or writer. Return True if
+    all of it was moved; the next write then restarts the log. Raises sqlite3.Error."""
     busy, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return not busy and moved == frames
-
-
-def wal_is_long(path: Path) -> bool:
-    """Return True if the log has grown because no checkpoint has reached its end for a long time."""
-    return wal_path(path).stat().st_size > MAX_WAL_BYTES
 
 
 log = logging.getLogger(__name__)

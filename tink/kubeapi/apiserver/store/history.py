@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.store.objects import (
     MismatchError,
     OwnedObject,
     Page,
-    Stored,
+    StoredObject,
     Write,
 )
 
@@ -39,7 +39,7 @@ _DISOWN = "DELETE FROM owners WHERE uid = ? AND resource = ? AND namespace = ? A
 _SIZE = "SELECT count(*), coalesce(sum(length(body)), 0) FROM states WHERE version > ?"
 
 
-class Writer:
+class StateWriter:
     """Writes changes and their history of at most `keep` changes."""
 
     def __init__(self, db: sqlite3.Connection, keep: int) -> None:
@@ -54,10 +54,8 @@ class Writer:
         self._measure()
 
     def commit(self, changes: Sequence[Write]) -> list[Event | MismatchError]:
-        """Write changes in one transaction. Changes with another expected version are returned as MismatchError.
-
-        Raises sqlite3.Error if nothing was written.
-        """
+        """Write changes in one transaction. Changes with another expected version are returned as MismatchError. Raises
+        sqlite3.Error if nothing was written."""
         db = self._db
         done: list[Event | MismatchError] = []
         try:
@@ -96,16 +94,12 @@ class Writer:
             "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, row_checksum(*row, change.body), change.body)
         )
         if OWNERS_MARK in change.body or (prior is not None and OWNERS_MARK in prior):
-            self._own(change, prior)
+            before = owner_uids(prior) if prior is not None else set()
+            owners = set() if change.delete else owner_uids(change.body)
+            db.executemany(_DISOWN, [(uid, *key) for uid in before - owners])
+            added = [(uid, *key) for uid in owners - before]
+            db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", added)
         return Event(change.version, key, kind, change.body, prior, change.origin)
-
-    def _own(self, change: Write, prior: bytes | None) -> None:
-        before = owner_uids(prior) if prior is not None else set()
-        owners = set() if change.delete else owner_uids(change.body)
-        gone = [(uid, *change.key) for uid in before - owners]
-        self._db.executemany(_DISOWN, gone)
-        come = [(uid, *change.key) for uid in owners - before]
-        self._db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", come)
 
     def _trim(self, events: Sequence[Event]) -> None:
         """Delete the oldest changes if there are too many or they are too large, and the states that only they
@@ -177,7 +171,7 @@ WHERE s.version > ? AND s.resource = ? AND (? IS NULL OR s.namespace = ?) ORDER 
 """
 
 
-class Reader:
+class StateReader:
     """Reads, each as of one moment. Raises sqlite3.Error."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -201,10 +195,10 @@ class Reader:
         """Close the connection."""
         self._db.close()
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredObject | None:
         """Read one object."""
         row = self._db.execute(GET, key).fetchone()
-        return Stored(key.namespace, key.name, *row) if row else None
+        return StoredObject(key.namespace, key.name, *row) if row else None
 
     def newest(self) -> int:
         """Return the newest version."""
@@ -229,10 +223,10 @@ class Reader:
                     "limit": limit + 1,
                 },
             )
-            items: list[Stored] = []
+            items: list[StoredObject] = []
             size = 0
             more = False
-            for row in map(Stored._make, cursor):
+            for row in map(StoredObject._make, cursor):
                 if len(items) == limit or size >= MAX_PAGE_BYTES:
                     more = True
                     break
@@ -276,7 +270,7 @@ class Reader:
         )
         return [Key._make(row) for row in cursor]
 
-    def namesakes(self, resource: str, name: str, uid: str, limit: int) -> list[Stored]:
+    def namesakes(self, resource: str, name: str, uid: str, limit: int) -> list[StoredObject]:
         """Return the objects of this name, in all existing namespaces, whose text contains `uid`."""
         cursor = self._db.execute(
             "SELECT o.namespace, o.name, o.version, s.body FROM objects AS n "
@@ -285,7 +279,7 @@ class Reader:
             "WHERE n.resource = '/namespaces' AND n.namespace = '' AND instr(s.body, ?) LIMIT ?",
             (resource, name, uid.encode("utf-8", "replace"), limit),
         )
-        return [Stored._make(row) for row in cursor]
+        return [StoredObject._make(row) for row in cursor]
 
     def owned(self, after: OwnedObject | None, limit: int) -> list[OwnedObject]:
         """Return objects with owners."""

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
@@ -205,10 +204,8 @@ class DamagedError(TinkedgeError):
 
 
 def state_exists(path: Path, beside: Sequence[Path]) -> bool:
-    """Return True if there is a state. Raises DamagedError if it is missing but existed, OSError.
-
-    `beside` are files that are created after the state only.
-    """
+    """Return True if there is a state. Raises DamagedError if it is missing but existed, OSError. `beside` are files
+    that are created after the state only."""
     if path.exists() and path.stat().st_size:
         return True
     left = _evidence(path, beside)
@@ -242,7 +239,7 @@ def check(source: ReadOnlyDatabase, path: Path, beside: Sequence[Path]) -> None:
 
 def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) -> None:
     """Check an open state. Raises DamagedError, sqlite3.Error, UnicodeDecodeError."""
-    db.text_factory = _text
+    db.text_factory = lambda raw: raw.decode("utf-8", "replace")
     found = schema_version(db)
     if not found:
         if left := _evidence(path, beside):
@@ -253,10 +250,6 @@ def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) 
     check_rows(db, found)
     if found == SCHEMA_VERSION:  # older schemas have no such file
         _check_high_water_mark(path, newest_version(db))
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
 
 
 def check_rows(db: sqlite3.Connection, found: int) -> None:
@@ -271,7 +264,12 @@ def check_rows(db: sqlite3.Connection, found: int) -> None:
 
 def _check_states(db: sqlite3.Connection, found: int) -> None:
     if found == SCHEMA_VERSION:
-        bad = (row[0] for row in db.execute(_CHECKSUMS) if not _has_checksum(*row))
+        # In a damaged row, values may be of any type.
+        bad = (
+            version
+            for version, checksum, head, body in db.execute(_CHECKSUMS)
+            if type(body) is not bytes or type(head) is not bytes or checksum != crc32(body, crc32(head))
+        )
         why = "does not have its checksum"
     else:
         bad = (row[0] for row in db.execute("SELECT version FROM states WHERE NOT json_valid(CAST(body AS TEXT))"))
@@ -286,11 +284,6 @@ def _check_states(db: sqlite3.Connection, found: int) -> None:
         named.append(f"the stored text of {resource} {namespace}/{name}, version {version}, {why}")
     more = f"; and {len(versions) - len(named)} others" if len(versions) > len(named) else ""
     raise DamagedError("; ".join(named) + more)
-
-
-def _has_checksum(_version: Any, found: Any, head: Any, body: Any) -> bool:
-    """Return True if a row has its checksum. In a damaged row, values may be of any type."""
-    return type(body) is bytes and type(head) is bytes and found == crc32(body, crc32(head))
 
 
 def _check_objects(db: sqlite3.Connection) -> None:

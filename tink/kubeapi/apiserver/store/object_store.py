@@ -25,9 +25,8 @@ import shlex
 import sqlite3
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +34,7 @@ from typing import Any, TypeVar
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.store import database, integrity
-from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS, Reader, Writer
+from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS, StateReader, StateWriter
 from tink.kubeapi.apiserver.store.integrity import HighWaterMark, ReadOnlyDatabase, describe, high_water_mark_path
 from tink.kubeapi.apiserver.store.objects import (
     MAX_CACHE_BYTES,
@@ -47,7 +46,7 @@ from tink.kubeapi.apiserver.store.objects import (
     OwnedObject,
     Page,
     StorageError,
-    Stored,
+    StoredObject,
     Write,
 )
 
@@ -69,10 +68,8 @@ class Checkpointer:
         self._path = path
         self._written = 0
         self._failing = False
-        self._wanted = threading.Event()
-        """Set when there is something to move."""
-        self._due = threading.Event()
-        """Set when it must be moved at once."""
+        self._wanted = threading.Event()  # there is something to move
+        self._due = threading.Event()  # it must be moved at once
         self._ending = False
 
     def wrote(self, size: int, db: sqlite3.Connection) -> None:
@@ -83,7 +80,8 @@ class Checkpointer:
         if self._written > CHECKPOINT_BYTES:
             self._written = 0
             self._due.set()
-            if database.wal_is_long(self._path):
+            # Checkpoints have not reached the end of the log for a long time.
+            if database.wal_path(self._path).stat().st_size > database.MAX_WAL_BYTES:
                 self._make(db)
 
     def run(self, db: sqlite3.Connection) -> None:
@@ -124,23 +122,13 @@ RETRY_SECONDS = 5.0
 """Interval between attempts to write a state that could not be written."""
 
 
-@dataclass(slots=True)
-class _Read:
-    future: asyncio.Future[Any]
-    run: Callable[[Reader], Any]
-
-
-@dataclass(slots=True)
-class _QueuedWrite:
-    future: asyncio.Future[Event]
-    write: Write
-
-
-_ReadQueue = queue.SimpleQueue[_Read | None]
+_QueuedRead = tuple[asyncio.Future[Any], Callable[[StateReader], Any]]
+_QueuedWrite = tuple[asyncio.Future[Event], Write]
+_ReadQueue = queue.SimpleQueue[_QueuedRead | None]
 _Outcome = tuple[asyncio.Future[Event], Event | Exception]
 
 
-class Store:
+class ObjectStore:
     """Objects and their history. All methods are called on the event loop that opened it.
 
     `on_commit` is called on the event loop for each stored change, in the order of versions, before the writer gets its
@@ -167,14 +155,12 @@ class Store:
         self._object_reads: _ReadQueue = queue.SimpleQueue()
         self._list_reads: _ReadQueue = queue.SimpleQueue()
         self._checkpoints = Checkpointer(path)
-        self._failure = ""
-        """Why the last commit failed; "" if it did not."""
+        self._failure = ""  # why the last commit failed
         self._writing: list[threading.Thread] = []
         self._reading: list[threading.Thread] = []
         self._source: ReadOnlyDatabase | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._refusal = ""
-        """Why the state was opened for reading only; "" if it was not."""
         self._closing = False
         self._next = 0
         self._delivered = 0
@@ -183,11 +169,15 @@ class Store:
         self._lock: int | None = None
 
     async def open(self) -> None:
-        """Open or create the file. One that can't be written is opened for reading, see `refusal`.
-
-        Raises ApiServerError if it is damaged or not ours, or if another process uses it.
-        """
-        self._lock_file()
+        """Open or create the file. One that can't be written is opened for reading, see `refusal`. Raises
+        ApiServerError if it is damaged or not ours, or if another process uses it."""
+        path = self._path.with_suffix(".lock")
+        try:
+            self._lock = database.lock(path)
+        except BlockingIOError as error:
+            raise ApiServerError(f"{self._path}: another API server is using it; stop that one first") from error
+        except OSError as error:
+            raise ApiServerError(f"{path}: cannot be written: {error.strerror}") from error
         self._loop = asyncio.get_running_loop()
         try:
             self._source = await asyncio.to_thread(self._check_integrity)
@@ -197,8 +187,10 @@ class Store:
                 if self._source is None:
                     raise
                 await self._fall_back_to_read_only(self._source, error)
-            await self._start(self._reading, "reads", partial(self._run_reader, self._object_reads))
-            await self._start(self._reading, "lists", partial(self._run_reader, self._list_reads))
+            source = self._source if self._refusal else None
+            connect = partial(database.connect, self._path) if source is None else source.connect
+            await self._start(self._reading, "reads", connect, partial(self._read, self._object_reads))
+            await self._start(self._reading, "lists", connect, partial(self._read, self._list_reads))
             self._close_source()  # the threads have the files open, so a copy may be deleted
         except integrity.DamagedError as error:
             await self.close()
@@ -234,14 +226,15 @@ class Store:
             await asyncio.to_thread(thread.join)
         await self._stop_writing()
         self._close_source()
-        self._unlock_file()
+        os.close(self._lock)
+        self._lock = None
 
     def next_version(self) -> int:
         """Return the resourceVersion for a write. Pass the write on without awaiting in between."""
         self._next += 1
         return self._next
 
-    async def get(self, key: Key) -> Stored | None:
+    async def get(self, key: Key) -> StoredObject | None:
         """Read one object."""
         if key in self._cache:
             return self._cache.get(key)
@@ -266,7 +259,7 @@ class Store:
         if not self._pending:
             # Writes of other requests in this turn of the loop join it: fewer flushes and thread switches.
             self._loop.call_soon(self._flush)
-        self._pending.append(_QueuedWrite(future, change))
+        self._pending.append((future, change))
         return await future
 
     async def page(
@@ -285,7 +278,7 @@ class Store:
         await self._wait_for_commit(page.version)
         return page
 
-    async def scan(self, resource: str, namespace: str | None = None) -> AsyncIterator[Stored]:
+    async def scan(self, resource: str, namespace: str | None = None) -> AsyncIterator[StoredObject]:
         """Read all objects of a resource, page by page, in the order of namespace and name."""
         after = ("", "")
         more = True
@@ -303,10 +296,8 @@ class Store:
     async def since(
         self, resource: str, namespace: str | None, version: int, limit: int = MAX_PAGE_ROWS
     ) -> list[Event]:
-        """Read the changes after `version`, the oldest first, at most `limit`.
-
-        Raises ExpiredError if the history does not reach back so far.
-        """
+        """Read the changes after `version`, the oldest first, at most `limit`. Raises ExpiredError if the history does
+        not reach back so far."""
         events = await self._run_read(
             self._list_reads, lambda reader: reader.since(resource, namespace, version, limit)
         )
@@ -317,15 +308,13 @@ class Store:
         """Return the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
         return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
 
-    async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[Stored]:
+    async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[StoredObject]:
         """Return the objects of this name, in all namespaces, whose text contains `uid`."""
         return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
 
     async def owned(self, after: OwnedObject | None = None, limit: int = MAX_PAGE_ROWS) -> list[OwnedObject]:
-        """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`.
-
-        An object with two owners occurs twice.
-        """
+        """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`. An object
+        with two owners occurs twice."""
         return await self._run_read(self._object_reads, lambda reader: reader.owned(after, limit))
 
     async def current(self) -> int:
@@ -337,21 +326,26 @@ class Store:
     # --- event loop side ---
 
     async def _start(
-        self, threads: list[threading.Thread], name: str, run: Callable[[asyncio.Future[int]], None]
+        self,
+        threads: list[threading.Thread],
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        work: Callable[[sqlite3.Connection], Iterator[int]],
     ) -> int:
+        """Start a thread, and return the newest version as soon as it has opened the file. Raises sqlite3.Error."""
         opened: asyncio.Future[int] = self._loop.create_future()
-        thread = threading.Thread(target=run, args=(opened,), name=f"apiserver-{name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(opened, connect, work), name=f"apiserver-{name}", daemon=True)
         thread.start()
         threads.append(thread)
         return await opened
 
     async def _start_writing(self) -> None:
-        """Start the threads that write. Raises sqlite3.Error, OSError."""
         self._changes = queue.SimpleQueue()
         self._checkpoints = Checkpointer(self._path)
         try:
-            self._next = self._delivered = await self._start(self._writing, "writes", self._run_writer)
-            await self._start(self._writing, "checkpoints", self._run_checkpoints)
+            connect = partial(database.connect, self._path)
+            self._next = self._delivered = await self._start(self._writing, "writes", connect, self._write)
+            await self._start(self._writing, "checkpoints", connect, self._checkpoint)
         except BaseException:
             await self._stop_writing()
             raise
@@ -383,7 +377,6 @@ class Store:
         self._retrying = asyncio.create_task(self._retry_writes(), name="apiserver state")
 
     async def _retry_writes(self) -> None:
-        """Retry to write until it works."""
         while self._refusal:
             await asyncio.sleep(RETRY_SECONDS)
             try:
@@ -407,11 +400,11 @@ class Store:
             self._source.close()
         self._source = None
 
-    async def _run_read(self, reads: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+    async def _run_read(self, reads: _ReadQueue, run: Callable[[StateReader], T], /) -> T:
         if self._closing:
             raise StorageError("the API server is stopping")
         future: asyncio.Future[T] = self._loop.create_future()
-        reads.put(_Read(future, run))
+        reads.put((future, run))
         return await future
 
     async def _wait_for_commit(self, version: int) -> None:
@@ -444,29 +437,14 @@ class Store:
             log.exception("state %s: change %d could not be delivered", self._path, event.version)
         self._delivered = event.version
 
-    def _lock_file(self) -> None:
-        path = self._path.with_suffix(".lock")
-        try:
-            self._lock = database.lock(path)
-        except BlockingIOError as error:
-            raise ApiServerError(f"{self._path}: another API server is using it; stop that one first") from error
-        except OSError as error:
-            raise ApiServerError(f"{path}: cannot be written: {error.strerror}") from error
-
-    def _unlock_file(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
     # --- the threads ---
 
     def _check_integrity(self) -> ReadOnlyDatabase | None:
-        """Check the state, and return a way to read it; None if there is no state yet.
-
-        Raises DamagedError, sqlite3.Error, OSError.
-        """
+        """Check the state, and return a way to read it; None if there is no state yet. Raises DamagedError,
+        sqlite3.Error, OSError."""
         if not integrity.state_exists(self._path, self._beside):
-            database.create_file(self._path)
+            # For the owner alone; SQLite gives its log and index the same mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             return None
         source = ReadOnlyDatabase(self._path)
         try:
@@ -476,47 +454,44 @@ class Store:
             raise
         return source
 
-    def _open(
+    def _run(
         self,
         opened: asyncio.Future[int],
         connect: Callable[[], sqlite3.Connection],
-        use: Callable[[sqlite3.Connection], T],
-    ) -> T | None:
-        """Open the file for a thread. Return None if that fails; the error is then set on `opened`."""
+        work: Callable[[sqlite3.Connection], Iterator[int]],
+    ) -> None:
+        """Open the file in a thread, and work. `work` yields the newest version once, when it is ready."""
         db = None
         try:
             db = connect()
-            return use(db)
+            running = work(db)
+            newest = next(running)
         except (sqlite3.Error, OSError) as error:
             if db is not None:
                 db.close()
             self._loop.call_soon_threadsafe(_resolve, opened, error)
-        return None
-
-    def _run_writer(self, opened: asyncio.Future[int]) -> None:
-        changes = self._changes
-
-        def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, HighWaterMark]:
-            database.prepare(db, self._path)
-            writer = Writer(db, self._history)
-            return db, writer, HighWaterMark(high_water_mark_path(self._path), writer.newest)
-
-        if (found := self._open(opened, partial(database.connect, self._path), use)) is None:
             return
-        db, writer, mark = found
-        self._loop.call_soon_threadsafe(_resolve, opened, writer.newest)
+        self._loop.call_soon_threadsafe(_resolve, opened, newest)
+        next(running, None)
+
+    def _write(self, db: sqlite3.Connection) -> Iterator[int]:
+        changes = self._changes
+        database.prepare(db, self._path)
+        writer = StateWriter(db, self._history)
+        mark = HighWaterMark(high_water_mark_path(self._path), writer.newest)
+        yield writer.newest
         stopping = False
         while not stopping:
             batch, stopping = _batch(changes)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, self._commit(writer, mark, batch))
-                self._checkpoints.wrote(sum(len(change.write.body) for change in batch), db)
+                self._checkpoints.wrote(sum(len(change.body) for _, change in batch), db)
         mark.close()
         db.close()
 
-    def _commit(self, writer: Writer, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
+    def _commit(self, writer: StateWriter, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
         try:
-            done = writer.commit([change.write for change in batch])
+            done = writer.commit([change for _, change in batch])
         except Exception as error:  # after any failure, the next write may work
             reason = describe(self._path, error)
             if not self._failure:
@@ -525,22 +500,20 @@ class Store:
                 log.error("state %s: writes fail: %s", self._path, reason, exc_info=fault)
             self._failure = reason
             failure = StorageError(f"the state could not be written: {reason}")
-            return [(change.future, failure) for change in batch]
+            return [(future, failure) for future, _ in batch]
         mark.record(writer.newest)
         if self._failure:
             log.info("state %s: writes are possible again", self._path)
             self._failure = ""
-        return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
+        return [(future, outcome) for (future, _), outcome in zip(batch, done, strict=True)]
 
-    def _run_reader(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
-        source = self._source if self._refusal else None
-        connect = partial(database.connect, self._path) if source is None else source.connect
-        if (reader := self._open(opened, connect, Reader)) is None:
-            return
-        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+    def _read(self, reads: _ReadQueue, db: sqlite3.Connection) -> Iterator[int]:
+        reader = StateReader(db)
+        yield 0
         while (read := reads.get()) is not None:
+            future, run = read
             try:
-                outcome = read.run(reader)
+                outcome = run(reader)
             except (ExpiredError, StorageError) as error:
                 outcome = error
             except sqlite3.Error as error:
@@ -549,18 +522,16 @@ class Store:
             except Exception as error:
                 log.exception("state %s: a read failed", self._path)
                 outcome = StorageError(f"the state could not be read: {error}")
-            self._loop.call_soon_threadsafe(_resolve, read.future, outcome)
+            self._loop.call_soon_threadsafe(_resolve, future, outcome)
         reader.close()
 
-    def _run_checkpoints(self, opened: asyncio.Future[int]) -> None:
-        if (db := self._open(opened, partial(database.connect, self._path), lambda db: db)) is None:
-            return
-        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+    def _checkpoint(self, db: sqlite3.Connection) -> Iterator[int]:
+        yield 0
         self._checkpoints.run(db)
         db.close()
 
 
-class MemoryStore(Store):
+class MemoryStore(ObjectStore):
     """A store in memory and without threads. It does not wait, keeps nothing, and may be used without an event loop.
 
     `state` is the `dump` of another one.
@@ -573,9 +544,9 @@ class MemoryStore(Store):
             self._db.deserialize(state)
         else:
             database.prepare(self._db, self._path)
-        self._reader = Reader(self._db)
+        self._reader = StateReader(self._db)
         self._db.execute("PRAGMA query_only = OFF")  # reads and writes share the connection
-        self._writer = Writer(self._db, history)
+        self._writer = StateWriter(self._db, history)
         self._next = self._delivered = self._writer.newest
         weakref.finalize(self, self._db.close)
 
@@ -591,13 +562,13 @@ class MemoryStore(Store):
         """Return all objects and their history, as the `state` of another store."""
         return self._db.serialize()
 
-    def read(self, key: Key) -> Stored | None:
+    def read(self, key: Key) -> StoredObject | None:
         """Read one object."""
         return self._reader.get(key)
 
-    def read_all(self, resource: str) -> list[Stored]:
+    def read_all(self, resource: str) -> list[StoredObject]:
         """Read all objects of a resource, in the order of namespace and name."""
-        after, found = ("", ""), list[Stored]()
+        after, found = ("", ""), list[StoredObject]()
         while True:
             page = self._reader.page(resource, None, after, MAX_PAGE_ROWS, None)
             found += page.items
@@ -617,7 +588,7 @@ class MemoryStore(Store):
         """Write a change. Raises MismatchError."""
         return self.commit(change)
 
-    async def _run_read(self, _: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+    async def _run_read(self, _: _ReadQueue, run: Callable[[StateReader], T], /) -> T:
         return run(self._reader)
 
 

@@ -40,7 +40,7 @@ class Key(NamedTuple):
     name: str
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """A stored object."""
 
     namespace: str
@@ -108,7 +108,7 @@ class OwnedObject(NamedTuple):
 class Page:
     """Part of a list as of `version`; `more` is True if objects follow."""
 
-    items: list[Stored]
+    items: list[StoredObject]
     version: int
     more: bool
 
@@ -125,13 +125,13 @@ class ObjectCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._entries: dict[Key, Stored | None] = {}
+        self._entries: dict[Key, StoredObject | None] = {}
         self._reads: dict[Key, object] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredObject | None:
         """Return a cached object, and mark it as recently used."""
         found = self._entries[key] = self._entries.pop(key)
         return found
@@ -140,7 +140,7 @@ class ObjectCache:
         """Note the begin of a read from the disk, and return the token to end it with."""
         return self._reads.setdefault(key, object())
 
-    def end_read(self, key: Key, token: object, found: Stored | None) -> None:
+    def end_read(self, key: Key, token: object, found: StoredObject | None) -> None:
         """Cache the result of a read, unless the object was written meanwhile: the result may then be outdated."""
         if self._reads.get(key) is token:
             del self._reads[key]
@@ -157,9 +157,11 @@ class ObjectCache:
         key = event.key
         self._reads.pop(key, None)
         gone = event.type == "DELETED"
-        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, shrink_to_fit(event.body)))
+        self._put(
+            key, None if gone else StoredObject(key.namespace, key.name, event.version, shrink_to_fit(event.body))
+        )
 
-    def _put(self, key: Key, found: Stored | None) -> None:
+    def _put(self, key: Key, found: StoredObject | None) -> None:
         entries = self._entries
         if key in entries:
             self._size -= _weight(entries.pop(key))
@@ -170,5 +172,5 @@ class ObjectCache:
             self._size -= _weight(entries.pop(oldest))
 
 
-def _weight(found: Stored | None) -> int:
+def _weight(found: StoredObject | None) -> int:
     return _ENTRY_BYTES + (len(found.body) if found is not None else 0)

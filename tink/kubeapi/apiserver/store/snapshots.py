@@ -23,7 +23,7 @@ import orjson
 
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.store import database, integrity
-from tink.kubeapi.apiserver.store.history import Writer
+from tink.kubeapi.apiserver.store.history import StateWriter
 from tink.kubeapi.apiserver.store.integrity import ReadOnlyDatabase
 from tink.kubeapi.apiserver.store.objects import Key, Write
 
@@ -75,10 +75,8 @@ class Salvage:
 
 
 def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
-    """Copy the present state at `path` into the new file `destination`. The state may be in use.
-
-    Raises SnapshotError, OSError.
-    """
+    """Copy the present state at `path` into the new file `destination`. The state may be in use. Raises SnapshotError,
+    OSError."""
     source = ReadOnlyDatabase(path)
     try:
         source.find_way()
@@ -110,10 +108,8 @@ def survey_snapshot(path: Path) -> Survey:
 
 
 def lock_state(directory: Path) -> int:
-    """Lock the state in a data directory for as long as the returned descriptor is open.
-
-    Raises SnapshotError if an API server has the lock, OSError.
-    """
+    """Lock the state in a data directory for as long as the returned descriptor is open. Raises SnapshotError if an API
+    server has the lock, OSError."""
     try:
         return database.lock(directory / "state.lock")
     except BlockingIOError as error:
@@ -128,16 +124,13 @@ def newest_answered(directory: Path) -> int:
 
 
 def advance_snapshot(path: Path, above: int, resources: Iterable[str], edit: Edit) -> int:
-    """Migrate an unused copy, and continue it at a version above `above`, without history.
-
-    Changes that `edit` makes to objects of these resources are written. Return the newest version. Raises
-    SnapshotError, OSError.
-    """
+    """Migrate an unused copy, and continue it at a version above `above`, without history. Changes that `edit` makes to
+    objects of these resources are written. Return the newest version. Raises SnapshotError, OSError."""
     try:
         with closing(database.connect(path)) as db:
             database.prepare(db, path)
             version = max(above, database.newest_version(db))
-            writer = Writer(db, 1)
+            writer = StateWriter(db, 1)
             touched = 0
             for resource in resources:
                 for chunk in _chunks(db, resource):
@@ -178,7 +171,7 @@ def _write(key: Key, version: int, expected: int, obj: dict[str, Any]) -> Write:
     return Write(key, version, orjson.dumps(obj), expected)
 
 
-def _commit(writer: Writer, writes: list[Write]) -> None:
+def _commit(writer: StateWriter, writes: list[Write]) -> None:
     for outcome in writer.commit(writes) if writes else ():
         if isinstance(outcome, Exception):
             raise SnapshotError(f"an object is not at the version that the file says: {outcome}")
@@ -250,10 +243,14 @@ def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key,
     newest: dict[Key, _Row] = {}
 
     def take(row: Any) -> None:
-        if not _is_valid(row):
+        # In a damaged row, values may be of any type.
+        version, prior, kind, resource, namespace, name, checksum, body = row
+        if type(body) is not bytes:
             return
-        key = Key(*row[3:6])
-        if key not in newest or newest[key][0] < row[0]:
+        if database.row_checksum(version, prior, kind, resource, namespace, name, body) != checksum:
+            return
+        key = Key(resource, namespace, name)
+        if key not in newest or newest[key][0] < version:
             newest[key] = row
 
     low = _read_in_order(db, take, "")
@@ -281,24 +278,15 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
     return None
 
 
-def _is_valid(row: Any) -> bool:
-    version, prior, kind, resource, namespace, name, checksum, body = row
-    if type(body) is not bytes:
-        return False
-    return bool(database.row_checksum(version, prior, kind, resource, namespace, name, body) == checksum)
-
-
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
         database.prepare(db, destination)
-        db.execute("BEGIN IMMEDIATE")
-        for key, (version, *_, body) in kept.items():
-            row = (version, 0, "ADDED", *key)
-            checksum = database.row_checksum(*row, body)
-            db.execute("INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, checksum, body))
-            db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", (*key, version))
-            owners = [(uid, *key) for uid in database.owner_uids(body)]
-            db.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", owners)
-        db.execute("UPDATE history SET border = (SELECT max(version) FROM states)")
-        db.execute("COMMIT")
+        _commit(
+            StateWriter(db, 1), [Write(key, row[0], row[7], 0) for key, row in sorted(kept.items(), key=_version_of)]
+        )
+        _forget_history(db)
         db.execute("PRAGMA journal_mode = DELETE")
+
+
+def _version_of(item: tuple[Key, _Row]) -> int:
+    return item[1][0]

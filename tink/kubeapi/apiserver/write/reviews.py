@@ -7,7 +7,7 @@ those of Kubernetes (k8s.io/kubernetes, pkg/apis/authorization/validation). Pure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -16,15 +16,15 @@ from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import (
     ADMIN,
     MASTERS,
-    Action,
     Authenticator,
     Caller,
-    Request,
+    PathAction,
+    ResourceAction,
     WrongTokenError,
     allowed,
     rules_in,
 )
-from tink.kubeapi.apiserver.resources import Resource, Rules
+from tink.kubeapi.apiserver.resources.registry import Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
 from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
@@ -60,21 +60,12 @@ _RULES = struct(
 
 
 def _review(group: str, kind: str, spec: Raw | None, status: Raw, *, namespaced: bool = False) -> Resource:
-    openapi = struct({"status": status})
+    openapi = struct({"status": status} if spec is None else {"spec": spec, "status": status})
+    compiled = compile_schema(root_schema(openapi))
     if spec is not None:
-        openapi = struct({"spec": spec, "status": status}, "spec")
-    return Resource(
-        group,
-        "v1",
-        f"{kind.lower()}s",
-        kind,
-        openapi,
-        compile_schema(root_schema({**openapi, "required": []})),
-        singular=kind.lower(),
-        namespaced=namespaced,
-        virtual=True,
-        rules=Rules(),
-    )
+        openapi |= {"required": ["spec"]}  # for clients; here a missing spec is one with errors
+    more = {"list_kind": "", "namespaced": namespaced, "virtual": True}
+    return builtin_resource(group, f"{kind.lower()}s", kind, openapi, Rules(), compiled, **more)
 
 
 REVIEWS: Sequence[Resource] = (
@@ -137,16 +128,12 @@ class Reviewer:
                 return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}
             case "TokenReview":
                 return made | {"spec": spec, "status": self._whose(spec)}
-        if wrong := _check(review.kind, body["metadata"], namespace, spec):
+        if wrong := list(_check(review.kind, body["metadata"], namespace, spec)):
             raise errors.invalid(review.group, "", "", wrong)
-        who = caller if review.kind == "SelfSubjectAccessReview" else self._named(spec)
+        who = caller
+        if review.kind != "SelfSubjectAccessReview":
+            who = ADMIN if MASTERS in (spec.get("groups") or ()) else self._users.user(spec.get("user") or "")
         return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
-
-    def _named(self, spec: Mapping[str, Any]) -> Caller:
-        """Return the user whom a review names."""
-        if MASTERS in (spec.get("groups") or ()):
-            return ADMIN
-        return self._users.user(spec.get("user") or "")
 
     def _whose(self, spec: Mapping[str, Any]) -> Raw:
         token = spec.get("token")
@@ -176,39 +163,31 @@ def _rules(caller: Caller, namespace: str) -> Raw:
     }
 
 
-def _asked(spec: Mapping[str, Any]) -> Action | Request:
-    """Return the action that a review asks about."""
+def _asked(spec: Mapping[str, Any]) -> ResourceAction | PathAction:
     if (other := spec.get("nonResourceAttributes")) is not None:
-        return Request(other.get("verb") or "", other.get("path") or "")
+        return PathAction(other.get("verb") or "", other.get("path") or "")
     about = spec["resourceAttributes"]
-    return Action(
+    return ResourceAction(
         *(about.get(name) or "" for name in ("verb", "group", "resource", "subresource", "namespace", "name"))
     )
 
 
-def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> list[FieldError]:
-    """Return the errors of a review about access."""
-    found: list[FieldError] = []
+def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> Iterator[FieldError]:
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and other is not None:
         both = "cannot be specified in combination with resourceAttributes"
-        found.append(field_errors.invalid("spec.nonResourceAttributes", other, both))
+        yield field_errors.invalid("spec.nonResourceAttributes", other, both)
     if resource is None and other is None:
         neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        found.append(field_errors.invalid("spec.resourceAttributes", None, neither))
+        yield field_errors.invalid("spec.resourceAttributes", None, neither)
     if kind != "SelfSubjectAccessReview" and not spec.get("user") and not spec.get("groups"):
-        found.append(field_errors.invalid("spec.user", "", "at least one of user or group must be specified"))
+        yield field_errors.invalid("spec.user", "", "at least one of user or group must be specified")
     left = {key: value for key, value in metadata.items() if key not in ("managedFields", "creationTimestamp")}
     if kind == "LocalSubjectAccessReview":
         left.pop("namespace", None)
-        if resource is not None and resource.get("namespace", "") != namespace:
-            wrong = "must match metadata.namespace"
-            found.append(
-                field_errors.invalid("spec.resourceAttributes.namespace", resource.get("namespace", ""), wrong)
-            )
+        if resource is not None and (asked := resource.get("namespace", "")) != namespace:
+            yield field_errors.invalid("spec.resourceAttributes.namespace", asked, "must match metadata.namespace")
         if other is not None:
-            wrong = "disallowed on this kind of request"
-            found.append(field_errors.invalid("spec.nonResourceAttributes", other, wrong))
+            yield field_errors.invalid("spec.nonResourceAttributes", other, "disallowed on this kind of request")
     if left:
-        found.append(field_errors.invalid("metadata", left, "must be empty"))
-    return found
+        yield field_errors.invalid("metadata", left, "must be empty")

@@ -13,13 +13,13 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.media import APPLY_PATCH, MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths
+from tink.kubeapi.apiserver.resources.registry import Resource, Rules, ScalePaths, builtin_resource
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
 from tink.kubeapi.apiserver.write import submission
-from tink.kubeapi.apiserver.write.pipeline import Result
+from tink.kubeapi.apiserver.write.pipeline import VerbResult
 from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
 from tink.kubeapi.apiserver.write.verbs import MAX_ATTEMPTS, Verbs
-from tink.kubeapi.schema import Raw, compile_schema, deep_copy, root_schema
+from tink.kubeapi.schema import Raw, deep_copy
 from tink.kubeapi.schema.shapes import INT32, TEXT, struct
 from tink.offload import offload
 
@@ -27,13 +27,9 @@ _SHOWN: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimesta
 _UNSET: Final = -(1 << 31)
 """Replicas of a Scale to be patched, if the object has none."""
 _SCALE: Final = struct({"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})})
-SCALE: Final = Resource(
-    "autoscaling",
-    "v1",
-    "scales",
-    "Scale",
-    _SCALE,
-    compile_schema(root_schema(_SCALE)),
+SCALE: Final = builtin_resource(
+    *("autoscaling", "scales", "Scale", _SCALE, Rules(typed=True)),
+    list_kind="",
     columns=(
         NAME,
         Column("Desired", lambda scale, _: scale["spec"].get("replicas", 0), "Replicas that are wanted.", "integer"),
@@ -41,7 +37,6 @@ SCALE: Final = Resource(
         CUSTOM_AGE,
     ),
     virtual=True,
-    rules=Rules(typed=True),
 )
 """The resource of every Scale. It is not in the registry, since it has no path of its own."""
 
@@ -52,15 +47,15 @@ class Scales:
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
 
-    async def get(self, resource: Resource, target: Target) -> Result:
+    async def get(self, resource: Resource, target: Target) -> VerbResult:
         """Read a scale. Raises StatusError."""
         obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
         paths = _paths(resource)
         if _at(obj, paths.wanted) is None:
             raise errors.internal(f'the spec replicas field "{_text(paths)}" does not exist')
-        return Result(orjson.dumps(_scale(obj, paths)))
+        return VerbResult(orjson.dumps(_scale(obj, paths)))
 
-    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Replace a scale; only spec.replicas counts. Raises StatusError."""
         scale = submission.read_object(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
         submission.check_name(scale["metadata"], target.name)
@@ -71,7 +66,9 @@ class Scales:
             submission.check_uid(resource, target.name, uid, obj["metadata"])
             return await self._write(resource, target, scale, options, warnings)
 
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+    async def patch(
+        self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions
+    ) -> VerbResult:
         """Patch a scale. Raises StatusError."""
         if kind == APPLY_PATCH:
             return await self._apply(resource, target, body, options)
@@ -95,7 +92,7 @@ class Scales:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Apply the replicas to the object. The applier becomes their manager. Raises StatusError."""
         paths = _paths(resource)
         scale = submission.read_applied(SCALE, await offload(body.size, deep_copy, body.value))
@@ -109,8 +106,7 @@ class Scales:
 
     async def _write(
         self, resource: Resource, target: Target, scale: Raw, options: WriteOptions, warnings: list[str]
-    ) -> Result:
-        """Write the replicas of a Scale into the object. Raises StatusError."""
+    ) -> VerbResult:
         paths = _paths(resource)
         change: Raw = {}
         _set(change, paths.wanted, _replicas(scale))
@@ -142,9 +138,8 @@ def _set(obj: Raw, steps: tuple[str, ...], value: Any) -> None:
     obj[steps[-1]] = value
 
 
-def _shown(result: Result, paths: ScalePaths) -> Result:
-    """Return the scale of a written object."""
-    return Result(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
+def _shown(result: VerbResult, paths: ScalePaths) -> VerbResult:
+    return VerbResult(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
 
 
 def _scale(obj: Raw, paths: ScalePaths) -> Raw:
@@ -173,6 +168,5 @@ def _replicas(scale: Raw) -> int:
 
 
 def _which(scale: Raw) -> Raw:
-    """Return the uid and resourceVersion in a Scale's metadata."""
     fields = scale["metadata"]
     return {name: fields[name] for name in ("uid", "resourceVersion") if fields.get(name)}

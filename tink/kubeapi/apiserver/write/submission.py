@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
+from tink.golang import json_kind
 from tink.kubeapi.apiserver import errors, patch
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
-from tink.kubeapi.apiserver.options import Target
-from tink.kubeapi.apiserver.resources import Resource
-from tink.kubeapi.apiserver.store import Stored
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.objects import StoredObject
 from tink.kubeapi.schema import (
     FieldError,
     Raw,
@@ -113,9 +113,7 @@ def cannot_be_handled(resource: Resource, why: str) -> StatusError:
 
 def unread_fields(resource: Resource, body: Body, validation: str, *, patched: bool = False) -> list[str]:
     """Return the same as `unknown_fields` for a body that was refused before its fields were read. Raises StatusError.
-
-    Kubernetes reads a body first; here reading is the expensive part, and comes late.
-    """
+    Kubernetes reads a body first; here reading is the expensive part, and comes late."""
     obj = deep_copy(body.value)
     if not isinstance(obj, dict) or (obj.get("apiVersion"), obj.get("kind")) != (resource.api_version, resource.kind):
         return []
@@ -132,9 +130,7 @@ def unknown_fields(
     resource: Resource, found: WalkResult, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
 ) -> list[str]:
     """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), return warnings, or ignore.
-
-    `submitted` is the result of a patch, as text; empty if the client sent the object itself.
-    """
+    `submitted` is the result of a patch, as text; empty if the client sent the object itself."""
     wrong = [*duplicates, *(f'unknown field "{at}"' for at in found.unknown)]
     if not wrong or validation == "Ignore":
         return []
@@ -152,27 +148,18 @@ def unknown_fields(
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
 
 
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str | dict)
+_TEXTUAL = (str, dict, type(None))
 
 
 def read_applied(resource: Resource, value: Any) -> Raw:
-    """Check that an apply configuration is for the resource of the path. Raises StatusError (400).
-
-    `check_applied` checks the object's name once the configuration has been merged.
-    """
+    """Check that an apply configuration is for the resource of the path. Raises StatusError (400). `check_applied`
+    checks the object's name once the configuration has been merged."""
     head = value if isinstance(value, dict) else {}
     kind, version = head.get("kind") or "", head.get("apiVersion") or ""
     if (kind, version) != (resource.kind, resource.api_version):
         group = version if not version or "/" in str(version) else f"/{version}"
         raise errors.bad_request(f"invalid object type: {group or '/'}, Kind={kind}")
     return _object(resource, value)
-
-
-def check_applied(resource: Resource, target: Target, fields: Raw) -> None:
-    """Check that an applied object has the name and the namespace of the URL. Raises StatusError (400)."""
-    check_namespace(resource, target.namespace, fields)
-    check_name(fields, target.name)
 
 
 def read_object(resource: Resource, namespace: str, value: Any) -> Raw:
@@ -206,7 +193,8 @@ def _object(resource: Resource, value: Any) -> Raw:
     fields = value.get("metadata")
     if fields is None:
         fields = value["metadata"] = {}
-    if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
+    plain = isinstance(fields, dict) and all(type(value) in _TEXTUAL for value in fields.values())
+    if not plain or not fields.keys() <= _HARMLESS:
         read_types(resource, {**value})  # only to refuse wrong types: some of these fields are not read again
     return value
 
@@ -272,7 +260,7 @@ def check_uid(resource: Resource, name: str, uid: str, before: Raw) -> None:
         raise errors.conflict(resource.group, resource.plural, name, why)
 
 
-def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) -> None:
+def check_current(resource: Resource, stored: StoredObject, fields: Raw, before: Raw) -> None:
     """Check that an object is still the one that the writer means. Raises StatusError (409, 422)."""
     check_uid(resource, stored.name, fields.get("uid", ""), before)
     if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
@@ -287,7 +275,9 @@ def apply_patch(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
         if kind == JSON_PATCH:
             new = patch.apply_operations(old, change)
         elif kind == MERGE_PATCH:
-            new = deep_copy(patch.merge_object(old, change))
+            if not isinstance(change, dict):
+                raise patch.PatchError(f"error decoding patch: it must be an object, not {json_kind(change)}")
+            new = deep_copy(patch.merge(old, change))
         else:
             new = deep_copy(patch.merge_strategic(old, change))
     except patch.PatchError as error:
@@ -336,5 +326,4 @@ def _text(obj: Any) -> str:
 
 
 def _invalid_patch(obj: Any, why: str) -> StatusError:
-    """Return the refusal of the result of a patch."""
     return errors.invalid("", "", "", [field_errors.invalid("patch", _text(obj), why)])

@@ -11,7 +11,6 @@ BeforeDelete; pkg/registry/generic/registry/store.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,21 +29,22 @@ from tink.kubeapi.apiserver.media import (
     values_in,
 )
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
-from tink.kubeapi.apiserver.resources import Resource, definitions
-from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored
+from tink.kubeapi.apiserver.resources import definitions
+from tink.kubeapi.apiserver.resources.registry import Resource
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Key, MismatchError, StoredObject
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import (
     AdmitCreate,
-    Create,
-    Persistence,
+    Draft,
     Pipeline,
-    Result,
     Update,
+    VerbResult,
+    WriteRequest,
     add_nothing,
     key_of,
     served_text,
 )
-from tink.kubeapi.apiserver.write.submission import unread_fields
 from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
 from tink.offload import offload
 
@@ -57,43 +57,39 @@ MAX_NAME_ATTEMPTS = 8
 """Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A create, update or patch: the resource, the object that the path names, the body and the options."""
-
-    resource: Resource
-    target: Target
-    body: Body
-    options: WriteOptions
-
-    def not_found(self) -> errors.StatusError:
-        """Return the refusal: the object does not exist."""
-        return errors.not_found(self.resource.group, self.resource.plural, self.target.name)
-
-
 class Verbs:
     """Verbs on single objects. `now` returns the time in UTC."""
 
     def __init__(
-        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
+        self,
+        store: ObjectStore,
+        now: Callable[[], datetime],
+        admission: Webhooks,
+        admit_create: AdmitCreate = add_nothing,
     ) -> None:
-        self._persistence = Persistence(store)
+        self._store = store
         self._now = now
         self._admission = admission
-        self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
+        self._pipeline = Pipeline(store, now, admission, admit_create)
 
-    async def get(self, resource: Resource, target: Target) -> Result:
+    async def get(self, resource: Resource, target: Target) -> VerbResult:
         """Read an object. Raises StatusError (404)."""
-        return Result(await served_text(resource, await self._persistence.get(resource, target)))
+        return VerbResult(await served_text(resource, await self._stored(resource, target)))
+
+    async def _stored(self, resource: Resource, target: Target) -> StoredObject:
+        stored = await self._store.get(key_of(resource, target))
+        if stored is None:
+            raise errors.not_found(resource.group, resource.plural, target.name)
+        return stored
 
     # --- create and update ---
 
-    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Create an object. Raises StatusError."""
-        request = _Request(resource, target, body, options)
+        request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._create_named(request))
 
-    async def _create_named(self, request: _Request) -> Result:
+    async def _create_named(self, request: WriteRequest) -> VerbResult:
         new = submission.read_object(request.resource, request.target.namespace, request.body.value)
         fields = new["metadata"]
         if request.target.name:
@@ -112,19 +108,19 @@ class Verbs:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
         """Replace an object, or its status. Raises StatusError."""
-        request = _Request(resource, target, body, options)
+        request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._update(request))
 
-    async def _update(self, request: _Request) -> Result:
+    async def _update(self, request: WriteRequest) -> VerbResult:
         resource, target, body = request.resource, request.target, request.body
         new = submission.read_object(resource, target.namespace, body.value)
         submission.check_name(new["metadata"], target.name)
         version = submission.expected_version(new["metadata"])
 
-        async def attempt() -> Result:
-            stored = await self._persistence.find(key_of(resource, target))
+        async def attempt() -> VerbResult:
+            stored = await self._store.get(key_of(resource, target))
             if stored is None and resource.rules.creates and not target.subresource:
                 return await self._create(request, await _copy(new, body))
             if stored is None:
@@ -140,66 +136,54 @@ class Verbs:
 
     @staticmethod
     async def _with_field_warnings(
-        request: _Request, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
-    ) -> Result:
+        request: WriteRequest, body: Body, write: Coroutine[Any, Any, VerbResult], *, patched: bool = False
+    ) -> VerbResult:
         """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
-
-        `patched`: the body is the result of a patch.
-        """
+        `patched`: the body is the result of a patch."""
         try:
             return await write
         except errors.StatusError as error:
             resource, validation = request.resource, request.options.validation
             if error.warnings is None and validation != "Ignore":
                 size = body.size * resource.rules.cost
-                error.warnings = await offload(size, unread_fields, resource, body, validation, patched=patched)
+                error.warnings = await offload(
+                    size, submission.unread_fields, resource, body, validation, patched=patched
+                )
             raise
 
-    async def _create(self, request: _Request, new: Raw, *, applied: bool = False) -> Result:
+    async def _create(self, request: WriteRequest, new: Raw, *, applied: bool = False) -> VerbResult:
         """Store a new object; one with only a generateName gets a name. Raises StatusError."""
-        resource, target, body = request.resource, request.target, request.body
+        resource = request.resource
         if resource.terminating:
             why = "create not allowed while custom resource definition is terminating"
             raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
         if resource.namespaced:
-            await self._check_namespace(resource, target.namespace, new["metadata"].get("name", ""))
-        draft = Create(
-            resource=resource,
-            target=target,
-            options=request.options,
-            new=new,
-            size=body.size,
-            duplicates=body.duplicates,
-            applied=applied,
-        )
-        return await self._pipeline.write(draft)
+            await self._check_namespace(resource, request.target.namespace, new["metadata"].get("name", ""))
+        return await self._pipeline.write(Draft(request=request, new=new, size=request.body.size, applied=applied))
 
     async def _replace(
-        self, request: _Request, old: Raw, stored: Stored, new: Raw, *, patched: bool = False, applied: bool = False
-    ) -> Result:
+        self,
+        request: WriteRequest,
+        old: Raw,
+        stored: StoredObject,
+        new: Raw,
+        *,
+        patched: bool = False,
+        applied: bool = False,
+    ) -> VerbResult:
         """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
-        resource, body = request.resource, request.body
+        resource = request.resource
         submission.check_current(resource, stored, new["metadata"], old["metadata"])
-        size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
+        size, text = request.body.size + len(stored.body), orjson.dumps(new) if patched else b""
         if patched and resource.key != definitions.KEY:
             await offload(size, _check_growth, request, stored.body, text)
-        draft = Update(
-            resource=resource,
-            target=request.target,
-            options=request.options,
-            new=new,
-            old=old,
-            stored=stored,
-            size=size,
-            duplicates=body.duplicates,
-            submitted=text,
-            applied=applied,
+        return await self._pipeline.write(
+            Update(request=request, new=new, old=old, stored=stored, size=size, submitted=text, applied=applied)
         )
-        return await self._pipeline.write(draft)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
         """Refuse to create in a namespace that does not exist, or that is being deleted. Raises StatusError."""
-        stored = await self._persistence.find(Key("/namespaces", "", namespace))
+        stored = await self._store.get(Key("/namespaces", "", namespace))
         if stored is None:
             raise errors.not_found("", "namespaces", namespace)
         if b'"deletionTimestamp"' in stored.body and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
@@ -215,19 +199,21 @@ class Verbs:
         if kind not in accepted:
             raise errors.unsupported_media_type(accepted)
 
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+    async def patch(
+        self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions
+    ) -> VerbResult:
         """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
-        request = _Request(resource, target, body, options)
+        request = WriteRequest(resource, target, body, options)
 
-        async def attempt() -> Result:
+        async def attempt() -> VerbResult:
             if kind == APPLY_PATCH:
                 return await self._apply(request)
-            stored = await self._persistence.get(resource, target)
+            stored = await self._stored(resource, target)
             old: Raw = orjson.loads(await served_text(resource, stored))
             size = body.size + len(stored.body)
             new = await offload(size, submission.apply_patch, resource, old, kind, body.value)
 
-            async def put() -> Result:
+            async def put() -> VerbResult:
                 submission.check_patched(resource, old, new)
                 return await self._replace(request, old, stored, new, patched=True)
 
@@ -236,12 +222,12 @@ class Verbs:
 
         return await self._until_current(resource, target, attempt)
 
-    async def _apply(self, request: _Request) -> Result:
+    async def _apply(self, request: WriteRequest) -> VerbResult:
         """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
         resource, target, body, options = request.resource, request.target, request.body, request.options
         config = submission.read_applied(resource, await _copy(body.value, body))
         fields = config["metadata"]
-        stored = await self._persistence.find(key_of(resource, target))
+        stored = await self._store.get(key_of(resource, target))
         how = (config, options.manager, target.subresource, self._pipeline.timestamp())
         if stored is None:
             if target.subresource:
@@ -250,32 +236,32 @@ class Verbs:
                 why = f"the provided object specified uid {fields['uid']}, and no existing object was found"
                 raise errors.conflict(resource.group, resource.plural, target.name, f"uid mismatch: {why}")
             new = await offload(body.size, resource.fields.apply, None, *how, force=options.force)
-            submission.check_applied(resource, target, new["metadata"])
+            _check_place(request, new["metadata"])
             return await self._create(request, new, applied=True)
         old: Raw = orjson.loads(await served_text(resource, stored))
         size = body.size + len(stored.body)
         new = await offload(size, resource.fields.apply, old, *how, force=options.force)
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
-        submission.check_applied(resource, target, new["metadata"])
+        _check_place(request, new["metadata"])
         return await self._replace(request, old, stored, new, patched=True, applied=True)
 
     # --- delete ---
 
     async def delete(
         self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
-    ) -> Result:
+    ) -> VerbResult:
         """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
 
-        async def attempt() -> Result:
-            stored = await self._persistence.get(resource, target)
+        async def attempt() -> VerbResult:
+            stored = await self._stored(resource, target)
             return await self.delete_stored(resource, target, stored, options, of_many=of_many)
 
         return await self._until_current(resource, target, attempt)
 
     async def delete_stored(
-        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
-    ) -> Result:
+        self, resource: Resource, target: Target, stored: StoredObject, options: DeleteOptions, *, of_many: bool = False
+    ) -> VerbResult:
         """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
         body = await served_text(resource, stored)
         old: Raw = orjson.loads(body)
@@ -298,25 +284,18 @@ class Verbs:
         key = Key(resource.key, stored.namespace, stored.name)
         if finalizers or resource.rules.holds(old):
             if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
-                return Result(body, 200, attributes.warnings)
+                return VerbResult(body, 200, attributes.warnings)
             new = self._mark(deep_copy(old), finalizers)
             resource.rules.prepare(new, old, self._now())
-            written = await self._persistence.put(resource, key, new, stored.version, dry_run=options.dry_run)
-            return Result(written, 200, attributes.warnings)
+            written = await self._pipeline.put(resource, key, new, stored.version, dry_run=options.dry_run)
+            return VerbResult(written, 200, attributes.warnings)
         if not options.dry_run:
-            await self._persistence.remove(resource, key, old, stored.version)
-        details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
-        status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": {name: value for name, value in details.items() if value},
-        }
-        return Result(orjson.dumps(status), 200, attributes.warnings)
+            await self._pipeline.remove(resource, key, old, stored.version)
+        details = errors.details(resource.group, resource.plural, stored.name, uid=fields.get("uid"))
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        return VerbResult(orjson.dumps(status), 200, attributes.warnings)
 
     def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
-        """Mark an object that goes once its finalizers are gone, in place."""
         fields = new["metadata"]
         if "deletionTimestamp" not in fields:
             fields |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
@@ -328,8 +307,8 @@ class Verbs:
 
     @staticmethod
     async def _until_current(
-        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
-    ) -> Result:
+        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, VerbResult]]
+    ) -> VerbResult:
         """Retry on the newest state until no other writer interferes. Raises StatusError (409)."""
         for _ in range(MAX_ATTEMPTS):
             try:
@@ -367,11 +346,14 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
             raise errors.conflict(resource.group, resource.kind, target.name, why)
 
 
-def _check_growth(request: _Request, old: bytes, new: bytes) -> None:
-    """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
+def _check_place(request: WriteRequest, fields: Raw) -> None:
+    submission.check_namespace(request.resource, request.target.namespace, fields)
+    submission.check_name(fields, request.target.name)
 
-    Raises StatusError (413).
-    """
+
+def _check_growth(request: WriteRequest, old: bytes, new: bytes) -> None:
+    """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
+    Raises StatusError (413)."""
     if values_in(new, MAX_GROWN_VALUES) > MAX_GROWN_VALUES and values_in(new, len(new)) > values_in(old, len(old)):
         why = f"it would have more than {MAX_GROWN_VALUES} values, managedFields included"
         raise errors.too_large_object(request.resource.group, request.resource.plural, request.target.name, why)

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.kubeapi.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.kubeapi.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
 from tink.kubeapi import USERS_FILE, change_role, revoke_token
-from tink.kubeapi.apiserver.access import Action, Request
+from tink.kubeapi.apiserver.access import ResourceAction, PathAction
 from tink.kubeapi.apiserver.http.callers import requested_action
 from tink.kubeapi.apiserver.options import parse_path
 
@@ -48,25 +48,25 @@ WRITES: list[tuple[str, str, Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("method", "path", "about"),
     [
-        ("GET", "/api/v1/secrets", Action("list", "", "secrets")),
-        ("GET", "/api/v1/secrets?watch=1", Action("watch", "", "secrets")),
-        ("GET", "/api/v1/secrets?watch=0", Action("list", "", "secrets")),
-        ("HEAD", "/api/v1/secrets", Action("list", "", "secrets")),
-        ("GET", "/api/v1/namespaces/a/secrets/b?watch=1", Action("get", "", "secrets", "", "a", "b")),
-        ("GET", "/api/v1/namespaces/a/secrets/%62", Action("get", "", "secrets", "", "a", "b")),
-        ("DELETE", "/apis/g/v1/things", Action("deletecollection", "g", "things")),
-        ("DELETE", "/apis/g/v1/things/x", Action("delete", "g", "things", "", "", "x")),
-        ("PATCH", "/apis/g/v1/namespaces/n/things/x/scale", Action("patch", "g", "things", "scale", "n", "x")),
-        ("POST", "/apis/g/v1/namespaces/n/things", Action("create", "g", "things", "", "n")),
-        ("PUT", "/api/v1/namespaces/n/finalize", Action("update", "", "namespaces", "finalize", "n", "n")),
-        ("GET", "/api/v1/namespaces/n", Action("get", "", "namespaces", "", "n", "n")),
-        ("TRACE", "/api/v1/secrets", Action("", "", "secrets")),
-        ("GET", "/apis/g/v1", Request("get", "/apis/g/v1")),
-        ("GET", "", Request("get", "/")),
-        ("POST", "/api//v1/secrets", Request("post", "/api//v1/secrets")),
+        ("GET", "/api/v1/secrets", ResourceAction("list", "", "secrets")),
+        ("GET", "/api/v1/secrets?watch=1", ResourceAction("watch", "", "secrets")),
+        ("GET", "/api/v1/secrets?watch=0", ResourceAction("list", "", "secrets")),
+        ("HEAD", "/api/v1/secrets", ResourceAction("list", "", "secrets")),
+        ("GET", "/api/v1/namespaces/a/secrets/b?watch=1", ResourceAction("get", "", "secrets", "", "a", "b")),
+        ("GET", "/api/v1/namespaces/a/secrets/%62", ResourceAction("get", "", "secrets", "", "a", "b")),
+        ("DELETE", "/apis/g/v1/things", ResourceAction("deletecollection", "g", "things")),
+        ("DELETE", "/apis/g/v1/things/x", ResourceAction("delete", "g", "things", "", "", "x")),
+        ("PATCH", "/apis/g/v1/namespaces/n/things/x/scale", ResourceAction("patch", "g", "things", "scale", "n", "x")),
+        ("POST", "/apis/g/v1/namespaces/n/things", ResourceAction("create", "g", "things", "", "n")),
+        ("PUT", "/api/v1/namespaces/n/finalize", ResourceAction("update", "", "namespaces", "finalize", "n", "n")),
+        ("GET", "/api/v1/namespaces/n", ResourceAction("get", "", "namespaces", "", "n", "n")),
+        ("TRACE", "/api/v1/secrets", ResourceAction("", "", "secrets")),
+        ("GET", "/apis/g/v1", PathAction("get", "/apis/g/v1")),
+        ("GET", "", PathAction("get", "/")),
+        ("POST", "/api//v1/secrets", PathAction("post", "/api//v1/secrets")),
     ],
 )
-def test_action_of_a_request_is_that_of_kubernetes(method: str, path: str, about: Action | Request) -> None:
+def test_action_of_a_request_is_that_of_kubernetes(method: str, path: str, about: ResourceAction | PathAction) -> None:
     path, _, query = path.partition("?")
     assert requested_action(method, path, parse_path(path), dict([query.split("=")] if query else [])) == about
 

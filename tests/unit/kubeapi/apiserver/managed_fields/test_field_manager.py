@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
-from tink.kubeapi.apiserver.managed_fields.entries import Entry
+from tink.kubeapi.apiserver.managed_fields.entries import OwnerEntry
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.schema.structural import root_schema
 
@@ -168,8 +168,8 @@ def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> Non
 @pytest.mark.parametrize("when", ["2025-01-01T00:00:00Z", NOW, LATER])
 @pytest.mark.parametrize("count", [10, 11, 14])
 def test_the_bucket_for_old_updates_never_loses_anything(when: str, count: int) -> None:
-    found = {entries.owner(f"A{n:02}", "Update", API, ""): Entry(API, NOW, {f"f:{n:02}": {}}) for n in range(count)}
-    found[entries.owner(entries.ANCIENT, "Update", API, "")] = Entry(API, when, {"f:old": {}})
+    found = {entries.owner(f"A{n:02}", "Update", API, ""): OwnerEntry(API, NOW, {f"f:{n:02}": {}}) for n in range(count)}
+    found[entries.owner(entries.ANCIENT, "Update", API, "")] = OwnerEntry(API, when, {"f:old": {}})
     capped = entries.cap(found)
     assert len(capped) == entries.MAX_UPDATERS
     owned = {path for entry in capped.values() for path in fields.paths(entry.fields)}

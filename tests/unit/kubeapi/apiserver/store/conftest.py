@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.kubeapi.apiserver.store import Event, Key, Store, Write
+from tink.kubeapi.apiserver.store.object_store import ObjectStore
+from tink.kubeapi.apiserver.store.objects import Event, Key, Write
 
 PODS = "/pods"
 
@@ -30,7 +31,7 @@ class Desk:
 
     def __init__(self, path: Path, on_commit: Callable[[Event], object] | None = None, **options: Any) -> None:
         self.events: list[Event] = []
-        self.store = Store(path, on_commit or self.events.append, **options)
+        self.store = ObjectStore(path, on_commit or self.events.append, **options)
 
     async def put(
         self, where: Key, value: Any = None, owners: tuple[str, ...] = (), expected: int | None = None

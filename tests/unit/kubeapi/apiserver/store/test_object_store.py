@@ -19,18 +19,16 @@ from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key, text
 from tests.waiting import until
 from tink.kubeapi import ApiServerError
-from tink.kubeapi.apiserver.store import (
+from tink.kubeapi.apiserver.store import database, history, object_store
+from tink.kubeapi.apiserver.store.objects import (
     Event,
     ExpiredError,
     MismatchError,
+    ObjectCache,
     StorageError,
-    Stored,
+    StoredObject,
     Write,
-    database,
-    history,
-    object_store,
 )
-from tink.kubeapi.apiserver.store.objects import ObjectCache
 
 
 async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
@@ -112,7 +110,7 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(history.Writer, "_trim", broken)
+        patch.setattr(history.StateWriter, "_trim", broken)
         for _ in range(2):
             outcomes = await asyncio.gather(*(d.put(key(name)) for name in "abc"), return_exceptions=True)
             assert [str(outcome) for outcome in outcomes] == [
@@ -129,16 +127,16 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
 
 async def test_failed_commit_keeps_the_history_that_it_trimmed(desk, monkeypatch, tmp_path) -> None:
     d = await desk(history=20)
-    drop = history.Writer._trim
+    drop = history.StateWriter._trim
 
-    def broken(it: history.Writer, events: list[Event]) -> None:
+    def broken(it: history.StateWriter, events: list[Event]) -> None:
         drop(it, events)
         raise sqlite3.OperationalError("disk I/O error")
 
     for number in range(40):
         await d.put(key("a"), number)
         with monkeypatch.context() as patch:
-            patch.setattr(history.Writer, "_trim", broken)
+            patch.setattr(history.StateWriter, "_trim", broken)
             with pytest.raises(StorageError):
                 await d.put(key("a"), "lost")
     oldest = await d.store.since(PODS, None, d.events[-20].version)
@@ -152,15 +150,15 @@ async def test_read_that_is_faster_than_the_notice_of_a_commit_waits_for_it(desk
     """Otherwise a client could list a change, and then read the older state from memory."""
     d = await desk(cache_bytes=0)
     await d.put(key("a"), 1)
-    commit, on_disk, tell = history.Writer.commit, threading.Event(), threading.Event()
+    commit, on_disk, tell = history.StateWriter.commit, threading.Event(), threading.Event()
 
-    def slow(it: history.Writer, changes: list[Write]) -> Any:
+    def slow(it: history.StateWriter, changes: list[Write]) -> Any:
         done = commit(it, changes)
         on_disk.set()
         tell.wait()
         return done
 
-    monkeypatch.setattr(history.Writer, "commit", slow)
+    monkeypatch.setattr(history.StateWriter, "commit", slow)
     write = asyncio.create_task(d.put(key("a"), 2, expected=1))
     await asyncio.to_thread(on_disk.wait)
     store = d.store
@@ -245,16 +243,16 @@ async def test_close_finishes_queued_requests(desk: Open) -> None:
 
 def test_read_overtaken_by_a_write_is_not_cached() -> None:
     cache = ObjectCache(10_000)
-    old, new = Stored("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
+    old, new = StoredObject("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
     token = cache.begin_read(key("a"))
     cache.apply(new)
     second = cache.begin_read(key("a"))
     cache.end_read(key("a"), token, old)
-    assert cache.get(key("a")) == Stored("default", "a", 2, b"new")
-    cache.end_read(key("a"), second, Stored("default", "a", 2, b"new"))
+    assert cache.get(key("a")) == StoredObject("default", "a", 2, b"new")
+    cache.end_read(key("a"), second, StoredObject("default", "a", 2, b"new"))
     token = cache.begin_read(key("b"))
     cache.apply(Event(3, key("b"), "DELETED", b"last", b"before"))
-    cache.end_read(key("b"), token, Stored("default", "b", 1, b"before"))
+    cache.end_read(key("b"), token, StoredObject("default", "b", 1, b"before"))
     assert cache.get(key("b")) is None
 
 
