@@ -76,7 +76,7 @@ async def test_stream_and_events_need_the_machines_token_and_none_is_not_a_wrong
 async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
+    monkeypatch.setattr(rig.server._parts.authorizer._tokens, "lifetime", 0.4)
     call = open_stream(rig, keys.mint(MAC, rig.now))
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert await call.details() == "connect again, and the token is renewed"

@@ -52,14 +52,14 @@ class Bench:
         self.connected = False
         self.rebooted: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.watch = RebootWatch(
+        parts = server.parts(
             self.index,
-            take=self.take,
-            connected=lambda key: self.connected and key == KEY,
-            spawn=lambda work: self.tasks.append(asyncio.ensure_future(work)),
-            rebooted=lambda obj: self.rebooted.append(obj["metadata"]["name"]),
-            grace=GRACE,
+            self,
+            lambda work: self.tasks.append(asyncio.ensure_future(work)),
+            observe=lambda activity: self.rebooted.append(activity.workflow.rpartition("/")[2]),
+            reboot_grace=GRACE,
         )
+        self.watch = RebootWatch(parts, lambda key: self.connected and key == KEY)
 
     async def take(self, _: Raw, event: ServerEvent) -> bool:
         self.taken.append(event)
@@ -88,7 +88,7 @@ class Bench:
                 case "stops":
                     self.watch.close()
                 case "deleted":
-                    self.watch.forget(workflow())
+                    self.watch.cancel(workflow()["metadata"]["uid"])
                 case "unseen: connects" | "unseen: leaves":  # with other servers' streams, or another machine
                     self.connected = step.endswith("connects")
                 case "unseen: fails" | "unseen: is seen":
@@ -240,14 +240,10 @@ async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_l
     for number in range(2):
         part = server.Bench(rig)
         part.index.apply(rig.read())
-        watch = RebootWatch(
-            part.index,
-            take=part.store.take,
-            connected=lambda _, number=number: bool(streams[number]),
-            spawn=lambda work: tasks.add(asyncio.ensure_future(work)),
-            rebooted=lambda _: None,
-            grace=GRACE,
+        parts = server.parts(
+            part.index, part.store, lambda work: tasks.add(asyncio.ensure_future(work)), reboot_grace=GRACE
         )
+        watch = RebootWatch(parts, lambda _, number=number: bool(streams[number]))
         rig.workflows.add_event_handler(lambda new, _, watch=watch: watch.look(new))
         watches.append(watch)
 

@@ -12,10 +12,12 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from tests.support.virtual_time import elapse, turns
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, parts
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ConflictError, UnreachableError
-from tink.server.decision import Start, Stop
+from tink.kube.objects import NamespacedName
+from tink.server.activity import ActivityKind, AgentActivity
+from tink.server.auth import Credentials
 from tink.server.events import EventStore
 from tink.server.peer import MAX_HELD, read_call_metadata
 from tink.server.streams import CommandStream, Ending
@@ -30,8 +32,9 @@ LATER = "2027-01-15T08:00:30Z"
 
 
 class Side:
-    """One server's part: its own copy of what there is, and one stream. `before_write` is called before each command
-    goes out; `lost` and `sent` are what the server was told."""
+    """One server's part: its own copy of what there is, and one stream.
+
+    `before_write` is called before each command goes out; `reported` are the activities of the agent."""
 
     def __init__(self, rig: Rig, holds: frozenset[str] | None) -> None:
         self.rig = rig
@@ -41,25 +44,26 @@ class Side:
         )
         self.commands: list[tuple[str, str]] = []
         self.before_write: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self.sent: list[Start | Stop] = []
-        self.lost: list[str] = []
+        self.reported: list[AgentActivity] = []
         self.background: set[asyncio.Task[None]] = set()
         for workflow in rig.workflows.list():
             self.index.apply(workflow)
-        self.stream = CommandStream(
-            "h",
-            "192.0.2.1",
-            ("d", "h"),
-            holds=holds,
-            workflows=self.index,
-            writer=self.store,
-            spawn=lambda work: self.background.add(asyncio.ensure_future(work)),
-            sent=lambda _, move: self.sent.append(move),
-            lost=lambda _, workflow: self.lost.append(workflow["status"]["state"]),
+        server = parts(
+            self.index,
+            self.store,
+            lambda work: self.background.add(asyncio.ensure_future(work)),
+            observe=self.reported.append,
             clock=lambda: rig.now,
             rejection_longest=60,
         )
+        self.stream = CommandStream(server, "h", Credentials("192.0.2.1"), NamespacedName("d", "h"), holds)
         rig.workflows.add_event_handler(self._changed, self._gone)
+
+    @property
+    def lost(self) -> list[str]:
+        """The states of the Workflows that the agent came back without."""
+        stories = [each.message for each in self.reported if each.kind is ActivityKind.EVENT]
+        return [story.rpartition(" ")[2] for story in stories]
 
     def _changed(self, new: Raw, _: Raw | None) -> None:
         self.index.apply(new)
@@ -239,7 +243,7 @@ async def test_what_is_held_of_a_workflow_that_is_gone_is_stopped(rig: Rig, side
     rig.remove("w")
     there.start()
     assert await there.calm() == [STOP]
-    assert there.sent == [Stop("uid-w", "d/w")]
+    assert [(each.kind, each.workflow) for each in there.reported] == [(ActivityKind.STOPPED, "d/w")]
 
 
 @pytest.mark.parametrize("fault", [UnreachableError("away"), ConflictError(409, "Conflict", "c"), None])

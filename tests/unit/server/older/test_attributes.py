@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proto import older_pb2 as pb
 from tests.support.api import InProcessApi
 from tests.support.objects import hardware
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, parts
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold, refused
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
@@ -22,6 +22,7 @@ from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.printable import printable
 from tink.server.older.service import MAX_BYTES, AttributesKeeper, as_json
+from tink.server.workflows import WorkflowIndex
 
 SAID = pb.AgentAttributes(
     cpu=pb.AgentAttributes.CPU(total_cores=8, total_threads=16),
@@ -122,12 +123,12 @@ async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(capl
     caplog.set_level(logging.INFO)
     now, writes, api = 1000.0, [], InProcessApi(hardware("h"), hardware("i"))
     api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 9)
-    keeper = AttributesKeeper(api, api.informer(HARDWARE).get, writes.append, lambda: now)
+    keeper = AttributesKeeper(parts(WorkflowIndex(), None, writes.append), api, api.informer(HARDWARE).get, lambda: now)
 
     async def said() -> int:
         """Report the attributes of two machines and return the number of requests."""
         for name in ("h", "i"):
-            keeper.said(NamespacedName("default", name), SAID)
+            keeper.store(NamespacedName("default", name), SAID)
         while writes:
             await writes.pop()
         return api.count("patch")
