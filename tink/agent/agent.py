@@ -115,7 +115,7 @@ class Agent:
         self._stop = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        spool.on_settle(lambda: self._write(sync=False))
+        spool.on_settle = lambda: self._write(sync=False)
 
     async def prepare(self) -> None:
         """Remove what a killed agent has left in the runtime, and continue its workflow.
@@ -275,8 +275,8 @@ class Agent:
 
         Otherwise a restarted agent would run the action again. Raises ActionError if it can't be stored.
         """
-        while self._journal is not None and not self._journal.durable and not stop.is_set():
-            if self._journal.stale:
+        while self._journal is not None and not self._journal.ledger.durable and not stop.is_set():
+            if self._journal.ledger.stale:
                 message = "nothing can be written to the agent's --state-dir, and what stands there is old"
                 raise ActionError(Reason.RUNTIME_ERROR, f"action {run.action.name} was not begun: {message}")
             acknowledged = await _acknowledged(started, stop, within=ACKNOWLEDGED_WITHIN_SECONDS)
@@ -460,7 +460,7 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
     await agent.close()
     for task in (*calls, ending):
         task.cancel()
-    journal.close()
+    journal.ledger.close()
     for task in done - {ending}:
         task.result()  # a call of the transport only ends because of a bug, so raise its error
 

@@ -552,7 +552,7 @@ class Transport:
         One after the other; but the starts and successes of a workflow's actions are sent ahead, up to `WINDOW` events.
         So a busy server finds several that it can store together.
         """
-        self._spool.on_append(self._send_ahead)
+        self._spool.on_append = self._send_ahead
         try:
             while True:
                 number, event = await self._spool.head()
@@ -561,7 +561,7 @@ class Transport:
                 delivered = (sent is not None and await sent) or await self._deliver(event)
                 self._spool.settle(number, delivered=delivered)
         finally:
-            self._spool.on_append(lambda: None)
+            self._spool.on_append = lambda: None
             for sent in self._ahead.values():
                 sent.cancel()
             self._ahead.clear()

@@ -299,7 +299,7 @@ async def test_last_event_of_a_workflow_is_the_one_that_is_waited_for():
 async def test_event_that_leaves_is_kept_as_such_before_its_future_shows_whether_the_server_has_it(delivered):
     spool, told = Spool(), []
     future = spool.append(STARTED)
-    spool.on_settle(lambda: told.append((len(spool), future.done())))
+    spool.on_settle = lambda: told.append((len(spool), future.done()))
     await settle(spool, delivered=delivered)
     assert told == [(0, False)]
     assert await future is delivered
@@ -319,7 +319,7 @@ async def test_server_that_repeats_a_command_and_takes_no_answer_does_not_fill_m
 
 async def test_event_that_waits_for_something_is_not_sent_before_nor_are_those_behind_it():
     spool, news = Spool(), []
-    spool.on_append(lambda: news.append(len(spool.first(8))))
+    spool.on_append = lambda: news.append(len(spool.first(8)))
     printed = asyncio.get_running_loop().create_future()
     spool.append(STARTED, after=printed)
     spool.append(SUCCEEDED)
