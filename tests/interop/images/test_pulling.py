@@ -710,14 +710,14 @@ async def test_insecure_registry_that_is_silent_in_the_handshake_is_asked_over_h
     """Some HTTP servers wait for the end of a header that never comes. A server of HTTPS may only be slow."""
     fake.image(name="t/two")
     host = secured("good") if speaks_tls else fake.host
-    silences, real = [True], registry_module.Connection
+    silences, real = [True], registry_module.RegistryConnection
 
     def connection(scheme, *arguments, **more):
         if scheme == "https" and silences and silences.pop():
             raise TimeoutError("_ssl.c:990: The handshake operation timed out")
         return real(scheme, *arguments, **more)
 
-    monkeypatch.setattr(registry_module, "Connection", connection)
+    monkeypatch.setattr(registry_module, "RegistryConnection", connection)
     await pull(make_store(), f"{host}/t/two:1")
     assert silences == []
 
