@@ -100,7 +100,7 @@ async def test_image_is_pulled_and_unpacked(store, registry, tag):
     assert not (image.rootfs / "data" / "gone").exists()
     assert image.config["config"]["Cmd"] == ["/bin/thing"]
     assert "A=b" in image.config["config"]["Env"]
-    assert list(store._work.iterdir()) == []
+    assert list(store.work.iterdir()) == []
 
 
 async def test_image_is_pulled_by_its_digest_and_its_layers_only_once(store, registry, monkeypatch):
@@ -277,7 +277,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
         await asyncio.wait_for(pulling, PATIENCE_SECONDS)
     finally:
         release.set()  # until then the registry is silent
-    assert list(store._work.iterdir()) == []
+    assert list(store.work.iterdir()) == []
 
 
 # --- time ---------------------------------------------------------------------------------------------------------
@@ -371,10 +371,10 @@ async def test_image_for_another_architecture_is_warned_of(fake, store, caplog):
 
 
 async def test_interrupted_pull_is_cleared_away_at_the_next_start(store):
-    (store._work / "left").mkdir()
+    (store.work / "left").mkdir()
     store.prepare()
-    assert list(store._work.iterdir()) == []
-    shutil.rmtree(store._images)
+    assert list(store.work.iterdir()) == []
+    shutil.rmtree(store.images)
 
 
 # --- where it may send us -----------------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ async def test_login_and_signature_of_a_redirect_are_used_and_not_shown(fake, el
     await pull(store, f"{fake.host}/x:1")
     assert [headers["Authorization"] for _, headers in elsewhere.requests] == [BASIC]
     fake.paths[path] = (307, {"Location": "ftp://user:hunter2@h/storage?sig=secret"}, b"")
-    shutil.rmtree(store._images)
+    shutil.rmtree(store.images)
     store.prepare()
     assert "ftp://h/storage?…" in (message := await refusal(store, f"{fake.host}/x:1"))
     assert not [secret for secret in ("hunter2", "sig=") if secret in message + caplog.text]
