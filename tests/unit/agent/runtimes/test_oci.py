@@ -49,12 +49,9 @@ def describe(image_rootfs):
     def describe(settings=None, host=None, **fields):
         return container_config(
             Action(**{"id": "a", "name": "act", "image": "img", "cmd": "/prog", **fields}),
-            {"config": settings},
-            rootfs=Path("/state/run/c/rootfs"),
-            image_rootfs=image_rootfs,
-            cgroup="c",
+            Image(image_rootfs, {"config": settings}),
+            Path("/state/run/c"),
             volume_dir=Path("/state/volumes"),
-            failure_files=FailureFiles(Path("/state/run/c")),
             shared_files={"/etc/resolv.conf": Path("/state/run/c/resolv.conf")},
             host=host or Host((1 << 41) - 1),
         )
