@@ -477,7 +477,7 @@ class ImageStore:
         session = Session(parse(image), self._registries, self._sleep, progress.note)
         pull = _Pull(self, image, session, progress)
         work = asyncio.create_task(asyncio.to_thread(pull.run))
-        silences = asyncio.create_task(progress.tell_silences())
+        silences = asyncio.create_task(progress.report_silences())
         try:
             if not await done_before(work, stop):
                 session.abort()

@@ -587,7 +587,7 @@ class DockerRuntime:
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         progress = PullProgress(image, thread_safe_sink())
         work = asyncio.create_task(self._puller.pull(image, progress))
-        silences = asyncio.create_task(progress.tell_silences())
+        silences = asyncio.create_task(progress.report_silences())
         try:
             if await done_before(work, stop):
                 work.result()
