@@ -60,21 +60,16 @@ ACKNOWLEDGED_WITHIN_SECONDS = 10.0
 
 
 REBOOT_REQUEST = Path("/worker/reboot")
-"""An action creates this file to request a restart of the machine, as under HookOS, for which templates were
-written.
-"""
+"""An action creates this file to request a restart of the machine; templates for HookOS do so."""
 REBOOT_LOOK_SECONDS = 1.0
 REBOOT_GRACE_SECONDS = 10.0
 _SYSRQ = Path("/proc/sysrq-trigger")
 
 
 def restart_now() -> None:
-    """Restart the machine without stopping its programs, after writing its buffers to disk. Raises OSError.
-
-    Source: Documentation/admin-guide/sysrq.rst.
-    """
+    """Restart the machine without stopping its programs, after writing its buffers to disk. Raises OSError."""
     os.sync()
-    _SYSRQ.write_text("b")
+    _SYSRQ.write_text("b")  # Documentation/admin-guide/sysrq.rst
 
 
 class Agent:
@@ -170,11 +165,10 @@ class Agent:
         """Carry out `effects`. Their events are sent after `after`."""
         for effect in effects:
             if isinstance(effect, Publish):
-                if isinstance(effect.event, ActionFailed | WorkflowRejected):
-                    log.warning(
-                        "workflow %s: %s: %s", effect.event.workflow_id, effect.event.reason, effect.event.message
-                    )
-                self._spool.append(effect.event, after=after)
+                event = effect.event
+                if isinstance(event, ActionFailed | WorkflowRejected):
+                    log.warning("workflow %s: %s: %s", event.workflow_id, event.reason, event.message)
+                self._spool.append(event, after=after)
         self._write()
         for effect in effects:
             match effect:
@@ -223,7 +217,9 @@ class Agent:
         action = run.action
         try:
             if run.resumed:
-                return await self._runtime.resume(action, stop) or _end_unknown(action)
+                unknown = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
+                resumed = await self._runtime.resume(action, stop)
+                return resumed or RunResult(1, Reason.AGENT_RESTARTED, unknown)
             check(run.awaits_end or action)
             known = asyncio.create_task(self._start_is_acknowledged(run, stop, started))
             try:
@@ -262,11 +258,8 @@ class Agent:
             return
         acknowledged = await _acknowledged(started, stop, within=ACKNOWLEDGED_WITHIN_SECONDS)
         if acknowledged is None and not stop.is_set():
-            begins = "does not begin before" if run.first else "begins although"
-            no = "" if run.first else "not "
-            log.warning(
-                "workflow %s: action %s %s the server has %sheard of it", run.workflow_id, run.action.name, begins, no
-            )
+            how = "does not begin before the server has" if run.first else "begins although the server has not"
+            log.warning("workflow %s: action %s %s heard of it", run.workflow_id, run.action.name, how)
         if run.first:
             _raise_if_refused(run, acknowledged if acknowledged is not None else await _acknowledged(started, stop))
 
@@ -322,9 +315,7 @@ class Agent:
             log.error("workflow %s: %s, after its end: %s", workflow_id, action.name, result.message)
 
     async def _watch_for_restart(self, workflow_id: str) -> None:
-        """Restart the machine if the last action requests it and then waits, as under HookOS, which restarts at
-        once.
-        """
+        """Restart the machine if the last action requests it and then waits: HookOS restarts it at once."""
         while not self._reboot_request.exists():  # noqa: ASYNC110 - a file, which an action makes
             await asyncio.sleep(REBOOT_LOOK_SECONDS)
         # time for the action to end by itself, so that its end is reported first
@@ -363,18 +354,10 @@ class Agent:
             log.error("workflow %s: the after-workflow command failed with exit code %d", workflow_id, code)
 
 
-def _end_unknown(action: Action) -> RunResult:
-    message = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
-    return RunResult(1, Reason.AGENT_RESTARTED, message)
-
-
 async def _acknowledged(
     started: asyncio.Future[bool], stop: asyncio.Event, *, within: float | None = None
 ) -> bool | None:
-    """Return whether the server has acknowledged (True) or rejected (False) the event.
-
-    None if the action must stop, or after `within` seconds.
-    """
+    """Return True if the server acknowledges the event, False if it rejects it, None on `stop` or after `within` s."""
     return started.result() if await done_before(started, stop, within) else None
 
 
@@ -429,14 +412,9 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
     restored = journal.restore()
     spool = Spool(restored.pending)
     output = OutputSender(channel)
+    after, proxies = settings.after_workflow, settings.proxies
     agent = Agent(
-        runtime,
-        spool,
-        journal=journal,
-        restored=restored,
-        output=output,
-        after_workflow=settings.after_workflow,
-        proxies=settings.proxies,
+        runtime, spool, journal=journal, restored=restored, output=output, after_workflow=after, proxies=proxies
     )
     await agent.prepare()
     transport = Transport(

@@ -64,11 +64,9 @@ class Action:
 
 
 def awaits_end(action: Action) -> Action | None:
-    """Return the action that an action with the image `waitdaemon` starts after the Workflow's end; None for other
-    images.
+    """Return the action that an action with the image `waitdaemon` starts after the Workflow's end; else None.
 
-    The agent starts that action itself instead of a container engine, and waits for the same event: the server knows
-    the end of the Workflow.
+    The agent starts it instead of a container engine, and waits for the same event: the server knows the end.
     """
     image = waitdaemon.started_by(action.image, action.env)
     if not image:
