@@ -23,7 +23,7 @@ from tests.unit.server.conftest import Rig, started
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.kube.cache import AWAY_SECONDS
 from tink.server.auth import AgentAuth, TokenKeys, TokenSettings
-from tink.server.connections.accounts import Limits
+from tink.server.connections.accounts import PortLimits
 from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 
@@ -218,7 +218,7 @@ async def test_one_address_can_not_take_the_places_of_others(
 
 
 def test_others_have_their_places_while_one_address_has_used_up_its_own() -> None:
-    limiter = ConcurrencyLimiter(8, 3, Guard(Limits(100, 100)), time.monotonic)
+    limiter = ConcurrencyLimiter(8, 3, Guard(PortLimits(100, 100)), time.monotonic)
     with ExitStack() as places:
 
         def take(address: str) -> None:

@@ -6,16 +6,24 @@ from ipaddress import ip_network
 
 import pytest
 
-from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Alarm, Connections, Eviction, Limits, Peer
+from tink.server.connections.accounts import (
+    MAX_BLOCKS,
+    Accepted,
+    Alarm,
+    Connections,
+    Eviction,
+    Peer,
+    PortLimits,
+)
 
 KB = 1000
-LIMITS = Limits(connections=100, per_address=16)
+LIMITS = PortLimits(connections=100, per_address=16)
 
 
 class Site:
     """Connections, whose sockets the test makes and fills."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: PortLimits = LIMITS) -> None:
         self.connections = Connections(limits)
         self.now = 1_000_000.0
         self.sockets: dict[Accepted, int] = {}
@@ -281,7 +289,7 @@ def test_memory_that_grows_while_agents_ping_and_connect_ends_no_connection(
     addresses: int, count: int, sent: int, pressed: bool
 ) -> None:
     """Lists of the Kubernetes API take memory, too."""
-    site = Site(Limits(connections=10_000, per_address=512))
+    site = Site(PortLimits(connections=10_000, per_address=512))
     for number in range(addresses):
         site.agents(f"10.0.0.{number}", count, sent)
     assert expanded(site, Alarm(40 << 20, pressed=pressed)) == []
