@@ -246,9 +246,7 @@ class Sessions:
     def called(
         self, key: NamespacedName, dialect: Dialect, agent_id: str, peer: str, user_agent: str, described: str = ""
     ) -> None:
-        """Record a call of the machine's agent on the connection `peer`; `described` is its description of the
-        machine.
-        """
+        """Record a call of the machine's agent on the connection `peer`; `described` describes the machine."""
         session = self._sessions.get(key)
         if session is not None and (session.dialect, peer_address(session.peer)) == (dialect, peer_address(peer)):
             session.peer = peer
@@ -296,15 +294,8 @@ once. Tinkerbell's own server answers within a minute; one poll costs as much as
 """
 
 Command = workflow_pb2.GetWorkflowsResponse
-
-
-@dataclass(frozen=True, slots=True)
-class Poller:
-    """An agent that polls: its id as it sent it, and the Hardware that it may act for."""
-
-    agent_id: str
-    credentials: Credentials
-    key: NamespacedName
+Poller = tuple[str, Credentials, NamespacedName]
+"""An agent that polls: its id as it sent it, its credentials, and the Hardware that it may act for."""
 
 
 class _Poll:
@@ -357,15 +348,15 @@ class Polls:
         """Note that the agent's report was answered."""
         self._unanswered.pop(key, None)
 
-    async def next(self, poller: Poller) -> Raw | None:
+    async def next(self, agent_id: str, credentials: Credentials, key: NamespacedName) -> Raw | None:
         """Wait for a Workflow whose next action the agent should run; None if there is none. Raises ApiError."""
-        under_way = await self._under_way(poller.key)
+        under_way = await self._under_way(key)
         if under_way is not None:
             return under_way
-        poll = _Poll(self._streams, poller.key, self._obey)
+        poll = _Poll(self._streams, key, self._obey)
         timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
         try:
-            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
+            await self._streams.serve(agent_id, credentials, key, frozenset(), poll, quiet=True)
         finally:
             timer.cancel()
         return poll.found
@@ -492,22 +483,16 @@ class OlderAgents:
         """Return the next action, for tink-agent."""
         poller = await self._admitted(Dialect.TINK_AGENT, request.agent_id, context, request.agent_attributes)
         del request  # frees the largest object of a waiting call
-        try:
-            workflow = await self._polls.next(poller)
-        except ApiError as error:
-            await _abort_away(error, context)
+        workflow = await self._next(poller, context)
         action = next_action(workflow) if workflow is not None else None
         if workflow is None or action is None:
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "there is nothing to do")
-        return action_response(workflow, action, poller.agent_id)
+        return action_response(workflow, action, poller[0])
 
     def _contexts(self, dialect: Dialect) -> Callable[[pb.WorkflowContextRequest, Context], Awaitable[None]]:
         async def get_workflow_contexts(request: pb.WorkflowContextRequest, context: Context) -> None:
             poller = await self._admitted(dialect, request.worker_id, context)
-            try:
-                workflow = await self._polls.next(poller)
-            except ApiError as error:
-                await _abort_away(error, context)
+            workflow = await self._next(poller, context)
             if workflow is not None:
                 await context.write(workflow_context(workflow, request.worker_id))
 
@@ -542,7 +527,13 @@ class OlderAgents:
         self._sessions.called(key, dialect, agent_id, context.peer(), user_agent, described)
         if attributes is not None:
             self._attributes.store(key, attributes)
-        return Poller(agent_id, credentials, key)
+        return agent_id, credentials, key
+
+    async def _next(self, poller: Poller, context: Context) -> Raw | None:
+        try:
+            return await self._polls.next(*poller)
+        except ApiError as error:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"the Kubernetes API can't be asked: {error}")
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -611,10 +602,6 @@ class OlderAgents:
                 if state_of(workflow) is WorkflowState.PENDING:
                     await self._parts.events.take(workflow, AgentRefused(why))
                     return
-
-
-async def _abort_away(error: ApiError, context: Context) -> Never:
-    await abort(context, grpc.StatusCode.UNAVAILABLE, f"the Kubernetes API can't be asked: {error}")
 
 
 def _handler(behaviour: Callable[..., Any], request: Any) -> Any:
