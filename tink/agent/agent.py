@@ -29,17 +29,17 @@ from typing import Any
 import grpc.aio
 
 from tink.agent.connection import Transport, connect, registry_authorities
-from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
+from tink.agent.executor import Effect, EndWorkflow, ExecutionProgress, Executor, Publish, RunAction, StopAction
 from tink.agent.journal import Journal, Restored, Spool, boot_id
 from tink.agent.model import (
-    Action,
     ActionError,
     ActionFailed,
     AgentError,
+    AgentSettingsError,
     Command,
     Reason,
+    RenderedAction,
     RunResult,
-    SettingsError,
     WorkflowOutcome,
     WorkflowRejected,
 )
@@ -102,7 +102,7 @@ class Agent:
         self._runtime = runtime
         self._spool = spool
         self._journal = journal
-        self._restored = restored or Restored(Progress())
+        self._restored = restored or Restored(ExecutionProgress())
         self._output = output
         self._after_workflow = tuple(after_workflow)
         self._proxies = proxies
@@ -115,7 +115,7 @@ class Agent:
     async def prepare(self) -> None:
         """Remove what a killed agent has left in the runtime, and continue its workflow.
 
-        Called once, before `handle`. Raises SettingsError.
+        Called once, before `handle`. Raises AgentSettingsError.
         """
         progress = self.progress
         await self._runtime.prepare(progress.action.id if progress.action and progress.begun else "")
@@ -145,7 +145,7 @@ class Agent:
         return tuple(dict.fromkeys([*([running] if running else []), *(event.workflow_id for event in pending)]))
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ExecutionProgress:
         """Return the position of the execution."""
         return self._executor.progress
 
@@ -243,7 +243,7 @@ class Agent:
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
 
-    async def _run_action(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def _run_action(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         return await self._runtime.run(replace(action, env=self._proxies.added_to(action.env)), stop)
 
     async def _start_is_acknowledged(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
@@ -299,7 +299,7 @@ class Agent:
         self._executor.after_workflow_ended()
         self._write()
 
-    async def _run_finally(self, workflow_id: str, action: Action) -> None:
+    async def _run_finally(self, workflow_id: str, action: RenderedAction) -> None:
         """Run the action that waited for the end of its workflow: usually a reboot, which also ends this agent."""
         log.info("workflow %s: its end is known, so %s begins: %s", workflow_id, action.name, action.image)
         self._stop = stop = asyncio.Event()
@@ -367,7 +367,7 @@ def _raise_if_refused(run: RunAction, acknowledged: bool | None) -> None:
         raise ActionError(Reason.RUNTIME_ERROR, message)
 
 
-def check(action: Action) -> None:
+def check(action: RenderedAction) -> None:
     """Raise ActionError for an action that no runtime can run.
 
     That is: a NUL character in a text, "=" in the name of a variable, or more bytes than execve(2) accepts.
@@ -387,7 +387,7 @@ def check(action: Action) -> None:
 
 
 async def run_agent(settings: AgentSettings) -> None:
-    """Serve the server of `settings` until SIGTERM or SIGINT. Raises SettingsError."""
+    """Serve the server of `settings` until SIGTERM or SIGINT. Raises AgentSettingsError."""
     asked_to_end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -445,7 +445,7 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
 
 @contextmanager
 def only_agent_in(state_dir: Path) -> Iterator[None]:
-    """Lock `state_dir` against a second agent. Raises SettingsError if it is locked already.
+    """Lock `state_dir` against a second agent. Raises AgentSettingsError if it is locked already.
 
     The lock ends with the process, however that ends; actions do not inherit it.
     """
@@ -454,14 +454,14 @@ def only_agent_in(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state_dir / "agent.lock").open("a+")
     except OSError as error:
-        raise SettingsError(f"state dir: {state_dir}: {error.strerror}; give a --state-dir to write in") from error
+        raise AgentSettingsError(f"state dir: {state_dir}: {error.strerror}; give a --state-dir to write in") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
             message = f"state dir: {state_dir} is used by another agent, process {lock.read(20).strip() or 'unknown'}"
-            raise SettingsError(f"{message}; stop that one, or give this one a --state-dir of its own") from error
+            raise AgentSettingsError(f"{message}; stop that one, or give this one a --state-dir of its own") from error
         with suppress(OSError):  # on a full disk the message above lacks the number
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")

@@ -26,14 +26,14 @@ from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
 from tink.agent.journal import Spool
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
     AgentError,
+    AgentSettingsError,
     Command,
     Event,
-    SettingsError,
+    RenderedAction,
     StartWorkflow,
     StopWorkflow,
     Workflow,
@@ -123,7 +123,7 @@ _REGISTRY_CA_SECONDS = 60.0
 
 
 async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Channel | None:
-    """Return a channel to the server, or None if `end` is set before. Raises SettingsError for an unreadable file."""
+    """Return a channel to the server; None if `end` is set before. Raises AgentSettingsError for an unreadable file."""
     credentials = None
     if settings.tls:
         making = asyncio.create_task(_credentials(settings))
@@ -159,14 +159,14 @@ def _file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise AgentSettingsError(f"{path}: {error.strerror}") from error
 
 
 async def registry_authorities(settings: AgentSettings, end: asyncio.Event) -> dict[str, str]:
     """Return the certificates (PEM) that sign those of registries, by host[:port].
 
     Waits for those of the edge, but not without limit: perhaps no registry of the Workflow needs them. Raises
-    SettingsError for an unreadable file.
+    AgentSettingsError for an unreadable file.
     """
     found: dict[str, str] = {}
     if settings.registry_ca_url:
@@ -355,7 +355,7 @@ def command_from_wire(message: pb.GetWorkflowsResponse | None) -> Command:
         if not workflow.workflow_id:
             raise UnusableCommandError("StartWorkflow without workflow.workflow_id")
         actions = tuple(
-            Action(
+            RenderedAction(
                 id=action.id,
                 name=action.name or action.id,
                 image=action.image,

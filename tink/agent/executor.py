@@ -13,9 +13,9 @@ Input: commands of the server and results of actions. Output: effects, which `ag
     the agent was restarted        -> an action that had not begun is run; one that had begun is looked up in the
                                       runtime, and its end is handled like any other
 
-The whole state is one value, `Progress`, which `journal` stores on disk: a new executor with it continues as if nothing
-had happened. `action_begins` is called between `RunAction` and the action's first step; once that is stored, the action
-is never run again.
+The whole state is one value, `ExecutionProgress`, which `journal` stores on disk: a new executor with it continues at
+the same position. `action_begins` is called between `RunAction` and the action's first step; once that is stored, the
+action is never run again.
 
 After a workflow's end a command (such as a reboot) may run, once the server has the last event. Until
 `after_workflow_ended` is called, another workflow is rejected, because the machine may go down; the server offers it
@@ -31,13 +31,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
     Command,
     Event,
     Reason,
+    RenderedAction,
     RunResult,
     StartWorkflow,
     Workflow,
@@ -63,11 +63,11 @@ class AfterWorkflow:
     workflow_id: str
     outcome: WorkflowOutcome
     begun: bool = False
-    finally_run: Action | None = None
+    finally_run: RenderedAction | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExecutionProgress:
     """The position of the execution: action `index` of `workflow`.
 
     The action runs if `begun`, and is being stopped if `stopping`; otherwise it is the next to run.
@@ -82,14 +82,14 @@ class Progress:
     after_workflow: AfterWorkflow | None = None
 
     @property
-    def action(self) -> Action | None:
+    def action(self) -> RenderedAction | None:
         """Return the action at `index`."""
         return self.workflow.actions[self.index] if self.workflow else None
 
-    def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> Progress:
+    def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> ExecutionProgress:
         """Return the progress after the end of this workflow."""
         ended = [*self.ended.items(), (workflow_id, outcome)][-REMEMBERED_WORKFLOWS:]
-        return Progress(ended=dict(ended), after_workflow=self.after_workflow)
+        return ExecutionProgress(ended=dict(ended), after_workflow=self.after_workflow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class RunAction:
     """
 
     workflow_id: str
-    action: Action
+    action: RenderedAction
     first: bool = False
     last: bool = False
     resumed: bool = False
-    awaits_end: Action | None = None
+    awaits_end: RenderedAction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class EndWorkflow:
 
     workflow_id: str
     outcome: WorkflowOutcome
-    finally_run: Action | None = None
+    finally_run: RenderedAction | None = None
 
 
 Effect = Publish | RunAction | StopAction | EndWorkflow
@@ -142,9 +142,9 @@ class Executor:
     `after_workflow`: a command follows each workflow, and blocks the next until `after_workflow_ended` is called.
     """
 
-    def __init__(self, progress: Progress | None = None, *, after_workflow: bool = False) -> None:
+    def __init__(self, progress: ExecutionProgress | None = None, *, after_workflow: bool = False) -> None:
         self._has_after_workflow = after_workflow
-        self.progress = progress or Progress()
+        self.progress = progress or ExecutionProgress()
 
     @property
     def running(self) -> str | None:
@@ -244,7 +244,9 @@ class Executor:
             awaits_end=awaits_end(workflow.actions[index]) if index == len(workflow.actions) - 1 else None,
         )
 
-    def _end(self, workflow: Workflow, outcome: WorkflowOutcome, finally_run: Action | None = None) -> EndWorkflow:
+    def _end(
+        self, workflow: Workflow, outcome: WorkflowOutcome, finally_run: RenderedAction | None = None
+    ) -> EndWorkflow:
         self.progress = self.progress.with_ended(workflow.id, outcome)
         if self._has_after_workflow or finally_run is not None:
             after = AfterWorkflow(workflow.id, outcome, finally_run=finally_run)

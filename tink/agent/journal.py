@@ -17,13 +17,13 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from tink.agent.executor import REMEMBERED_WORKFLOWS, AfterWorkflow, Progress
+from tink.agent.executor import REMEMBERED_WORKFLOWS, AfterWorkflow, ExecutionProgress
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
     Event,
+    RenderedAction,
     Workflow,
     WorkflowOutcome,
     WorkflowRejected,
@@ -400,7 +400,7 @@ class Restored:
     `lost`: the id of a workflow whose progress is unknown.
     """
 
-    progress: Progress
+    progress: ExecutionProgress
     pending: tuple[NumberedEvent, ...] = ()
     lost: str = ""
 
@@ -411,7 +411,7 @@ class Journal:
     def __init__(self, state_dir: Path, boot: str, disk: Disk | None = None) -> None:
         self._boot = boot
         self.ledger = Ledger(state_dir / FILE_NAME, self._snapshot, disk)
-        self._progress = Progress()
+        self._progress = ExecutionProgress()
         self._pending: Sequence[NumberedEvent] = ()
 
     def restore(self) -> Restored:
@@ -424,7 +424,7 @@ class Journal:
             restored = Restored(_progress_from(state), events)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             log.error("the journal is not one of this version: %r; what the agent did before is not known", error)
-            restored, whole, state = Restored(Progress()), False, {}
+            restored, whole, state = Restored(ExecutionProgress()), False, {}
         if not whole:
             restored = _without_what_ran(restored, "the journal is incomplete")
         elif state["boot"] not in ("", self._boot):
@@ -434,7 +434,7 @@ class Journal:
             restored = _without_what_ran(restored, "the journal can't be written, and may be old")
         return replace(restored, lost=restored.lost or _unreported(restored))
 
-    def write(self, progress: Progress, pending: Sequence[NumberedEvent], *, sync: bool = True) -> None:
+    def write(self, progress: ExecutionProgress, pending: Sequence[NumberedEvent], *, sync: bool = True) -> None:
         """Store the progress and the queued events, on disk if possible (`Ledger.durable`).
 
         Without `sync` they may be lost when the machine loses power.
@@ -445,7 +445,7 @@ class Journal:
             self.ledger.append(_dump(change), sync=sync)
 
     def _snapshot(self) -> bytes:
-        return _dump({"boot": self._boot, **_differences(Progress(), (), self._progress, self._pending)})
+        return _dump({"boot": self._boot, **_differences(ExecutionProgress(), (), self._progress, self._pending)})
 
 
 def boot_id() -> str:
@@ -457,7 +457,10 @@ def boot_id() -> str:
 
 
 def _differences(
-    old: Progress, old_pending: Sequence[NumberedEvent], new: Progress, new_pending: Sequence[NumberedEvent]
+    old: ExecutionProgress,
+    old_pending: Sequence[NumberedEvent],
+    new: ExecutionProgress,
+    new_pending: Sequence[NumberedEvent],
 ) -> dict[str, Any]:
     change: dict[str, Any] = {}
     if new.workflow is not old.workflow:
@@ -494,7 +497,7 @@ def _replay(records: Sequence[bytes]) -> dict[str, Any]:
     return state
 
 
-def _progress_from(state: Mapping[str, Any]) -> Progress:
+def _progress_from(state: Mapping[str, Any]) -> ExecutionProgress:
     raw = state["workflow"]
     workflow = Workflow(raw["id"], tuple(_action_from(action) for action in raw["actions"])) if raw else None
     index, begun, stopping = state["at"]
@@ -506,7 +509,7 @@ def _progress_from(state: Mapping[str, Any]) -> Progress:
     if workflow is not None and not 0 <= index < len(workflow.actions):
         raise IndexError(f"action {index} of workflow {workflow.id}")
     ended = list(state["ended"].items())[-REMEMBERED_WORKFLOWS:]
-    return Progress(
+    return ExecutionProgress(
         workflow=workflow,
         index=index,
         begun=begun,
@@ -516,15 +519,15 @@ def _progress_from(state: Mapping[str, Any]) -> Progress:
     )
 
 
-def _action_from(raw: Mapping[str, Any]) -> Action:
-    values: dict[str, Any] = {field.name: raw[field.name] for field in fields(Action) if field.name in raw}
+def _action_from(raw: Mapping[str, Any]) -> RenderedAction:
+    values: dict[str, Any] = {field.name: raw[field.name] for field in fields(RenderedAction) if field.name in raw}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Action(**values)
+    return RenderedAction(**values)
 
 
 def _without_what_ran(restored: Restored, why: str) -> Restored:
     """Return `restored` without a command to run; its running workflow has ended without a known outcome."""
-    progress = Progress(ended=restored.progress.ended)
+    progress = ExecutionProgress(ended=restored.progress.ended)
     workflow = restored.progress.workflow
     if workflow is None:
         return Restored(progress, restored.pending)

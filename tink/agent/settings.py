@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tink.agent.model import SettingsError
+from tink.agent.model import AgentSettingsError
 from tink.mac import is_mac
 from tink.net.proxies import NONE, Proxies
 
@@ -41,7 +41,7 @@ _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """The agent's settings. Raises SettingsError for unusable values.
+    """The agent's settings. Raises AgentSettingsError for unusable values.
 
     agent_id: the MAC that booted, or the Hardware's name.
     server: HOST:PORT of the workflow service.
@@ -91,32 +91,36 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         if not self.agent_id:
-            raise SettingsError("agent id: missing; give --agent-id or boot with worker_id= on the kernel command line")
+            raise AgentSettingsError(
+                "agent id: missing; give --agent-id or boot with worker_id= on the kernel command line"
+            )
         if not self.server:
-            raise SettingsError(
+            raise AgentSettingsError(
                 "server: missing; give --server or boot with grpc_authority= on the kernel command line"
             )
         if self.runtime not in RUNTIMES:
-            raise SettingsError(f"runtime: {self.runtime!r} is none of {', '.join(RUNTIMES)}")
+            raise AgentSettingsError(f"runtime: {self.runtime!r} is none of {', '.join(RUNTIMES)}")
         if self.registry_username and not self.docker_registry:
-            raise SettingsError(
+            raise AgentSettingsError(
                 "registry_username: given without docker_registry, the registry whose credentials these are"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise SettingsError("tls_cert and tls_key: one is nothing without the other; give both")
+            raise AgentSettingsError("tls_cert and tls_key: one is nothing without the other; give both")
         for name, url in (("tinkerbell_tls_ca", self.tls_ca_url), ("tinkerbell_registry_ca", self.registry_ca_url)):
             if url and not _PINNED.fullmatch(url):
-                raise SettingsError(f"{name}: {url!r} is not http://HOST/PATH#sha256=HEX, with 64 digits")
+                raise AgentSettingsError(f"{name}: {url!r} is not http://HOST/PATH#sha256=HEX, with 64 digits")
         if not re.fullmatch(r"[!-~]{0,4096}", self.token):
-            raise SettingsError("tinkerbell_token: has characters that no token has")
+            raise AgentSettingsError("tinkerbell_token: has characters that no token has")
         # overlayfs separates its options and its lower directories with these
         if not self.state_dir.is_absolute() or set(str(self.state_dir)) & set(",:\\"):
-            raise SettingsError(f"state dir: {self.state_dir} must be absolute, without comma, colon and backslash")
+            raise AgentSettingsError(
+                f"state dir: {self.state_dir} must be absolute, without comma, colon and backslash"
+            )
         object.__setattr__(self, "agent_id", normal_agent_id(self.agent_id))
         object.__setattr__(self, "server", normal_server(self.server))
         for name, argument in (("more_servers", "tinkerbell_servers"), ("edges", "tinkerbell_edges")):
             if wrong := next((each for each in getattr(self, name) if not _IPV4_AND_PORT.fullmatch(each)), ""):
-                raise SettingsError(f"{argument}: {wrong!r} is not like 10.0.0.2:7080")
+                raise AgentSettingsError(f"{argument}: {wrong!r} is not like 10.0.0.2:7080")
 
     @property
     def target(self) -> str:
@@ -129,7 +133,7 @@ class AgentSettings:
 def from_kernel_command_line(text: str, environment: Mapping[str, str] = _NOTHING, **flags: Any) -> AgentSettings:
     """Return the settings of a kernel command line and of flags with the names of settings, which have precedence.
 
-    Proxies are those of `text`, else those of `environment`. Raises SettingsError.
+    Proxies are those of `text`, else those of `environment`. Raises AgentSettingsError.
     """
     kernel = kernel_arguments(text)
     given = {name: value for name, value in flags.items() if value is not None}
@@ -150,7 +154,7 @@ def from_kernel_command_line(text: str, environment: Mapping[str, str] = _NOTHIN
     if "tls" not in given:
         tls = kernel.get("tinkerbell_tls", "").lower()
         if tls not in _TRUE | _FALSE:
-            raise SettingsError(f"tinkerbell_tls on the kernel command line: {tls!r} is neither true nor false")
+            raise AgentSettingsError(f"tinkerbell_tls on the kernel command line: {tls!r} is neither true nor false")
         values["tls"] = tls in _TRUE
     if "tls_roots" not in given:
         values["tls_ca_url"] = kernel.get("tinkerbell_tls_ca", "")
@@ -175,10 +179,10 @@ def normal_agent_id(agent_id: str) -> str:
 
 
 def normal_server(server: str) -> str:
-    """Return `server` as host:port, with the port 42113 if it has none. Raises SettingsError."""
+    """Return `server` as host:port, with the port 42113 if it has none. Raises AgentSettingsError."""
     if re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+", server):
         return f"{server}:{DEFAULT_PORT}"
     match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", server)
     if not match or not 0 < int(match[2]) < 65536:
-        raise SettingsError(f"server: {server!r} is not host:port (an IPv6 address goes in brackets)")
+        raise AgentSettingsError(f"server: {server!r} is not host:port (an IPv6 address goes in brackets)")
     return server

@@ -313,7 +313,7 @@ class OlderAgentAuth(StrEnum):
     OFF = "off"
 
 
-class RefusedError(TinkedgeError):
+class RefusedCallerError(TinkedgeError):
     """The caller may not act for the Hardware that it names.
 
     The message is for the operator and names the remedy. The caller receives `code` and `public_message`.
@@ -327,7 +327,7 @@ class RefusedError(TinkedgeError):
         self.code = code or self.code
 
 
-class ForeignAgentError(RefusedError):
+class ForeignAgentError(RefusedCallerError):
     """The agent's credentials belong to another machine."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
@@ -380,7 +380,7 @@ class AgentAuthorizer:
         """The Hardware that was last refused, by address."""
 
     def admit(self, agent_id: str, credentials: Credentials) -> NamespacedName:
-        """Return the Hardware that the agent may act for. Raises RefusedError."""
+        """Return the Hardware that the agent may act for. Raises RefusedCallerError."""
         named = repr(agent_id)
         keys: Collection[NamespacedName] = self._agents.named(agent_id)
         if len(keys) > 1:
@@ -396,8 +396,8 @@ class AgentAuthorizer:
             try:
                 self.authorise(NamespacedName("", ""), credentials, named)
             except ForeignAgentError as foreign:
-                raise RefusedError(str(error), foreign.public_message, foreign.code) from error
-            raise RefusedError(str(error)) from error  # no credentials are required, so there is nothing to hide
+                raise RefusedCallerError(str(error), foreign.public_message, foreign.code) from error
+            raise RefusedCallerError(str(error)) from error  # no credentials are required, so there is nothing to hide
         self.authorise(key, credentials, named)
         return key
 

@@ -18,7 +18,7 @@ from tink.kube.objects import NamespacedName
 from tink.limits.log import LimitedLog
 from tink.printable import printable
 from tink.server.activity import ActivityKind, AgentActivity
-from tink.server.auth import Credentials, ForeignAgentError, RefusedError
+from tink.server.auth import Credentials, ForeignAgentError, RefusedCallerError
 from tink.server.events import BusyError, PausedError, StaleError
 from tink.server.streams import AgentStreams, ServerParts
 from tink.server.workflows import describe, hardware_of, uid_of
@@ -78,7 +78,7 @@ class Callers:
         """Return the Hardware that the agent with this id may act for, or abort the call."""
         try:
             return self.parts.authorizer.admit(agent_id, credentials)
-        except RefusedError as error:
+        except RefusedCallerError as error:
             known = isinstance(error, ForeignAgentError)
             named = self.parts.agents.find(agent_id) if known else NamespacedName("", "")
             await self.refuse(context, agent_id, named, credentials, error)
@@ -131,7 +131,7 @@ class Callers:
             stream.heard(uid_of(workflow), event)
 
     async def refuse(
-        self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedError
+        self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedCallerError
     ) -> Never:
         """Abort the call with the public part of `error`, and report the full error to the operator."""
         self.note_refusal(agent_id, key, credentials.peer, str(error))

@@ -23,8 +23,8 @@ from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.limits.backoff import Backoff
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
-from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, RefusedError, TokenError
-from tink.server.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
+from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, RefusedCallerError, TokenError
+from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Move, Recall, Start, Stop, Wait, next_move
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.settings import ServerSettings
 from tink.server.workflows import UnsendableError, WorkflowIndex, hardware_of, start_command, stop_command, uid_of
@@ -338,7 +338,7 @@ class CommandStream:
                 await self._pause_unless(await self._send_again(workflow, write))
             case GiveBack(workflow):
                 await self._pause_unless(await self._parts.events.give_back(workflow))
-            case Claim(workflow):
+            case ClaimAndSend(workflow):
                 await self._pause_unless(await self._dispatch(workflow, write))
             case Recall(workflow):
                 log.info("agent %s is asked whether it runs Workflow %s", self.agent_id, name_of(workflow))
@@ -545,7 +545,7 @@ class AgentStreams:
             return
         try:
             self._parts.authorizer.admit(stream.agent_id, stream.credentials)
-        except RefusedError as error:
+        except RefusedCallerError as error:
             stream.end(error.code, error.public_message)
 
     def _of_workflow(self, workflow: Raw) -> CommandStream | None:

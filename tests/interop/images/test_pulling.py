@@ -28,7 +28,7 @@ from tests.support.proxy import http_proxy
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images import Credentials, Registries, parse
 from tink.agent.images.registry import Session
-from tink.agent.images.store import Budget, ImageStore, UnpackError, apply_layer
+from tink.agent.images.store import ImageBudget, ImageStore, UnpackError, apply_layer
 from tink.agent.output import line_sink
 from tink.net import addresses
 from tink.net.addresses import special
@@ -140,7 +140,7 @@ def test_damaged_zstd_is_noticed(tmp_path):
         (tmp_path / "layer").write_bytes(damaged)
         (tmp_path / f"root{number}").mkdir()
         with pytest.raises(UnpackError):
-            apply_layer(tmp_path / f"root{number}", tmp_path / "layer", Budget(10**7))
+            apply_layer(tmp_path / f"root{number}", tmp_path / "layer", ImageBudget(10**7))
 
 
 # --- a registry of the test's own -------------------------------------------------------------------------------

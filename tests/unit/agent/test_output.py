@@ -14,7 +14,7 @@ from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.agent.agent import Agent
 from tink.agent.journal import Spool
-from tink.agent.model import Action, ActionSucceeded, StartWorkflow, Workflow
+from tink.agent.model import ActionSucceeded, RenderedAction, StartWorkflow, Workflow
 from tink.agent.output import (
     LINES_PER_SECOND,
     MAX_ACTIONS_WAITING,
@@ -282,7 +282,7 @@ async def test_agent_reports_the_end_of_an_action_after_what_it_printed(server, 
     async with sending(server, OutputSchedule(final_wait=3600)) as sender:
         spool = Spool()
         agent = Agent(ProcessRuntime(tmp_path), spool, output=sender)
-        action = Action("a", "act", "", cmd="/bin/sh", args=("-c", "echo out"))
+        action = RenderedAction("a", "act", "", cmd="/bin/sh", args=("-c", "echo out"))
         agent.handle(StartWorkflow(Workflow("w", (action,))))
         spool.settle((await spool.head())[0], delivered=True)
         await until(lambda: len(spool.pending) == 1 and server.calls)

@@ -15,10 +15,10 @@ from tests.support.virtual_time import turns
 from tink.agent.agent import Agent
 from tink.agent.journal import Journal, Spool
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
+    RenderedAction,
     RunResult,
     StartWorkflow,
     StopWorkflow,
@@ -35,7 +35,7 @@ class Died(BaseException):
 
 
 def workflow(*names, workflow_id="w", image="img"):
-    return Workflow(workflow_id, tuple(Action(f"id-{name}", name, image) for name in names))
+    return Workflow(workflow_id, tuple(RenderedAction(f"id-{name}", name, image) for name in names))
 
 
 class World:

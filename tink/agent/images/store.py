@@ -91,7 +91,7 @@ class OutOfSpaceError(UnpackError):
 
 
 @dataclass(slots=True)
-class Budget:
+class ImageBudget:
     """The remaining limits of an image, shared by its layers.
 
     `bytes`: in the file system. `hidden`: entries that whiteouts of directories may visit. `names`: characters of names
@@ -177,7 +177,7 @@ class _ForwardFile:
         return data + bytes(missing)
 
 
-def apply_layer(root: Path, archive: Path, budget: Budget, check: Callable[[], None] = lambda: None) -> None:
+def apply_layer(root: Path, archive: Path, budget: ImageBudget, check: Callable[[], None] = lambda: None) -> None:
     """Unpack the layer in file `archive` over `root`. Raises UnpackError, also for errors of the file system.
 
     `check` is called again and again; an exception of it ends the unpacking.
@@ -223,7 +223,7 @@ def _zstd(file: FileIO) -> Iterator[_Readable]:
             process.kill()
 
 
-def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
+def _apply(root: Path, file: _ForwardFile, budget: ImageBudget) -> None:
     written: set[str] = set()
     with tarfile.TarFile(fileobj=file, mode="r", errorlevel=2) as archive:  # type: ignore[arg-type]  # all that it uses
         while (member := archive.next()) is not None:
@@ -246,7 +246,7 @@ def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
                 raise UnpackError(f"{member.name!r}: {error.strerror}") from error
 
 
-def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: Budget) -> None:
+def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: ImageBudget) -> None:
     parts = split_name(member.name)
     if not parts:
         if member.isdir():
@@ -316,7 +316,7 @@ def path_in_root(root: Path, name: str) -> Path:
     return path
 
 
-def _make_parent(root: Path, parts: list[str], budget: Budget) -> Path:
+def _make_parent(root: Path, parts: list[str], budget: ImageBudget) -> Path:
     parent = path_in_root(root, "/".join(parts))
     if len(parent.parts) - len(root.parts) > _DIRECTORY_DEPTH:
         raise UnpackError(f"directories more than {_DIRECTORY_DEPTH} deep")
@@ -338,7 +338,7 @@ def _clear_way(path: Path, *, keep_directory: bool) -> None:
         shutil.rmtree(path)
 
 
-def _whiteout(parent: Path, name: str, written: set[str], budget: Budget) -> None:
+def _whiteout(parent: Path, name: str, written: set[str], budget: ImageBudget) -> None:
     if name == OPAQUE:
         _hide(parent, written, budget)
     elif not name.startswith(WHITEOUT + WHITEOUT):  # aufs uses these names for itself
@@ -352,7 +352,7 @@ def _whiteout(parent: Path, name: str, written: set[str], budget: Budget) -> Non
             _hide(path, written, budget)
 
 
-def _hide(directory: Path, written: set[str], budget: Budget) -> None:
+def _hide(directory: Path, written: set[str], budget: ImageBudget) -> None:
     """Remove the entries of lower layers in `directory`, but none of this layer."""
     for path in list(directory.iterdir()):
         budget.hide()
@@ -362,7 +362,7 @@ def _hide(directory: Path, written: set[str], budget: Budget) -> None:
             _hide(path, written, budget)
 
 
-def _note(written: set[str], root: Path, path: Path, budget: Budget) -> None:
+def _note(written: set[str], root: Path, path: Path, budget: ImageBudget) -> None:
     while path != root and (name := str(path)) not in written:
         budget.remember(name)
         written.add(name)
@@ -429,7 +429,7 @@ _RESERVE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class UnpackedImage:
     """An unpacked image: its read-only root file system, and its Image Configuration (OCI image specification)."""
 
     rootfs: Path
@@ -463,13 +463,13 @@ class ImageStore:
         self.images.mkdir(parents=True, exist_ok=True)
         self.work.mkdir(parents=True)
 
-    def get(self, image: str) -> Image:
+    def get(self, image: str) -> UnpackedImage:
         """Return the result of the last `pull` of `image`. Raises ActionError."""
         digest = self._by_name.get(image)
         if digest is None:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: it has not been pulled")
         directory = self.images / digest
-        return Image(directory / "rootfs", json.loads((directory / "config.json").read_bytes()))
+        return UnpackedImage(directory / "rootfs", json.loads((directory / "config.json").read_bytes()))
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         """Pull `image` in the registry's current version; return without it if `stop` is set. Raises ActionError."""
@@ -567,7 +567,7 @@ class _Pull:
             rootfs.mkdir(parents=True)
             rootfs.chmod(0o755)
             (made / "config.json").write_text(json.dumps(config))
-            budget = Budget(0)  # `_layer` sets the bytes
+            budget = ImageBudget(0)  # `_layer` sets the bytes
             try:
                 for blob in blobs:
                     self._layer(blob, rootfs, Path(scratch, "layer"), budget)
@@ -590,7 +590,7 @@ class _Pull:
             log.warning("image %s: says that it is for %s; this machine is %s", self._image, made_for, own)
         return config
 
-    def _layer(self, blob: _Blob, rootfs: Path, path: Path, budget: Budget) -> None:
+    def _layer(self, blob: _Blob, rootfs: Path, path: Path, budget: ImageBudget) -> None:
         # The room at this moment, because other files grow as well, without the packed layer itself.
         room = _room(self._store.work)
         if blob.size > room:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from tink.agent.model import SettingsError
+from tink.agent.model import AgentSettingsError
 from tink.agent.runtimes.runtime import Runtime
 from tink.agent.settings import AgentSettings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_runtime(settings: AgentSettings) -> Runtime:
-    """Return the runtime that `settings` name. Raises SettingsError if its program is not installed."""
+    """Return the runtime that `settings` name. Raises AgentSettingsError if its program is not installed."""
     if settings.runtime == "process":
         from tink.agent.runtimes.process import ProcessRuntime
 
@@ -29,7 +29,7 @@ def make_runtime(settings: AgentSettings) -> Runtime:
         try:
             from tink.agent.runtimes.docker import DockerRuntime
         except ModuleNotFoundError as error:
-            raise SettingsError(
+            raise AgentSettingsError(
                 f"runtime: docker needs the Python package {error.name}: pip install 'tinkedge[docker]'"
             ) from error
         return DockerRuntime(settings.docker_host, settings.agent_id, registries)
@@ -38,7 +38,7 @@ def make_runtime(settings: AgentSettings) -> Runtime:
 
     program = shutil.which(settings.runtime)
     if program is None:
-        raise SettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
+        raise AgentSettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
     return ContainerRuntime(program, settings.state_dir, ImageStore(settings.state_dir, registries))
 
 
@@ -54,9 +54,9 @@ def _registries(settings: AgentSettings) -> Registries:
         try:
             credentials += read_config(path.read_bytes())
         except OSError as error:
-            raise SettingsError(f"registry config: {path}: {error.strerror}") from error
+            raise AgentSettingsError(f"registry config: {path}: {error.strerror}") from error
         except RegistryError as error:
-            raise SettingsError(f"registry config: {path}: {error}") from error
+            raise AgentSettingsError(f"registry config: {path}: {error}") from error
     return Registries(
         settings.insecure_registries,
         credentials,

@@ -23,13 +23,13 @@ from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
 from tink.agent.images import ATTEMPTS, Reference, Registries, how_to_log_in, parse, retry_backoff
-from tink.agent.model import Action, ActionError, AgentError, Reason, RunResult, SettingsError
+from tink.agent.model import ActionError, AgentError, AgentSettingsError, Reason, RenderedAction, RunResult
 from tink.agent.output import Output, PullProgress, thread_safe_sink
 from tink.agent.runtimes.runtime import (
     CAPABILITIES,
     MESSAGE_LIMIT_BYTES,
     STOP_GRACE_SECONDS,
-    Host,
+    ContainerHost,
     judge,
     one_line,
     parse_volumes,
@@ -80,7 +80,7 @@ def image_name(image: str) -> str:
     return f"{reference.host}/{reference.path}{separator}{reference.version}"
 
 
-def container_request(action: Action, agent_id: str, capability_mask: int | None = None) -> dict[str, Any]:
+def container_request(action: RenderedAction, agent_id: str, capability_mask: int | None = None) -> dict[str, Any]:
     """Return the body that creates the container of `action`. Raises ActionError for properties that engines lack.
 
     `capability_mask`: None for a privileged container; a mask for the same with only these capabilities, because an
@@ -169,7 +169,7 @@ def _privileges(capability_mask: int | None) -> dict[str, Any]:
     }
 
 
-def _namespace(action: Action, wanted: str, known: Mapping[str, str], field: str) -> str:
+def _namespace(action: RenderedAction, wanted: str, known: Mapping[str, str], field: str) -> str:
     """Return the engine's name of a namespace. Raises ActionError for a namespace that engines can't join."""
     if wanted in known:
         return known[wanted]
@@ -213,16 +213,16 @@ class EngineError(AgentError):
 
 
 def find_socket(docker_host: str) -> Path:
-    """Return the socket `docker_host` (a path or unix:// URL), or that of an engine here. Raises SettingsError."""
+    """Return the socket `docker_host` (a path or unix:// URL), or that of an engine here. Raises AgentSettingsError."""
     if not docker_host:
         for path in DEFAULT_SOCKETS:
             if path.exists():
                 return path
         tried = " nor ".join(str(path) for path in DEFAULT_SOCKETS)
-        raise SettingsError(f"docker host: there is neither {tried}; start the engine or give --docker-host")
+        raise AgentSettingsError(f"docker host: there is neither {tried}; start the engine or give --docker-host")
     path = Path(docker_host.removeprefix("unix://"))
     if not path.is_absolute():
-        raise SettingsError(f"docker host: {docker_host!r} is neither a path nor unix:// and a path")
+        raise AgentSettingsError(f"docker host: {docker_host!r} is neither a path nor unix:// and a path")
     return path
 
 
@@ -555,7 +555,7 @@ class DockerRuntime:
         agent_id: str,
         registries: Registries,
         *,
-        host: Host | None = None,
+        host: ContainerHost | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
         reconnect_seconds: float = RECONNECT_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -563,7 +563,7 @@ class DockerRuntime:
         self._docker_host = docker_host
         self._agent_id = agent_id
         self._registries = registries
-        self._host = host or Host.this()
+        self._host = host or ContainerHost.this()
         self._grace_seconds = grace_seconds
         self._reconnect_seconds = reconnect_seconds
         self._sleep = sleep
@@ -582,7 +582,7 @@ class DockerRuntime:
                         log.warning("removing the container %s that an earlier agent has left", container.id)
                         await self._remove(container)
             except EngineFailure as error:
-                raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
+                raise AgentSettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         progress = PullProgress(image, thread_safe_sink())
@@ -596,16 +596,16 @@ class DockerRuntime:
             work.cancel()  # the engine stops when the connection closes
             await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
 
-    def check(self, action: Action) -> None:
+    def check(self, action: RenderedAction) -> None:
         # The sources of volumes are on the engine's machine, so they are not checked.
         container_request(action, self._agent_id, self._capability_mask)
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         async with self._engine.open() as docker:
             container, attached = await self._start(docker, action, stop)
             return await self._supervise(docker, container, action, stop, attached)
 
-    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, action: RenderedAction, stop: asyncio.Event) -> RunResult | None:
         async with self._engine.open() as docker:
             try:
                 found = await self._containers(docker, action.id)
@@ -628,11 +628,11 @@ class DockerRuntime:
                 self._engine = Engine(find_socket(self._docker_host))
                 await self._engine.connect()
                 break
-            except (*EngineFailure, SettingsError) as error:
+            except (*EngineFailure, AgentSettingsError) as error:
                 if asyncio.get_running_loop().time() >= deadline:
-                    if isinstance(error, SettingsError):
+                    if isinstance(error, AgentSettingsError):
                         raise
-                    raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
+                    raise AgentSettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
             await self._sleep(_PAUSE_SECONDS)
         log.info("actions run in %s at %s", self._engine.name, self._engine.socket)
 
@@ -642,7 +642,9 @@ class DockerRuntime:
             labels.append(f"{LABEL_ACTION}={action_id}")
         return await docker.containers.list(all="true", filters=json.dumps({"label": labels}))
 
-    async def _start(self, docker: Docker, action: Action, stop: asyncio.Event) -> tuple[DockerContainer, Stream]:
+    async def _start(
+        self, docker: Docker, action: RenderedAction, stop: asyncio.Event
+    ) -> tuple[DockerContainer, Stream]:
         """Create a container and start it unless `stop` is set; return it and its output. Raises ActionError."""
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
         body = container_request(action, self._agent_id, self._capability_mask)
@@ -675,7 +677,7 @@ class DockerRuntime:
         self,
         docker: Docker,
         container: DockerContainer,
-        action: Action,
+        action: RenderedAction,
         stop: asyncio.Event,
         attached: Stream | None = None,
     ) -> RunResult:
@@ -789,7 +791,7 @@ class DockerRuntime:
                 return
             await self._sleep(_PAUSE_SECONDS)
 
-    def _failed(self, action: Action, error: BaseException) -> ActionError:
+    def _failed(self, action: RenderedAction, error: BaseException) -> ActionError:
         message = describe(error)
         invalid = isinstance(error, DockerError) and error.status == 400 and "OCI runtime" not in error.message
         invalid = invalid or any(sign in message for sign in _INVALID)

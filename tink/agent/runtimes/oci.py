@@ -17,11 +17,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tink.agent.images import Image, ImageStore, UnpackError, path_in_root
-from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
+from tink.agent.images import ImageStore, UnpackedImage, UnpackError, path_in_root
+from tink.agent.model import ActionError, AgentSettingsError, Reason, RenderedAction, RunResult
 from tink.agent.output import Output
 from tink.agent.runtimes.process import Signals, run_child
-from tink.agent.runtimes.runtime import CAPABILITIES, STOP_GRACE_SECONDS, FailureFiles, Host, one_line, parse_volumes
+from tink.agent.runtimes.runtime import (
+    CAPABILITIES,
+    STOP_GRACE_SECONDS,
+    ContainerHost,
+    FailureFiles,
+    one_line,
+    parse_volumes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +148,13 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def container_config(
-    action: Action, image: Image, directory: Path, *, volume_dir: Path, shared_files: Mapping[str, Path], host: Host
+    action: RenderedAction,
+    image: UnpackedImage,
+    directory: Path,
+    *,
+    volume_dir: Path,
+    shared_files: Mapping[str, Path],
+    host: ContainerHost,
 ) -> dict[str, Any]:
     """Return the runtime's `config.json` for `action` in `directory`, whose name is that of the container.
 
@@ -181,7 +194,7 @@ def container_config(
     }
 
 
-def _arguments(action: Action, settings: Mapping[str, Any]) -> list[str]:
+def _arguments(action: RenderedAction, settings: Mapping[str, Any]) -> list[str]:
     entrypoint, command = _strings(settings, "Entrypoint"), _strings(settings, "Cmd")
     if action.cmd:
         entrypoint, command = [action.cmd], []
@@ -193,7 +206,7 @@ def _arguments(action: Action, settings: Mapping[str, Any]) -> list[str]:
     return entrypoint + command
 
 
-def _namespaces(action: Action) -> list[dict[str, str]]:
+def _namespaces(action: RenderedAction) -> list[dict[str, str]]:
     found = []
     # A container without a namespace of its own stays in the machine's. Joining that may need more rights.
     if action.pid_namespace in ("", "private"):
@@ -214,7 +227,7 @@ def _namespaces(action: Action) -> list[dict[str, str]]:
 
 
 def _mounts(
-    action: Action, volume_dir: Path, failure_files: FailureFiles, shared_files: Mapping[str, Path]
+    action: RenderedAction, volume_dir: Path, failure_files: FailureFiles, shared_files: Mapping[str, Path]
 ) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -333,13 +346,13 @@ class ContainerRuntime:
         state_dir: Path,
         store: ImageStore,
         *,
-        host: Host | None = None,
+        host: ContainerHost | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
         self._program = program
         self._state_dir = state_dir
         self._store = store
-        self._host = host or Host.this()
+        self._host = host or ContainerHost.this()
         self._grace_seconds = grace_seconds
         self._run_dir = state_dir / "run"
         self._containers = state_dir / "containers"
@@ -354,7 +367,7 @@ class ContainerRuntime:
             left = list(self._run_dir.iterdir())
         except OSError as error:
             message = f"state dir: {error.filename}: {error.strerror}; make room there, or give another --state-dir"
-            raise SettingsError(message) from error
+            raise AgentSettingsError(message) from error
         for directory in left:
             log.warning("removing the container %s that an earlier agent has left", directory.name)
             await self._remove(directory)
@@ -362,11 +375,11 @@ class ContainerRuntime:
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         await self._store.pull(image, stop)
 
-    def check(self, action: Action) -> None:
+    def check(self, action: RenderedAction) -> None:
         self._config(action, self._store.get(action.image), self._run_dir / "checked", {})
         self._make_volumes(action)
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         image = self._store.get(action.image)
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
         directory = self._run_dir / f"tinkedge-{name}-{secrets.token_hex(4)}"
@@ -380,11 +393,13 @@ class ContainerRuntime:
             if directory.exists():
                 await self._remove(directory)
 
-    async def resume(self, _action: Action, _stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, _action: RenderedAction, _stop: asyncio.Event) -> RunResult | None:
         """Return None: the dead agent had runc's exit code, and `prepare` has removed the container."""
         return None
 
-    async def _run(self, action: Action, image: Image, directory: Path, stop: asyncio.Event) -> RunResult:
+    async def _run(
+        self, action: RenderedAction, image: UnpackedImage, directory: Path, stop: asyncio.Event
+    ) -> RunResult:
         files = FailureFiles(directory)
         files.create()
         config = self._config(action, image, directory, _copies(self._host.shared_files, directory))
@@ -417,14 +432,14 @@ class ContainerRuntime:
         return files.judge(code, output.tail)
 
     def _config(
-        self, action: Action, image: Image, directory: Path, shared_files: Mapping[str, Path]
+        self, action: RenderedAction, image: UnpackedImage, directory: Path, shared_files: Mapping[str, Path]
     ) -> dict[str, Any]:
         volume_dir = self._state_dir / "volumes"
         return container_config(
             action, image, directory, volume_dir=volume_dir, shared_files=shared_files, host=self._host
         )
 
-    def _make_volumes(self, action: Action) -> None:
+    def _make_volumes(self, action: RenderedAction) -> None:
         for volume in parse_volumes(action.volumes):
             path = self._state_dir / "volumes" / volume.source if volume.named else Path(volume.source)
             where = f"action {action.name}: volumes: {str(volume)!r}"
@@ -510,7 +525,7 @@ def _copies(paths: Sequence[str], directory: Path) -> dict[str, Path]:
     return copies
 
 
-def _make_rootfs(image: Image, directory: Path) -> None:
+def _make_rootfs(image: UnpackedImage, directory: Path) -> None:
     image_rootfs = image.rootfs
     rootfs, upper, work = made = directory / "rootfs", directory / "upper", directory / "work"
     for path in made:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.agent.model import Action, ActionError, Reason, RunResult
+from tink.agent.model import ActionError, Reason, RenderedAction, RunResult
 from tink.agent.output import Output
 from tink.agent.runtimes.runtime import STOP_GRACE_SECONDS, FailureFiles
 from tink.waiting import done_before
@@ -143,7 +143,7 @@ class ProcessRuntime:
     async def pull(self, _image: str, _stop: asyncio.Event) -> None:
         """Do nothing: there are no images."""
 
-    def check(self, action: Action) -> None:
+    def check(self, action: RenderedAction) -> None:
         if not action.cmd:
             raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: cmd: the process runtime needs one")
         # "host" is what a process has anyway.
@@ -151,7 +151,7 @@ class ProcessRuntime:
             message = f"action {action.name}: the process runtime has neither volumes nor namespaces of its own"
             raise ActionError(Reason.INVALID_ACTION, message)
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         self.check(action)
         output = Output(action.name)
         with tempfile.TemporaryDirectory(dir=self._state_dir, prefix="process-") as directory:
@@ -171,6 +171,6 @@ class ProcessRuntime:
                 raise ActionError(Reason.RUNTIME_ERROR, message) from error
             return files.judge(code, output.tail)
 
-    async def resume(self, _action: Action, _stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, _action: RenderedAction, _stop: asyncio.Event) -> RunResult | None:
         """Return None: the end of a process is unknown after its parent has died."""
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tink.agent.model import Action, ActionError, Reason, RunResult
+from tink.agent.model import ActionError, Reason, RenderedAction, RunResult
 from tink.net.urls import redacted
 
 # --- Interface ---
@@ -34,8 +34,8 @@ class Runtime(Protocol):
     async def prepare(self, held: str = "", /) -> None:
         """Remove what a killed agent has left behind. Called once, before any action runs.
 
-        `held`: the id of the action that `resume` will be called for; that action is not removed. Raises SettingsError
-        if the runtime can't be used on this machine.
+        `held`: the id of the action that `resume` will be called for; that action is not removed. Raises
+        AgentSettingsError if the runtime can't be used on this machine.
         """
         ...
 
@@ -46,18 +46,18 @@ class Runtime(Protocol):
         """
         ...
 
-    def check(self, action: Action, /) -> None:
+    def check(self, action: RenderedAction, /) -> None:
         """Raise ActionError if this machine can't run `action`, whose image is pulled and which runs later."""
         ...
 
-    async def run(self, action: Action, stop: asyncio.Event, /) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event, /) -> RunResult:
         """Run `action` to its end, or until `stop` is set: TERM, a grace period, KILL. Raises ActionError.
 
         Nothing of the action is left afterwards: no process, no mount, no file.
         """
         ...
 
-    async def resume(self, action: Action, stop: asyncio.Event, /) -> RunResult | None:
+    async def resume(self, action: RenderedAction, stop: asyncio.Event, /) -> RunResult | None:
         """Look up the action that a killed agent was running. Called after `prepare`, before any action runs.
 
         If the runtime can know the end (an engine keeps its containers), wait for it like `run`, with the same `stop`,
@@ -86,7 +86,7 @@ CAPABILITIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ContainerHost:
     """The properties of this machine that containers depend on.
 
     `capability_mask`: the agent's own bounding set; runc can't grant more. `shared_files`: files such as
@@ -97,7 +97,7 @@ class Host:
     shared_files: tuple[str, ...] = ()
 
     @classmethod
-    def this(cls) -> Host:
+    def this(cls) -> ContainerHost:
         """Return the properties of this machine."""
         mask = (1 << len(CAPABILITIES)) - 1
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -43,10 +43,10 @@ from tink.agent.connection import (
 )
 from tink.agent.journal import Spool
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
+    RenderedAction,
     StartWorkflow,
     StopWorkflow,
     Workflow,
@@ -94,10 +94,10 @@ EVERY_FIELD |= {"volumes": ["/a:/b"], "ns": pb.Workflow.Action.Namespace(pid="ho
         (
             start(**EVERY_FIELD),
             StartWorkflow(
-                Workflow("w", (Action("a", "n", "i", "c", ("x", "y"), {"K": "V"}, ("/a:/b",), "host", "none"),))
+                Workflow("w", (RenderedAction("a", "n", "i", "c", ("x", "y"), {"K": "V"}, ("/a:/b",), "host", "none"),))
             ),
         ),
-        (start(id="a", image="i"), StartWorkflow(Workflow("w", (Action("a", "a", "i"),)))),
+        (start(id="a", image="i"), StartWorkflow(Workflow("w", (RenderedAction("a", "a", "i"),)))),
         (stop("w"), StopWorkflow("w")),
     ],
     ids=["every-field", "without-a-name", "stop"],

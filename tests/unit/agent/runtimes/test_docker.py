@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.support.virtual_time import turns
 from tink.agent.images import Credentials, Registries
-from tink.agent.model import Action, ActionError, Reason, SettingsError
+from tink.agent.model import ActionError, AgentSettingsError, Reason, RenderedAction
 from tink.agent.output import line_sink
 from tink.agent.runtimes.docker import (
     DockerRuntime,
@@ -26,7 +26,7 @@ from tink.agent.runtimes.docker import (
     image_name,
     text_of_archive,
 )
-from tink.agent.runtimes.runtime import Host, Volume, parse_volume, parse_volumes
+from tink.agent.runtimes.runtime import ContainerHost, Volume, parse_volume, parse_volumes
 
 IMAGE = "registry.example/a/b:1"
 DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
@@ -36,7 +36,7 @@ DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
 
 
 def request_of(mask=None, **more):
-    return container_request(Action("id", "act", more.pop("image", IMAGE), **more), "agent", mask)
+    return container_request(RenderedAction("id", "act", more.pop("image", IMAGE), **more), "agent", mask)
 
 
 def test_container_is_privileged_has_the_machines_devices_and_can_be_found_again():
@@ -125,10 +125,10 @@ def test_failure_file_is_read_only_if_it_is_a_file_and_only_its_beginning():
 def test_socket_is_a_path_or_a_unix_url(tmp_path, monkeypatch):
     assert str(find_socket("unix:///x/y.sock")) == str(find_socket("/x/y.sock")) == "/x/y.sock"
     for bad in ("tcp://127.0.0.1:2375", "x.sock", "ssh://host"):
-        with pytest.raises(SettingsError, match="docker host"):
+        with pytest.raises(AgentSettingsError, match="docker host"):
             find_socket(bad)
     monkeypatch.setattr("tink.agent.runtimes.docker.DEFAULT_SOCKETS", (tmp_path / "docker", tmp_path / "podman"))
-    with pytest.raises(SettingsError, match="podman"):
+    with pytest.raises(AgentSettingsError, match="podman"):
         find_socket("")
     (tmp_path / "podman").touch()
     assert find_socket("") == tmp_path / "podman"
@@ -227,7 +227,7 @@ async def make(engine, registries=None):
         engine.pauses.append(seconds)
         await turns()
 
-    host = Host(capability_mask=(1 << 41) - 1 - (1 << 24))
+    host = ContainerHost(capability_mask=(1 << 41) - 1 - (1 << 24))
     more = {"host": host, "sleep": sleep, "grace_seconds": 0.05, "reconnect_seconds": 60.0}
     runtime = DockerRuntime(str(engine.socket), "agent", registries or Registries(), **more)
     await runtime.prepare()
@@ -369,7 +369,7 @@ async def test_podman_is_told_of_insecure_registries_and_docker_says_whose_list_
         await pulled(podman, "registry.example/x:1")
 
 
-ACTION = Action("id", "act", IMAGE, "/bin/x")
+ACTION = RenderedAction("id", "act", IMAGE, "/bin/x")
 
 
 async def test_engine_without_a_capability_gets_a_second_request_and_is_remembered(engine, runtime):

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.agent.model import Action, ActionError, RunResult
+from tink.agent.model import ActionError, RenderedAction, RunResult
 from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.runtimes.runtime import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 
 
 def shell(script, **more):
-    return Action("a", "act", "", cmd="/bin/sh", args=("-c", script), **more)
+    return RenderedAction("a", "act", "", cmd="/bin/sh", args=("-c", script), **more)
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ async def test_daemon_that_the_action_leaves_behind_does_not_hold_the_workflow_u
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        (Action("a", "act", "img"), "InvalidAction"),
-        (Action("a", "act", "", cmd="x", volumes=("/a:/b",)), "InvalidAction"),
-        (Action("a", "act", "", cmd="x", network_namespace="none"), "InvalidAction"),
-        (Action("a", "act", "", cmd="/no/such/program"), "RuntimeError"),
+        (RenderedAction("a", "act", "img"), "InvalidAction"),
+        (RenderedAction("a", "act", "", cmd="x", volumes=("/a:/b",)), "InvalidAction"),
+        (RenderedAction("a", "act", "", cmd="x", network_namespace="none"), "InvalidAction"),
+        (RenderedAction("a", "act", "", cmd="/no/such/program"), "RuntimeError"),
     ],
 )
 async def test_what_a_process_cannot_have_fails_the_action(runtime, action, reason):
