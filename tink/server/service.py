@@ -28,7 +28,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from proto import output_pb2, output_pb2_grpc
+from proto import metadata, output_pb2, output_pb2_grpc
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.limits.token_bucket import TokenBuckets
@@ -162,7 +162,10 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
             self._callers.note_refusal(agent_id, key, credentials.peer, f"{credentials.peer} {hurry}")
             await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"agent {agent_id!r} {hurry}")
         holds = read_call_metadata(context.invocation_metadata()).holds
-        ending = await self._callers.streams.serve(agent_id, credentials, key, holds, context)
+        with self._callers.streams.opened(agent_id, credentials, key, holds) as (stream, token):
+            # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
+            await context.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
+            ending = await stream.run(context.write)
         await abort(context, ending.code, ending.message)
 
     async def PublishEvent(  # noqa: N802 - name of the proto

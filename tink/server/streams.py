@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from proto import metadata
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError
@@ -486,16 +485,6 @@ class CommandStream:
 # --- All streams ---
 
 
-class Outlet(Protocol):
-    """The receiver of a stream's commands, such as the context of a call."""
-
-    async def send_initial_metadata(self, initial_metadata: Any, /) -> None:
-        """Send the headers."""
-
-    async def write(self, message: Any, /) -> None:
-        """Send one command."""
-
-
 class AgentStreams:
     """Opens and ends the streams of one server. `older` returns True if a machine's older agent is connected."""
 
@@ -554,31 +543,44 @@ class AgentStreams:
 
     # --- one stream -------------------------------------------------------------------------------------------------
 
-    async def serve(
+    @contextlib.contextmanager
+    def opened(
         self,
         agent_id: str,
         credentials: Credentials,
         key: NamespacedName,
         holds: frozenset[str] | None,
-        outlet: Outlet,
         *,
         quiet: bool = False,
-    ) -> Ending:
-        """Send commands to an admitted agent until one side ends the stream.
+    ) -> Iterator[tuple[CommandStream, str]]:
+        """Open the stream of an admitted agent while the context lasts; yield it, and a new token if there is one.
 
         `quiet`: do not log or report the stream; for older agents, which open one for each poll.
         """
-        stream = CommandStream(self._parts, agent_id, credentials, key, holds)
-        self._open(stream, holds, quiet=quiet)
+        stream, peer = CommandStream(self._parts, agent_id, credentials, key, holds), credentials.peer
+        previous = self._streams.get(key)
+        if previous is not None:
+            message = f"another agent connected as {agent_id!r} from {peer}; only the newest is served"
+            previous.end(grpc.StatusCode.ABORTED, message)
+        self._streams[key] = stream
+        self._reboots.opened(key, holds)
+        if not quiet:
+            log.info("agent %s connected from %s, for Hardware %s", agent_id, peer, key)
+            stream.report(ActivityKind.CONNECTED, f"agent connected from {peer}")
         token, renewal = self._renewal(stream)
         try:
-            # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
-            await outlet.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
-            return await stream.run(outlet.write)
+            yield stream, token
         finally:
             if renewal is not None:
                 renewal.cancel()
-            self._close(stream, quiet=quiet)
+            if not quiet:
+                log.info("agent %s at %s disconnected", agent_id, peer)
+            if self._streams.get(key) is stream:  # else a newer stream speaks for the machine
+                del self._streams[key]
+                if not self._closed:
+                    self._reboots.closed(key)
+                if not quiet:
+                    stream.report(ActivityKind.DISCONNECTED, f"agent at {peer} disconnected")
 
     def _renewal(self, stream: CommandStream) -> tuple[str, asyncio.TimerHandle | None]:
         """Return a new token for the agent, and the timer that ends its stream in time for the next renewal."""
@@ -594,26 +596,3 @@ class AgentStreams:
         again = (grpc.StatusCode.UNAVAILABLE, "connect again, and the token is renewed")
         spread = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - a rack that booted together need not come together
         return token, asyncio.get_running_loop().call_later(spread, stream.end, *again)
-
-    def _open(self, stream: CommandStream, holds: frozenset[str] | None, *, quiet: bool) -> None:
-        key, peer, previous = stream.key, stream.credentials.peer, self._streams.get(stream.key)
-        if previous is not None:
-            message = f"another agent connected as {stream.agent_id!r} from {peer}; only the newest is served"
-            previous.end(grpc.StatusCode.ABORTED, message)
-        self._streams[key] = stream
-        self._reboots.opened(key, holds)
-        if not quiet:
-            log.info("agent %s connected from %s, for Hardware %s", stream.agent_id, peer, key)
-            stream.report(ActivityKind.CONNECTED, f"agent connected from {peer}")
-
-    def _close(self, stream: CommandStream, *, quiet: bool) -> None:
-        peer = stream.credentials.peer
-        if not quiet:
-            log.info("agent %s at %s disconnected", stream.agent_id, peer)
-        if self._streams.get(stream.key) is not stream:
-            return  # a newer stream speaks for the machine
-        del self._streams[stream.key]
-        if not self._closed:
-            self._reboots.closed(stream.key)
-        if not quiet:
-            stream.report(ActivityKind.DISCONNECTED, f"agent at {peer} disconnected")

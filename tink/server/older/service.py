@@ -67,7 +67,7 @@ from tink.server.older.messages import (
 )
 from tink.server.peer import peer_address
 from tink.server.settings import ServerSettings
-from tink.server.streams import AgentStreams, CommandStream, ServerParts
+from tink.server.streams import AgentStreams, ServerParts
 from tink.server.workflows import hardware_of, uid_of
 from tink.workflow.events import ActionFailed, ActionStarted, AgentEvent, AgentRefused, Rejected
 from tink.workflow.guards import paused, under_way
@@ -298,39 +298,6 @@ Poller = tuple[str, Credentials, NamespacedName]
 """An agent that polls: its id as it sent it, its credentials, and the Hardware that it may act for."""
 
 
-class _Poll:
-    """The command stream of one poll: ends with the first Workflow that the agent can run, or after HOLD_SECONDS.
-
-    It runs in the call's own task and is small, because thousands of polls may wait.
-    """
-
-    __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
-
-    def __init__(
-        self, streams: AgentStreams, key: NamespacedName, obey: Callable[[Command], Awaitable[Raw | None]]
-    ) -> None:
-        self.found: Raw | None = None
-        self._streams = streams
-        self._key = key
-        self._obey = obey
-        self._stream: CommandStream | None = None
-
-    async def send_initial_metadata(self, _: object) -> None:
-        """Note the stream, which is open now. Older agents read no headers."""
-        self._stream = self._streams.of(self._key)
-
-    async def write(self, command: Command) -> None:
-        """Handle a command of the dispatch."""
-        self.found = await self._obey(command)
-        if self.found is not None:
-            self.end()
-
-    def end(self) -> None:
-        """End the poll."""
-        if self._stream is not None:
-            self._stream.end(grpc.StatusCode.OK, "")
-
-
 class Polls:
     """Answers the polls of older agents. `hold` is in seconds."""
 
@@ -353,13 +320,22 @@ class Polls:
         under_way = await self._under_way(key)
         if under_way is not None:
             return under_way
-        poll = _Poll(self._streams, key, self._obey)
-        timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
-        try:
-            await self._streams.serve(agent_id, credentials, key, frozenset(), poll, quiet=True)
-        finally:
-            timer.cancel()
-        return poll.found
+        found: Raw | None = None
+
+        async def obey(command: Command) -> None:
+            nonlocal found
+            found = await self._obey(command)
+            if found is not None:
+                stream.end(grpc.StatusCode.OK, "")
+
+        # Everything runs in the call's own task, because thousands of polls may wait.
+        with self._streams.opened(agent_id, credentials, key, frozenset(), quiet=True) as (stream, _):
+            timer = asyncio.get_running_loop().call_later(self._hold, stream.end, grpc.StatusCode.OK, "")
+            try:
+                await stream.run(obey)
+            finally:
+                timer.cancel()
+        return found
 
     async def _under_way(self, key: NamespacedName) -> Raw | None:
         """Return the machine's Workflow that is between two actions, or None."""
