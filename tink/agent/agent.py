@@ -30,7 +30,7 @@ import grpc.aio
 
 from tink.agent.connection import Transport, connect, registry_authorities
 from tink.agent.executor import Effect, EndWorkflow, ExecutionProgress, Executor, Publish, RunAction, StopAction
-from tink.agent.journal import Journal, Restored, Spool, boot_id
+from tink.agent.journal import Journal, Spool, boot_id
 from tink.agent.model import (
     ActionError,
     ActionFailed,
@@ -73,36 +73,31 @@ def restart_now() -> None:
 
 
 class Agent:
-    """Runs workflows with `runtime`, one at a time, and reports events through `spool`. For one event loop.
-
-    `journal` stores the progress on disk; without it the agent starts without any progress. `restored` is the journal's
-    content, from which `spool` was created. `output` receives what actions print.
-    """
+    """Runs workflows with `runtime`, one at a time, and reports events through `spool`. For one event loop."""
 
     def __init__(
         self,
         runtime: Runtime,
-        spool: Spool,
+        journal: Journal,
         *,
-        journal: Journal | None = None,
-        restored: Restored | None = None,
         output: OutputSender | None = None,
         after_workflow: Sequence[str] = (),
         proxies: Proxies = NONE,
         reboot_request: Path = REBOOT_REQUEST,
         reboot: Callable[[], None] = restart_now,
     ) -> None:
-        """`proxies` are set in the environment of actions, unless an action sets them itself.
+        """Restore the state in `journal`, which stores the progress on disk.
 
-        `reboot_request` is the file by which actions request a restart. `reboot` restarts the machine at once, or
-        raises OSError.
+        `output` receives what actions print. `proxies` are set in the environment of actions, unless an action sets
+        them itself. `reboot_request` is the file by which actions request a restart. `reboot` restarts the machine at
+        once, or raises OSError.
         """
         self._reboot_request = reboot_request
         self._reboot = reboot
         self._runtime = runtime
-        self._spool = spool
         self._journal = journal
-        self._restored = restored or Restored(ExecutionProgress())
+        self._restored = journal.restore()
+        self.spool = Spool(self._restored.pending)
         self._output = output
         self._after_workflow = tuple(after_workflow)
         self._proxies = proxies
@@ -110,7 +105,7 @@ class Agent:
         self._stop = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        spool.on_settle = lambda: self._write(sync=False)
+        self.spool.on_settle = lambda: self._write(sync=False)
 
     async def prepare(self) -> None:
         """Remove what a killed agent has left in the runtime, and continue its workflow.
@@ -130,16 +125,16 @@ class Agent:
         events.
         """
         if self._restored.lost:
-            await asyncio.wait({self._spool.last_of(self._restored.lost)})
+            await asyncio.wait({self.spool.last_of(self._restored.lost)})
 
     def handle(self, command: Command) -> None:
         """Handle a command of the server."""
         if not self._closing.is_set():
-            self._carry_out(self._executor.handle(command, backlog=len(self._spool)))
+            self._carry_out(self._executor.handle(command, backlog=len(self.spool)))
 
     def held_workflows(self) -> tuple[str, ...]:
         """Return the running workflow and those with unsent events, the most important first."""
-        pending = [event for _, event in self._spool.pending]
+        pending = [event for _, event in self.spool.pending]
         pending.sort(key=lambda event: isinstance(event, WorkflowRejected))
         running = self._executor.running
         return tuple(dict.fromkeys([*([running] if running else []), *(event.workflow_id for event in pending)]))
@@ -168,24 +163,23 @@ class Agent:
                 event = effect.event
                 if isinstance(event, ActionFailed | WorkflowRejected):
                     log.warning("workflow %s: %s: %s", event.workflow_id, event.reason, event.message)
-                self._spool.append(event, after=after)
+                self.spool.append(event, after=after)
         self._write()
         for effect in effects:
             match effect:
                 case RunAction():
                     self._stop = asyncio.Event()
-                    self._spawn(self._run(effect, self._stop, self._spool.last_of(effect.workflow_id)))
+                    self._spawn(self._run(effect, self._stop, self.spool.last_of(effect.workflow_id)))
                 case StopAction():
                     self._stop.set()
                 case EndWorkflow(workflow_id, outcome):
                     log.info("workflow %s: %s", workflow_id, outcome)
                     if effect.finally_run is not None or self._after_workflow or self._reboot_request.exists():
-                        self._spawn(self._after_last_event(effect, self._spool.last_of(workflow_id)))
+                        self._spawn(self._after_last_event(effect, self.spool.last_of(workflow_id)))
 
     def _write(self, *, sync: bool = True) -> None:
-        if self._journal is not None:
-            # Not in a thread: the next step must wait until the record is on disk, and a record is small.
-            self._journal.write(self.progress, self._spool.pending, sync=sync)
+        # Not in a thread: the next step must wait until the record is on disk, and a record is small.
+        self._journal.write(self.progress, self.spool.pending, sync=sync)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -268,7 +262,7 @@ class Agent:
 
         Otherwise a restarted agent would run the action again. Raises ActionError if it can't be stored.
         """
-        while self._journal is not None and not self._journal.ledger.durable and not stop.is_set():
+        while not self._journal.ledger.durable and not stop.is_set():
             if self._journal.ledger.stale:
                 message = "nothing can be written to the agent's --state-dir, and what stands there is old"
                 raise ActionError(Reason.RUNTIME_ERROR, f"action {run.action.name} was not begun: {message}")
@@ -409,23 +403,11 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
     settings = replace(settings, registry_authorities=await registry_authorities(settings, asked_to_end))
     runtime = make_runtime(settings)
     journal = Journal(settings.state_dir, boot_id())
-    restored = journal.restore()
-    spool = Spool(restored.pending)
     output = OutputSender(channel)
     after, proxies = settings.after_workflow, settings.proxies
-    agent = Agent(
-        runtime, spool, journal=journal, restored=restored, output=output, after_workflow=after, proxies=proxies
-    )
+    agent = Agent(runtime, journal, output=output, after_workflow=after, proxies=proxies)
     await agent.prepare()
-    transport = Transport(
-        channel,
-        server=settings.server,
-        agent_id=settings.agent_id,
-        spool=spool,
-        held_workflows=agent.held_workflows,
-        anonymous=settings.tls and settings.tls_cert is None,
-        certificate=settings.tls_cert if settings.tls else None,
-    )
+    transport = Transport(channel, settings, agent.spool, agent.held_workflows)
 
     async def commands() -> None:
         await agent.lost_is_reported()

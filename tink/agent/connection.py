@@ -457,29 +457,23 @@ class Transport:
     """One agent's connection. `commands` and `publish` run side by side until they are cancelled.
 
     `held_workflows` returns the workflows that the agent runs or has unsent events of; the server receives them with
-    each command stream. `anonymous`: the channel uses TLS without a client certificate. `certificate`: the file of the
-    client certificate.
+    each command stream.
     """
 
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        *,
-        server: str,
-        agent_id: str,
+        settings: AgentSettings,
         spool: Spool,
-        held_workflows: Callable[[], Iterable[str]] = tuple,
-        anonymous: bool = False,
-        certificate: Path | None = None,
+        held_workflows: Callable[[], Iterable[str]],
         policy: RetryPolicy | None = None,
     ) -> None:
         self._channel = channel
-        self._server = server
-        self._agent_id = agent_id
+        self._settings = settings
+        self._server = settings.server
+        self._agent_id = settings.agent_id
         self._spool = spool
         self._held_workflows = held_workflows
-        self._anonymous = anonymous
-        self._certificate = certificate
         self._policy = policy or RetryPolicy()
         self._refused_backoff = Backoff(self._policy.refused_backoff, self._policy.refused_backoff)
         self._stub = WorkflowServiceStub(channel)
@@ -655,15 +649,13 @@ class Transport:
         In TLS 1.3 the server rejects a missing or bad certificate after the client considers the handshake complete
         (RFC 8446, section 4.4.2.4), and gRPC only reports a closed connection.
         """
-        if not any(words in (error.details() or "") for words in _HUNG_UP):
+        if not self._settings.tls or not any(words in (error.details() or "") for words in _HUNG_UP):
             return ""
-        if self._anonymous:
+        if self._settings.tls_cert is None:
             asks = "if the server asks for a certificate, as with its --agent-auth=mtls"
             return f" ({asks}, give --tls-cert and --tls-key)"
-        if self._certificate is not None:
-            refuses = f"if the server refuses the certificate {self._certificate}"
-            return f" ({refuses}: has it ended or not begun, by either's clock, or is its --grpc-client-ca another?)"
-        return ""
+        refuses = f"if the server refuses the certificate {self._settings.tls_cert}"
+        return f" ({refuses}: has it ended or not begun, by either's clock, or is its --grpc-client-ca another?)"
 
     def _report(self, condition: str, level: int, message: str) -> None:
         if condition != self._condition:

@@ -13,7 +13,7 @@ from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServic
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.agent.agent import Agent
-from tink.agent.journal import Spool
+from tink.agent.journal import Journal
 from tink.agent.model import ActionSucceeded, RenderedAction, StartWorkflow, Workflow
 from tink.agent.output import (
     LINES_PER_SECOND,
@@ -280,8 +280,8 @@ async def test_end_of_an_action_waits_two_seconds_at_most_for_its_last_piece(ser
 async def test_agent_reports_the_end_of_an_action_after_what_it_printed(server, tmp_path):
     server.gate.clear()
     async with sending(server, OutputSchedule(final_wait=3600)) as sender:
-        spool = Spool()
-        agent = Agent(ProcessRuntime(tmp_path), spool, output=sender)
+        agent = Agent(ProcessRuntime(tmp_path), Journal(tmp_path, "boot"), output=sender)
+        spool = agent.spool
         action = RenderedAction("a", "act", "", cmd="/bin/sh", args=("-c", "echo out"))
         agent.handle(StartWorkflow(Workflow("w", (action,))))
         spool.settle((await spool.head())[0], delivered=True)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.virtual_time import turns
 from tink.agent.agent import Agent
-from tink.agent.journal import Journal, Spool
+from tink.agent.journal import Journal
 from tink.agent.model import (
     ActionFailed,
     ActionStarted,
@@ -203,11 +203,9 @@ class MemoryDisk:
 async def restart(world, *, disk=None, **more):
     """Start the next agent; return it and its spool."""
     journal = Journal(STATE, world.boot, disk or MemoryDisk(world))
-    restored = journal.restore()
-    spool = Spool(restored.pending)
-    agent = Agent(world, spool, journal=journal, restored=restored, **more)
+    agent = Agent(world, journal, **more)
     await agent.prepare()
-    return agent, spool
+    return agent, agent.spool
 
 
 async def kill():
