@@ -128,7 +128,7 @@ class Callers:
             self.parts.observe(AgentActivity(agent_id, peer, kind, story, str(key), name, elsewhere=elsewhere))
         stream = self.streams.of(key)
         if stream is not None:
-            stream.heard(uid_of(workflow), event)
+            stream.note_report(uid_of(workflow), event)
 
     async def refuse(
         self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedCallerError

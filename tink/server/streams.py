@@ -300,7 +300,7 @@ class CommandStream:
             log.warning("agent %s may still run a Workflow that is gone: %s", self.agent_id, error)
         self._changed.set()
 
-    def heard(self, uid: str, event: events.AgentEvent) -> None:
+    def note_report(self, uid: str, event: events.AgentEvent) -> None:
         """Note that the agent reported `event` of a Workflow: it runs the Workflow, even if that has ended according to
         the API.
         """

@@ -602,11 +602,11 @@ def test_missing_runtime_program_is_named(tmp_path, monkeypatch, caplog):
 def test_file_of_credentials_that_has_none_is_named(tmp_path, monkeypatch, caplog):
     (tmp_path / "crun").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, said in (("absent", "No such file"), ("crun", "is not JSON")):
+    for name, logged in (("absent", "No such file"), ("crun", "is not JSON")):
         given = {"runtime": "crun", "state_dir": tmp_path, "registry_config": tmp_path / name}
         assert run(AgentSettings(agent_id="a", server="127.0.0.1:1", **given)) == 1
         assert f"registry config: {tmp_path}/{name}: " in caplog.text
-        assert said in caplog.text
+        assert logged in caplog.text
 
 
 def test_agent_imports_nothing_that_the_osie_does_not_have():

@@ -347,37 +347,37 @@ def test_flood_of_lines_does_not_drown_the_console(caplog):
 @pytest.fixture
 def pull():
     """The progress of a pull, its lines, and its clock."""
-    told, now = [], [100.0]
-    return PullProgress("x", told.append, lambda: now[0]), told, now
+    reported, now = [], [100.0]
+    return PullProgress("x", reported.append, lambda: now[0]), reported, now
 
 
 def test_progress_is_logged_every_two_seconds_and_at_the_end_once(pull):
-    progress, told, now = pull
+    progress, reported, now = pull
     for done in range(0, 5_000_000, 10_000):
         now[0] += 0.01
         progress.bytes(done, 5_000_000)
-    assert len(told) == 3
+    assert len(reported) == 3
     progress.bytes(5_000_000, 5_000_000)
     progress.bytes(5_000_000, 5_000_000)
-    assert told[3:] == ["image x: 5.0 of 5.0 MB"]
+    assert reported[3:] == ["image x: 5.0 of 5.0 MB"]
 
 
 def test_pull_that_is_tried_again_for_ever_does_not_flood(pull):
-    progress, told, _ = pull
+    progress, reported, _ = pull
     for _ in range(1000):
         progress.note("trying again")
-    assert told == ["image x: trying again"] * MAX_NOTES_PER_PULL
+    assert reported == ["image x: trying again"] * MAX_NOTES_PER_PULL
 
 
 def test_silence_of_a_registry_is_logged_and_none_while_bytes_come_or_are_unpacked(pull):
-    progress, told, now = pull
+    progress, reported, now = pull
 
     def seconds(count):
-        told.clear()
+        reported.clear()
         for _ in range(count):
             now[0] += 1
             progress.look()
-        return list(told)
+        return list(reported)
 
     assert seconds(30) == [], "nothing is asked for yet"
     progress.waits_for("here:5000")
@@ -392,11 +392,11 @@ def test_silence_of_a_registry_is_logged_and_none_while_bytes_come_or_are_unpack
 
 async def test_lines_reach_the_actions_output_from_a_thread_and_the_log_as_they_are(caplog):
     caplog.set_level("INFO")
-    told = []
-    line_sink.set(told.append)
+    reported = []
+    line_sink.set(reported.append)
     await asyncio.to_thread(thread_safe_sink(), "100 %s")
     await turns()
-    assert told == caplog.messages == ["100 %s"]
+    assert reported == caplog.messages == ["100 %s"]
 
 
 def test_line_after_the_end_of_the_loop_is_lost_quietly():

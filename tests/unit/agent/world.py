@@ -243,13 +243,13 @@ async def life(world):
     try:
         agent, spool = await restart(world)
         connected = False
-        told = asyncio.create_task(agent.lost_is_reported())
+        reported = asyncio.create_task(agent.lost_is_reported())
         for _ in range(2000):
             await turns()
             world.turns += 1
             if world.dead:
                 return False
-            if not connected and told.done() and world.is_there:
+            if not connected and reported.done() and world.is_there:
                 world.step()
                 connected = True
                 world.connect(agent)

@@ -44,8 +44,8 @@ class ScriptedAgent:
 
     def connect(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """`holds` are the uids that the agent says it has; None: it does not say."""
-        said = None if holds is None else [(metadata.WORKFLOW, uid) for uid in holds or ("",)]
-        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=said)
+        sent = None if holds is None else [(metadata.WORKFLOW, uid) for uid in holds or ("",)]
+        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=sent)
 
     async def accepted(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """Connect, and return when the server has accepted the stream."""

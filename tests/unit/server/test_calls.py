@@ -97,7 +97,7 @@ async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: Tok
 # --- what gRPC's tools ask ---
 
 
-async def test_load_balancer_hears_whether_the_server_knows_the_machines_reaches_the_api_and_stops(rig: Rig) -> None:
+async def test_health_service_reports_whether_the_server_knows_the_machines_reaches_the_api_and_stops(rig: Rig) -> None:
     rig.workflows.listed(done=False)
     await rig.start(stop_grace=PATIENCE_SECONDS)
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
@@ -157,7 +157,7 @@ async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig) -> No
     assert registry.get_sample_value("grpc_server_handled_total", stream | {"grpc_code": "Canceled"}) == 1
 
 
-async def test_reflection_tells_tools_the_services(rig: Rig) -> None:
+async def test_reflection_lists_the_services(rig: Rig) -> None:
     await rig.start()
 
     def ask() -> tuple[list[str], Any]:

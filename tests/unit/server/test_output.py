@@ -43,7 +43,7 @@ def outputs(rig: Rig) -> list[AgentActivity]:
     return [each for each in rig.seen if each.kind is ActivityKind.OUTPUT]
 
 
-async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Rig) -> None:
+async def test_lines_are_reported_with_the_names_of_machine_workflow_and_action(rig: Rig) -> None:
     await rig.serve("Running")
     await send(rig, piece("one", "two", dropped=3), piece("three", action="a1"), piece("x", action="no-such"))
     first, second = outputs(rig)

@@ -306,7 +306,7 @@ class Connections:
         connection.explained += _CALL_BYTES
         return self._paced(connection, now)
 
-    def heard(self, peer: Peer, size: int, now: float, *, first: bool) -> str:
+    def message(self, peer: Peer, size: int, now: float, *, first: bool) -> str:
         """Record a message of `size` bytes, which counts as a call unless it is its first. Returns as `begun` does."""
         connection = self._all.get(peer)
         if connection is None:

@@ -253,7 +253,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         yield await _message(message, read, context)
         peer = context.peer()
         async for message in raw:
-            await self._heard(peer, message, context, first=False)
+            await self._count(peer, message, context, first=False)
             yield await _message(message, read, context)
 
     async def _first(self, raw: AsyncIterator[bytes], context: Context) -> bytes | None:
@@ -266,11 +266,11 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         except TimeoutError:
             why = f"no message came within {_FIRST_MESSAGE_SECONDS:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
-        await self._heard(context.peer(), message, context, first=True)
+        await self._count(context.peer(), message, context, first=True)
         return message
 
-    async def _heard(self, peer: str, message: bytes, context: Context, *, first: bool) -> None:
-        why = self._guard.heard(peer, len(message), first=first)
+    async def _count(self, peer: str, message: bytes, context: Context, *, first: bool) -> None:
+        why = self._guard.message(peer, len(message), first=first)
         if why:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this connection is ended: {why}")
 

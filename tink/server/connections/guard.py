@@ -306,9 +306,9 @@ class Guard:
         self._called = self._called or caller not in self.connections
         return self._close_at_once(self.connections.begun(caller, self._clock(), busy=busy))
 
-    def heard(self, peer: str, size: int, *, first: bool) -> str:
+    def message(self, peer: str, size: int, *, first: bool) -> str:
         """Record a message. Return why its call must be ended, or an empty string."""
-        return self._close_at_once(self.connections.heard(Peer(*peer_of(peer)), size, self._clock(), first=first))
+        return self._close_at_once(self.connections.message(Peer(*peer_of(peer)), size, self._clock(), first=first))
 
     def aborted(self, peer: str) -> None:
         """Record a cancelled call."""

@@ -133,7 +133,7 @@ FAILURE = '{ action_id: "a" failure_reason: "R" failure_message: "m" }'
         (WorkflowRejected("w", "R", "m"), 'workflow_rejected { failure_reason: "R" failure_message: "m" }'),
     ],
 )
-def test_event_says_the_same_on_the_wire(event, text):
+def test_event_keeps_its_meaning_on_the_wire(event, text):
     assert " ".join(str(event_to_wire(event).event).split()) == f'workflow_id: "w" {text}'
 
 

@@ -297,11 +297,11 @@ async def test_last_event_of_a_workflow_is_the_one_that_is_waited_for():
 
 @pytest.mark.parametrize("delivered", [True, False])
 async def test_event_that_leaves_is_kept_as_such_before_its_future_shows_whether_the_server_has_it(delivered):
-    spool, told = Spool(), []
+    spool, reported = Spool(), []
     future = spool.append(STARTED)
-    spool.on_settle = lambda: told.append((len(spool), future.done()))
+    spool.on_settle = lambda: reported.append((len(spool), future.done()))
     await settle(spool, delivered=delivered)
-    assert told == [(0, False)]
+    assert reported == [(0, False)]
     assert await future is delivered
 
 

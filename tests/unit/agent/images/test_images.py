@@ -188,7 +188,7 @@ def test_compression_is_recognized(place, pack):
     assert (root / "file").stat().st_size == 300_000
 
 
-def test_zstd_without_the_program_says_what_to_do(place, monkeypatch):
+def test_zstd_without_the_program_names_the_remedy(place, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UnpackError, match="gzip"):
         unpack(place, b"\x28\xb5\x2f\xfd" + bytes(100))
@@ -199,15 +199,15 @@ def test_zstd_without_the_program_says_what_to_do(place, monkeypatch):
 def test_file_capability_arrives_and_what_overlayfs_would_believe_does_not(place):
     if os.geteuid() != 0:
         pytest.skip("giving a file capabilities needs root")
-    told = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)  # setcap cap_net_raw+ep
+    reported = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)  # setcap cap_net_raw+ep
     headers = {
-        "SCHILY.xattr.security.capability": told.decode("utf-8", "surrogateescape"),
+        "SCHILY.xattr.security.capability": reported.decode("utf-8", "surrogateescape"),
         "SCHILY.xattr.trusted.overlay.opaque": "y",
         "SCHILY.xattr.user.more": "x",
     }
     root = unpack(place, Layer().add("ping", content=b"x", uid=12, pax_headers=headers))
     assert os.listxattr(root / "ping") == ["security.capability"]
-    assert os.getxattr(root / "ping", "security.capability") == told
+    assert os.getxattr(root / "ping", "security.capability") == reported
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def entry(level: str, message: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "logged"),
     [
         ([entry("error", "first"), entry("error", "no such file"), entry("info", "bye")], "no such file"),
         ([entry("fatal", "two\nlines")], "two"),
@@ -278,13 +278,13 @@ def entry(level: str, message: str) -> str:
         ([], ""),
     ],
 )
-def test_operator_reads_the_last_error_of_runc_and_nothing_less(tmp_path, lines, said):
+def test_operator_reads_the_last_error_of_runc_and_nothing_less(tmp_path, lines, logged):
     log = tmp_path / "log"
     assert logged_error(log) == "", "it wrote none"
     log.write_text("\n".join(lines))
     complaint = logged_error(log)
-    assert complaint.startswith(said)
-    assert bool(complaint) == bool(said)
+    assert complaint.startswith(logged)
+    assert bool(complaint) == bool(logged)
     assert "\n" not in complaint
     assert "(" not in complaint, "a hint is for what it belongs to"
 
@@ -318,7 +318,7 @@ async def test_disk_that_is_full_when_a_container_is_made_is_named(tmp_path, mon
         await runtime.run(action, asyncio.Event())
 
 
-async def test_what_cannot_be_removed_is_told_and_does_not_undo_the_action(tmp_path, monkeypatch, caplog):
+async def test_failed_removal_is_logged_and_does_not_change_the_result(tmp_path, monkeypatch, caplog):
     """A file that the action made immutable, in an image that was copied."""
     (tmp_path / "run" / "left").mkdir(parents=True)
 

@@ -138,8 +138,8 @@ def test_silent_action_is_explained_by_exit_code_and_last_output():
     assert judge(255, "", "", "").message == "exit code 255"
     url = "https://me:secret@host/x.img?X-Amz-Signature=secret"
     for message, output in ((f"no {url}", ""), ("", f"GET {url}: 403")):
-        assert "https://host/x.img?…" in (said := judge(1, "", message, output).message)
-        assert "secret" not in said
+        assert "https://host/x.img?…" in (logged := judge(1, "", message, output).message)
+        assert "secret" not in logged
 
 
 @pytest.mark.parametrize("reason", ["disk not found", "Disk404", "a" * 129, "Über"])
@@ -158,7 +158,7 @@ def test_failure_files_that_the_action_removed_or_made_links_are_ignored(files, 
     assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
 
 
-def test_failure_files_that_are_something_else_hold_nobody_up(tmp_path):
+def test_failure_files_of_another_type_delay_nothing(tmp_path):
     files = FailureFiles(tmp_path)
     files.reason.mkdir()
     os.mkfifo(files.message)

@@ -91,7 +91,7 @@ def test_an_id_of_several_machines_is_of_none_until_that_is_mended(directory: Ag
     assert directory.find(MAC) == KEY
 
 
-def test_an_agent_is_known_as_its_hardware_says_but_never_by_what_is_anothers(directory: AgentDirectory) -> None:
+def test_agent_is_found_by_the_ids_of_its_hardware_and_never_by_those_of_another(directory: AgentDirectory) -> None:
     own = machine("i", "52:54:00:00:00:0a", namespace="e", agent_id="Rack1-U7")
     for each in (
         own,
@@ -319,7 +319,7 @@ def test_a_token_of_another_machine_is_refused_and_never_shown(directory: AgentD
         (AgentAuth.MTLS, "shows no client certificate"),
     ],
 )
-def test_who_shows_nothing_is_told_what_is_missing(
+def test_caller_without_credentials_learns_which_are_missing(
     directory: AgentDirectory, keys: TokenKeys, auth: AgentAuth, why: str
 ) -> None:
     with pytest.raises(NoCredentialsError, match=why) as caught:

@@ -69,7 +69,7 @@ async def test_connection_that_is_ours_is_found_at_the_next_look(watching: Guard
     assert host.listed == 2
 
 
-async def test_kernel_that_does_not_say_how_many_descriptors_there_are_has_it_look_each_time(
+async def test_guard_lists_sockets_each_time_if_the_kernel_does_not_count_descriptors(
     watching: Guard, host: Host
 ) -> None:
     host.descriptors = -1

@@ -140,9 +140,9 @@ def test_view_follows_what_runs_what_is_pending_and_what_is_sent_again() -> None
     view = AgentView(started={"b", "c"})
     view.see([RUNNING, B, workflow("c", "Scheduled"), workflow("e", "Cancelling")])
     assert view.started == {"a", "c"}, "what is Pending has to be sent anew"
-    told = AgentView(says=True, started={"b"})
-    told.see([RUNNING, B])
-    assert told.started == set(), "only what it said or was sent counts"
+    reported = AgentView(says=True, started={"b"})
+    reported.see([RUNNING, B])
+    assert reported.started == set(), "only what it said or was sent counts"
     stopped = AgentView(stopped={"a"})
     stopped.sent(A, NOW)
     assert (stopped.started, stopped.stopped, stopped.offered) == ({"a"}, set(), {"a": NOW})

@@ -146,8 +146,8 @@ async def test_agent_comes(rig: Rig, side: Make, name: str) -> None:
     if after in ("Running", "Scheduled"):
         rig.set_state("w", "Failed", conditions=OVER)
     rig.set_state("w", rig.state(), message="again")
-    told = await there.calm()
-    assert told.count(STOP) == (after in ("Running", "Scheduled", "Failed") and not lost), "once is enough"
+    reports_made = await there.calm()
+    assert reports_made.count(STOP) == (after in ("Running", "Scheduled", "Failed") and not lost), "once is enough"
 
 
 async def test_what_waits_or_has_ended_costs_no_call_when_an_agent_comes(rig: Rig, side: Make) -> None:
@@ -274,7 +274,7 @@ async def test_a_stream_that_was_replaced_while_it_took_stock_decides_nothing(ri
     assert (rig.state(), rig.state("v")) == ("Running", "Running")
 
 
-def test_an_agent_that_holds_more_than_it_can_say_loses_nothing() -> None:
+def test_agent_that_holds_more_workflows_than_it_can_report_loses_none() -> None:
     """A list that was cut off would make a loss of what runs."""
     held = [(metadata.WORKFLOW, f"u{number}") for number in range(MAX_HELD)]
     assert read_call_metadata(held).holds is None
@@ -331,16 +331,16 @@ async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig:
 
 
 @pytest.mark.parametrize("report", [events.ActionStarted("a1"), events.ActionSucceeded("a0")])
-async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to_stop(
+async def test_agent_that_reports_events_of_an_ended_workflow_gets_a_stop_command(
     rig: Rig, side: Make, report: Any
 ) -> None:
     rig.workflow(state="Failed", conditions=OVER)
     there = side()
     assert await there.calm() == []
-    there.stream.heard("uid-w", events.Rejected("UnknownWorkflow", "m"))
-    there.stream.heard("uid-w", events.ActionFailed("a0", "R", "m"))
+    there.stream.note_report("uid-w", events.Rejected("UnknownWorkflow", "m"))
+    there.stream.note_report("uid-w", events.ActionFailed("a0", "R", "m"))
     assert await there.calm() == [], "it has stopped"
-    there.stream.heard("uid-w", report)
+    there.stream.note_report("uid-w", report)
     assert await there.calm() == [STOP]
 
 
@@ -353,7 +353,7 @@ async def test_workflow_that_is_deleted_while_its_agent_has_it_unknown_to_this_s
     there = side(*(["uid-w"] if held else []))
     assert await there.calm() == []
     if not held:
-        there.stream.heard("uid-w", events.ActionStarted("a0"))
+        there.stream.note_report("uid-w", events.ActionStarted("a0"))
         assert await there.calm() == []
     there.stream.gone(rig.read("w"))
     assert await there.calm() == [STOP]
@@ -384,7 +384,7 @@ EDITS: list[tuple[Raw, str]] = [
 
 
 @pytest.mark.parametrize(("edit", "named"), EDITS, ids=[str(number) for number in range(len(EDITS))])
-async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
+async def test_status_edited_by_hand_is_logged_once_and_delays_no_other_workflow(
     rig: Rig, side: Make, caplog: pytest.LogCaptureFixture, edit: Raw, named: str
 ) -> None:
     rig.workflow()
@@ -396,17 +396,17 @@ async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
     for note in range(5):
         rig.set_state("w", **edit, message=str(note))
         await there.calm()
-    said = [record.getMessage() for record in caplog.records if "d/w" in record.getMessage()]
-    assert len(said) == 1, said
-    assert "Workflow d/w: " in said[0]
-    assert named in said[0]
-    assert "agent h does not receive it until that is corrected" in said[0]
+    logged = [record.getMessage() for record in caplog.records if "d/w" in record.getMessage()]
+    assert len(logged) == 1, logged
+    assert "Workflow d/w: " in logged[0]
+    assert named in logged[0]
+    assert "agent h does not receive it until that is corrected" in logged[0]
     rig.set_state("good", "Succeeded", actions=[{"id": "a0", "state": "Succeeded"}])
     rig.workflow("w")
     assert await there.calm() == [("start", "uid-good"), START]
 
 
-async def test_a_broken_workflow_that_goes_away_harms_nobody(rig: Rig, side: Make) -> None:
+async def test_deletion_of_an_invalid_workflow_has_no_effect_on_others(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side("uid-w")
     await there.calm()

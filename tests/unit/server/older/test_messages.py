@@ -36,7 +36,7 @@ WORKFLOW = {
 }
 
 
-def test_reports_are_told_apart_by_their_fourth_field() -> None:
+def test_dialects_of_reports_differ_in_their_fourth_field() -> None:
     assert report_of(OF_AGENT.SerializeToString()) == ActionReport("u", "a0", "n", "FAILED", "")
     assert report_of(OF_WORKER.SerializeToString()) == ActionReport("u", "", "n", "FAILED", "")
 
@@ -46,7 +46,7 @@ def test_fields_that_are_unknown_here_are_no_obstacle() -> None:
     assert report_of(unknown + OF_WORKER.SerializeToString()).action_name == "n"
 
 
-def test_names_for_containers_tell_actions_apart() -> None:
+def test_container_names_of_actions_are_unique() -> None:
     names = [each.name for each in workflow_actions(WORKFLOW, "m").action_list]
     assert names == ["write-the-disk-", "write-the-disk--1", "action-2"]
     for name, action_id in zip(names, ["a0", "a1", "a2"], strict=True):
@@ -55,13 +55,13 @@ def test_names_for_containers_tell_actions_apart() -> None:
     assert event_of(ActionReport("u", "a0", "", "PENDING", ""), WORKFLOW) is None
 
 
-def test_a_failure_without_a_word_says_where_to_look() -> None:
+def test_failure_without_a_message_names_the_place_to_look() -> None:
     event = event_of(ActionReport("u", "a0", "", "FAILED", "action completed"), WORKFLOW)
     assert isinstance(event, ActionFailed)
     assert "log" in event.message
 
 
-def test_all_of_a_workflow_without_a_cmd_can_be_said() -> None:
+def test_workflow_without_a_cmd_is_expressible() -> None:
     assert inexpressible(WORKFLOW) is None
 
 
