@@ -20,7 +20,7 @@ from tests.interop.conftest import Kubectl
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.agent import Agent as RealAgent
 from tink.agent.connection import Transport, connect
-from tink.agent.journal import Spool
+from tink.agent.journal import Journal
 from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.settings import AgentSettings
 from tink.api.crds import generate
@@ -312,13 +312,13 @@ async def test_a_new_server_and_controller_take_over_and_two_do_not_disturb_each
 
 async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: Stack, tmp_path: Path) -> None:
     """Its actions are processes of this host."""
-    spool = Spool()
-    channel = await connect(AgentSettings(MAC, f"127.0.0.1:{stack.server.port}"), asyncio.Event())
+    settings = AgentSettings(MAC, f"127.0.0.1:{stack.server.port}")
+    channel = await connect(settings, asyncio.Event())
     assert channel is not None
     runtime = ProcessRuntime(tmp_path / "agent", grace_seconds=0.5)
     await runtime.prepare()
-    running = RealAgent(runtime, spool)
-    transport = Transport(channel, server="test", agent_id=MAC, spool=spool)
+    running = RealAgent(runtime, Journal(tmp_path / "agent", "boot"))
+    transport = Transport(channel, settings, running.spool, running.held_workflows)
     calls = [asyncio.create_task(transport.commands(running.handle)), asyncio.create_task(transport.publish())]
     scripts = {
         "good": "echo fine",

@@ -29,17 +29,17 @@ from typing import Any
 import grpc.aio
 
 from tink.agent.connection import Transport, connect, registry_authorities
-from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
-from tink.agent.journal import Journal, Restored, Spool, boot_id
+from tink.agent.executor import Effect, EndWorkflow, ExecutionProgress, Executor, Publish, RunAction, StopAction
+from tink.agent.journal import Journal, Spool, boot_id
 from tink.agent.model import (
-    Action,
     ActionError,
     ActionFailed,
     AgentError,
+    AgentSettingsError,
     Command,
     Reason,
+    RenderedAction,
     RunResult,
-    SettingsError,
     WorkflowOutcome,
     WorkflowRejected,
 )
@@ -60,54 +60,44 @@ ACKNOWLEDGED_WITHIN_SECONDS = 10.0
 
 
 REBOOT_REQUEST = Path("/worker/reboot")
-"""An action creates this file to request a restart of the machine, as under HookOS, for which templates were
-written.
-"""
+"""An action creates this file to request a restart of the machine; templates for HookOS do so."""
 REBOOT_LOOK_SECONDS = 1.0
 REBOOT_GRACE_SECONDS = 10.0
 _SYSRQ = Path("/proc/sysrq-trigger")
 
 
 def restart_now() -> None:
-    """Restart the machine without stopping its programs, after writing its buffers to disk. Raises OSError.
-
-    Source: Documentation/admin-guide/sysrq.rst.
-    """
+    """Restart the machine without stopping its programs, after writing its buffers to disk. Raises OSError."""
     os.sync()
-    _SYSRQ.write_text("b")
+    _SYSRQ.write_text("b")  # Documentation/admin-guide/sysrq.rst
 
 
 class Agent:
-    """Runs workflows with `runtime`, one at a time, and reports events through `spool`. For one event loop.
-
-    `journal` stores the progress on disk; without it the agent starts without any progress. `restored` is the journal's
-    content, from which `spool` was created. `output` receives what actions print.
-    """
+    """Runs workflows with `runtime`, one at a time, and reports events through `spool`. For one event loop."""
 
     def __init__(
         self,
         runtime: Runtime,
-        spool: Spool,
+        journal: Journal,
         *,
-        journal: Journal | None = None,
-        restored: Restored | None = None,
         output: OutputSender | None = None,
         after_workflow: Sequence[str] = (),
         proxies: Proxies = NONE,
         reboot_request: Path = REBOOT_REQUEST,
         reboot: Callable[[], None] = restart_now,
     ) -> None:
-        """`proxies` are set in the environment of actions, unless an action sets them itself.
+        """Restore the state in `journal`, which stores the progress on disk.
 
-        `reboot_request` is the file by which actions request a restart. `reboot` restarts the machine at once, or
-        raises OSError.
+        `output` receives what actions print. `proxies` are set in the environment of actions, unless an action sets
+        them itself. `reboot_request` is the file by which actions request a restart. `reboot` restarts the machine at
+        once, or raises OSError.
         """
         self._reboot_request = reboot_request
         self._reboot = reboot
         self._runtime = runtime
-        self._spool = spool
         self._journal = journal
-        self._restored = restored or Restored(Progress())
+        self._restored = journal.restore()
+        self.spool = Spool(self._restored.pending)
         self._output = output
         self._after_workflow = tuple(after_workflow)
         self._proxies = proxies
@@ -115,12 +105,12 @@ class Agent:
         self._stop = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        spool.on_settle(lambda: self._write(sync=False))
+        self.spool.on_settle = lambda: self._write(sync=False)
 
     async def prepare(self) -> None:
         """Remove what a killed agent has left in the runtime, and continue its workflow.
 
-        Called once, before `handle`. Raises SettingsError.
+        Called once, before `handle`. Raises AgentSettingsError.
         """
         progress = self.progress
         await self._runtime.prepare(progress.action.id if progress.action and progress.begun else "")
@@ -135,22 +125,22 @@ class Agent:
         events.
         """
         if self._restored.lost:
-            await asyncio.wait({self._spool.last_of(self._restored.lost)})
+            await asyncio.wait({self.spool.last_of(self._restored.lost)})
 
     def handle(self, command: Command) -> None:
         """Handle a command of the server."""
         if not self._closing.is_set():
-            self._carry_out(self._executor.handle(command, backlog=len(self._spool)))
+            self._carry_out(self._executor.handle(command, backlog=len(self.spool)))
 
     def held_workflows(self) -> tuple[str, ...]:
         """Return the running workflow and those with unsent events, the most important first."""
-        pending = [event for _, event in self._spool.pending]
+        pending = [event for _, event in self.spool.pending]
         pending.sort(key=lambda event: isinstance(event, WorkflowRejected))
         running = self._executor.running
         return tuple(dict.fromkeys([*([running] if running else []), *(event.workflow_id for event in pending)]))
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ExecutionProgress:
         """Return the position of the execution."""
         return self._executor.progress
 
@@ -170,28 +160,26 @@ class Agent:
         """Carry out `effects`. Their events are sent after `after`."""
         for effect in effects:
             if isinstance(effect, Publish):
-                if isinstance(effect.event, ActionFailed | WorkflowRejected):
-                    log.warning(
-                        "workflow %s: %s: %s", effect.event.workflow_id, effect.event.reason, effect.event.message
-                    )
-                self._spool.append(effect.event, after=after)
+                event = effect.event
+                if isinstance(event, ActionFailed | WorkflowRejected):
+                    log.warning("workflow %s: %s: %s", event.workflow_id, event.reason, event.message)
+                self.spool.append(event, after=after)
         self._write()
         for effect in effects:
             match effect:
                 case RunAction():
                     self._stop = asyncio.Event()
-                    self._spawn(self._run(effect, self._stop, self._spool.last_of(effect.workflow_id)))
+                    self._spawn(self._run(effect, self._stop, self.spool.last_of(effect.workflow_id)))
                 case StopAction():
                     self._stop.set()
                 case EndWorkflow(workflow_id, outcome):
                     log.info("workflow %s: %s", workflow_id, outcome)
                     if effect.finally_run is not None or self._after_workflow or self._reboot_request.exists():
-                        self._spawn(self._after_last_event(effect, self._spool.last_of(workflow_id)))
+                        self._spawn(self._after_last_event(effect, self.spool.last_of(workflow_id)))
 
     def _write(self, *, sync: bool = True) -> None:
-        if self._journal is not None:
-            # Not in a thread: the next step must wait until the record is on disk, and a record is small.
-            self._journal.write(self.progress, self._spool.pending, sync=sync)
+        # Not in a thread: the next step must wait until the record is on disk, and a record is small.
+        self._journal.write(self.progress, self.spool.pending, sync=sync)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -223,7 +211,9 @@ class Agent:
         action = run.action
         try:
             if run.resumed:
-                return await self._runtime.resume(action, stop) or _end_unknown(action)
+                unknown = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
+                resumed = await self._runtime.resume(action, stop)
+                return resumed or RunResult(1, Reason.AGENT_RESTARTED, unknown)
             check(run.awaits_end or action)
             known = asyncio.create_task(self._start_is_acknowledged(run, stop, started))
             try:
@@ -247,7 +237,7 @@ class Agent:
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
 
-    async def _run_action(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def _run_action(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         return await self._runtime.run(replace(action, env=self._proxies.added_to(action.env)), stop)
 
     async def _start_is_acknowledged(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
@@ -262,11 +252,8 @@ class Agent:
             return
         acknowledged = await _acknowledged(started, stop, within=ACKNOWLEDGED_WITHIN_SECONDS)
         if acknowledged is None and not stop.is_set():
-            begins = "does not begin before" if run.first else "begins although"
-            no = "" if run.first else "not "
-            log.warning(
-                "workflow %s: action %s %s the server has %sheard of it", run.workflow_id, run.action.name, begins, no
-            )
+            how = "does not begin before the server has" if run.first else "begins although the server has not"
+            log.warning("workflow %s: action %s %s heard of it", run.workflow_id, run.action.name, how)
         if run.first:
             _raise_if_refused(run, acknowledged if acknowledged is not None else await _acknowledged(started, stop))
 
@@ -275,8 +262,8 @@ class Agent:
 
         Otherwise a restarted agent would run the action again. Raises ActionError if it can't be stored.
         """
-        while self._journal is not None and not self._journal.durable and not stop.is_set():
-            if self._journal.stale:
+        while not self._journal.ledger.durable and not stop.is_set():
+            if self._journal.ledger.stale:
                 message = "nothing can be written to the agent's --state-dir, and what stands there is old"
                 raise ActionError(Reason.RUNTIME_ERROR, f"action {run.action.name} was not begun: {message}")
             acknowledged = await _acknowledged(started, stop, within=ACKNOWLEDGED_WITHIN_SECONDS)
@@ -306,7 +293,7 @@ class Agent:
         self._executor.after_workflow_ended()
         self._write()
 
-    async def _run_finally(self, workflow_id: str, action: Action) -> None:
+    async def _run_finally(self, workflow_id: str, action: RenderedAction) -> None:
         """Run the action that waited for the end of its workflow: usually a reboot, which also ends this agent."""
         log.info("workflow %s: its end is known, so %s begins: %s", workflow_id, action.name, action.image)
         self._stop = stop = asyncio.Event()
@@ -322,9 +309,7 @@ class Agent:
             log.error("workflow %s: %s, after its end: %s", workflow_id, action.name, result.message)
 
     async def _watch_for_restart(self, workflow_id: str) -> None:
-        """Restart the machine if the last action requests it and then waits, as under HookOS, which restarts at
-        once.
-        """
+        """Restart the machine if the last action requests it and then waits: HookOS restarts it at once."""
         while not self._reboot_request.exists():  # noqa: ASYNC110 - a file, which an action makes
             await asyncio.sleep(REBOOT_LOOK_SECONDS)
         # time for the action to end by itself, so that its end is reported first
@@ -363,18 +348,10 @@ class Agent:
             log.error("workflow %s: the after-workflow command failed with exit code %d", workflow_id, code)
 
 
-def _end_unknown(action: Action) -> RunResult:
-    message = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
-    return RunResult(1, Reason.AGENT_RESTARTED, message)
-
-
 async def _acknowledged(
     started: asyncio.Future[bool], stop: asyncio.Event, *, within: float | None = None
 ) -> bool | None:
-    """Return whether the server has acknowledged (True) or rejected (False) the event.
-
-    None if the action must stop, or after `within` seconds.
-    """
+    """Return True if the server acknowledges the event, False if it rejects it, None on `stop` or after `within` s."""
     return started.result() if await done_before(started, stop, within) else None
 
 
@@ -384,7 +361,7 @@ def _raise_if_refused(run: RunAction, acknowledged: bool | None) -> None:
         raise ActionError(Reason.RUNTIME_ERROR, message)
 
 
-def check(action: Action) -> None:
+def check(action: RenderedAction) -> None:
     """Raise ActionError for an action that no runtime can run.
 
     That is: a NUL character in a text, "=" in the name of a variable, or more bytes than execve(2) accepts.
@@ -404,7 +381,7 @@ def check(action: Action) -> None:
 
 
 async def run_agent(settings: AgentSettings) -> None:
-    """Serve the server of `settings` until SIGTERM or SIGINT. Raises SettingsError."""
+    """Serve the server of `settings` until SIGTERM or SIGINT. Raises AgentSettingsError."""
     asked_to_end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -426,28 +403,11 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
     settings = replace(settings, registry_authorities=await registry_authorities(settings, asked_to_end))
     runtime = make_runtime(settings)
     journal = Journal(settings.state_dir, boot_id())
-    restored = journal.restore()
-    spool = Spool(restored.pending)
     output = OutputSender(channel)
-    agent = Agent(
-        runtime,
-        spool,
-        journal=journal,
-        restored=restored,
-        output=output,
-        after_workflow=settings.after_workflow,
-        proxies=settings.proxies,
-    )
+    after, proxies = settings.after_workflow, settings.proxies
+    agent = Agent(runtime, journal, output=output, after_workflow=after, proxies=proxies)
     await agent.prepare()
-    transport = Transport(
-        channel,
-        server=settings.server,
-        agent_id=settings.agent_id,
-        spool=spool,
-        held_workflows=agent.held_workflows,
-        anonymous=settings.tls and settings.tls_cert is None,
-        certificate=settings.tls_cert if settings.tls else None,
-    )
+    transport = Transport(channel, settings, agent.spool, agent.held_workflows)
 
     async def commands() -> None:
         await agent.lost_is_reported()
@@ -460,14 +420,14 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
     await agent.close()
     for task in (*calls, ending):
         task.cancel()
-    journal.close()
+    journal.ledger.close()
     for task in done - {ending}:
         task.result()  # a call of the transport only ends because of a bug, so raise its error
 
 
 @contextmanager
 def only_agent_in(state_dir: Path) -> Iterator[None]:
-    """Lock `state_dir` against a second agent. Raises SettingsError if it is locked already.
+    """Lock `state_dir` against a second agent. Raises AgentSettingsError if it is locked already.
 
     The lock ends with the process, however that ends; actions do not inherit it.
     """
@@ -476,14 +436,14 @@ def only_agent_in(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state_dir / "agent.lock").open("a+")
     except OSError as error:
-        raise SettingsError(f"state dir: {state_dir}: {error.strerror}; give a --state-dir to write in") from error
+        raise AgentSettingsError(f"state dir: {state_dir}: {error.strerror}; give a --state-dir to write in") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
             message = f"state dir: {state_dir} is used by another agent, process {lock.read(20).strip() or 'unknown'}"
-            raise SettingsError(f"{message}; stop that one, or give this one a --state-dir of its own") from error
+            raise AgentSettingsError(f"{message}; stop that one, or give this one a --state-dir of its own") from error
         with suppress(OSError):  # on a full disk the message above lacks the number
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import itertools
 import json
@@ -27,14 +26,14 @@ from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
 from tink.agent.journal import Spool
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
     AgentError,
+    AgentSettingsError,
     Command,
     Event,
-    SettingsError,
+    RenderedAction,
     StartWorkflow,
     StopWorkflow,
     Workflow,
@@ -56,18 +55,15 @@ log = logging.getLogger(__name__)
 # sockets are looked up in /proc.
 
 
-_IDLE_SECONDS: Final = 5
-_AGAIN_SECONDS: Final = 2
-_TIMES: Final = 5
 _DESCRIPTORS: Final = "/proc/self/fd"
 
 
 def probe_often(port: int) -> int:
     """Turn on TCP keepalive for all connections to this port. Return their number, without those that end meanwhile."""
     found = 0
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - numbers are enough
-            with contextlib.suppress(OSError, ValueError):
+            with suppress(OSError, ValueError):
                 found += _probe(int(name), port)
     return found
 
@@ -86,12 +82,9 @@ def _probe(fd: int, port: int) -> bool:
         if sock.getpeername()[1] != port:
             return False
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (
-            (socket.TCP_KEEPIDLE, _IDLE_SECONDS),
-            (socket.TCP_KEEPINTVL, _AGAIN_SECONDS),
-            (socket.TCP_KEEPCNT, _TIMES),
-        ):
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)  # seconds until the first probe
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
         return True
 
 
@@ -130,10 +123,7 @@ _REGISTRY_CA_SECONDS = 60.0
 
 
 async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Channel | None:
-    """The channel of these settings; None if `end` was set before it could be made.
-
-    Raises SettingsError for files that can't be read.
-    """
+    """Return a channel to the server; None if `end` is set before. Raises AgentSettingsError for an unreadable file."""
     credentials = None
     if settings.tls:
         making = asyncio.create_task(_credentials(settings))
@@ -150,12 +140,9 @@ async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Chann
         return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS, interceptors=interceptors)
     options: tuple[tuple[str, int | str], ...] = CHANNEL_OPTIONS
     if target != settings.server:
-        # Of several addresses, gRPC would look for all at once in a certificate: that of the servers is one, for all.
+        # With several addresses gRPC would require a certificate that names all of them. All servers share one.
         options += (("grpc.ssl_target_name_override", settings.server.rpartition(":")[0]),)
     return grpc.aio.secure_channel(target, credentials, options=options, interceptors=interceptors)
-
-
-# --- whom the agent trusts ------------------------------------------------------------------------------------------
 
 
 async def _credentials(settings: AgentSettings) -> grpc.ChannelCredentials:
@@ -172,39 +159,30 @@ def _file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise AgentSettingsError(f"{path}: {error.strerror}") from error
 
 
 async def registry_authorities(settings: AgentSettings, end: asyncio.Event) -> dict[str, str]:
     """Return the certificates (PEM) that sign those of registries, by host[:port].
 
-    Those of the edge are waited for up to `_REGISTRY_CA_SECONDS`, or until `end` is set: a Workflow whose registries
-    need none of them can do without. Raises SettingsError for a file that cannot be read.
+    Waits for those of the edge, but not without limit: perhaps no registry of the Workflow needs them. Raises
+    AgentSettingsError for an unreadable file.
     """
     found: dict[str, str] = {}
     if settings.registry_ca_url:
         cache, what = settings.state_dir / "registry-ca.json", "the authorities of registries"
         fetching = asyncio.create_task(fetch_pinned(settings.registry_ca_url, cache, edges=settings.edges, what=what))
-        ended = asyncio.create_task(end.wait())
-        await asyncio.wait({fetching, ended}, timeout=_REGISTRY_CA_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
-        if fetching.done():
-            found = _registries(fetching.result())
+        if await done_before(fetching, end, _REGISTRY_CA_SECONDS):
+            try:
+                found = {host: pem for host, pem in json.loads(fetching.result()).items() if isinstance(pem, str)}
+            except (ValueError, AttributeError, RecursionError):
+                log.warning("%s are not a JSON object: only those of this system are trusted", what)
         else:
             fetching.cancel()
             log.warning("%s did not come: only those of this system are trusted", what)
     for host, path in settings.registry_cas:
         found[host] = _file(path).decode(errors="replace")
     return found
-
-
-def _registries(content: bytes) -> dict[str, str]:
-    try:
-        value = json.loads(content)
-        return {host: pem for host, pem in value.items() if isinstance(pem, str)}
-    except (ValueError, AttributeError, RecursionError):
-        log.warning("the authorities of registries are not a JSON object: only those of this system are trusted")
-        return {}
 
 
 async def fetch_pinned(
@@ -217,8 +195,7 @@ async def fetch_pinned(
 ) -> bytes:
     """Return the content of the URL before `#sha256=`, or of its path on one of the `edges`, once its SHA-256 matches.
 
-    Tries again about every `pause` seconds, without limit. `cache` is a file that stores the content, so that a
-    restarted agent need not wait for the edge.
+    Retries about every `pause` seconds, without limit. `cache` is the file with the content for a restarted agent.
     """
     url, _, digest = pinned.partition("#sha256=")
     parts = urlsplit(url)
@@ -227,7 +204,7 @@ async def fetch_pinned(
     logged = ""
     with suppress(OSError):
         content = await asyncio.to_thread(cache.read_bytes)
-        if _is(content, digest):
+        if hashlib.sha256(content).hexdigest() == digest.lower():
             return content
     for number, url in enumerate(urls, 1):
         try:
@@ -235,7 +212,7 @@ async def fetch_pinned(
         except (OSError, ValueError) as error:
             problem = f"{what} can't be fetched from {shown(url)} yet: {redacted(str(error))}"
         else:
-            if _is(content, digest):
+            if hashlib.sha256(content).hexdigest() == digest.lower():
                 with suppress(OSError):  # with a full disk the next start downloads it again
                     await asyncio.to_thread(cache.write_bytes, content)
                 return content
@@ -245,11 +222,7 @@ async def fetch_pinned(
             logged = problem
         if number % (len(edges) + 1) == 0:
             await asyncio.sleep(backoff.next())
-    raise AssertionError("there is no end to them")
-
-
-def _is(content: bytes, digest: str) -> bool:
-    return hashlib.sha256(content).hexdigest() == digest.lower()
+    raise AssertionError("unreachable: the URLs repeat")
 
 
 def _get(url: str) -> bytes:
@@ -269,11 +242,8 @@ def _get(url: str) -> bytes:
     return content
 
 
-# --- who the agent says it is ---------------------------------------------------------------------------------------
-
-
 class _Token:
-    """The newest token. `file` has it for the next start, beside the SHA-256 of the one that this boot began with."""
+    """The newest token. `file` stores it for a restart, with the SHA-256 of the token that this boot began with."""
 
     def __init__(self, given: str, file: Path) -> None:
         self._file = file
@@ -285,7 +255,7 @@ class _Token:
                 self._newest = newest
 
     def on(self, details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
-        """The details of a call, with the token."""
+        """Return the details of a call with the token added."""
         others = [(key, value) for key, value in details.metadata or () if key != metadata.AUTHORIZATION]
         with_token = grpc.aio.Metadata(*others, (metadata.AUTHORIZATION, f"Bearer {self._newest}"))
         return grpc.aio.ClientCallDetails(
@@ -293,19 +263,19 @@ class _Token:
         )
 
     async def renew_from(self, call: Any) -> None:
-        """Take the token that the server gives with its first metadata, if it gives one."""
+        """Use the token that the server sends with its first metadata, if it sends one."""
         try:
             given = dict(await call.initial_metadata() or ()).get(metadata.TOKEN)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.CancelledError):
-            return  # the call's reader hears of it
+            return  # the call's reader gets the error
         if isinstance(given, str) and given and given.isascii() and not any(c.isspace() for c in given):
             self._newest = given
             try:
-                await asyncio.to_thread(self._keep, given)
+                await asyncio.to_thread(self._store, given)
             except OSError as error:
                 log.warning("the renewed token can't be kept for a restart of this agent: %s", error)
 
-    def _keep(self, given: str) -> None:
+    def _store(self, given: str) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._file.with_name(f"{self._file.name}.new")
         fresh.unlink(missing_ok=True)
@@ -318,7 +288,7 @@ _Continuation = Callable[[grpc.aio.ClientCallDetails, Any], Awaitable[Any]]
 
 
 class _Authorization:
-    """Puts the token into the calls of one kind. gRPC wants a class for each."""
+    """Puts the token into the calls of one kind. grpc.aio needs a class for each kind."""
 
     def __init__(self, token: _Token) -> None:
         self._token = token
@@ -355,41 +325,50 @@ class _StreamAuthorization(_Authorization, grpc.aio.UnaryStreamClientInterceptor
 
 # --- Messages ---
 #
-# Between the messages of `proto/workflow.proto` and the agent's own words in `model`.
+# Converts between the messages of `proto/workflow.proto` and the agent's own `model`.
 
 
 MAX_HELD = 64
-"""Workflows that a call names; more would not fit the headers that servers accept."""
+"""Maximum number of Workflows that a call names: servers accept no larger headers."""
 
 _HEADER_VALUE = re.compile(r"[!-~]{1,128}")
 
 
 class UnusableCommandError(AgentError):
-    """A command that cannot even be answered, because it names no workflow or is of an unknown kind."""
+    """A command that can't be answered, because it names no workflow or is of an unknown kind."""
 
 
 def held_workflows_metadata(workflow_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The metadata of GetWorkflows that names the workflows which the agent holds.
-
-    No header can carry an id with blanks or other than ASCII; such a one is no uid, and is left out.
-    """
+    """Return the metadata of GetWorkflows that names the workflows which the agent holds."""
+    # A header can't contain blanks or characters beyond ASCII. No uid has them.
     held = [workflow_id for workflow_id in workflow_ids if _HEADER_VALUE.fullmatch(workflow_id)][:MAX_HELD]
     return tuple((metadata.WORKFLOW, workflow_id) for workflow_id in held or [""])
 
 
 def command_from_wire(message: pb.GetWorkflowsResponse | None) -> Command:
-    """The command in `message`; None is what grpc hands out for bytes that it cannot parse.
-
-    Raises UnusableCommandError.
-    """
-    if message is None:
+    """Return the command in `message`. Raises UnusableCommandError."""
+    if message is None:  # grpc's value for bytes that it can't parse
         raise UnusableCommandError("a message that is not valid protobuf")
     kind = message.WhichOneof("cmd")
     if kind == "start_workflow":
         workflow = message.start_workflow.workflow
         if not workflow.workflow_id:
             raise UnusableCommandError("StartWorkflow without workflow.workflow_id")
-        return StartWorkflow(Workflow(workflow.workflow_id, tuple(_action(action) for action in workflow.actions)))
+        actions = tuple(
+            RenderedAction(
+                id=action.id,
+                name=action.name or action.id,
+                image=action.image,
+                cmd=action.cmd,
+                args=tuple(action.args),
+                env=dict(action.env),
+                volumes=tuple(action.volumes),
+                pid_namespace=action.ns.pid,
+                network_namespace=action.ns.net,
+            )
+            for action in workflow.actions
+        )
+        return StartWorkflow(Workflow(workflow.workflow_id, actions))
     if kind == "stop_workflow":
         if not message.stop_workflow.workflow_id:
             raise UnusableCommandError("StopWorkflow without workflow_id")
@@ -398,7 +377,7 @@ def command_from_wire(message: pb.GetWorkflowsResponse | None) -> Command:
 
 
 def event_to_wire(event: Event) -> pb.PublishEventRequest:
-    """The request that publishes `event`."""
+    """Return the request that publishes `event`."""
     message = pb.Event(workflow_id=event.workflow_id)
     if isinstance(event, ActionStarted):
         message.action_started.action_id = event.action_id
@@ -412,20 +391,6 @@ def event_to_wire(event: Event) -> pb.PublishEventRequest:
         message.workflow_rejected.failure_reason = event.reason
         message.workflow_rejected.failure_message = event.message
     return pb.PublishEventRequest(event=message)
-
-
-def _action(action: pb.Workflow.Action) -> Action:
-    return Action(
-        id=action.id,
-        name=action.name or action.id,
-        image=action.image,
-        cmd=action.cmd,
-        args=tuple(action.args),
-        env=dict(action.env),
-        volumes=tuple(action.volumes),
-        pid_namespace=action.ns.pid,
-        network_namespace=action.ns.net,
-    )
 
 
 # --- Calls ---
@@ -460,7 +425,6 @@ REFUSALS = frozenset(
 )
 """Status codes with which a reachable server rejects the agent."""
 
-
 _HUNG_UP: Final = ("Socket closed", "Connection reset", "CERTIFICATE_REQUIRED")
 """gRPC's messages for a connection that the server closed; the last one includes the reason."""
 
@@ -493,29 +457,23 @@ class Transport:
     """One agent's connection. `commands` and `publish` run side by side until they are cancelled.
 
     `held_workflows` returns the workflows that the agent runs or has unsent events of; the server receives them with
-    each command stream. `anonymous`: the channel uses TLS without a client certificate. `certificate`: the file of the
-    client certificate.
+    each command stream.
     """
 
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        *,
-        server: str,
-        agent_id: str,
+        settings: AgentSettings,
         spool: Spool,
-        held_workflows: Callable[[], Iterable[str]] = tuple,
-        anonymous: bool = False,
-        certificate: Path | None = None,
+        held_workflows: Callable[[], Iterable[str]],
         policy: RetryPolicy | None = None,
     ) -> None:
         self._channel = channel
-        self._server = server
-        self._agent_id = agent_id
+        self._settings = settings
+        self._server = settings.server
+        self._agent_id = settings.agent_id
         self._spool = spool
         self._held_workflows = held_workflows
-        self._anonymous = anonymous
-        self._certificate = certificate
         self._policy = policy or RetryPolicy()
         self._refused_backoff = Backoff(self._policy.refused_backoff, self._policy.refused_backoff)
         self._stub = WorkflowServiceStub(channel)
@@ -547,12 +505,12 @@ class Transport:
             await self._reachable()
 
     async def publish(self) -> None:
-        """Send the spool's events, each until it is acknowledged or rejected for good. Never returns.
+        """Send the spool's events in order, each until it is acknowledged or rejected for good. Never returns.
 
-        One after the other; but the starts and successes of a workflow's actions are sent ahead, up to `WINDOW` events.
-        So a busy server finds several that it can store together.
+        The starts and successes of a workflow's actions are sent ahead, up to `WINDOW` events: a busy server can then
+        store several together.
         """
-        self._spool.on_append(self._send_ahead)
+        self._spool.on_append = self._send_ahead
         try:
             while True:
                 number, event = await self._spool.head()
@@ -561,7 +519,7 @@ class Transport:
                 delivered = (sent is not None and await sent) or await self._deliver(event)
                 self._spool.settle(number, delivered=delivered)
         finally:
-            self._spool.on_append(lambda: None)
+            self._spool.on_append = lambda: None
             for sent in self._ahead.values():
                 sent.cancel()
             self._ahead.clear()
@@ -621,9 +579,7 @@ class Transport:
             state = self._channel.get_state(try_to_connect=True)
 
     async def _try(self, event: Event) -> bool:
-        """Send `event` once and return whether it was acknowledged. If not, `_deliver` sends it when it is the
-        oldest.
-        """
+        """Send `event` once and return whether it was acknowledged. `_deliver` repeats it when it is the oldest."""
         try:
             await self._stub.PublishEvent(event_to_wire(event), timeout=self._policy.publish_timeout)
         except grpc.aio.AioRpcError:
@@ -693,15 +649,13 @@ class Transport:
         In TLS 1.3 the server rejects a missing or bad certificate after the client considers the handshake complete
         (RFC 8446, section 4.4.2.4), and gRPC only reports a closed connection.
         """
-        if not any(words in (error.details() or "") for words in _HUNG_UP):
+        if not self._settings.tls or not any(words in (error.details() or "") for words in _HUNG_UP):
             return ""
-        if self._anonymous:
+        if self._settings.tls_cert is None:
             asks = "if the server asks for a certificate, as with its --agent-auth=mtls"
             return f" ({asks}, give --tls-cert and --tls-key)"
-        if self._certificate is not None:
-            refuses = f"if the server refuses the certificate {self._certificate}"
-            return f" ({refuses}: has it ended or not begun, by either's clock, or is its --grpc-client-ca another?)"
-        return ""
+        refuses = f"if the server refuses the certificate {self._settings.tls_cert}"
+        return f" ({refuses}: has it ended or not begun, by either's clock, or is its --grpc-client-ca another?)"
 
     def _report(self, condition: str, level: int, message: str) -> None:
         if condition != self._condition:

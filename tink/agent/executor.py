@@ -1,6 +1,6 @@
-"""Decides what the agent does with a command or an action's end: the rules, without I/O.
+"""Decides what the agent does after a command or an action's end. Pure.
 
-Commands of the server and results of actions go in; effects come out, which `agent` carries out in order:
+Input: commands of the server and results of actions. Output: effects, which `agent` carries out in order:
 
     StartWorkflow, idle            -> ActionStarted of the first action, run it
     StartWorkflow, the same again  -> nothing: the server did not know that its first command had arrived
@@ -13,9 +13,9 @@ Commands of the server and results of actions go in; effects come out, which `ag
     the agent was restarted        -> an action that had not begun is run; one that had begun is looked up in the
                                       runtime, and its end is handled like any other
 
-The whole state is one value, `Progress`, which `journal` stores on disk: a new executor with it continues as if nothing
-had happened. `action_begins` is called between `RunAction` and the action's first step; once that is stored, the action
-is never run again.
+The whole state is one value, `ExecutionProgress`, which `journal` stores on disk: a new executor with it continues at
+the same position. `action_begins` is called between `RunAction` and the action's first step; once that is stored, the
+action is never run again.
 
 After a workflow's end a command (such as a reboot) may run, once the server has the last event. Until
 `after_workflow_ended` is called, another workflow is rejected, because the machine may go down; the server offers it
@@ -31,16 +31,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
     Command,
     Event,
     Reason,
+    RenderedAction,
     RunResult,
     StartWorkflow,
-    StopWorkflow,
     Workflow,
     WorkflowOutcome,
     WorkflowRejected,
@@ -64,11 +63,11 @@ class AfterWorkflow:
     workflow_id: str
     outcome: WorkflowOutcome
     begun: bool = False
-    finally_run: Action | None = None
+    finally_run: RenderedAction | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExecutionProgress:
     """The position of the execution: action `index` of `workflow`.
 
     The action runs if `begun`, and is being stopped if `stopping`; otherwise it is the next to run.
@@ -83,14 +82,14 @@ class Progress:
     after_workflow: AfterWorkflow | None = None
 
     @property
-    def action(self) -> Action | None:
+    def action(self) -> RenderedAction | None:
         """Return the action at `index`."""
         return self.workflow.actions[self.index] if self.workflow else None
 
-    def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> Progress:
+    def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> ExecutionProgress:
         """Return the progress after the end of this workflow."""
         ended = [*self.ended.items(), (workflow_id, outcome)][-REMEMBERED_WORKFLOWS:]
-        return Progress(ended=dict(ended), after_workflow=self.after_workflow)
+        return ExecutionProgress(ended=dict(ended), after_workflow=self.after_workflow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +109,11 @@ class RunAction:
     """
 
     workflow_id: str
-    action: Action
+    action: RenderedAction
     first: bool = False
     last: bool = False
     resumed: bool = False
-    awaits_end: Action | None = None
+    awaits_end: RenderedAction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +130,29 @@ class EndWorkflow:
 
     workflow_id: str
     outcome: WorkflowOutcome
-    finally_run: Action | None = None
+    finally_run: RenderedAction | None = None
 
 
 Effect = Publish | RunAction | StopAction | EndWorkflow
 
 
 class Executor:
-    """One workflow at a time. `after_workflow`: whether a command follows each, which blocks the next until
-    `after_workflow_ended` is called."""
+    """Decides for one workflow at a time.
 
-    def __init__(self, progress: Progress | None = None, *, after_workflow: bool = False) -> None:
+    `after_workflow`: a command follows each workflow, and blocks the next until `after_workflow_ended` is called.
+    """
+
+    def __init__(self, progress: ExecutionProgress | None = None, *, after_workflow: bool = False) -> None:
         self._has_after_workflow = after_workflow
-        self.progress = progress or Progress()
+        self.progress = progress or ExecutionProgress()
 
     @property
     def running(self) -> str | None:
-        """The id of the workflow that runs."""
+        """Return the id of the running workflow."""
         return self.progress.workflow.id if self.progress.workflow else None
 
     def resume(self) -> list[Effect]:
-        """Go on where the agent was when it died; called once, first."""
+        """Continue at the position of a killed agent. Called once, first."""
         effects: list[Effect] = []
         after = self.progress.after_workflow
         if after is not None:
@@ -166,17 +167,23 @@ class Executor:
         return effects
 
     def handle(self, command: Command, *, backlog: int = 0) -> list[Effect]:
-        """Take a command of the server, while `backlog` events wait for it."""
+        """Handle a command of the server while `backlog` events wait for delivery."""
         if isinstance(command, StartWorkflow):
             return self._start(command.workflow, backlog)
-        return self._stop(command)
+        if command.workflow_id != self.running:
+            unknown = f"workflow {command.workflow_id} is not running on this machine"
+            return [_reject(command.workflow_id, Reason.UNKNOWN_WORKFLOW, unknown)]
+        if self.progress.stopping:
+            return []
+        self.progress = replace(self.progress, stopping=True)
+        return [StopAction()]
 
     def action_begins(self) -> None:
-        """The action of the last `RunAction` is about to do its first step."""
+        """Note that the action of the last `RunAction` is about to do its first step."""
         self.progress = replace(self.progress, begun=True)
 
     def action_ended(self, result: RunResult) -> list[Effect]:
-        """The action of the last `RunAction` is over. Raises RuntimeError when none was running."""
+        """Handle the end of the last `RunAction`. Raises RuntimeError if none was running."""
         workflow, action = self.progress.workflow, self.progress.action
         if workflow is None or action is None:
             raise RuntimeError("an action ended, but no workflow runs")
@@ -210,30 +217,17 @@ class Executor:
         if outcome := self.progress.ended.get(workflow.id):
             ended = f"workflow {workflow.id} has already ended on this machine: {outcome}"
             return [_reject(workflow.id, Reason.ALREADY_FINISHED, ended)]
-        if busy := self._busy(backlog):
+        busy, after = "", self.progress.after_workflow
+        if self.running is not None:
+            busy = f"workflow {self.running} is running"
+        elif after is not None:
+            busy = f"workflow {after.workflow_id} has ended, but its after-workflow command has not"
+        elif backlog >= BACKLOG_LIMIT:
+            busy = f"{backlog} events of earlier workflows wait for the server to take them"
+        if busy:
             return [_reject(workflow.id, Reason.ALREADY_RUNNING, busy)]
         self.progress = replace(self.progress, workflow=workflow, index=0, begun=False, stopping=False)
         return self._run_next(workflow)
-
-    def _busy(self, backlog: int) -> str:
-        """Return why no other workflow can start now; empty if one can."""
-        if self.running is not None:
-            return f"workflow {self.running} is running"
-        if self.progress.after_workflow is not None:
-            ended = self.progress.after_workflow.workflow_id
-            return f"workflow {ended} has ended, but its after-workflow command has not"
-        if backlog >= BACKLOG_LIMIT:
-            return f"{backlog} events of earlier workflows wait for the server to take them"
-        return ""
-
-    def _stop(self, command: StopWorkflow) -> list[Effect]:
-        if command.workflow_id != self.running:
-            unknown = f"workflow {command.workflow_id} is not running on this machine"
-            return [_reject(command.workflow_id, Reason.UNKNOWN_WORKFLOW, unknown)]
-        if self.progress.stopping:
-            return []
-        self.progress = replace(self.progress, stopping=True)
-        return [StopAction()]
 
     def _run_next(self, workflow: Workflow) -> list[Effect]:
         run = self._run(workflow)
@@ -250,7 +244,9 @@ class Executor:
             awaits_end=awaits_end(workflow.actions[index]) if index == len(workflow.actions) - 1 else None,
         )
 
-    def _end(self, workflow: Workflow, outcome: WorkflowOutcome, finally_run: Action | None = None) -> EndWorkflow:
+    def _end(
+        self, workflow: Workflow, outcome: WorkflowOutcome, finally_run: RenderedAction | None = None
+    ) -> EndWorkflow:
         self.progress = self.progress.with_ended(workflow.id, outcome)
         if self._has_after_workflow or finally_run is not None:
             after = AfterWorkflow(workflow.id, outcome, finally_run=finally_run)

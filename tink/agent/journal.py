@@ -17,13 +17,13 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from tink.agent.executor import REMEMBERED_WORKFLOWS, AfterWorkflow, Progress
+from tink.agent.executor import REMEMBERED_WORKFLOWS, AfterWorkflow, ExecutionProgress
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
     Event,
+    RenderedAction,
     Workflow,
     WorkflowOutcome,
     WorkflowRejected,
@@ -79,15 +79,9 @@ class Disk:
         """Return a descriptor for writing; `new` truncates the file."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if new else 0), 0o600)
 
-    def write(self, descriptor: int, content: bytes, offset: int) -> int:
-        """Return the number of bytes written, which may be fewer than given."""
-        return os.pwrite(descriptor, content, offset)
-
-    def sync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
-
-    def close(self, descriptor: int) -> None:
-        os.close(descriptor)
+    write = staticmethod(os.pwrite)
+    sync = staticmethod(os.fsync)
+    close = staticmethod(os.close)
 
     def replace(self, new: Path, path: Path) -> None:
         """Rename `new` to `path`, so that the rename survives a power loss."""
@@ -148,9 +142,9 @@ class Ledger:
         return content
 
     def append(self, record: bytes, *, sync: bool = True) -> bool:
-        """Keep `record`, which the next snapshot must contain too. False: it is not kept, see `durable`. Never raises.
+        """Store `record`, which the next snapshot must contain, too; without `sync` a power loss may remove it.
 
-        Without `sync`, losing it would do no harm.
+        Return False if it is not stored (see `durable`). Never raises.
         """
         if self._descriptor is None or self._length > 2 * self._least + GROWN_BYTES:
             return self.rewrite()
@@ -169,7 +163,7 @@ class Ledger:
         return True
 
     def rewrite(self) -> bool:
-        """Put a file with the snapshot alone in the place of this one. False: it is not kept. Never raises."""
+        """Replace the file by one with only the snapshot. Return False if that fails. Never raises."""
         new = self._path.with_suffix(".new")
         content, chain = file_of([self._snapshot()])
         try:
@@ -193,9 +187,9 @@ class Ledger:
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # what had to be kept was fsynced
+            with contextlib.suppress(OSError):  # every record that counts was fsynced
                 self._disk.close(self._descriptor)
             self._descriptor = None
 
@@ -218,26 +212,21 @@ class Ledger:
         self.close()
         try:
             descriptor = self._disk.open(self._path, new=False)
+            try:
+                self._write(descriptor, BLIND, 0)
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
         except FileNotFoundError:  # the directory was removed with the file
             self.stale = False
-            return
         except OSError as worse:
             log.error("%s cannot even be marked as incomplete: %s", self._path, worse.strerror or worse)
-            return
-        try:
-            self._write(descriptor, BLIND, 0)
-            self._disk.sync(descriptor)
+        else:
             self.stale = False
-        except OSError as worse:
-            log.error("%s cannot even be marked as incomplete: %s", self._path, worse.strerror or worse)
-        finally:
-            self._disk.close(descriptor)
 
 
 def line_of(record: bytes, chain: int = 0) -> tuple[bytes, int]:
-    """Return the line of a record (without line feeds) after records with the checksum `chain`, and the new
-    checksum.
-    """
+    """Return the line of a record, which follows records with the checksum `chain`, and the new checksum."""
     chain = zlib.crc32(record, chain)
     return b"%08x %s\n" % (chain, record), chain
 
@@ -298,8 +287,10 @@ class Spool:
         self._arrived = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[bool]] = {number: loop.create_future() for number, _ in pending}
         self._after: dict[int, asyncio.Future[None]] = {}
-        self._settled: Callable[[], None] = lambda: None
-        self._appended: Callable[[], None] = lambda: None
+        self.on_settle: Callable[[], None] = lambda: None
+        """Called whenever an event has left the spool."""
+        self.on_append: Callable[[], None] = lambda: None
+        """Called whenever an event has come, or may be sent now."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -308,14 +299,6 @@ class Spool:
     def pending(self) -> tuple[tuple[int, Event], ...]:
         """All events that wait, oldest first, with their numbers."""
         return tuple(self._events)
-
-    def on_settle(self, settled: Callable[[], None]) -> None:
-        """Have `settled` called whenever an event has left the spool."""
-        self._settled = settled
-
-    def on_append(self, appended: Callable[[], None]) -> None:
-        """Have `appended` called whenever an event has come, or may be sent now."""
-        self._appended = appended
 
     def last_of(self, workflow_id: str) -> asyncio.Future[bool]:
         """Return the future of the workflow's newest queued event; a completed one if none is queued."""
@@ -327,9 +310,9 @@ class Spool:
         return taken
 
     def append(self, event: Event, *, after: asyncio.Future[None] | None = None) -> asyncio.Future[bool]:
-        """Queue `event`. The future ends when it is settled: True, the server has it; False, it will never take it.
+        """Queue `event`. The future's result is True if the server has acknowledged it, False if it is dropped.
 
-        The publisher does not see it before `after` is done. A rejection that is already queued is not queued again.
+        The publisher does not see the event before `after` is done. A queued rejection is not queued a second time.
         """
         if isinstance(event, WorkflowRejected):
             rejections = [(number, queued) for number, queued in self._events if isinstance(queued, WorkflowRejected)]
@@ -349,14 +332,14 @@ class Spool:
         return self._waiting[self._count]
 
     async def head(self) -> tuple[int, Event]:
-        """The oldest event that is not settled, and its number; waits for one that may be sent."""
+        """Wait for an event that may be sent, and return the oldest with its number."""
         while not self.first(1):
             self._arrived.clear()
             await self._arrived.wait()
         return self._events[0]
 
     def first(self, count: int) -> list[tuple[int, Event]]:
-        """The oldest events that may be sent, at most `count`, with their numbers."""
+        """Return the oldest events that may be sent, at most `count`, with their numbers."""
         return list(takewhile(lambda each: self._may_be_sent(each[0]), islice(self._events, count)))
 
     def _may_be_sent(self, number: int) -> bool:
@@ -366,16 +349,16 @@ class Spool:
     def _news(self) -> None:
         if self.first(1):
             self._arrived.set()
-            self._appended()
+            self.on_append()
 
     def settle(self, number: int, *, delivered: bool) -> None:
-        """The head, `number`, has been acknowledged, or will never be taken (`delivered` False)."""
+        """Remove the head, `number`, which was acknowledged, or was dropped (`delivered` False)."""
         head, _ = self._events.popleft()
         if head != number:
             raise RuntimeError(f"event {number} is settled while {head} is the oldest")
         future = self._waiting.pop(number)
         self._after.pop(number, None)
-        self._settled()
+        self.on_settle()
         if not future.done():
             future.set_result(delivered)
 
@@ -417,7 +400,7 @@ class Restored:
     `lost`: the id of a workflow whose progress is unknown.
     """
 
-    progress: Progress
+    progress: ExecutionProgress
     pending: tuple[NumberedEvent, ...] = ()
     lost: str = ""
 
@@ -427,23 +410,13 @@ class Journal:
 
     def __init__(self, state_dir: Path, boot: str, disk: Disk | None = None) -> None:
         self._boot = boot
-        self._ledger = Ledger(state_dir / FILE_NAME, self._snapshot, disk)
-        self._progress = Progress()
+        self.ledger = Ledger(state_dir / FILE_NAME, self._snapshot, disk)
+        self._progress = ExecutionProgress()
         self._pending: Sequence[NumberedEvent] = ()
-
-    @property
-    def durable(self) -> bool:
-        """True if everything is on disk; False if the disk is full."""
-        return self._ledger.durable
-
-    @property
-    def stale(self) -> bool:
-        """True if the file is outdated and can't be changed, so that its reader might run an action a second time."""
-        return self._ledger.stale
 
     def restore(self) -> Restored:
         """Return the state of an earlier agent; an empty one if there was none. Never raises."""
-        content = self._ledger.read()
+        content = self.ledger.read()
         whole = content.whole
         try:
             state = _replay(content.records)
@@ -451,39 +424,32 @@ class Journal:
             restored = Restored(_progress_from(state), events)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             log.error("the journal is not one of this version: %r; what the agent did before is not known", error)
-            restored, whole, state = Restored(Progress()), False, {}
+            restored, whole, state = Restored(ExecutionProgress()), False, {}
         if not whole:
             restored = _without_what_ran(restored, "the journal is incomplete")
         elif state["boot"] not in ("", self._boot):
             restored = _without_what_ran(restored, "the machine has booted since")
         self._progress, self._pending = restored.progress, restored.pending
-        if not self._ledger.rewrite() and self._ledger.stale:
+        if not self.ledger.rewrite() and self.ledger.stale:
             restored = _without_what_ran(restored, "the journal can't be written, and may be old")
         return replace(restored, lost=restored.lost or _unreported(restored))
 
-    def write(self, progress: Progress, pending: Sequence[NumberedEvent], *, sync: bool = True) -> None:
-        """Store the progress and the queued events. They are on disk when it returns, if possible (`durable`).
+    def write(self, progress: ExecutionProgress, pending: Sequence[NumberedEvent], *, sync: bool = True) -> None:
+        """Store the progress and the queued events, on disk if possible (`Ledger.durable`).
 
         Without `sync` they may be lost when the machine loses power.
         """
-        change = self._change(progress, pending)
+        change = _differences(self._progress, self._pending, progress, pending)
         self._progress, self._pending = progress, pending
-        if change or not self.durable:
-            self._ledger.append(_dump(change), sync=sync)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._ledger.close()
+        if change or not self.ledger.durable:
+            self.ledger.append(_dump(change), sync=sync)
 
     def _snapshot(self) -> bytes:
-        return _dump({"boot": self._boot, **_differences(Progress(), (), self._progress, self._pending)})
-
-    def _change(self, progress: Progress, pending: Sequence[NumberedEvent]) -> dict[str, Any]:
-        return _differences(self._progress, self._pending, progress, pending)
+        return _dump({"boot": self._boot, **_differences(ExecutionProgress(), (), self._progress, self._pending)})
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot; "" where there is none, which is then never another one."""
+    """Return the kernel's id of this boot; empty if it has none, which is never another boot."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -491,18 +457,24 @@ def boot_id() -> str:
 
 
 def _differences(
-    old: Progress, old_pending: Sequence[NumberedEvent], new: Progress, new_pending: Sequence[NumberedEvent]
+    old: ExecutionProgress,
+    old_pending: Sequence[NumberedEvent],
+    new: ExecutionProgress,
+    new_pending: Sequence[NumberedEvent],
 ) -> dict[str, Any]:
     change: dict[str, Any] = {}
     if new.workflow is not old.workflow:
         change["workflow"] = asdict(new.workflow) if new.workflow else None
-    if _at(new) != _at(old):
-        change["at"] = _at(new)
+    at = [new.index, new.begun, new.stopping]
+    if at != [old.index, old.begun, old.stopping]:
+        change["at"] = at
     if ended := {workflow_id: outcome for workflow_id, outcome in new.ended.items() if workflow_id not in old.ended}:
         change["ended"] = ended
     if new.after_workflow != old.after_workflow:
-        after = new.after_workflow
-        change["settling"] = _settling(after) if after else None
+        change["settling"] = None
+        if after := new.after_workflow:
+            waits = [asdict(after.finally_run)] if after.finally_run is not None else []
+            change["settling"] = [after.workflow_id, after.outcome, after.begun, *waits]
     newest = old_pending[-1][0] if old_pending else 0
     if added := [[number, type(event).__name__, asdict(event)] for number, event in new_pending if number > newest]:
         change["events"] = added
@@ -511,20 +483,6 @@ def _differences(
     elif old_pending and not new_pending:
         change["first"] = newest + 1
     return change
-
-
-def _settling(after: AfterWorkflow) -> list[Any]:
-    waits = [asdict(after.finally_run)] if after.finally_run is not None else []
-    return [after.workflow_id, after.outcome, after.begun, *waits]
-
-
-def _settling_from(raw: Sequence[Any]) -> AfterWorkflow:
-    workflow_id, outcome, begun, *waits = raw
-    return AfterWorkflow(workflow_id, WorkflowOutcome(outcome), begun, _action_from(waits[0]) if waits else None)
-
-
-def _at(progress: Progress) -> list[Any]:
-    return [progress.index, progress.begun, progress.stopping]
 
 
 def _replay(records: Sequence[bytes]) -> dict[str, Any]:
@@ -539,46 +497,46 @@ def _replay(records: Sequence[bytes]) -> dict[str, Any]:
     return state
 
 
-def _progress_from(state: Mapping[str, Any]) -> Progress:
+def _progress_from(state: Mapping[str, Any]) -> ExecutionProgress:
     raw = state["workflow"]
     workflow = Workflow(raw["id"], tuple(_action_from(action) for action in raw["actions"])) if raw else None
     index, begun, stopping = state["at"]
-    after = state["settling"]
+    after = None
+    if state["settling"]:
+        workflow_id, outcome, after_begun, *waits = state["settling"]
+        finally_run = _action_from(waits[0]) if waits else None
+        after = AfterWorkflow(workflow_id, WorkflowOutcome(outcome), after_begun, finally_run)
     if workflow is not None and not 0 <= index < len(workflow.actions):
         raise IndexError(f"action {index} of workflow {workflow.id}")
     ended = list(state["ended"].items())[-REMEMBERED_WORKFLOWS:]
-    return Progress(
+    return ExecutionProgress(
         workflow=workflow,
         index=index,
         begun=begun,
         stopping=stopping,
         ended={workflow_id: WorkflowOutcome(outcome) for workflow_id, outcome in ended},
-        after_workflow=_settling_from(after) if after else None,
+        after_workflow=after,
     )
 
 
-def _action_from(raw: Mapping[str, Any]) -> Action:
-    values: dict[str, Any] = {field.name: raw[field.name] for field in fields(Action) if field.name in raw}
+def _action_from(raw: Mapping[str, Any]) -> RenderedAction:
+    values: dict[str, Any] = {field.name: raw[field.name] for field in fields(RenderedAction) if field.name in raw}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Action(**values)
+    return RenderedAction(**values)
 
 
 def _without_what_ran(restored: Restored, why: str) -> Restored:
-    """Return `restored` with its running workflow marked as ended without a known outcome, and without a command
-    to run.
-    """
-    progress = Progress(ended=restored.progress.ended)
+    """Return `restored` without a command to run; its running workflow has ended without a known outcome."""
+    progress = ExecutionProgress(ended=restored.progress.ended)
     workflow = restored.progress.workflow
     if workflow is None:
         return Restored(progress, restored.pending)
-    log.warning("workflow %s ran here, but %s: it is not gone on with; the server decides", workflow.id, why)
+    log.warning("workflow %s ran here, but %s: it is not continued; the server decides", workflow.id, why)
     return Restored(progress.with_ended(workflow.id, WorkflowOutcome.FAILED), restored.pending, workflow.id)
 
 
 def _unreported(restored: Restored) -> str:
-    """Return the lost workflow of an earlier agent that died before the server had its events; empty if there is
-    none.
-    """
+    """Return the workflow that an earlier agent lost and died before it could report that; empty if none."""
     reported = [event for _, event in restored.pending if not isinstance(event, WorkflowRejected)]
     for event in reversed(reported):
         if restored.progress.ended.get(event.workflow_id) is WorkflowOutcome.FAILED:

@@ -18,7 +18,7 @@ class AgentError(TinkedgeError):
     """Base class of the agent's errors."""
 
 
-class SettingsError(AgentError):
+class AgentSettingsError(AgentError):
     """The agent cannot start with these settings; the message names the one that is wrong."""
 
 
@@ -49,7 +49,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RenderedAction:
     """One action of a workflow, rendered. `cmd` replaces the image's entrypoint, `args` its arguments."""
 
     id: str
@@ -63,12 +63,10 @@ class Action:
     network_namespace: str = ""
 
 
-def awaits_end(action: Action) -> Action | None:
-    """Return the action that an action with the image `waitdaemon` starts after the Workflow's end; None for other
-    images.
+def awaits_end(action: RenderedAction) -> RenderedAction | None:
+    """Return the action that an action with the image `waitdaemon` starts after the Workflow's end; else None.
 
-    The agent starts that action itself instead of a container engine, and waits for the same event: the server knows
-    the end of the Workflow.
+    The agent starts it instead of a container engine, and waits for the same event: the server knows the end.
     """
     image = waitdaemon.started_by(action.image, action.env)
     if not image:
@@ -83,7 +81,7 @@ class Workflow:
     """Actions to run one after the other."""
 
     id: str
-    actions: tuple[Action, ...]
+    actions: tuple[RenderedAction, ...]
 
 
 # --- commands: from the server ----------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 # passes each line to the sink of its context, where an OutputSender collects them for the server.
 
 
-TAIL_LIMIT_BYTES = 2048
-LINE_LIMIT_BYTES = 4096
+MAX_TAIL_BYTES = 2048
+MAX_LINE_BYTES = 4096
 LINES_PER_SECOND = 100
 """Further lines are counted and not logged: a serial console carries about this many."""
 
@@ -61,30 +61,30 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """The last lines, at most 2 KiB."""
+        """Return the last lines, at most 2 KiB."""
         return self._tail.decode(errors="replace").strip()
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes that the action wrote."""
+        """Log the next bytes that the action wrote."""
         *lines, self._partial = re.split(rb"\r\n|\n|\r", self._partial + chunk)
         for line in lines:
             self._line(line)
-        while len(self._partial) > LINE_LIMIT_BYTES:
-            self._line(self._partial[:LINE_LIMIT_BYTES])
-            self._partial = self._partial[LINE_LIMIT_BYTES:]
+        while len(self._partial) > MAX_LINE_BYTES:
+            self._line(self._partial[:MAX_LINE_BYTES])
+            self._partial = self._partial[MAX_LINE_BYTES:]
 
     def finish(self) -> None:
-        """There is no more."""
+        """Log the last, unfinished line."""
         self._line(self._partial)
         self._partial = b""
         self._report_dropped()
 
     def _line(self, line: bytes) -> None:
-        text = line[:LINE_LIMIT_BYTES].decode(errors="replace").strip()
+        text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
         if not text:
             return
         self._tail += text.encode() + b"\n"
-        del self._tail[:-TAIL_LIMIT_BYTES]
+        del self._tail[:-MAX_TAIL_BYTES]
         if self._sink is not None:
             self._sink(text)
         now = self._clock()
@@ -112,7 +112,7 @@ class Output:
 
 
 PROGRESS_SECONDS = 2.0
-NOTES_PER_PULL = 50
+MAX_NOTES_PER_PULL = 50
 SILENT_SECONDS = (5.0, 20.0, 60.0)
 """Seconds of silence after which a registry is reported; then again after each further period of the last length."""
 _LOOK_SECONDS = 1.0
@@ -122,13 +122,13 @@ def thread_safe_sink() -> LineSink:
     """Return a sink that any thread may call for the current action. Call this function in the event loop."""
     loop, sink = asyncio.get_running_loop(), line_sink.get()
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         log.info("%s", text)
         if sink is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: an abandoned pull may end late
                 loop.call_soon_threadsafe(sink, text)
 
-    return say
+    return report
 
 
 class PullProgress:
@@ -149,7 +149,7 @@ class PullProgress:
         """Note that data is expected from this registry; empty: none is, because the image is being unpacked."""
         self._waits_for, self._since, self._silences = registry, self._clock(), 0
 
-    async def tell_silences(self) -> None:
+    async def report_silences(self) -> None:
         """Report silences of the registry until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -176,7 +176,7 @@ class PullProgress:
     def note(self, text: str) -> None:
         """Report a happening, such as a repeated transfer or a cached image."""
         self._notes += 1
-        if self._notes <= NOTES_PER_PULL:
+        if self._notes <= MAX_NOTES_PER_PULL:
             self._sink(f"image {self._image}: {text}")
 
 
@@ -196,11 +196,11 @@ class PullProgress:
 # the machine's boot out of the 500 entries of its journey.
 
 
-LINE_CHARACTERS: Final = 400
-PIECE_CHARACTERS: Final = 3600
-PIECE_LINES: Final = 100
-PIECES_PER_ACTION: Final = 100
-ACTIONS_WAITING: Final = 8
+MAX_LINE_CHARACTERS: Final = 400
+MAX_PIECE_CHARACTERS: Final = 3600
+MAX_PIECE_LINES: Final = 100
+MAX_PIECES_PER_ACTION: Final = 100
+MAX_ACTIONS_WAITING: Final = 8
 """Maximum number of actions with unsent output; the output of the oldest is dropped for the next."""
 _TICK_SECONDS: Final = 0.001
 """A piece that is due within this time is sent now, because a timer may fire early."""
@@ -249,7 +249,7 @@ class OutputBuffer:
     def add(self, line: str) -> None:
         self.lines.append(line)
         self.characters += len(line)
-        while self.characters > PIECE_CHARACTERS or len(self.lines) > PIECE_LINES:
+        while self.characters > MAX_PIECE_CHARACTERS or len(self.lines) > MAX_PIECE_LINES:
             self.characters -= len(self.lines.popleft())
             self.dropped += 1
 
@@ -299,7 +299,7 @@ class OutputSender:
                 waiting.settle()
 
     async def run(self) -> None:
-        """Send what there is, when it is time."""
+        """Send the collected lines when they are due."""
         while True:
             self._news.clear()
             self._forget(lambda waiting: waiting.ended and waiting.empty)
@@ -324,35 +324,29 @@ class OutputSender:
         if not self._wanted:
             return
         if waiting not in self._waiting:
-            self._begin(waiting)
+            if not waiting.first:
+                waiting.first = asyncio.get_running_loop().time()
+                waiting.due = waiting.first + self._schedule.min_interval
+            if len(self._waiting) >= MAX_ACTIONS_WAITING:
+                oldest = self._waiting.pop(0)
+                oldest.settle()
+                log.warning("the output of action %s of workflow %s is dropped", oldest.action_id, oldest.workflow_id)
+            self._waiting.append(waiting)
         if waiting.empty:
             self._news.set()
-        waiting.add(line[:LINE_CHARACTERS])
-
-    def _begin(self, waiting: OutputBuffer) -> None:
-        if not waiting.first:
-            waiting.first = asyncio.get_running_loop().time()
-            waiting.due = waiting.first + self._schedule.min_interval
-        if len(self._waiting) >= ACTIONS_WAITING:
-            oldest = self._waiting.pop(0)
-            oldest.settle()
-            log.warning("the output of action %s of workflow %s is dropped", oldest.action_id, oldest.workflow_id)
-        self._waiting.append(waiting)
+        waiting.add(line[:MAX_LINE_CHARACTERS])
 
     async def _send(self) -> None:
-        """One call with the pieces that are due."""
+        """Send the pieces that are due with one call."""
         now = asyncio.get_running_loop().time()
-        due = [
-            waiting
-            for waiting in self._waiting
-            if not waiting.empty and (waiting.ended or waiting.due <= now + _TICK_SECONDS)
-        ]
+        soon = now + _TICK_SECONDS
+        due = [each for each in self._waiting if not each.empty and (each.ended or each.due <= soon)]
         pieces = [waiting.take() for waiting in due]
         for waiting in due:
             waiting.pieces += 1
             interval = (now - waiting.first) * self._schedule.interval_share
             waiting.due = now + min(max(interval, self._schedule.min_interval), self._schedule.max_interval)
-            if waiting.pieces >= PIECES_PER_ACTION - 1:
+            if waiting.pieces >= MAX_PIECES_PER_ACTION - 1:
                 waiting.due = float("inf")
         try:
             await self._stub.WriteOutput(iter(pieces), timeout=self._schedule.call_timeout)
@@ -363,8 +357,8 @@ class OutputSender:
                 self._forget(lambda _: True)
                 return
             log.debug("output not delivered: %s: %s", error.code().name, error.details())
-            if error.code() is grpc.StatusCode.INVALID_ARGUMENT or error.code() is grpc.StatusCode.NOT_FOUND:
-                return  # it will never be taken: the workflow is gone
+            if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND):
+                return  # the server will never accept it: the workflow is gone
             for waiting, piece in zip(due, pieces, strict=True):
                 waiting.put_back(piece)
             await asyncio.sleep(self._schedule.retry_delay)

@@ -3,7 +3,7 @@
 - server        builds the parts, opens the ports, and handles changes of Hardware and Workflows
 - service       the gRPC services: commands, events, output of actions, health, reflection
 - older/        the services of Tinkerbell's older agents, translated
-- callers       admits or rejects the caller of each call
+- callers       admits or rejects the caller of each call, and stores reported events
 - streams       the command streams of connected agents, and what it means when an agent has none
 - decision      the next command of an agent (pure)
 - events        writes claims and agents' events into the status of Workflows

@@ -7,6 +7,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -93,9 +94,7 @@ class TokenKeys:
         )
 
     def mint(self, mac: str, now: float) -> str:
-        """Return a token for the interface `mac` (lower case, colons), valid from `now` (Unix seconds). Raises
-        ValueError.
-        """
+        """Return a token for the interface `mac` (lower case, colons) at `now` (Unix seconds). Raises ValueError."""
         if not is_mac(mac):
             raise ValueError(f"{mac[:64]!r} is no MAC address")
         claims = f"v1.{mac.replace(':', '')}.{int(now + self.lifetime)}"
@@ -314,7 +313,7 @@ class OlderAgentAuth(StrEnum):
     OFF = "off"
 
 
-class RefusedError(TinkedgeError):
+class RefusedCallerError(TinkedgeError):
     """The caller may not act for the Hardware that it names.
 
     The message is for the operator and names the remedy. The caller receives `code` and `public_message`.
@@ -328,7 +327,7 @@ class RefusedError(TinkedgeError):
         self.code = code or self.code
 
 
-class ForeignAgentError(RefusedError):
+class ForeignAgentError(RefusedCallerError):
     """The agent's credentials belong to another machine."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
@@ -356,9 +355,8 @@ def credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
     """Return the credentials of the call with this context."""
     connection: Mapping[str, Iterable[bytes]] = context.auth_context()
     certificate = next(iter(connection.get("x509_pem_cert", ())), b"")
-    return Credentials(
-        peer_address(context.peer()), read_call_metadata(context.invocation_metadata()).token, certificate
-    )
+    token = read_call_metadata(context.invocation_metadata()).token
+    return Credentials(peer_address(context.peer()), token, certificate)
 
 
 class AgentAuthorizer:
@@ -382,25 +380,26 @@ class AgentAuthorizer:
         """The Hardware that was last refused, by address."""
 
     def admit(self, agent_id: str, credentials: Credentials) -> NamespacedName:
-        """Return the Hardware that the agent may act for. Raises RefusedError."""
+        """Return the Hardware that the agent may act for. Raises RefusedCallerError."""
         named = repr(agent_id)
-        keys = self._agents.named(agent_id)
-        meant = self._meant(keys, credentials) if len(keys) > 1 else keys
+        keys: Collection[NamespacedName] = self._agents.named(agent_id)
+        if len(keys) > 1:
+            # Names that one tenant chooses must not block the agent of another tenant, so only the Hardware counts that
+            # the agent may act for; of several, the one at its address.
+            allowed = {key for key in keys if self._may_speak(key, credentials)}
+            here = self._here(allowed, credentials.peer)
+            keys = (here if len(here) == 1 else allowed) or keys
         try:
-            key = self._agents.only(agent_id, meant or keys)
+            key = self._agents.only(agent_id, keys)
         except UnknownAgentError as error:
-            raise self._unknown(error, credentials, named) from error
+            # The same public message as for a foreign agent: it does not reveal which Hardware exist.
+            try:
+                self.authorise(NamespacedName("", ""), credentials, named)
+            except ForeignAgentError as foreign:
+                raise RefusedCallerError(str(error), foreign.public_message, foreign.code) from error
+            raise RefusedCallerError(str(error)) from error  # no credentials are required, so there is nothing to hide
         self.authorise(key, credentials, named)
         return key
-
-    def _meant(self, keys: Collection[NamespacedName], credentials: Credentials) -> Collection[NamespacedName]:
-        """Return those of several Hardware with one id that the agent may act for; of these the one at its address.
-
-        Names that one tenant chooses must not block the agent of another tenant.
-        """
-        allowed = {key for key in keys if self._may_speak(key, credentials)}
-        here = self._here(allowed, credentials.peer)
-        return here if len(here) == 1 else allowed
 
     def _may_speak(self, key: NamespacedName, credentials: Credentials) -> bool:
         if self._auth is AgentAuth.ADDRESS:
@@ -416,32 +415,24 @@ class AgentAuthorizer:
         at_peer = {key for key in keys if peer in self._agents.addresses(key)}
         return {key for key in at_peer if self._other_host(peer, self._agents.macs(key)) is None}
 
-    def _unknown(self, error: UnknownAgentError, credentials: Credentials, named: str) -> RefusedError:
-        """Return the error for an id that no Hardware has, or several.
-
-        The public message is the same as for a foreign agent, so it does not reveal which Hardware exist.
-        """
-        try:
-            self.authorise(NamespacedName("", ""), credentials, named)
-        except ForeignAgentError as foreign:
-            return RefusedError(str(error), foreign.public_message, foreign.code)
-        return RefusedError(str(error))  # no credentials are required, so there is nothing to hide
-
     def authorise(
         self, key: NamespacedName, credentials: Credentials, named: str = "the machine of this Workflow"
     ) -> None:
-        """Raise ForeignAgentError if the credentials do not allow to act for this Hardware, which messages call
-        `named`.
-        """
+        """Raise ForeignAgentError if the credentials are not for this Hardware, which public messages call `named`."""
         match self._auth:
             case AgentAuth.NONE:
                 return
             case AgentAuth.ADDRESS:
                 self._by_address(key, credentials, named)
+                return
             case AgentAuth.TOKEN:
-                self._by_token(key, credentials, named)
+                why, has_shown = self._token_problem(key, credentials.token), bool(credentials.token)
             case AgentAuth.MTLS:
-                self._by_certificate(key, credentials, named)
+                why, has_shown = self._certificate_problem(key, credentials), bool(credentials.certificate)
+        if why:
+            public = f"{credentials.peer} can't speak for {named}: {why}"
+            error = ForeignAgentError if has_shown else NoCredentialsError
+            raise error(f"{credentials.peer} can't speak for Hardware {key}: {why}", public)
 
     def renewed(self, credentials: Credentials) -> tuple[str, float] | None:
         """Return a new token that replaces the caller's token, and the seconds until it should be renewed.
@@ -476,7 +467,7 @@ class AgentAuthorizer:
         else:
             why = f"has the addresses {', '.join(sorted(addresses))}{self._masquerade(key, credentials.peer)}"
         public_message = f"{credentials.peer} can't speak for {named}: {public}"
-        raise ForeignAgentError(f"{_refusal(key, credentials)}, which {why}", public_message)
+        raise ForeignAgentError(f"{credentials.peer} can't speak for Hardware {key}, which {why}", public_message)
 
     def _masquerade(self, key: NamespacedName, peer: str) -> str:
         """Return the remedy for an address that agents of several machines come from, or an empty string.
@@ -495,29 +486,27 @@ class AgentAuthorizer:
             "Service externalTrafficPolicy: Local, take NAT out of the way, or use --agent-auth token"
         )
 
-    def _by_token(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
-        if not credentials.token:
-            why = "it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
-            raise NoCredentialsError(*_both(key, credentials, named, why))
+    def _token_problem(self, key: NamespacedName, token: str) -> str:
+        """Return why the token does not allow to act for this Hardware; empty if it does."""
+        if not token:
+            return "it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
         if self._tokens is None:
-            raise ForeignAgentError(*_both(key, credentials, named, "this server has no token keys"))
+            return "this server has no token keys"
         try:
-            token = self._tokens.verify(credentials.token, self._clock())
+            mac = self._tokens.verify(token, self._clock()).mac
         except TokenError as error:
-            raise ForeignAgentError(*_both(key, credentials, named, str(error))) from error
-        if token.mac not in self._agents.macs(key):
-            raise ForeignAgentError(
-                *_both(key, credentials, named, f"its token is that of {token.mac}, another machine")
-            )
+            return str(error)
+        return "" if mac in self._agents.macs(key) else f"its token is that of {mac}, another machine"
 
-    def _by_certificate(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
+    def _certificate_problem(self, key: NamespacedName, credentials: Credentials) -> str:
+        """Return why the certificate does not allow to act for this Hardware; empty if it does."""
         if not credentials.certificate:
-            raise NoCredentialsError(*_both(key, credentials, named, "it shows no client certificate"))
+            return "it shows no client certificate"
         names = certificate_ids(credentials.certificate)
-        if not any(self._is_named(key, ids, credentials.peer) for ids in names):
-            shown = [repr(ids[0][:_NAME_CHARACTERS]) for ids in names[:_NAMES_SHOWN]] or ["no machine"]
-            more = " and more" if len(names) > _NAMES_SHOWN else ""
-            raise ForeignAgentError(*_both(key, credentials, named, f"its certificate names {', '.join(shown)}{more}"))
+        if any(self._is_named(key, ids, credentials.peer) for ids in names):
+            return ""
+        shown = [repr(ids[0][:_NAME_CHARACTERS]) for ids in names[:_NAMES_SHOWN]] or ["no machine"]
+        return f"its certificate names {', '.join(shown)}{' and more' if len(names) > _NAMES_SHOWN else ''}"
 
     def _is_named(self, key: NamespacedName, ids: Collection[str], peer: str) -> bool:
         """Return True if these ids match that Hardware and no other one, or no other one with the address `peer`."""
@@ -534,7 +523,11 @@ def certificate_ids(pem: bytes) -> tuple[tuple[str, ...], ...]:
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)
-        dns, uris = _alternative_names(certificate)
+        dns, uris = list[str](), list[str]()
+        with suppress(x509.ExtensionNotFound):
+            alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            dns = alternative.get_values_for_type(x509.DNSName)
+            uris = alternative.get_values_for_type(x509.UniformResourceIdentifier)
         if dns or uris:
             names = [_from_dns(name) for name in dns[:_MAX_NAMES]]
             names += [(uri.removeprefix(_URI),) for uri in uris[:_MAX_NAMES] if uri.startswith(_URI)]
@@ -545,29 +538,9 @@ def certificate_ids(pem: bytes) -> tuple[tuple[str, ...], ...]:
     return tuple(ids for ids in names[:_MAX_NAMES] if len(ids[0]) <= MAX_AGENT_ID)
 
 
-def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return [], []
-    return (
-        names.get_values_for_type(x509.DNSName),
-        names.get_values_for_type(x509.UniformResourceIdentifier),
-    )
-
-
 def _from_dns(name: str) -> tuple[str, ...]:
     """Return the agent ids of a DNS name. DNS allows neither colons nor slashes; Kubernetes names may contain dots."""
     if _DASHED_MAC.fullmatch(name):
         return (name.replace("-", ":"),)
     hardware, dot, namespace = name.rpartition(".")
     return (name, f"{namespace}/{hardware}") if dot else (name,)
-
-
-def _both(key: NamespacedName, credentials: Credentials, named: str, why: str) -> tuple[str, str]:
-    """Return the message for the operator and the message for the caller."""
-    return f"{_refusal(key, credentials)}: {why}", f"{credentials.peer} can't speak for {named}: {why}"
-
-
-def _refusal(key: NamespacedName, credentials: Credentials) -> str:
-    return f"{credentials.peer} can't speak for Hardware {key}"

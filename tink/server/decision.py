@@ -41,7 +41,7 @@ PREPARING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimAndSend:
     """Make this Pending Workflow Scheduled, then send it."""
 
     workflow: Raw
@@ -83,7 +83,7 @@ class Recall:
     workflow: Raw
 
 
-Move = Claim | Start | GiveBack | Stop | Recall | Wait
+Move = ClaimAndSend | Start | GiveBack | Stop | Recall | Wait
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
             return Wait(until)
         if state is WorkflowState.PENDING and _ready(workflow) and view.can_be_sent(workflow):
             until = _offered_from(workflow, view, now, longest)
-            return Wait(until) if until > now else Claim(workflow)
+            return Wait(until) if until > now else ClaimAndSend(workflow)
     return Wait()
 
 

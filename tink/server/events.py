@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
@@ -128,14 +127,6 @@ class _Queue:
     waiter: Waiter | None = None
     """The next write, while it waits for a slot."""
 
-    def first(self) -> list[_QueuedEvent]:
-        """Return the oldest event and those after it of the same Workflow.
-
-        None of them has an outcome: the lock is fair, so a caller with an outcome leaves before the lock reaches one
-        without.
-        """
-        return list(takewhile(lambda each: each.uid == self.waiting[0].uid, self.waiting))
-
 
 class EventStore:
     """Applies events to Workflows with the state machine and stores the result. `clock` returns Unix seconds.
@@ -166,11 +157,6 @@ class EventStore:
         # Rate-limited: an API that does not answer affects all machines.
         self._log = LimitedLog(log, clock, capacity=8)
 
-    @property
-    def machines(self) -> int:
-        """The number of machines whose events are being taken."""
-        return len(self._queues)
-
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
         """Apply `event` to `workflow` (as the informer last saw it) and store the result; False if nothing changes.
 
@@ -179,7 +165,15 @@ class EventStore:
         key = hardware_of(workflow) or NamespacedName("", "")
         due = asyncio.get_running_loop().time() + (YIELD_SECONDS if _can_wait(workflow, event) else 0.0)
         mine = _QueuedEvent(uid_of(workflow), event, due)
-        async with self._queued(key, mine) as queue:
+        queue = self._queues.setdefault(key, _Queue())
+        if len(queue.waiting) >= MAX_WAITING:
+            raise BusyError(
+                f"{MAX_WAITING} events of Hardware {'/'.join(key)} wait already: publish one after the other"
+            )
+        queue.waiting.append(mine)
+        if queue.waiter is not None:
+            self._writes.expedite(queue.waiter, due)
+        try:
             while mine.outcome is None:
                 async with queue.lock:
                     if mine.outcome is None:  # else the previous holder of the lock has stored this event with its own
@@ -188,6 +182,10 @@ class EventStore:
                         queue.waiter = Waiter(min(each.due for each in queue.waiting))
                         async with self._writes.slot(queue.waiter):
                             await self._take_first(queue)
+        finally:
+            queue.waiting.remove(mine)
+            if not queue.waiting:
+                del self._queues[key]
         if isinstance(mine.outcome, Exception):
             raise mine.outcome
         return mine.outcome
@@ -197,22 +195,15 @@ class EventStore:
         return await self._change(workflow, Dispatched(), "can't be scheduled, trying again")
 
     async def reclaim(self, workflow: Raw) -> Raw | None:
-        """Claim a Workflow that is already Scheduled, which another server may be about to send.
-
-        Returns None in the same cases as `claim`.
-        """
+        """Claim a Scheduled Workflow, which another server may be about to send; None as in `claim`."""
         return await self._change(workflow, Reclaimed(), "can't be scheduled, trying again")
 
     async def give_back(self, workflow: Raw) -> bool:
-        """Make a Scheduled Workflow Pending; False if another writer changed it meanwhile or the API does not
-        answer.
-        """
+        """Make a Scheduled Workflow Pending; False if another writer changed it or the API does not answer."""
         return await self._change(workflow, GivenBack(), "stays Scheduled") is not None
 
     async def _change(self, workflow: Raw, event: Event, otherwise: str) -> Raw | None:
-        """Apply `event` and return the stored Workflow, or None. `otherwise` completes the log line if the API does not
-        answer.
-        """
+        """Apply `event` and return the stored Workflow, or None. `otherwise` ends the log line if the API is away."""
         status = None if paused(workflow) else machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
@@ -244,29 +235,14 @@ class EventStore:
             else:
                 return
 
-    @asynccontextmanager
-    async def _queued(self, key: NamespacedName, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
-        queue = self._queues.setdefault(key, _Queue())
-        if len(queue.waiting) >= MAX_WAITING:
-            raise BusyError(
-                f"{MAX_WAITING} events of Hardware {'/'.join(key)} wait already: publish one after the other"
-            )
-        queue.waiting.append(mine)
-        if queue.waiter is not None:
-            self._writes.expedite(queue.waiter, mine.due)
-        try:
-            yield queue
-        finally:
-            queue.waiting.remove(mine)
-            if not queue.waiting:
-                del self._queues[key]
-
     async def _take_first(self, queue: _Queue) -> None:
         """Store the oldest events of the queue and set their outcome.
 
         If the caller is cancelled meanwhile, the other events keep no outcome: they find their change stored already.
         """
-        events = queue.first()
+        # The oldest event and those after it of the same Workflow. None of them has an outcome: the lock is fair, so a
+        # caller with an outcome leaves before the lock reaches a caller without.
+        events = list(takewhile(lambda each: each.uid == queue.waiting[0].uid, queue.waiting))
         workflow = self._workflows.get(events[0].uid)
         outcomes: list[bool | Exception]
         try:
@@ -279,9 +255,7 @@ class EventStore:
             each.outcome = outcome
 
     async def _take(self, workflow: Raw, events: Sequence[ServerEvent]) -> list[bool | Exception]:
-        """Apply all events to the Workflow and store the result with one write. Raises errors that concern all
-        of them.
-        """
+        """Apply all events to the Workflow and store the result with one write. Raises errors that concern all."""
         fresh = False
         for _ in range(_ATTEMPTS):
             if paused(workflow):
@@ -318,7 +292,10 @@ class EventStore:
         after = workflow
         for event in events:
             try:
-                status = machine.apply(after, self._with_delay(event, after), self._clock(), Author.SERVER)
+                if isinstance(event, Rejected):
+                    count = rejections(status_of(after))
+                    event = replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
+                status = machine.apply(after, event, self._clock(), Author.SERVER)
                 certain = fresh or status is not None or _settled(state_of(after), event)
             except (machine.UnknownActionError, InvalidStatusError) as error:
                 if not fresh:
@@ -331,12 +308,6 @@ class EventStore:
             if status is not None:
                 after = {**after, "status": status}
         return None if after is workflow else after["status"], outcomes
-
-    def _with_delay(self, event: ServerEvent, workflow: Raw) -> ServerEvent:
-        if not isinstance(event, Rejected):
-            return event
-        count = rejections(status_of(workflow))
-        return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
 
     async def fresh(self, workflow: Raw) -> Raw:
         """Read the Workflow from the API. Raises WorkflowGoneError, ApiError."""

@@ -15,9 +15,8 @@ _METHOD = ["grpc_type", "grpc_service", "grpc_method"]
 
 
 class ServerMetrics(Collector):
-    """`agents()`: those that are connected; `serving()`: what the health service says.
-
-    `ends()`: until when certificates are good, by the flag that names them.
+    """Metrics of a server. `agents()`: number of connected agents; `serving()`: the state of the health service;
+    `ends()`: when certificates expire, by the flag that names them.
     """
 
     def __init__(

@@ -10,22 +10,21 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from proto import metadata
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.limits.backoff import Backoff
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
-from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, RefusedError, TokenError
-from tink.server.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
-from tink.server.events import BusyError, EventStore, ServerEvent, StaleError, WorkflowGoneError
+from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, RefusedCallerError, TokenError
+from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Move, Recall, Start, Stop, Wait, next_move
+from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.settings import ServerSettings
 from tink.server.workflows import UnsendableError, WorkflowIndex, hardware_of, start_command, stop_command, uid_of
 from tink.workflow import events
@@ -34,6 +33,24 @@ from tink.workflow.guards import paused, rebooting
 from tink.workflow.status import InvalidStatusError, agent_seen, check_states, name_of, state_of, status_of
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """The objects that all calls of one server share.
+
+    `observe` receives what agents do. `spawn` runs coroutines that outlive a call. `clock` returns Unix seconds.
+    """
+
+    settings: ServerSettings
+    agents: AgentDirectory
+    authorizer: AgentAuthorizer
+    workflows: WorkflowIndex
+    events: EventStore
+    observe: ActivityObserver
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    clock: Callable[[], float]
+
 
 # --- Reboots ---
 #
@@ -81,33 +98,20 @@ class _Watch:
 class RebootWatch:
     """Waits for agents that do not come back. For one event loop.
 
-    `grace` is in seconds. `connected` returns True if a machine's agent has a stream here. `rebooted` is called with
-    each Workflow that succeeded because of a reboot.
+    `connected` returns True if a machine's agent has a stream here.
     """
 
-    def __init__(
-        self,
-        workflows: WorkflowIndex,
-        *,
-        take: Callable[[Raw, ServerEvent], Awaitable[bool]],
-        connected: Callable[[NamespacedName], bool],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        rebooted: Callable[[Raw], None],
-        grace: float,
-    ) -> None:
-        self._workflows = workflows
-        self._take = take
+    def __init__(self, parts: ServerParts, connected: Callable[[NamespacedName], bool]) -> None:
+        self._parts = parts
         self._connected = connected
-        self._spawn = spawn
-        self._rebooted = rebooted
-        self._grace = grace
+        self._grace = parts.settings.reboot_grace
         self._watches: dict[str, _Watch] = {}
 
     def look(self, workflow: Raw) -> None:
         """Set or cancel the timer of a Workflow that was added or changed."""
         uid, key = uid_of(workflow), hardware_of(workflow)
         if key is None or not _rebooting(workflow):
-            self._cancel(uid)
+            self.cancel(uid)
             return
         watch, seen = self._watches.get(uid), agent_seen(status_of(workflow))
         if self._connected(key):
@@ -116,59 +120,54 @@ class RebootWatch:
         elif watch is None or watch.here or watch.seen != seen:
             self._set(uid, self._grace * ELSEWHERE_GRACES, seen)
 
-    def forget(self, workflow: Raw) -> None:
-        """Cancel the timer of a deleted Workflow."""
-        self._cancel(uid_of(workflow))
-
     def opened(self, key: NamespacedName, holds: Collection[str] | None) -> None:
         """Handle a new stream of a machine's agent that holds these Workflows (None: it did not report them)."""
-        for workflow in self._workflows.of(key):
+        for workflow in self._parts.workflows.of(key):
             if _rebooting(workflow):
                 uid = uid_of(workflow)
                 # A Workflow that the agent does not hold has ended (`CommandStream._account`), so nothing is recorded
                 # at once.
-                soon = 0.0 if holds is None or uid in holds else self._grace * REPORT_PART
-                self._set(uid, soon, agent_seen(status_of(workflow)), here=True)
+                delay = 0.0 if holds is None or uid in holds else self._grace * REPORT_PART
+                self._set(uid, delay, agent_seen(status_of(workflow)), here=True)
 
     def closed(self, key: NamespacedName) -> None:
         """Handle the end of a machine's stream."""
-        for workflow in self._workflows.of(key):
+        for workflow in self._parts.workflows.of(key):
             if _rebooting(workflow):
                 self._set(uid_of(workflow), self._grace, agent_seen(status_of(workflow)))
 
     def close(self) -> None:
         """Cancel all timers."""
         for uid in list(self._watches):
-            self._cancel(uid)
+            self.cancel(uid)
 
-    def _set(self, uid: str, seconds: float, seen: str, *, here: bool = False) -> None:
-        self._cancel(uid)
-        self._watches[uid] = _Watch(here, seconds, seen, self._call(seconds, uid))
-
-    def _call(self, seconds: float, uid: str) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self._due, uid)
-
-    def _cancel(self, uid: str) -> None:
+    def cancel(self, uid: str) -> None:
+        """Cancel the timer of a Workflow."""
         watch = self._watches.pop(uid, None)
         if watch is not None:
             watch.timer.cancel()
 
+    def _set(self, uid: str, seconds: float, seen: str, *, here: bool = False) -> None:
+        self.cancel(uid)
+        timer = asyncio.get_running_loop().call_later(seconds, self._due, uid)
+        self._watches[uid] = _Watch(here, seconds, seen, timer)
+
     def _due(self, uid: str) -> None:
         # The watch stays until its task is done, so that no two tasks run for one Workflow.
-        watch, workflow = self._watches[uid], self._workflows.get(uid)
+        watch, workflow = self._watches[uid], self._parts.workflows.get(uid)
         key = hardware_of(workflow) if workflow is not None else None
         if workflow is None or key is None or not _rebooting(workflow):
-            self._cancel(uid)
+            self.cancel(uid)
         elif self._connected(key) is not watch.here:
-            self._cancel(uid)
+            self.cancel(uid)
             self.look(workflow)
         else:
-            self._spawn(self._say(workflow, watch) if watch.here else self._conclude(workflow, watch))
+            self._parts.spawn(self._record_seen(workflow, watch) if watch.here else self._conclude(workflow, watch))
 
-    async def _say(self, workflow: Raw, watch: _Watch) -> None:
-        """Record that the agent is connected here."""
+    async def _record_seen(self, workflow: Raw, watch: _Watch) -> None:
+        """Record in the status that the agent is connected here."""
         try:
-            await self._take(workflow, AgentSeen())
+            await self._parts.events.take(workflow, AgentSeen())
         except WorkflowGoneError:
             return
         except (ApiError, BusyError, StaleError, InvalidStatusError) as error:
@@ -179,18 +178,21 @@ class RebootWatch:
         """End the Workflow because its agent has been gone for the grace period."""
         uid = uid_of(workflow)
         try:
-            if await self._take(workflow, AgentAway(watch.seconds, watch.seen)):
-                now = self._workflows.get(uid) or workflow
-                log.info("Workflow %s: its last action reboots the machine, whose agent is gone", name_of(now))
-                self._cancel(uid)
-                self._rebooted(now)
+            if await self._parts.events.take(workflow, AgentAway(watch.seconds, watch.seen)):
+                now = self._parts.workflows.get(uid) or workflow
+                name, key = name_of(now), hardware_of(now) or NamespacedName("", "")
+                log.info("Workflow %s: its last action reboots the machine, whose agent is gone", name)
+                self.cancel(uid)
+                story = f"agent is gone with the last action of workflow {name}, which reboots the machine"
+                agent_id = self._parts.agents.id_of(key)
+                self._parts.observe(AgentActivity(agent_id, "", ActivityKind.EVENT, story, str(key), name))
             self._look_again(workflow, watch)
         except WorkflowGoneError:
             return
         except (ApiError, BusyError, StaleError) as error:
             log.warning("Workflow %s: its success could not be stored, trying again: %s", name_of(workflow), error)
             if self._watches.get(uid) is watch:
-                watch.timer = self._call(_RETRY_SECONDS, uid)
+                watch.timer = asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._due, uid)
         except InvalidStatusError as error:
             log.error("%s", error)
 
@@ -198,8 +200,8 @@ class RebootWatch:
         """Set the next timer, unless another one was set meanwhile."""
         uid = uid_of(workflow)
         if self._watches.get(uid) is watch:
-            self._cancel(uid)
-            now = self._workflows.get(uid)
+            self.cancel(uid)
+            now = self._parts.workflows.get(uid)
             if now is not None:
                 self.look(now)
 
@@ -231,8 +233,6 @@ def _rebooting(workflow: Raw) -> bool:
 
 
 Write = Callable[[pb.GetWorkflowsResponse], Awaitable[None]]
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
-"""Runs a coroutine that outlives the stream."""
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 """First and last delay before a failed API call is tried again, unless something changes before."""
@@ -253,41 +253,37 @@ class Ending:
 
 
 class CommandStream:
-    """The command stream of one agent, which acts for the Hardware `key` from the address `peer`."""
+    """The command stream of one agent, which acts for the Hardware `key`."""
 
     def __init__(
         self,
+        parts: ServerParts,
         agent_id: str,
-        peer: str,
+        credentials: Credentials,
         key: NamespacedName,
-        *,
         holds: frozenset[str] | None,
-        workflows: WorkflowIndex,
-        writer: EventStore,
-        spawn: Spawn,
-        sent: Callable[[CommandStream, Start | Stop], None],
-        lost: Callable[[CommandStream, Raw], None],
-        clock: Callable[[], float],
-        rejection_longest: float,
     ) -> None:
+        """`holds` are the uids of the Workflows that the agent holds; None if it did not report them."""
+        self._parts = parts
         self.agent_id = agent_id
-        self.peer = peer
+        self.credentials = credentials
         self.key = key
         self._holds = holds
-        self._workflows = workflows
-        self._writer = writer
-        self._spawn = spawn
-        self._sent = sent
-        self._lost = lost
-        self._clock = clock
-        self._rejection_longest = rejection_longest
         self._view = AgentView(says=holds is not None)
         self._reported: dict[str, str] = {}
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         self._changed = asyncio.Event()
         self._ending: Ending | None = None
-        self._missing = self._not_held()
-        """The Workflows that were Running or Cancelling when the agent connected, and that it did not hold."""
+        # The Workflows that were Running or Cancelling when the agent connected, and that it did not hold.
+        self._missing = (
+            []
+            if holds is None
+            else [
+                each
+                for each in self._readable()
+                if not paused(each) and uid_of(each) not in holds and state_of(each) in _UNDER_WAY
+            ]
+        )
 
     def wake(self) -> None:
         """Look again, because the machine's Workflows have changed."""
@@ -304,7 +300,7 @@ class CommandStream:
             log.warning("agent %s may still run a Workflow that is gone: %s", self.agent_id, error)
         self._changed.set()
 
-    def heard(self, uid: str, event: events.AgentEvent) -> None:
+    def note_report(self, uid: str, event: events.AgentEvent) -> None:
         """Note that the agent reported `event` of a Workflow: it runs the Workflow, even if that has ended according to
         the API.
         """
@@ -324,7 +320,8 @@ class CommandStream:
             self._changed.clear()
             workflows = self._readable()
             self._view.see(workflows)
-            await self._carry_out(next_move(workflows, self._view, self._clock(), self._rejection_longest), write)
+            longest = self._parts.settings.rejection_longest
+            await self._carry_out(next_move(workflows, self._view, self._parts.clock(), longest), write)
         return self._ending
 
     async def _carry_out(self, move: Move, write: Write) -> None:
@@ -334,19 +331,20 @@ class CommandStream:
                 self._view.orphans.pop(uid, None)
                 self._view.stopped.add(uid)
                 await write(stop_command(uid))
-                self._sent(self, move)
+                log.info("Workflow %s: agent %s told to stop it", move.name, self.agent_id)
+                self.report(ActivityKind.STOPPED, f"agent told to stop workflow {move.name}", move.name)
             case Start(workflow):
                 await self._pause_unless(await self._send_again(workflow, write))
             case GiveBack(workflow):
-                await self._pause_unless(await self._writer.give_back(workflow))
-            case Claim(workflow):
+                await self._pause_unless(await self._parts.events.give_back(workflow))
+            case ClaimAndSend(workflow):
                 await self._pause_unless(await self._dispatch(workflow, write))
             case Recall(workflow):
                 log.info("agent %s is asked whether it runs Workflow %s", self.agent_id, name_of(workflow))
                 message = "connect again, and say whether you run what is Running"
                 self.end(grpc.StatusCode.UNAVAILABLE, message)
             case Wait(until):
-                await self._sleep(None if until is None else until - self._clock())
+                await self._sleep(None if until is None else until - self._parts.clock())
 
     async def _pause_unless(self, done: bool) -> None:
         if done:
@@ -360,16 +358,16 @@ class CommandStream:
         An invalid Workflow is neither sent nor stopped. An agent that runs it rejects others by itself.
         """
         readable = []
-        for workflow in self._workflows.of(self.key):
+        for workflow in self._parts.workflows.of(self.key):
             try:
                 check_states(workflow)
             except InvalidStatusError as error:
-                self._report(workflow, str(error))
+                self._log_problem(workflow, str(error))
             else:
                 readable.append(workflow)
         return readable
 
-    def _report(self, workflow: Raw, problem: str) -> None:
+    def _log_problem(self, workflow: Raw, problem: str) -> None:
         if self._reported.get(uid_of(workflow)) != problem:
             self._reported[uid_of(workflow)] = problem
             log.error("%s; agent %s does not receive it until that is corrected", problem, self.agent_id)
@@ -382,7 +380,7 @@ class CommandStream:
             return
         self._view.runs(self._holds)
         for uid in self._holds:
-            name = self._workflows.name_of_gone(uid)
+            name = self._parts.workflows.name_of_gone(uid)
             if name is not None:
                 self._view.orphans[uid] = name
         try:
@@ -395,22 +393,20 @@ class CommandStream:
             message = "what became of this agent's Workflows can't be found out yet: connect again"
             self.end(grpc.StatusCode.UNAVAILABLE, message)
 
-    def _not_held(self) -> list[Raw]:
-        if self._holds is None:
-            return []
-        readable = self._readable()
-        mine = [each for each in readable if not paused(each)]
-        return [each for each in mine if uid_of(each) not in self._holds and state_of(each) in _UNDER_WAY]
-
     async def _lose(self, workflow: Raw) -> None:
         """Record that the agent lost a Workflow that was Running or Cancelling."""
         try:
-            if await self._writer.take(workflow, events.AgentLost()):
-                self._lost(self, self._workflows.get(uid_of(workflow)) or workflow)
+            if not await self._parts.events.take(workflow, events.AgentLost()):
+                return
         except WorkflowGoneError:
             return
         except InvalidStatusError as error:
-            self._report(workflow, str(error))
+            self._log_problem(workflow, str(error))
+            return
+        now = self._parts.workflows.get(uid_of(workflow)) or workflow
+        story = f"agent came back without workflow {name_of(now)}, which is {status_of(now).get('state')}"
+        log.warning("Workflow %s: %s", name_of(now), story)
+        self.report(ActivityKind.EVENT, story, name_of(now))
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -420,7 +416,7 @@ class CommandStream:
         if command is None:
             return True
         # The claim must not be cancelled with the stream: a cancelled API call may still have taken effect.
-        claim = asyncio.ensure_future(self._writer.claim(workflow))
+        claim = asyncio.ensure_future(self._parts.events.claim(workflow))
         sent = False
         try:
             claimed = await asyncio.shield(claim)
@@ -431,14 +427,14 @@ class CommandStream:
                 await self._send(claimed, command, write)
         finally:
             if not sent:
-                self._spawn(self._take_back(claim, workflow))
+                self._parts.spawn(self._take_back(claim, workflow))
         return True
 
     async def _take_back(self, claim: asyncio.Future[Raw | None], before: Raw) -> None:
         claimed = await claim
         if claimed is not None:
             log.info("Workflow %s: agent %s went before it could be sent", name_of(claimed), self.agent_id)
-            await self._writer.take_back(claimed, before)
+            await self._parts.events.take_back(claimed, before)
 
     async def _send_again(self, workflow: Raw, write: Write) -> bool:
         """Send a Workflow that is already claimed, perhaps for an earlier stream of this agent. False if that can't be
@@ -449,7 +445,7 @@ class CommandStream:
         command = self._command(workflow)
         if command is None:
             return True
-        claimed = await self._writer.reclaim(workflow)
+        claimed = await self._parts.events.reclaim(workflow)
         if claimed is None:
             return False
         if self._ending is None:
@@ -462,13 +458,20 @@ class CommandStream:
             return start_command(workflow)
         except UnsendableError as error:
             self._view.set_aside(workflow)
-            self._report(workflow, str(error))
+            self._log_problem(workflow, str(error))
             return None
 
     async def _send(self, workflow: Raw, command: pb.GetWorkflowsResponse, write: Write) -> None:
-        self._view.sent(workflow, self._clock())
+        self._view.sent(workflow, self._parts.clock())
         await write(command)
-        self._sent(self, Start(workflow))
+        name = name_of(workflow)
+        log.info("Workflow %s: sent to agent %s", name, self.agent_id)
+        self.report(ActivityKind.STARTED, f"workflow {name} sent to the agent", name)
+
+    def report(self, kind: ActivityKind, message: str, workflow: str = "") -> None:
+        """Report an activity of the agent to the server's observer."""
+        activity = AgentActivity(self.agent_id, self.credentials.peer, kind, message, str(self.key), workflow)
+        self._parts.observe(activity)
 
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until something changes, at most for `seconds` (None: without limit)."""
@@ -482,53 +485,14 @@ class CommandStream:
 # --- All streams ---
 
 
-class Outlet(Protocol):
-    """The receiver of a stream's commands, such as the context of a call."""
-
-    async def send_initial_metadata(self, initial_metadata: Any, /) -> None:
-        """Send the headers."""
-
-    async def write(self, message: Any, /) -> None:
-        """Send one command."""
-
-
 class AgentStreams:
-    """Opens and ends the streams of one server. `spawn` runs coroutines that outlive a stream; `clock` returns Unix
-    seconds.
-    """
+    """Opens and ends the streams of one server. `older` returns True if a machine's older agent is connected."""
 
-    def __init__(
-        self,
-        workflows: WorkflowIndex,
-        agents: AgentDirectory,
-        authorizer: AgentAuthorizer,
-        events: EventStore,
-        *,
-        settings: ServerSettings,
-        observe: ActivityObserver,
-        older: Callable[[NamespacedName], bool] = lambda _: False,
-        spawn: Spawn,
-        clock: Callable[[], float],
-    ) -> None:
-        self._workflows = workflows
-        self._agents = agents
-        self._authorizer = authorizer
-        self._events = events
-        self._rejection_longest = settings.rejection_longest
-        self._observe = observe
-        self._spawn = spawn
-        self._clock = clock
+    def __init__(self, parts: ServerParts, older: Callable[[NamespacedName], bool]) -> None:
+        self._parts = parts
         self._streams: dict[NamespacedName, CommandStream] = {}
-        self._credentials: dict[NamespacedName, Credentials] = {}
         self._closed = False
-        self._reboots = RebootWatch(
-            workflows,
-            take=events.take,
-            connected=lambda key: key in self._streams or older(key),
-            spawn=spawn,
-            rebooted=self._rebooted,
-            grace=settings.reboot_grace,
-        )
+        self._reboots = RebootWatch(parts, lambda key: key in self._streams or older(key))
 
     def of(self, key: NamespacedName) -> CommandStream | None:
         """Return the stream of a machine's agent, or None."""
@@ -553,15 +517,14 @@ class AgentStreams:
     def workflow_changed(self, new: Raw, old: Raw | None) -> None:
         """Handle a Workflow that was added or changed, after the index."""
         self._reboots.look(new)
-        self._wake(new)
-        if old is not None and hardware_of(old) != hardware_of(new):
-            self._wake(old)
+        for workflow in (new,) if old is None or hardware_of(old) == hardware_of(new) else (new, old):
+            if (stream := self._of_workflow(workflow)) is not None:
+                stream.wake()
 
     def workflow_gone(self, old: Raw) -> None:
         """Handle a Workflow that was deleted, after the index."""
-        self._reboots.forget(old)
-        stream = self._of_workflow(old)
-        if stream is not None:
+        self._reboots.cancel(uid_of(old))
+        if (stream := self._of_workflow(old)) is not None:
             stream.gone(old)
 
     def hardware_changed(self, key: NamespacedName) -> None:
@@ -570,14 +533,9 @@ class AgentStreams:
         if stream is None:
             return
         try:
-            self._authorizer.admit(stream.agent_id, self._credentials[key])
-        except RefusedError as error:
+            self._parts.authorizer.admit(stream.agent_id, stream.credentials)
+        except RefusedCallerError as error:
             stream.end(error.code, error.public_message)
-
-    def _wake(self, workflow: Raw) -> None:
-        stream = self._of_workflow(workflow)
-        if stream is not None:
-            stream.wake()
 
     def _of_workflow(self, workflow: Raw) -> CommandStream | None:
         key = hardware_of(workflow)
@@ -585,107 +543,56 @@ class AgentStreams:
 
     # --- one stream -------------------------------------------------------------------------------------------------
 
-    async def serve(
+    @contextlib.contextmanager
+    def opened(
         self,
         agent_id: str,
         credentials: Credentials,
         key: NamespacedName,
         holds: frozenset[str] | None,
-        outlet: Outlet,
         *,
         quiet: bool = False,
-    ) -> Ending:
-        """Send commands to an admitted agent until one side ends the stream.
+    ) -> Iterator[tuple[CommandStream, str]]:
+        """Open the stream of an admitted agent while the context lasts; yield it, and a new token if there is one.
 
         `quiet`: do not log or report the stream; for older agents, which open one for each poll.
         """
-        stream = self._open(agent_id, credentials, key, holds, quiet=quiet)
-        token, renewal = self._renewal(stream, credentials)
+        stream, peer = CommandStream(self._parts, agent_id, credentials, key, holds), credentials.peer
+        previous = self._streams.get(key)
+        if previous is not None:
+            message = f"another agent connected as {agent_id!r} from {peer}; only the newest is served"
+            previous.end(grpc.StatusCode.ABORTED, message)
+        self._streams[key] = stream
+        self._reboots.opened(key, holds)
+        if not quiet:
+            log.info("agent %s connected from %s, for Hardware %s", agent_id, peer, key)
+            stream.report(ActivityKind.CONNECTED, f"agent connected from {peer}")
+        token, renewal = self._renewal(stream)
         try:
-            # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
-            await outlet.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
-            return await stream.run(outlet.write)
+            yield stream, token
         finally:
             if renewal is not None:
                 renewal.cancel()
-            self._close(stream, quiet=quiet)
+            if not quiet:
+                log.info("agent %s at %s disconnected", agent_id, peer)
+            if self._streams.get(key) is stream:  # else a newer stream speaks for the machine
+                del self._streams[key]
+                if not self._closed:
+                    self._reboots.closed(key)
+                if not quiet:
+                    stream.report(ActivityKind.DISCONNECTED, f"agent at {peer} disconnected")
 
-    def _renewal(self, stream: CommandStream, credentials: Credentials) -> tuple[str, asyncio.TimerHandle | None]:
+    def _renewal(self, stream: CommandStream) -> tuple[str, asyncio.TimerHandle | None]:
         """Return a new token for the agent, and the timer that ends its stream in time for the next renewal."""
         try:
-            renewed = self._authorizer.renewed(credentials)
+            renewed = self._parts.authorizer.renewed(stream.credentials)
         except TokenError:
             return "", None  # the token has just expired; the agent's next call is rejected
         if renewed is None:
             return "", None
         token, seconds = renewed
         # The previous token may expire before the stream ends.
-        self._credentials[stream.key] = replace(credentials, token=token)
+        stream.credentials = replace(stream.credentials, token=token)
         again = (grpc.StatusCode.UNAVAILABLE, "connect again, and the token is renewed")
         spread = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - a rack that booted together need not come together
         return token, asyncio.get_running_loop().call_later(spread, stream.end, *again)
-
-    def _open(
-        self, agent_id: str, credentials: Credentials, key: NamespacedName, holds: frozenset[str] | None, *, quiet: bool
-    ) -> CommandStream:
-        peer = credentials.peer
-        stream = CommandStream(
-            agent_id,
-            peer,
-            key,
-            holds=holds,
-            workflows=self._workflows,
-            writer=self._events,
-            spawn=self._spawn,
-            sent=self._sent,
-            lost=self._lost,
-            clock=self._clock,
-            rejection_longest=self._rejection_longest,
-        )
-        older = self._streams.get(key)
-        if older is not None:
-            message = f"another agent connected as {agent_id!r} from {peer}; only the newest is served"
-            older.end(grpc.StatusCode.ABORTED, message)
-        self._streams[key] = stream
-        self._credentials[key] = credentials
-        self._reboots.opened(key, holds)
-        if not quiet:
-            log.info("agent %s connected from %s, for Hardware %s", agent_id, peer, key)
-            self._tell(stream, ActivityKind.CONNECTED, f"agent connected from {peer}")
-        return stream
-
-    def _close(self, stream: CommandStream, *, quiet: bool) -> None:
-        if not quiet:
-            log.info("agent %s at %s disconnected", stream.agent_id, stream.peer)
-        if self._streams.get(stream.key) is not stream:
-            return  # a newer stream speaks for the machine
-        del self._streams[stream.key], self._credentials[stream.key]
-        if not self._closed:
-            self._reboots.closed(stream.key)
-        if not quiet:
-            self._tell(stream, ActivityKind.DISCONNECTED, f"agent at {stream.peer} disconnected")
-
-    # --- what the floor above hears of it -----------------------------------------------------------------------------
-
-    def _sent(self, stream: CommandStream, command: Start | Stop) -> None:
-        if isinstance(command, Start):
-            name = name_of(command.workflow)
-            log.info("Workflow %s: sent to agent %s", name, stream.agent_id)
-            self._tell(stream, ActivityKind.STARTED, f"workflow {name} sent to the agent", name)
-        else:
-            log.info("Workflow %s: agent %s told to stop it", command.name, stream.agent_id)
-            self._tell(stream, ActivityKind.STOPPED, f"agent told to stop workflow {command.name}", command.name)
-
-    def _lost(self, stream: CommandStream, workflow: Raw) -> None:
-        name = name_of(workflow)
-        story = f"agent came back without workflow {name}, which is {status_of(workflow).get('state')}"
-        log.warning("Workflow %s: %s", name, story)
-        self._tell(stream, ActivityKind.EVENT, story, name)
-
-    def _rebooted(self, workflow: Raw) -> None:
-        name, key = name_of(workflow), hardware_of(workflow) or NamespacedName("", "")
-        story = f"agent is gone with the last action of workflow {name}, which reboots the machine"
-        self._observe(AgentActivity(self._agents.id_of(key), "", ActivityKind.EVENT, story, str(key), name))
-
-    def _tell(self, stream: CommandStream, kind: ActivityKind, message: str, workflow: str = "") -> None:
-        self._observe(AgentActivity(stream.agent_id, stream.peer, kind, message, str(stream.key), workflow))

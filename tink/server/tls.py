@@ -7,7 +7,6 @@ handshake, so a change does not affect open connections.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 import time
@@ -32,9 +31,7 @@ _MAX_FILE_BYTES = 1 << 20
 _RECHECK_SECONDS = 1.0
 """Minimum number of seconds between two checks of the files."""
 ENDS_SOON = timedelta(days=14)
-"""Time before its end at which an expiring certificate is reported: later than programs renew it, early enough
-for people.
-"""
+"""Time before its end at which a certificate is reported: later than programs renew it, early enough for people."""
 
 
 class TlsError(TinkedgeError):
@@ -133,7 +130,14 @@ class Certificates:
         try:
             if _state(self._files) == self._loaded.state:
                 return True
-            self._loaded = self._load_again()
+            before = _state(self._files)
+            try:
+                self._loaded = _load(self._files, self._now())
+            except TlsError:
+                if _state(self._files) == before:
+                    raise
+                # the files were being replaced during the first attempt: one was old, the other new
+                self._loaded = _load(self._files, self._now())
         except TlsError as error:
             if str(error) != self._reported:
                 log.error("the gRPC server goes on with the certificate that it has: %s", error)
@@ -142,17 +146,6 @@ class Certificates:
         self._reported = ""
         log.info("gRPC server: certificate read again from %s", self._files.certificate)
         return True
-
-    def _load_again(self) -> _Loaded:
-        """Raises TlsError."""
-        before = _state(self._files)
-        try:
-            return _load(self._files, self._now())
-        except TlsError:
-            if _state(self._files) == before:
-                raise
-            # the files were being replaced during the first attempt: one was old, the other new
-            return _load(self._files, self._now())
 
 
 def why_unusable(files: TlsFiles, now: float) -> str:
@@ -169,9 +162,7 @@ def _configuration(loaded: _Loaded) -> Any:
 
 
 def what_ends(end: datetime, now: float) -> str:
-    """Return a text for operators if `end` is past or within two weeks of `now` (Unix seconds), else an empty
-    string.
-    """
+    """Return a text for operators if `end` is past or within two weeks of `now` (Unix seconds); else empty."""
     left = end - datetime.fromtimestamp(now, UTC)
     if left > ENDS_SOON:
         return ""
@@ -185,7 +176,7 @@ def endings(files: Mapping[str, Path]) -> Iterator[tuple[str, datetime]]:
     authority stands beside its successor. Raises TlsError.
     """
     for flag, path in files.items():
-        yield flag, _end(flag, _certificates(path, flag, _read(path, flag)))
+        yield flag, _end(flag, _certificates(path, flag)[1])
 
 
 def _end(flag: str, found: Iterable[x509.Certificate]) -> datetime:
@@ -194,17 +185,16 @@ def _end(flag: str, found: Iterable[x509.Certificate]) -> datetime:
 
 
 def authority_of(files: TlsFiles | None, ca: Path | None, flag: str = "--grpc-tls-ca") -> bytes:
-    """Return the authority by which clients should verify the server, in PEM: the content of `ca`, or else the last
-    certificate of the server's chain.
+    """Return the authority by which clients should verify the server, in PEM.
 
-    Empty if there is neither. `flag` names `ca` in messages. Raises TlsError.
+    It is the content of `ca`, else the last certificate of the server's chain, else empty. `flag` names `ca` in
+    messages. Raises TlsError.
     """
+    found = list[x509.Certificate]()
     if ca is not None:
-        found = _certificates(ca, flag, _read(ca, flag))
+        _, found = _certificates(ca, flag)
     elif files is not None:
-        found = _certificates(files.certificate, "--grpc-tls-cert", _read(files.certificate, "--grpc-tls-cert"))[-1:]
-    else:
-        found = []
+        found = _certificates(files.certificate, "--grpc-tls-cert")[1][-1:]
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in found)
 
 
@@ -221,13 +211,19 @@ def _state(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
 
 def _load(files: TlsFiles, now: float) -> _Loaded:
     state = _state(files)  # before the files are read, so that a change during the reading triggers another reload
-    chain = _read(files.certificate, "--grpc-tls-cert")
-    certificates = _certificates(files.certificate, "--grpc-tls-cert", chain)
+    chain, certificates = _certificates(files.certificate, "--grpc-tls-cert")
     certificate, ends = certificates[0], {"--grpc-tls-cert": _end("--grpc-tls-cert", certificates)}
     key = _read(files.key, "--grpc-tls-key")
-    if _public_key(files.key, key) != certificate.public_key().public_bytes(
-        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    ):
+    try:
+        public_key = serialization.load_pem_private_key(key, None).public_key()
+    except TypeError as error:
+        raise TlsError(f"--grpc-tls-key {files.key}: is encrypted; give one without a password") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise TlsError(
+            f"--grpc-tls-key {files.key}: holds no private key in PEM (-----BEGIN PRIVATE KEY-----)"
+        ) from error
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if public_key.public_bytes(*form) != certificate.public_key().public_bytes(*form):
         raise TlsError(
             f"--grpc-tls-key {files.key}: is not the key of the first certificate in {files.certificate}; "
             "that file begins with the server's own certificate"
@@ -239,8 +235,7 @@ def _load(files: TlsFiles, now: float) -> _Loaded:
         log.warning("--grpc-tls-cert %s: begins on %s", files.certificate, certificate.not_valid_before_utc)
     client_ca = None
     if files.client_ca is not None:
-        client_ca = _read(files.client_ca, "--grpc-client-ca")
-        authorities = _certificates(files.client_ca, "--grpc-client-ca", client_ca)
+        client_ca, authorities = _certificates(files.client_ca, "--grpc-client-ca")
         ends["--grpc-client-ca"] = _end("--grpc-client-ca", authorities)
     return _Loaded(state, chain, key, client_ca, certificate, ends)
 
@@ -256,21 +251,13 @@ def _read(path: Path, flag: str) -> bytes:
     return content
 
 
-def _certificates(path: Path, flag: str, pem: bytes) -> list[x509.Certificate]:
+def _certificates(path: Path, flag: str) -> tuple[bytes, list[x509.Certificate]]:
+    """Return the content of a file and its certificates. Raises TlsError."""
+    pem = _read(path, flag)
     try:
-        return x509.load_pem_x509_certificates(pem)
+        return pem, x509.load_pem_x509_certificates(pem)
     except ValueError as error:
         raise TlsError(f"{flag} {path}: holds no certificates in PEM (-----BEGIN CERTIFICATE-----)") from error
-
-
-def _public_key(path: Path, pem: bytes) -> bytes:
-    try:
-        key = serialization.load_pem_private_key(pem, None)
-    except TypeError as error:
-        raise TlsError(f"--grpc-tls-key {path}: is encrypted; give one without a password") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise TlsError(f"--grpc-tls-key {path}: holds no private key in PEM (-----BEGIN PRIVATE KEY-----)") from error
-    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _hosts(certificate: x509.Certificate) -> frozenset[str]:
@@ -278,9 +265,4 @@ def _hosts(certificate: x509.Certificate) -> frozenset[str]:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return frozenset()
-    addresses: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
-        address
-        for address in names.get_values_for_type(x509.IPAddress)
-        if isinstance(address, ipaddress.IPv4Address | ipaddress.IPv6Address)
-    ]
-    return frozenset([*map(str, addresses), *names.get_values_for_type(x509.DNSName)])
+    return frozenset([*map(str, names.get_values_for_type(x509.IPAddress)), *names.get_values_for_type(x509.DNSName)])

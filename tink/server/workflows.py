@@ -4,8 +4,8 @@ Fed by an informer of Workflows. On the wire a Workflow is known by its uid: a W
 again under the same name must not take the events of the first. One that was moved here from another API is known by
 the uid that it had there (`status.id`), because its agent may know it already.
 
-Those that have just ended are here as they are, for what their agents have still to say. Of the others, which are more
-each year, here are the names alone; the informer's store has what is kept of them (`tink.workflow.ended`).
+Workflows that have just ended are stored whole, because their agents may still report events. Of Workflows that ended
+earlier, whose number grows each year, only the names are stored; the informer has their fields (`tink.workflow.ended`).
 """
 
 from __future__ import annotations
@@ -98,35 +98,25 @@ class WorkflowIndex:
     def _put(self, workflow: Raw, *, ahead: bool) -> None:
         uid, own = uid_of(workflow), _own_uid(workflow)
         hardware = hardware_of(workflow)
-        self._rename(own, uid)
+        before = self._ids.pop(own, own)
+        if uid != own:
+            self._ids[own] = uid
+        known = self._entries.get(before) if before != uid else None
+        if known is not None and _own_uid(known.workflow) == own:  # its status.id was set
+            self._discard(before)
         self._take_out(uid, hardware)
         old = self._entries.get(uid)
         if old is not None and old.hardware == hardware:
             old.workflow, old.ahead, old.order = workflow, ahead, creation_order(workflow)
         else:
-            self._place(uid, workflow, hardware, old, ahead=ahead)
+            if old is not None:
+                self._discard(uid)
+            entry = self._entries[uid] = _Entry(workflow, hardware, creation_order(workflow), ahead)
+            if hardware is not None:
+                self._by_hardware.setdefault(hardware, {})[uid] = entry
         self._recently_ended.pop(uid, None)
         if self._lookup is not None and not ahead and ended.is_history(workflow):
             self._end(uid, parse_timestamp(status_of(workflow).get("lastTransitioned")) or 0.0)
-
-    def _rename(self, own: str, uid: str) -> None:
-        """Store a Workflow under `uid` from now on, after its status.id was set."""
-        before = self._ids.pop(own, own)
-        if uid != own:
-            self._ids[own] = uid
-        known = self._entries.get(before) if before != uid else None
-        if known is not None and _own_uid(known.workflow) == own:
-            self._discard(before, self._entries.pop(before).hardware)
-            self._recently_ended.pop(before, None)
-
-    def _place(
-        self, uid: str, workflow: Raw, hardware: NamespacedName | None, old: _Entry | None, *, ahead: bool
-    ) -> None:
-        if old is not None:
-            self._discard(uid, old.hardware)
-        entry = self._entries[uid] = _Entry(workflow, hardware, creation_order(workflow), ahead)
-        if hardware is not None:
-            self._by_hardware.setdefault(hardware, {})[uid] = entry
 
     def remove(self, workflow: Raw) -> None:
         """Remove a deleted Workflow. A paused one continues in another API, so its agent must not stop it."""
@@ -135,9 +125,7 @@ class WorkflowIndex:
         if (entry is None and self._name_of_ended(uid) is None) or self._other(uid, workflow):
             return
         if entry is not None:
-            del self._entries[uid]
-            self._discard(uid, entry.hardware)
-            self._recently_ended.pop(uid, None)
+            self._discard(uid)
         self._take_out(uid, hardware_of(workflow))
         self._ids.pop(_own_uid(workflow), None)
         if paused(workflow):
@@ -156,14 +144,12 @@ class WorkflowIndex:
         return self._gone.get(uid)
 
     def of(self, hardware: NamespacedName) -> list[Raw]:
-        """Return the Workflows of a machine, oldest first, without those that ended a while ago by their agent's
-        report.
-        """
+        """Return the Workflows of a machine, oldest first, without those whose agent reported their end long ago."""
         entries = sorted(self._by_hardware.get(hardware, {}).values(), key=lambda entry: entry.order)
         found = [self._archived(str(uuid.UUID(bytes=key))) for key in self._unconfirmed_of(hardware)]
         return [*(workflow for workflow in found if workflow is not None), *(entry.workflow for entry in entries)]
 
-    # --- those that have ended ------------------------------------------------------------------------------------
+    # --- ended Workflows ------------------------------------------------------------------------------------
 
     def _other(self, uid: str, workflow: Raw) -> str:
         """Return the name of another Workflow with this id, or an empty string."""
@@ -191,8 +177,7 @@ class WorkflowIndex:
         entry, key = self._entries[uid], _bytes(uid)
         if key is None:
             return  # the uid is not a UUID, so the Workflow is not archived
-        del self._entries[uid]
-        self._discard(uid, entry.hardware)
+        self._discard(uid)
         self._ids.pop(_own_uid(entry.workflow), None)
         self._ended.put(key, name_of(entry.workflow).encode())
         if entry.hardware is not None and unconfirmed(entry.workflow):
@@ -227,13 +212,15 @@ class WorkflowIndex:
         workflow = self._lookup(*name.split("/", 1))
         return workflow if workflow is not None and uid_of(workflow) == uid else None
 
-    def _discard(self, uid: str, hardware: NamespacedName | None) -> None:
-        if hardware is None:
-            return
-        entries = self._by_hardware[hardware]
-        del entries[uid]
-        if not entries:
-            del self._by_hardware[hardware]
+    def _discard(self, uid: str) -> None:
+        """Remove a Workflow that is stored whole."""
+        hardware = self._entries.pop(uid).hardware
+        self._recently_ended.pop(uid, None)
+        if hardware is not None:
+            entries = self._by_hardware[hardware]
+            del entries[uid]
+            if not entries:
+                del self._by_hardware[hardware]
 
 
 def _bytes(uid: str) -> bytes | None:
@@ -308,10 +295,8 @@ def start_command(workflow: Raw) -> pb.GetWorkflowsResponse:
         try:
             actions.append(_action(action))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UnsendableError(
-                f"Workflow {name_of(workflow)}: status.actions[{index}] can't be sent to an agent:"
-                f" {type(error).__name__}: {error}"
-            ) from error
+            what = f"Workflow {name_of(workflow)}: status.actions[{index}] can't be sent to an agent"
+            raise UnsendableError(f"{what}: {type(error).__name__}: {error}") from error
     message = pb.Workflow(workflow_id=uid_of(workflow), actions=actions)
     return pb.GetWorkflowsResponse(start_workflow=pb.GetWorkflowsResponse.StartWorkflow(workflow=message))
 
@@ -369,24 +354,19 @@ def pid_namespace(rendered: Mapping[str, Any]) -> str:
 
 def describe(workflow: Raw, event: events.AgentEvent) -> str:
     """Describe an event in one line, for the log and the journey."""
+    if isinstance(event, events.Rejected):
+        return f"rejected the Workflow: {_line(event.reason) or 'no reason given'}: {_line(event.message)}"
+    actions = actions_of(status_of(workflow))
+    found = next((action_name(action) for action in actions if action.get("id") == event.action_id), event.action_id)
     match event:
-        case events.Rejected():
-            return f"rejected the Workflow: {_line(event.reason) or 'no reason given'}: {_line(event.message)}"
         case events.ActionStarted():
-            return f"action {_name(workflow, event.action_id)!r} started"
+            return f"action {found!r} started"
         case events.ActionSucceeded():
-            return f"action {_name(workflow, event.action_id)!r} succeeded"
+            return f"action {found!r} succeeded"
         case events.ActionFailed():
-            return f"action {_name(workflow, event.action_id)!r} failed: {_line(event.reason)}: {_line(event.message)}"
+            return f"action {found!r} failed: {_line(event.reason)}: {_line(event.message)}"
 
 
 def _line(text: str) -> str:
     """Return a container's text as one line of bounded length without control characters."""
     return " ".join(printable(text[: 2 * _MAX_STORY], " ").split())[:_MAX_STORY]
-
-
-def _name(workflow: Raw, action_id: str) -> str:
-    for action in actions_of(status_of(workflow)):
-        if action.get("id") == action_id:
-            return action_name(action)
-    return action_id

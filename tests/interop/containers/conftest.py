@@ -15,7 +15,7 @@ from tests.interop.containers.engines import run, start_docker, start_podman
 from tests.waiting import until
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
-from tink.agent.model import Action
+from tink.agent.model import RenderedAction
 from tink.agent.runtimes.docker import DockerRuntime
 from tink.agent.runtimes.oci import ContainerRuntime
 
@@ -107,7 +107,7 @@ def runtime_at(place, program="runc", *, agent=AGENT, registries=None, **setting
 def shell(registry, script, image="plain", **more):
     """An action of a shell script."""
     fields = {"id": "a", "args": ("-c", script), **more}
-    return Action(name="act", image=f"{registry}/alike/{image}:1", cmd="/bin/sh", **fields)
+    return RenderedAction(name="act", image=f"{registry}/alike/{image}:1", cmd="/bin/sh", **fields)
 
 
 class Machine:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.interop.containers.conftest import shell
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.agent.model import Action, ActionError, Reason, RunResult
+from tink.agent.model import ActionError, Reason, RenderedAction, RunResult
 from tink.agent.output import line_sink
 
 RUNTIMES = ["runc", "crun", "docker", "podman"]
@@ -162,7 +162,7 @@ async def test_action_meets_the_same_on_all(machine, tmp_path, row):
     given["volumes"] = tuple(map(here, given.get("volumes", ())))
     if row.script:
         given |= {"cmd": "/bin/sh", "args": ("-c", here(row.script))}
-    action = Action(id="a", name="act", image=f"{machine.registry}/alike/{row.image}:1", **given)
+    action = RenderedAction(id="a", name="act", image=f"{machine.registry}/alike/{row.image}:1", **given)
     said, stop = [], asyncio.Event()
     await machine.runtime.pull(action.image, stop)
     line_sink.set(said.append)

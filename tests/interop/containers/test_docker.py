@@ -14,7 +14,7 @@ from tests.interop.containers.conftest import AGENT, shell
 from tests.interop.containers.engines import run
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images import Credentials, Registries
-from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
+from tink.agent.model import ActionError, AgentSettingsError, Reason, RenderedAction, RunResult
 from tink.agent.output import line_sink
 from tink.agent.runtimes.docker import DockerRuntime
 
@@ -46,7 +46,7 @@ async def test_image_is_pulled_by_its_digest_and_only_once(machine):
         await machine.runtime.pull(image, asyncio.Event())
     await asyncio.sleep(0)
     assert messages[-1] == f"image {image}: is here already"
-    assert (await machine.runtime.run(Action("a", "act", image, "/bin/true"), asyncio.Event())).succeeded
+    assert (await machine.runtime.run(RenderedAction("a", "act", image, "/bin/true"), asyncio.Event())).succeeded
 
 
 async def test_agent_that_was_killed_takes_its_action_over(machine, tmp_path):
@@ -128,7 +128,7 @@ async def test_action_survives_a_restart_of_the_engine(machine, tmp_path, monkey
 
 async def test_engine_that_is_not_there_is_named(tmp_path):
     runtime = DockerRuntime(str(tmp_path / "no.sock"), AGENT, Registries(), reconnect_seconds=0)
-    with pytest.raises(SettingsError, match=r"no\.sock"):
+    with pytest.raises(AgentSettingsError, match=r"no\.sock"):
         await runtime.prepare()
 
 

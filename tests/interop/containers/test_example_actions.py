@@ -17,7 +17,7 @@ import pytest
 
 from tests.interop.containers.engines import run
 from tests.waiting import PATIENCE_SECONDS
-from tink.agent.model import Action, RunResult
+from tink.agent.model import RenderedAction, RunResult
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def website(tmp_path):
 
 
 def example(machine, name, **env):
-    return Action("a", name, f"{machine.registry}/actions/{name}:1", env=env)
+    return RenderedAction("a", name, f"{machine.registry}/actions/{name}:1", env=env)
 
 
 @pytest.mark.parametrize("pack", [None, "gzip", "zstd", "zstd -19", "xz", "bzip2"])
@@ -215,10 +215,10 @@ async def test_inspect_names_the_partition_table_and_changes_nothing(machine, di
 
 async def test_reboot_leaves_its_request_where_the_osie_looks(machine, tmp_path):
     image = f"{machine.registry}/actions/reboot:1"
-    action = Action("a", "reboot", image, volumes=(f"{tmp_path}/requests:/host",))
+    action = RenderedAction("a", "reboot", image, volumes=(f"{tmp_path}/requests:/host",))
     assert (await machine.action(action)).succeeded
     assert (tmp_path / "requests" / "reboot").exists()
-    assert (await machine.action(Action("a", "reboot", image))).reason == "HostNotMounted"
+    assert (await machine.action(RenderedAction("a", "reboot", image))).reason == "HostNotMounted"
 
 
 @pytest.fixture

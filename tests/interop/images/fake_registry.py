@@ -27,7 +27,7 @@ async def refusal(store, image):
         await pull(store, image)
     assert caught.value.reason == "ImagePullFailed"
     assert str(caught.value).startswith(f"image {image}: ")
-    assert list(store._work.iterdir()) == []
+    assert list(store.work.iterdir()) == []
     return str(caught.value)
 
 

@@ -28,7 +28,7 @@ from tests.support.proxy import http_proxy
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images import Credentials, Registries, parse
 from tink.agent.images.registry import Session
-from tink.agent.images.store import Budget, ImageStore, UnpackError, apply_layer
+from tink.agent.images.store import ImageBudget, ImageStore, UnpackError, apply_layer
 from tink.agent.output import line_sink
 from tink.net import addresses
 from tink.net.addresses import special
@@ -100,7 +100,7 @@ async def test_image_is_pulled_and_unpacked(store, registry, tag):
     assert not (image.rootfs / "data" / "gone").exists()
     assert image.config["config"]["Cmd"] == ["/bin/thing"]
     assert "A=b" in image.config["config"]["Env"]
-    assert list(store._work.iterdir()) == []
+    assert list(store.work.iterdir()) == []
 
 
 async def test_image_is_pulled_by_its_digest_and_its_layers_only_once(store, registry, monkeypatch):
@@ -140,7 +140,7 @@ def test_damaged_zstd_is_noticed(tmp_path):
         (tmp_path / "layer").write_bytes(damaged)
         (tmp_path / f"root{number}").mkdir()
         with pytest.raises(UnpackError):
-            apply_layer(tmp_path / f"root{number}", tmp_path / "layer", Budget(10**7))
+            apply_layer(tmp_path / f"root{number}", tmp_path / "layer", ImageBudget(10**7))
 
 
 # --- a registry of the test's own -------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
         await asyncio.wait_for(pulling, PATIENCE_SECONDS)
     finally:
         release.set()  # until then the registry is silent
-    assert list(store._work.iterdir()) == []
+    assert list(store.work.iterdir()) == []
 
 
 # --- time ---------------------------------------------------------------------------------------------------------
@@ -371,10 +371,10 @@ async def test_image_for_another_architecture_is_warned_of(fake, store, caplog):
 
 
 async def test_interrupted_pull_is_cleared_away_at_the_next_start(store):
-    (store._work / "left").mkdir()
+    (store.work / "left").mkdir()
     store.prepare()
-    assert list(store._work.iterdir()) == []
-    shutil.rmtree(store._images)
+    assert list(store.work.iterdir()) == []
+    shutil.rmtree(store.images)
 
 
 # --- where it may send us -----------------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ async def test_login_and_signature_of_a_redirect_are_used_and_not_shown(fake, el
     await pull(store, f"{fake.host}/x:1")
     assert [headers["Authorization"] for _, headers in elsewhere.requests] == [BASIC]
     fake.paths[path] = (307, {"Location": "ftp://user:hunter2@h/storage?sig=secret"}, b"")
-    shutil.rmtree(store._images)
+    shutil.rmtree(store.images)
     store.prepare()
     assert "ftp://h/storage?…" in (message := await refusal(store, f"{fake.host}/x:1"))
     assert not [secret for secret in ("hunter2", "sig=") if secret in message + caplog.text]
@@ -710,14 +710,14 @@ async def test_insecure_registry_that_is_silent_in_the_handshake_is_asked_over_h
     """Some HTTP servers wait for the end of a header that never comes. A server of HTTPS may only be slow."""
     fake.image(name="t/two")
     host = secured("good") if speaks_tls else fake.host
-    silences, real = [True], registry_module.Connection
+    silences, real = [True], registry_module.RegistryConnection
 
     def connection(scheme, *arguments, **more):
         if scheme == "https" and silences and silences.pop():
             raise TimeoutError("_ssl.c:990: The handshake operation timed out")
         return real(scheme, *arguments, **more)
 
-    monkeypatch.setattr(registry_module, "Connection", connection)
+    monkeypatch.setattr(registry_module, "RegistryConnection", connection)
     await pull(make_store(), f"{host}/t/two:1")
     assert silences == []
 

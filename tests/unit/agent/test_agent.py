@@ -27,15 +27,15 @@ from tests.unit.agent.world import (
 )
 from tests.waiting import until
 from tink.agent.agent import check, only_agent_in, run
-from tink.agent.executor import Progress
+from tink.agent.executor import ExecutionProgress
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
 from tink.agent.model import (
-    Action,
     ActionError,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
+    RenderedAction,
     RunResult,
     StartWorkflow,
     StopWorkflow,
@@ -90,8 +90,8 @@ async def test_actions_run_one_after_the_other_and_each_start_and_end_is_reporte
 
 async def test_action_gets_the_proxies_of_the_machine_unless_it_names_its_own():
     world = World()
-    own = Action("id-own", "own", "img", env={"NO_PROXY": "", "A": "b"})
-    world.workflow = Workflow("w", (Action("id-plain", "plain", "img"), own))
+    own = RenderedAction("id-own", "own", "img", env={"NO_PROXY": "", "A": "b"})
+    world.workflow = Workflow("w", (RenderedAction("id-plain", "plain", "img"), own))
     _, _, spool = await sent(world, proxies=Proxies("http://p:1", no_proxy="10.0.0.0/8"))
     await taken(spool, 4)
     http = {"HTTP_PROXY": "http://p:1", "http_proxy": "http://p:1"}
@@ -219,7 +219,7 @@ async def test_after_workflow_command_that_hangs_ends_with_the_agent_and_is_not_
     assert (agent.is_idle, agent.progress.after_workflow) == (True, None)
 
 
-WAITDAEMON = Action(
+WAITDAEMON = RenderedAction(
     "id-two",
     "two",
     "ghcr.io/x/waitdaemon:0.2.1",
@@ -541,13 +541,13 @@ async def test_stop_reaches_an_action_that_was_asked_back():
 
 
 async def test_everything_that_an_action_has_is_the_same_after_a_restart():
-    odd = Action("a0", "act\udc80", "img", "cmd", ("a", "\n"), {"K": "v\u2028"}, ("/a:/b",), "host", "host")
+    odd = RenderedAction("a0", "act\udc80", "img", "cmd", ("a", "\n"), {"K": "v\u2028"}, ("/a:/b",), "host", "host")
     world = World(ends={"pull img": DEAF})
     world.workflow = Workflow("w", (odd, *workflow("two").actions))
     _, agent, _ = await sent(world)
     await kill()
     again, _ = await restart(world)
-    assert again.progress == agent.progress == Progress(world.workflow)
+    assert again.progress == agent.progress == ExecutionProgress(world.workflow)
 
 
 async def test_ended_workflows_are_remembered_through_restarts():
@@ -580,7 +580,7 @@ async def test_ended_workflows_are_remembered_through_restarts():
 )
 def test_action_that_no_runtime_can_run_is_named(field, value):
     with pytest.raises(ActionError, match="action act") as caught:
-        check(Action(**{"id": "a", "name": "act", "image": "i", field: value}))
+        check(RenderedAction(**{"id": "a", "name": "act", "image": "i", field: value}))
     assert caught.value.reason == "InvalidAction"
 
 
@@ -602,11 +602,11 @@ def test_missing_runtime_program_is_named(tmp_path, monkeypatch, caplog):
 def test_file_of_credentials_that_has_none_is_named(tmp_path, monkeypatch, caplog):
     (tmp_path / "crun").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, said in (("absent", "No such file"), ("crun", "is not JSON")):
+    for name, logged in (("absent", "No such file"), ("crun", "is not JSON")):
         given = {"runtime": "crun", "state_dir": tmp_path, "registry_config": tmp_path / name}
         assert run(AgentSettings(agent_id="a", server="127.0.0.1:1", **given)) == 1
         assert f"registry config: {tmp_path}/{name}: " in caplog.text
-        assert said in caplog.text
+        assert logged in caplog.text
 
 
 def test_agent_imports_nothing_that_the_osie_does_not_have():

@@ -6,17 +6,17 @@ from tink.agent.executor import (
     BACKLOG_LIMIT,
     REMEMBERED_WORKFLOWS,
     EndWorkflow,
+    ExecutionProgress,
     Executor,
-    Progress,
     Publish,
     RunAction,
     StopAction,
 )
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
+    RenderedAction,
     RunResult,
     StartWorkflow,
     StopWorkflow,
@@ -25,8 +25,8 @@ from tink.agent.model import (
     WorkflowRejected,
 )
 
-FIRST = Action("a1", "first", "img")
-SECOND = Action("a2", "second", "img")
+FIRST = RenderedAction("a1", "first", "img")
+SECOND = RenderedAction("a2", "second", "img")
 W1 = Workflow("w1", (FIRST, SECOND))
 W2 = Workflow("w2", (FIRST,))
 OK = RunResult(0)
@@ -115,13 +115,13 @@ def test_server_that_takes_no_events_gets_no_new_workflow_done():
 @pytest.mark.parametrize(
     ("progress", "effects"),
     [
-        (Progress(), []),
-        (Progress(W1), [RunAction("w1", FIRST, first=True)]),
-        (Progress(W1, begun=True), [RunAction("w1", FIRST, first=True, resumed=True)]),
-        (Progress(W1, index=1), [RunAction("w1", SECOND, last=True)]),
-        (Progress(W1, index=1, stopping=True), [RunAction("w1", SECOND, last=True), StopAction()]),
+        (ExecutionProgress(), []),
+        (ExecutionProgress(W1), [RunAction("w1", FIRST, first=True)]),
+        (ExecutionProgress(W1, begun=True), [RunAction("w1", FIRST, first=True, resumed=True)]),
+        (ExecutionProgress(W1, index=1), [RunAction("w1", SECOND, last=True)]),
+        (ExecutionProgress(W1, index=1, stopping=True), [RunAction("w1", SECOND, last=True), StopAction()]),
         (
-            Progress(W1, index=1, begun=True, stopping=True),
+            ExecutionProgress(W1, index=1, begun=True, stopping=True),
             [RunAction("w1", SECOND, last=True, resumed=True), StopAction()],
         ),
     ],

@@ -13,17 +13,17 @@ from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServic
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.agent.agent import Agent
-from tink.agent.journal import Spool
-from tink.agent.model import Action, ActionSucceeded, StartWorkflow, Workflow
+from tink.agent.journal import Journal
+from tink.agent.model import ActionSucceeded, RenderedAction, StartWorkflow, Workflow
 from tink.agent.output import (
-    ACTIONS_WAITING,
-    LINE_CHARACTERS,
     LINES_PER_SECOND,
-    NOTES_PER_PULL,
-    PIECE_CHARACTERS,
-    PIECE_LINES,
-    PIECES_PER_ACTION,
-    TAIL_LIMIT_BYTES,
+    MAX_ACTIONS_WAITING,
+    MAX_LINE_CHARACTERS,
+    MAX_NOTES_PER_PULL,
+    MAX_PIECE_CHARACTERS,
+    MAX_PIECE_LINES,
+    MAX_PIECES_PER_ACTION,
+    MAX_TAIL_BYTES,
     Output,
     OutputBuffer,
     OutputSchedule,
@@ -148,8 +148,8 @@ async def test_chatty_action_is_sent_in_few_pieces_and_every_line_is_counted(ser
     assert len(server.pieces) <= 2 + 100 * 0.1 / OutputSchedule().min_interval
     assert server.lines()[-1] == "line 99 of 99"
     for piece in server.pieces:
-        assert len(piece.lines) <= PIECE_LINES
-        assert sum(map(len, piece.lines)) <= PIECE_CHARACTERS
+        assert len(piece.lines) <= MAX_PIECE_LINES
+        assert sum(map(len, piece.lines)) <= MAX_PIECE_CHARACTERS
 
 
 async def test_pieces_come_more_seldom_the_longer_the_action_runs_and_its_last_words_arrive(server, sender):
@@ -168,7 +168,7 @@ async def test_pieces_come_more_seldom_the_longer_the_action_runs_and_its_last_w
     assert pieces[60] <= 29
     assert pieces[600] <= 53
     assert pieces[660] - pieces[630] == 10, "one a minute"
-    assert len(server.pieces) == PIECES_PER_ACTION, "it leaves room in the machine's journey"
+    assert len(server.pieces) == MAX_PIECES_PER_ACTION, "it leaves room in the machine's journey"
 
 
 async def test_long_lines_and_long_output_do_not_fill_memory(server, sender):
@@ -183,8 +183,8 @@ async def test_long_lines_and_long_output_do_not_fill_memory(server, sender):
     await elapse(1)
     assert len(server.pieces) == 2
     assert server.count() == 101
-    assert all(sum(map(len, piece.lines)) <= PIECE_CHARACTERS for piece in server.pieces)
-    assert all(len(line) <= LINE_CHARACTERS for line in server.lines())
+    assert all(sum(map(len, piece.lines)) <= MAX_PIECE_CHARACTERS for piece in server.pieces)
+    assert all(len(line) <= MAX_LINE_CHARACTERS for line in server.lines())
 
 
 async def test_server_that_does_not_know_the_service_is_asked_once(server, sender, caplog):
@@ -234,13 +234,13 @@ async def test_output_of_a_workflow_that_is_gone_does_not_hold_up_the_next(serve
 
 async def test_many_actions_while_the_server_is_away_do_not_fill_memory(server, sender, caplog):
     server.refuse = [UNAVAILABLE]
-    names = [f"a{number}" for number in range(3 * ACTIONS_WAITING)]
+    names = [f"a{number}" for number in range(3 * MAX_ACTIONS_WAITING)]
     for name in names:
         with sender.action("w", name):
             say("hello")
         await elapse(0.1)
     await elapse(60)
-    assert [piece.action_id for piece in server.pieces] == names[-ACTIONS_WAITING:]
+    assert [piece.action_id for piece in server.pieces] == names[-MAX_ACTIONS_WAITING:]
     assert "the output of action a0 of workflow w is dropped" in caplog.text
 
 
@@ -280,9 +280,9 @@ async def test_end_of_an_action_waits_two_seconds_at_most_for_its_last_piece(ser
 async def test_agent_reports_the_end_of_an_action_after_what_it_printed(server, tmp_path):
     server.gate.clear()
     async with sending(server, OutputSchedule(final_wait=3600)) as sender:
-        spool = Spool()
-        agent = Agent(ProcessRuntime(tmp_path), spool, output=sender)
-        action = Action("a", "act", "", cmd="/bin/sh", args=("-c", "echo out"))
+        agent = Agent(ProcessRuntime(tmp_path), Journal(tmp_path, "boot"), output=sender)
+        spool = agent.spool
+        action = RenderedAction("a", "act", "", cmd="/bin/sh", args=("-c", "echo out"))
         agent.handle(StartWorkflow(Workflow("w", (action,))))
         spool.settle((await spool.head())[0], delivered=True)
         await until(lambda: len(spool.pending) == 1 and server.calls)
@@ -294,7 +294,7 @@ async def test_agent_reports_the_end_of_an_action_after_what_it_printed(server, 
 
 async def test_lines_that_were_not_taken_wait_again_all_of_them():
     waiting = OutputBuffer("w", "a", asyncio.get_running_loop().create_future())
-    lines = [str(number) * LINE_CHARACTERS for number in range(PIECE_CHARACTERS // LINE_CHARACTERS)]
+    lines = [str(number) * MAX_LINE_CHARACTERS for number in range(MAX_PIECE_CHARACTERS // MAX_LINE_CHARACTERS)]
     for line in lines:
         waiting.add(line)
     waiting.put_back(waiting.take())
@@ -325,7 +325,7 @@ def test_endless_output_without_a_newline_does_not_fill_memory(caplog):
     for _ in range(64):
         output.feed(b"x" * 100_000)
     output.finish()
-    assert len(output.tail) <= TAIL_LIMIT_BYTES
+    assert len(output.tail) <= MAX_TAIL_BYTES
     assert max(len(message) for message in caplog.messages) < 5000
 
 
@@ -347,37 +347,37 @@ def test_flood_of_lines_does_not_drown_the_console(caplog):
 @pytest.fixture
 def pull():
     """The progress of a pull, its lines, and its clock."""
-    told, now = [], [100.0]
-    return PullProgress("x", told.append, lambda: now[0]), told, now
+    reported, now = [], [100.0]
+    return PullProgress("x", reported.append, lambda: now[0]), reported, now
 
 
 def test_progress_is_logged_every_two_seconds_and_at_the_end_once(pull):
-    progress, told, now = pull
+    progress, reported, now = pull
     for done in range(0, 5_000_000, 10_000):
         now[0] += 0.01
         progress.bytes(done, 5_000_000)
-    assert len(told) == 3
+    assert len(reported) == 3
     progress.bytes(5_000_000, 5_000_000)
     progress.bytes(5_000_000, 5_000_000)
-    assert told[3:] == ["image x: 5.0 of 5.0 MB"]
+    assert reported[3:] == ["image x: 5.0 of 5.0 MB"]
 
 
 def test_pull_that_is_tried_again_for_ever_does_not_flood(pull):
-    progress, told, _ = pull
+    progress, reported, _ = pull
     for _ in range(1000):
         progress.note("trying again")
-    assert told == ["image x: trying again"] * NOTES_PER_PULL
+    assert reported == ["image x: trying again"] * MAX_NOTES_PER_PULL
 
 
 def test_silence_of_a_registry_is_logged_and_none_while_bytes_come_or_are_unpacked(pull):
-    progress, told, now = pull
+    progress, reported, now = pull
 
     def seconds(count):
-        told.clear()
+        reported.clear()
         for _ in range(count):
             now[0] += 1
             progress.look()
-        return list(told)
+        return list(reported)
 
     assert seconds(30) == [], "nothing is asked for yet"
     progress.waits_for("here:5000")
@@ -392,11 +392,11 @@ def test_silence_of_a_registry_is_logged_and_none_while_bytes_come_or_are_unpack
 
 async def test_lines_reach_the_actions_output_from_a_thread_and_the_log_as_they_are(caplog):
     caplog.set_level("INFO")
-    told = []
-    line_sink.set(told.append)
+    reported = []
+    line_sink.set(reported.append)
     await asyncio.to_thread(thread_safe_sink(), "100 %s")
     await turns()
-    assert told == caplog.messages == ["100 %s"]
+    assert reported == caplog.messages == ["100 %s"]
 
 
 def test_line_after_the_end_of_the_loop_is_lost_quietly():

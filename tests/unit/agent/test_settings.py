@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tink.agent.model import SettingsError
+from tink.agent.model import AgentSettingsError
 from tink.agent.settings import AgentSettings, from_kernel_command_line, kernel_arguments
 from tink.net.proxies import Proxies
 
@@ -136,7 +136,7 @@ def test_mac_is_spelled_as_the_server_spells_it_and_a_server_has_a_port(field, g
     ],
 )
 def test_bad_setting_is_named(cmdline, flags, named):
-    with pytest.raises(SettingsError, match=named):
+    with pytest.raises(AgentSettingsError, match=named):
         from_kernel_command_line(cmdline, **flags)
 
 

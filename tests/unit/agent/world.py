@@ -13,12 +13,12 @@ import pytest
 
 from tests.support.virtual_time import turns
 from tink.agent.agent import Agent
-from tink.agent.journal import Journal, Spool
+from tink.agent.journal import Journal
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
+    RenderedAction,
     RunResult,
     StartWorkflow,
     StopWorkflow,
@@ -35,7 +35,7 @@ class Died(BaseException):
 
 
 def workflow(*names, workflow_id="w", image="img"):
-    return Workflow(workflow_id, tuple(Action(f"id-{name}", name, image) for name in names))
+    return Workflow(workflow_id, tuple(RenderedAction(f"id-{name}", name, image) for name in names))
 
 
 class World:
@@ -203,11 +203,9 @@ class MemoryDisk:
 async def restart(world, *, disk=None, **more):
     """Start the next agent; return it and its spool."""
     journal = Journal(STATE, world.boot, disk or MemoryDisk(world))
-    restored = journal.restore()
-    spool = Spool(restored.pending)
-    agent = Agent(world, spool, journal=journal, restored=restored, **more)
+    agent = Agent(world, journal, **more)
     await agent.prepare()
-    return agent, spool
+    return agent, agent.spool
 
 
 async def kill():
@@ -245,13 +243,13 @@ async def life(world):
     try:
         agent, spool = await restart(world)
         connected = False
-        told = asyncio.create_task(agent.lost_is_reported())
+        reported = asyncio.create_task(agent.lost_is_reported())
         for _ in range(2000):
             await turns()
             world.turns += 1
             if world.dead:
                 return False
-            if not connected and told.done() and world.is_there:
+            if not connected and reported.done() and world.is_there:
                 world.step()
                 connected = True
                 world.connect(agent)

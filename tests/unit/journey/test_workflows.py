@@ -17,7 +17,7 @@ from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER
 from tink.api.v1alpha2 import Raw
 from tink.server import ActivityKind, AgentActivity
-from tink.server.service import LINE_CHARACTERS, fitting
+from tink.server.service import MAX_LINE_CHARACTERS, fitting
 
 T0, T1, T2 = "2026-11-21T09:00:00Z", "2026-11-21T09:00:03.200000Z", "2026-11-21T09:00:10Z"
 INSTALL = "workflow default/install:"
@@ -208,7 +208,7 @@ def output(*lines, dropped=0, agent_id=A):
 
 def test_output_is_an_entry_with_the_newest_line_and_all_of_them_behind_it(journey, observe):
     observe(output("one", "two", dropped=7))
-    whole = fitting(["x" * LINE_CHARACTERS] * 100)
+    whole = fitting(["x" * MAX_LINE_CHARACTERS] * 100)
     observe(output(*whole))
     event, large = journey.events(A)
     assert (event.step, event.outcome, event.message) == (Step.ACTION, Outcome.INFO, "action first: two")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,9 +25,11 @@ from tests.waiting import PATIENCE_SECONDS
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
 from tink.server.activity import AgentActivity
+from tink.server.auth import AgentAuth, AgentAuthorizer, AgentDirectory
 from tink.server.events import EventStore
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
+from tink.server.streams import ServerParts
 from tink.server.workflows import WorkflowIndex
 
 
@@ -42,8 +44,8 @@ class ScriptedAgent:
 
     def connect(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """`holds` are the uids that the agent says it has; None: it does not say."""
-        said = None if holds is None else [(metadata.WORKFLOW, uid) for uid in holds or ("",)]
-        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=said)
+        sent = None if holds is None else [(metadata.WORKFLOW, uid) for uid in holds or ("",)]
+        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=sent)
 
     async def accepted(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """Connect, and return when the server has accepted the stream."""
@@ -221,6 +223,21 @@ class Bench:
 
     async def take(self, event: Any, name: str = "w") -> bool:
         return await self.store.take(self.seen(name), event)
+
+
+def parts(
+    index: WorkflowIndex,
+    events: Any,
+    spawn: Callable[[Coroutine[Any, Any, None]], Any],
+    *,
+    observe: Callable[[AgentActivity], None] = lambda _: None,
+    clock: Callable[[], float] = lambda: 0.0,
+    **settings: Any,
+) -> ServerParts:
+    """Return the parts of a server without Hardware. `events` stores the events of the Workflows in `index`."""
+    agents = AgentDirectory()
+    authorizer = AgentAuthorizer(agents, AgentAuth.NONE, None, clock)
+    return ServerParts(ServerSettings(**settings), agents, authorizer, index, events, observe, spawn, clock)
 
 
 @pytest.fixture

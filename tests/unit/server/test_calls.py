@@ -23,7 +23,7 @@ from tests.unit.server.conftest import Rig, started
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.kube.cache import AWAY_SECONDS
 from tink.server.auth import AgentAuth, TokenKeys, TokenSettings
-from tink.server.connections.accounts import Limits
+from tink.server.connections.accounts import PortLimits
 from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 
@@ -76,7 +76,7 @@ async def test_stream_and_events_need_the_machines_token_and_none_is_not_a_wrong
 async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
+    monkeypatch.setattr(rig.server._parts.authorizer._tokens, "lifetime", 0.4)
     call = open_stream(rig, keys.mint(MAC, rig.now))
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert await call.details() == "connect again, and the token is renewed"
@@ -97,7 +97,7 @@ async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: Tok
 # --- what gRPC's tools ask ---
 
 
-async def test_load_balancer_hears_whether_the_server_knows_the_machines_reaches_the_api_and_stops(rig: Rig) -> None:
+async def test_health_service_reports_whether_the_server_knows_the_machines_reaches_the_api_and_stops(rig: Rig) -> None:
     rig.workflows.listed(done=False)
     await rig.start(stop_grace=PATIENCE_SECONDS)
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
@@ -157,7 +157,7 @@ async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig) -> No
     assert registry.get_sample_value("grpc_server_handled_total", stream | {"grpc_code": "Canceled"}) == 1
 
 
-async def test_reflection_tells_tools_the_services(rig: Rig) -> None:
+async def test_reflection_lists_the_services(rig: Rig) -> None:
     await rig.start()
 
     def ask() -> tuple[list[str], Any]:
@@ -218,7 +218,7 @@ async def test_one_address_can_not_take_the_places_of_others(
 
 
 def test_others_have_their_places_while_one_address_has_used_up_its_own() -> None:
-    limiter = ConcurrencyLimiter(8, 3, Guard(Limits(100, 100)), time.monotonic)
+    limiter = ConcurrencyLimiter(8, 3, Guard(PortLimits(100, 100)), time.monotonic)
     with ExitStack() as places:
 
         def take(address: str) -> None:

@@ -89,9 +89,7 @@ async def test_event_is_applied_to_what_is_and_not_to_a_copy_that_is_behind(
 
 
 @pytest.mark.parametrize("state", ["Scheduled", "Running"])
-async def test_a_workflow_that_its_agent_ended_unheard_fails_and_is_not_offered_for_ever(
-    bench: Bench, state: str
-) -> None:
+async def test_workflow_whose_end_was_never_reported_fails_and_is_not_offered_again(bench: Bench, state: str) -> None:
     bench.rig.workflow(state=state)
     assert await bench.take(events.Rejected("AlreadyFinished", "ended: Succeeded")) is True
     assert bench.status()["state"] == "Failed"
@@ -176,13 +174,13 @@ async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_
         try:
             await bench.take(event)
         except (InvalidStatusError, machine.UnknownActionError) as error:
-            said = str(error)
+            logged = str(error)
         except ApiError as error:
             assert error.status == 422, "the API takes no status that its schema does not know"  # noqa: PT017
             continue
         else:
             continue
-        assert "d/w" in said
+        assert "d/w" in logged
 
 
 async def begun(bench: Bench) -> asyncio.Future[bool]:
@@ -231,7 +229,7 @@ async def test_events_of_one_machine_are_taken_one_after_the_other_and_only_some
     assert sorted(await asyncio.gather(*waiting)) == [False] * (MAX_WAITING - 1) + [True]
     assert await others
     assert bench.rig.patches == 2, "those that waited saw what the first one wrote"
-    assert bench.store.machines == 0, "nothing is kept of machines that report nothing"
+    assert not bench.store._queues, "no state is kept of machines that report nothing"
 
 
 async def test_what_comes_while_a_write_is_under_way_is_stored_with_one_more_each_with_its_own_answer(
@@ -289,7 +287,7 @@ async def test_events_of_two_workflows_of_one_machine_keep_their_order(
     assert written == order
 
 
-async def test_a_fault_of_the_api_is_told_to_all_whose_write_it_was_and_to_nobody_else(bench: Bench) -> None:
+async def test_error_of_the_api_reaches_all_callers_of_that_write_and_no_other(bench: Bench) -> None:
     first = await begun(bench)
     bench.rig.api.fail("patch", UnreachableError("away"))
     both = [bench.taking(event) for event in (events.ActionSucceeded("a0"), events.ActionStarted("a1"))]
@@ -442,7 +440,7 @@ async def test_a_caller_that_leaves_in_the_midst_of_a_write_for_others_does_not_
     assert isinstance(answers[0], asyncio.CancelledError)
     assert answers[1] is False, "it finds its event stored"
     assert await bench.take(events.ActionSucceeded("a1")) is True
-    assert bench.store.machines == 0
+    assert not bench.store._queues
 
 
 async def test_of_two_servers_that_claim_one_workflow_one_has_it(bench: Bench) -> None:
@@ -463,7 +461,7 @@ async def claimed_by(bench: Bench) -> Raw:
     return claimed
 
 
-async def test_a_claim_is_given_back_unless_somebody_was_faster_or_the_api_is_away(bench: Bench) -> None:
+async def test_claim_is_given_back_unless_another_writer_was_faster_or_the_api_is_away(bench: Bench) -> None:
     claimed = await claimed_by(bench)
     assert await bench.store.claim(claimed) is None, "it is not Pending"
     bench.rig.api.fail("patch", UnreachableError("away"), NotFoundError(404, "NotFound", "w"))

@@ -12,13 +12,13 @@ from proto.output_pb2_grpc import OutputServiceStub
 from tests.unit.server.conftest import Rig
 from tests.waiting import PATIENCE_SECONDS
 from tink.server.activity import ActivityKind, AgentActivity
+from tink.server.auth import AgentAuth
 from tink.server.service import (
-    LINE_CHARACTERS,
-    LINES,
-    PIECE_CHARACTERS,
-    PIECES_AT_ONCE,
+    MAX_LINE_CHARACTERS,
+    MAX_LINES,
+    MAX_PIECE_CHARACTERS,
+    MAX_PIECES_AT_ONCE,
     OutputService,
-    Speaker,
     fitting,
 )
 
@@ -43,7 +43,7 @@ def outputs(rig: Rig) -> list[AgentActivity]:
     return [each for each in rig.seen if each.kind is ActivityKind.OUTPUT]
 
 
-async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Rig) -> None:
+async def test_lines_are_reported_with_the_names_of_machine_workflow_and_action(rig: Rig) -> None:
     await rig.serve("Running")
     await send(rig, piece("one", "two", dropped=3), piece("three", action="a1"), piece("x", action="no-such"))
     first, second = outputs(rig)
@@ -78,34 +78,58 @@ async def test_right_to_speak_is_asked_for_with_every_piece(rig: Rig) -> None:
     assert [each.lines for each in outputs(rig)] == [("mine",)]
 
 
+class Call:
+    """The context of a call from this host, without a network."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
 class Desk:
-    """The service without a network: what it told, and a clock that the test moves."""
+    """The output service of a started rig, called without a network, and a clock that the test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.now = 1000.0
-        self.seen: list[AgentActivity] = []
-        self.service = OutputService(self._authorise, self.seen.append, lambda: self.now)
+        self.rig = rig
+        self.service = OutputService(rig.server._callers, lambda: self.now)
 
-    async def _authorise(self, workflow_id: str, _: Any) -> Speaker:
-        return Speaker("mac", "192.0.2.1", f"d/{workflow_id}", f"d/{workflow_id}", {"a0": "first"})
+    def machine(self, name: str) -> None:
+        """Add a machine and its Workflow of the same name."""
+        self.rig.machine(name, ip=None)
+        self.rig.workflow(name, "Running", hardware=name)
+
+    @property
+    def seen(self) -> list[AgentActivity]:
+        return outputs(self.rig)
 
     async def take(self, *pieces: pb.WriteOutputRequest) -> None:
         async def each() -> Any:
             for one in pieces:
                 yield one
 
-        await self.service.WriteOutput(each(), None)  # type: ignore[arg-type] # an answered call needs no context
+        await self.service.WriteOutput(each(), Call())  # type: ignore[arg-type]
 
 
-async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are_heard() -> None:
-    desk = Desk()
+async def test_output_above_the_rate_limit_of_one_machine_is_counted_and_other_machines_are_unaffected(
+    rig: Rig,
+) -> None:
+    await rig.serve(agent_auth=AgentAuth.NONE)
+    desk = Desk(rig)
+    desk.machine("w")
+    desk.machine("other")
     await desk.take(*(piece("x", "y") for _ in range(500)))
-    assert len(desk.seen) == PIECES_AT_ONCE
-    await desk.take(piece("other machine", workflow="other"))
+    assert len(desk.seen) == MAX_PIECES_AT_ONCE
+    await desk.take(piece("other machine", workflow="uid-other"))
     assert desk.seen[-1].lines == ("other machine",)
     desk.now += 1
     await desk.take(piece("later"))
-    assert (desk.seen[-1].lines, desk.seen[-1].dropped) == (("later",), 2 * (500 - PIECES_AT_ONCE))
+    assert (desk.seen[-1].lines, desk.seen[-1].dropped) == (("later",), 2 * (500 - MAX_PIECES_AT_ONCE))
     await desk.take(piece("again"))
     assert desk.seen[-1].dropped == 0
     await desk.take(piece(dropped=2**63))
@@ -113,12 +137,14 @@ async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are
     assert desk.seen[-1].message.endswith("lines of output left out")
 
 
-async def test_machines_that_once_spoke_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tink.server.service.MACHINES", 10)
-    monkeypatch.setattr("tink.server.service.PIECES_AT_ONCE", 1)
-    desk = Desk()
+async def test_rate_limits_of_past_machines_do_not_fill_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tink.server.service.MAX_MACHINES", 10)
+    monkeypatch.setattr("tink.server.service.MAX_PIECES_AT_ONCE", 1)
+    await rig.serve(agent_auth=AgentAuth.NONE)
+    desk = Desk(rig)
     for number in range(50):
-        await desk.take(piece("x", workflow=f"w{number}"), piece("y", workflow=f"w{number}"))
+        desk.machine(f"w{number}")
+        await desk.take(piece("x", workflow=f"uid-w{number}"), piece("y", workflow=f"uid-w{number}"))
     assert len(desk.service._buckets) == len(desk.service._left_out) == 10
 
 
@@ -126,15 +152,15 @@ async def test_machines_that_once_spoke_do_not_fill_memory(monkeypatch: pytest.M
     ("lines", "check"),
     [
         (["\x1b[2Jboo\x07"], lambda kept: kept == ("?[2Jboo?",)),
-        (["x" * 10_000], lambda kept: kept == ("x" * LINE_CHARACTERS,)),
-        ([str(n) for n in range(1000)], lambda kept: len(kept) == LINES and kept[-1] == "999"),
-        (["x" * 300] * 90, lambda kept: 0 < sum(map(len, kept)) <= PIECE_CHARACTERS),
-        (["x" * (PIECE_CHARACTERS // 13 - 1)] * 20, lambda kept: len(kept) == 13),  # each with its line feed
-        (["", *["x" * (PIECE_CHARACTERS // 13 - 1)] * 13], lambda kept: len(kept) == 13),
+        (["x" * 10_000], lambda kept: kept == ("x" * MAX_LINE_CHARACTERS,)),
+        ([str(n) for n in range(1000)], lambda kept: len(kept) == MAX_LINES and kept[-1] == "999"),
+        (["x" * 300] * 90, lambda kept: 0 < sum(map(len, kept)) <= MAX_PIECE_CHARACTERS),
+        (["x" * (MAX_PIECE_CHARACTERS // 13 - 1)] * 20, lambda kept: len(kept) == 13),  # each with its line feed
+        (["", *["x" * (MAX_PIECE_CHARACTERS // 13 - 1)] * 13], lambda kept: len(kept) == 13),
         (["tab\there", ""], lambda kept: kept == ("tab\there", "")),
     ],
 )
-def test_what_is_told_is_bounded_and_printable_and_the_newest(
+def test_reported_lines_are_bounded_printable_and_the_newest(
     lines: list[str], check: Callable[[tuple[str, ...]], bool]
 ) -> None:
     assert check(fitting(lines))

@@ -26,7 +26,7 @@ def pause(rig: Rig, name: str = "w") -> None:
 
 
 @pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Cancelling"])
-async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved_and_keeps_its_reports(
+async def test_agent_gets_no_command_for_a_workflow_that_is_being_moved_and_keeps_its_reports(
     rig: Rig, state: str
 ) -> None:
     await rig.serve(state)
@@ -39,7 +39,7 @@ async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved_and_keeps_i
     assert (rig.state(), rig.patches) == (state, 0)
 
 
-async def test_agent_is_not_told_to_stop_what_was_moved_when_it_is_deleted_where_it_was(rig: Rig) -> None:
+async def test_agent_gets_no_stop_command_when_a_moved_workflow_is_deleted_at_its_origin(rig: Rig) -> None:
     await rig.serve()
     agent = rig.agent()
     rig.workflow(state="Running")

@@ -58,7 +58,7 @@ class Service:
         sink.close()
 
 
-def said(log: pytest.LogCaptureFixture, words: str, times: int) -> Callable[[], bool]:
+def logged(log: pytest.LogCaptureFixture, words: str, times: int) -> Callable[[], bool]:
     return lambda: sum(words in record.getMessage() for record in log.records) == times
 
 
@@ -82,7 +82,7 @@ async def test_agent_at_work_goes_from_server_to_server_and_loses_nothing(
         server = await next_server(rig, service)
         async with transporting(service.port, spool, [], held_workflows=lambda: ["uid-w"]):
             for roll in range(1, ROLLS + 1):
-                await until(said(caplog, "connected to the server", roll))
+                await until(logged(caplog, "connected to the server", roll))
                 old, server = server, await next_server(rig, service)
                 stopping = asyncio.create_task(old.stop())
                 while not stopping.done() or not len(server._streams):
@@ -92,5 +92,5 @@ async def test_agent_at_work_goes_from_server_to_server_and_loses_nothing(
             await until(lambda: len(spool) == 0)
     assert sent > ROLLS
     assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
-    assert said(caplog, "is stopping; going to the next", ROLLS)()
+    assert logged(caplog, "is stopping; going to the next", ROLLS)()
     assert rig.state() == "Running"

@@ -122,20 +122,20 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
     ],
     ids=["unknown", "none", "long"],
 )
-async def test_unknown_agent_is_told_its_id_and_the_observer_hears_of_it_unless_it_is_senseless(
+async def test_unknown_agent_receives_its_id_and_is_reported_unless_its_id_is_senseless(
     rig: Rig, agent_id: str, code: grpc.StatusCode
 ) -> None:
     await rig.start(agent_auth="none")
     agent = rig.agent()
     agent.connect(agent_id)
-    said, text = await agent.ending()
-    assert said is code
+    status, text = await agent.ending()
+    assert status is code
     known = code is grpc.StatusCode.NOT_FOUND
     assert (agent_id in text) is known or not agent_id
     assert [(o.kind, o.agent_id, o.peer) for o in rig.seen] == [("refused", agent_id, "127.0.0.1")] * known
 
 
-async def test_a_foreign_address_gets_no_commands_may_not_report_and_can_not_tell_which_machines_there_are(
+async def test_foreign_address_gets_no_commands_may_not_report_and_learns_of_no_machine(
     rig: Rig,
 ) -> None:
     await rig.start()
@@ -144,14 +144,14 @@ async def test_a_foreign_address_gets_no_commands_may_not_report_and_can_not_tel
     rig.machine("bare", "52:54:00:00:00:02", ip=None)
     for name in ("one", "two"):
         rig.machine(name, "52:54:00:00:00:03", ip="192.0.2.3")
-    heard = set()
+    received = set()
     for agent_id in (MAC, "h", "52:54:00:00:00:02", "52:54:00:00:00:03", "52:54:00:00:00:99"):
         agent = rig.agent()
         agent.connect(agent_id)
         code, text = await agent.ending()
-        heard.add((code, text.replace(repr(agent_id), "ID")))
-    said = "no Hardware of that id has this address; the server's log says more"
-    assert heard == {(grpc.StatusCode.PERMISSION_DENIED, f"127.0.0.1 can't speak for ID: {said}")}
+        received.add((code, text.replace(repr(agent_id), "ID")))
+    why = "no Hardware of that id has this address; the server's log says more"
+    assert received == {(grpc.StatusCode.PERMISSION_DENIED, f"127.0.0.1 can't speak for ID: {why}")}
     assert "127.0.0.1 can't speak for Hardware d/h, which has the addresses 192.0.2.1" in rig.seen[0].message
     assert (await rig.agent().refused(started("a0")))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert rig.state() == "Scheduled"
@@ -160,7 +160,7 @@ async def test_a_foreign_address_gets_no_commands_may_not_report_and_can_not_tel
     assert set(rig.kinds()) == {"refused"}
 
 
-async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Rig) -> None:
+async def test_reports_of_a_machine_from_another_address_name_that_address(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Running")
@@ -245,7 +245,7 @@ async def test_a_passing_fault_makes_the_agent_repeat_the_event(
     assert rig.state() == "Running"
 
 
-async def test_nonsense_is_refused_for_good_and_says_why(rig: Rig) -> None:
+async def test_invalid_events_are_rejected_for_good_with_the_reason(rig: Rig) -> None:
     await rig.serve("Scheduled")
     rig.workflow("odd", "Odd")
     for event, code, why in (
@@ -255,12 +255,12 @@ async def test_nonsense_is_refused_for_good_and_says_why(rig: Rig) -> None:
         (started("a0", "odd"), grpc.StatusCode.FAILED_PRECONDITION, "status.state is 'Odd'"),
         (pb.Event(workflow_id="x" * 300_000), grpc.StatusCode.RESOURCE_EXHAUSTED, ""),
     ):
-        said, text = await rig.agent().refused(event)
-        assert said is code
+        status, text = await rig.agent().refused(event)
+        assert status is code
         assert why in text
 
 
-async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig) -> None:
+async def test_events_of_a_deleted_workflow_do_not_change_its_successor(rig: Rig) -> None:
     await rig.serve("Running")
     rig.workflows.hold()  # the server has not heard of it yet
     rig.api.put(rig.read() | {"metadata": {**rig.read()["metadata"], "uid": "uid-second"}})
@@ -284,7 +284,7 @@ async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refuse
     assert await agent.command() == ("start", "uid-w")
 
 
-async def test_without_the_api_agents_are_told_to_try_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_api_agents_receive_unavailable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tink.server.callers._SYNC_SECONDS", 0.05)
     rig.workflows.listed(done=False)
     await rig.start()
@@ -304,7 +304,7 @@ async def test_a_port_that_is_taken_or_an_address_of_another_host_is_an_error(ri
     assert refused.value.errno == why
 
 
-async def test_an_observer_that_fails_harms_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_observer_has_no_effect(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("oh")
 
@@ -355,7 +355,7 @@ async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Rig) -> N
     await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Canceled")
 
 
-async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig) -> None:
+async def test_agent_that_publishes_for_an_ended_workflow_gets_a_stop_command(rig: Rig) -> None:
     await rig.serve()
     rig.workflow(state="Failed", conditions=[{"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}])
     agent = await rig.connected()
@@ -364,7 +364,7 @@ async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_st
     assert rig.state() == "Failed"
 
 
-async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_after_the_other(rig: Rig) -> None:
+async def test_agent_that_publishes_everything_at_once_receives_resource_exhausted(rig: Rig) -> None:
     await rig.serve("Scheduled")
     rig.hold()
     agent = rig.agent()
@@ -377,7 +377,7 @@ async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_a
     assert rig.patches == 1
 
 
-async def test_the_server_finds_out_that_a_machine_reboots_and_says_so(rig: Rig) -> None:
+async def test_server_detects_a_reboot_and_reports_it(rig: Rig) -> None:
     await rig.serve("Running", reboot_grace=0.05)
     rig.reboots()
     agent = await rig.connected(holds=("uid-w",))

@@ -80,7 +80,7 @@ def test_one_that_ended_long_ago_is_found_by_an_event_and_not_looked_at_by_the_d
         assert index.get(odd) is None, "ids that agents make up find nothing"
 
 
-def test_agent_that_may_run_some_still_is_told_to_stop_each_however_long_ago_it_ended() -> None:
+def test_agent_gets_a_stop_command_for_each_workflow_that_it_may_still_run_however_long_ago_it_ended() -> None:
     index = Index()
     for number in range(4):
         index.apply(made(number, "Failed", **LOST))
@@ -111,7 +111,7 @@ def test_one_that_changes_again_is_there_as_it_is_and_once(index: Index) -> None
     assert index.get(uid(0)) is None
 
 
-def test_nobody_takes_the_id_of_one_that_ended_long_ago(index: Index, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_id_of_a_workflow_that_ended_long_ago_stays_its_own(index: Index, caplog: pytest.LogCaptureFixture) -> None:
     index.apply(made(7, "Pending", id=uid(0)))
     assert "status.id is that of Workflow d/w0" in caplog.text
     found = index.get(uid(0))

@@ -33,7 +33,7 @@ from tests.unit.workflow.world import (
 )
 from tink.agent.connection import reorderable
 from tink.agent.executor import Executor
-from tink.server.decision import AgentView, Claim, GiveBack, Recall, Start, Stop
+from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Recall, Start, Stop
 from tink.workflow import events, guards, status
 
 CLOCKS = ((NOW, ""), (LATE, ", late"))
@@ -262,7 +262,7 @@ def moved(state: State, index: int, stream: Stream, move: object) -> State | Non
             number = world.number(workflow["metadata"]["uid"])
             after = stored_once(state.api[number], age_of(state.api[number], workflow), events.GivenBack())
             return with_stream(with_versions(state, number, after), index, stream) if after is not None else None
-        case Claim(workflow):
+        case ClaimAndSend(workflow):
             return claim(state, index, stream, workflow, events.Dispatched())
         case Recall():
             return ended(state, index, stream)

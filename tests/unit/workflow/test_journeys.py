@@ -24,7 +24,7 @@ from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.controller import ControllerSettings
 from tink.controller.reconcile import Outcome, reconcile
 from tink.kubeapi.apiserver.patch import merge
-from tink.server.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
+from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine
 from tink.workflow.guards import protect
@@ -115,7 +115,7 @@ class Agent:
         self.says = says  # what it holds, when it connects
         self.lost = self.runs = False  # the action that the agent is at has begun; ended with the agent
         self.spool: list[agent_model.Event] = []
-        self.action: agent_model.Action | None = None
+        self.action: agent_model.RenderedAction | None = None
         self.stopping = False
         self.stream: Stream | None = None
         self.begun: set[str] = set()  # ids of actions
@@ -252,7 +252,7 @@ class Journeys(RuleBasedStateMachine):
                 stream.view.orphans.pop(uid, None)
                 stream.view.stopped.add(uid)
                 stream.wire.append(agent_model.StopWorkflow(uid))
-            case Start(workflow) | Claim(workflow):
+            case Start(workflow) | ClaimAndSend(workflow):
                 again = isinstance(move, Start)
                 claimed = self._write(workflow, events.Reclaimed() if again else events.Dispatched())
                 if claimed is None:
@@ -273,7 +273,7 @@ class Journeys(RuleBasedStateMachine):
         uid = workflow["metadata"]["uid"]
         stream.view.sent(workflow, self.api.now)
         actions = tuple(
-            agent_model.Action(a["id"], a["rendered"]["name"], a["rendered"]["image"])
+            agent_model.RenderedAction(a["id"], a["rendered"]["name"], a["rendered"]["image"])
             for a in workflow["status"]["actions"]
         )
         stream.wire.append(agent_model.StartWorkflow(agent_model.Workflow(uid, actions)))

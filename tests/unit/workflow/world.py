@@ -169,7 +169,9 @@ def action_ids(workflow: int) -> tuple[str, ...]:
 
 @cache
 def start_command(workflow: int) -> agent_model.StartWorkflow:
-    actions = tuple(agent_model.Action(action, f"n{i}", "image") for i, action in enumerate(action_ids(workflow)))
+    actions = tuple(
+        agent_model.RenderedAction(action, f"n{i}", "image") for i, action in enumerate(action_ids(workflow))
+    )
     return agent_model.StartWorkflow(agent_model.Workflow(uid(workflow), actions))
 
 

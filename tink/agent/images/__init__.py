@@ -8,17 +8,17 @@ by itself; for engines only the names and credentials are used.
 from __future__ import annotations
 
 from tink.agent.images.registry import ATTEMPTS, Registries, how_to_log_in, parse, retry_backoff
-from tink.agent.images.store import Image, ImageStore, UnpackError, path_in_root
+from tink.agent.images.store import ImageStore, UnpackedImage, UnpackError, path_in_root
 from tink.registry import Credentials, Reference
 
 __all__ = [
     "ATTEMPTS",
     "Credentials",
-    "Image",
     "ImageStore",
     "Reference",
     "Registries",
     "UnpackError",
+    "UnpackedImage",
     "how_to_log_in",
     "parse",
     "path_in_root",

@@ -13,12 +13,13 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.limits.backoff import Backoff
-from tink.net.proxies import NONE, Proxies, Proxy, ProxyError
+from tink.net.proxies import NONE, Proxies, ProxyError
 from tink.net.urls import as_written, redacted, shown, without_login
 from tink.printable import printable
 from tink.registry import (
@@ -56,7 +57,7 @@ LOW_SPEED_SECONDS = 60.0
 LOW_SPEED_BYTES_PER_SECOND = 1024
 
 
-class RefusedError(AgentError):
+class ForbiddenAddressError(AgentError):
     """A host has only addresses that are not permitted."""
 
 
@@ -113,25 +114,23 @@ class _LimitedReader(io.RawIOBase):
 
 
 class _Socket:
-    """As much of a socket as http.client uses."""
+    """The part of a socket that http.client uses."""
 
     def __init__(self, sock: socket.socket, low_speed: LowSpeedLimit) -> None:
         self._sock = sock
         self._low_speed = low_speed
-        self.sendall = sock.sendall
-        self.shutdown = sock.shutdown
-        self.close = sock.close
+        self.sendall, self.shutdown, self.close = sock.sendall, sock.shutdown, sock.close
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(_LimitedReader(self._sock.makefile("rb", buffering=0), self._low_speed))
 
 
-class Connection:
-    """To `host` over `scheme`, made at once, through a proxy if `proxies` names one. `local`: whether that may be this
-    machine, or one of its links.
+class RegistryConnection:
+    """A connection to `host` over `scheme`, made at once, through a proxy if `proxies` names one.
 
-    `context`: whom to trust over https; None: the system's authorities. `handshake_seconds`: how long is waited for
-    each message of the TLS handshake. Raises OSError, HTTPException, RefusedError, ProxyRefusedError, and ProxyError.
+    `local`: the host may be this machine or on its links. `context`: the trust for https; None: the system's
+    authorities. `handshake_seconds`: time limit for each message of the TLS handshake. Raises OSError, HTTPException,
+    ForbiddenAddressError, ProxyRefusedError, and ProxyError.
     """
 
     def __init__(
@@ -152,7 +151,8 @@ class Connection:
         low_speed.begin()
         authority = f"[{host}]" if ":" in host else host
         proxy = proxies.proxy_of(f"{scheme}://{authority}:{self._http.port}/", with_tls=False)
-        self._prefix, self._headers = "", {}
+        self._prefix, self._headers = "", dict[str, str]()
+        proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else {}
         if proxy is None:
             self._socket = _connected(host, self._http.port, local=local)
             self.is_local = bool(_kind(self._socket.getpeername()[0]))
@@ -166,19 +166,24 @@ class Connection:
             self.is_local = bool(_kind(host))
         if proxy is not None and scheme == "http":
             self._prefix = f"http://{authority}" if port is None else f"http://{authority}:{port}"
-            self._headers = _login(proxy)
+            self._headers = proxy_headers
         elif proxy is not None:
-            self._tunnel(f"{authority}:{self._http.port}", proxy)
+            self._tunnel(f"{authority}:{self._http.port}", proxy.url, proxy_headers)
         if scheme != "http":
-            self._socket.settimeout(handshake_seconds)
-            self._socket = _encrypted(self._socket, host, context or ssl.create_default_context())
+            plain, context = self._socket, context or ssl.create_default_context()
+            plain.settimeout(handshake_seconds)
+            try:
+                self._socket = context.wrap_socket(plain, server_hostname=host)
+            except BaseException:
+                plain.close()
+                raise
             self._socket.settimeout(TIMEOUT_SECONDS)
         self._http.sock = _Socket(self._socket, low_speed)
 
-    def _tunnel(self, authority: str, proxy: Proxy) -> None:
+    def _tunnel(self, authority: str, proxy_url: str, headers: Mapping[str, str]) -> None:
         """Connect through the proxy (RFC 9110 section 9.3.6)."""
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
-        lines += [f"{name}: {value}" for name, value in _login(proxy).items()]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         try:
             self._socket.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii"))
             # The server is silent until TLS begins, so the reader only consumes the proxy's bytes.
@@ -187,7 +192,7 @@ class Connection:
             answer.close()
             if not 200 <= answer.status < 300:
                 reason = printable(f"{answer.status} {answer.reason}")[:200]
-                raise ProxyRefusedError(f"the proxy {proxy.url} refuses to connect: {reason}", answer.status)
+                raise ProxyRefusedError(f"the proxy {proxy_url} refuses to connect: {reason}", answer.status)
         except BaseException:
             self._socket.close()
             raise
@@ -200,13 +205,10 @@ class Connection:
 
     def cut(self) -> None:
         """Interrupt a read in another thread."""
-        try:
+        with suppress(OSError):  # not connected any more
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # not connected any more
 
     def close(self) -> None:
-        """Close it."""
         self._http.close()
 
 
@@ -217,35 +219,23 @@ def _kind(address: str) -> str:
     return addresses.special(found) if found is not None else ""
 
 
-def _login(proxy: Proxy) -> dict[str, str]:
-    return {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
-
-
 def _check_name(host: str, port: int) -> None:
-    """Raise RefusedError if `host` means a special address here. What means nothing here is for the proxy to judge."""
+    """Raise ForbiddenAddressError if `host` has a special address. The proxy judges names that are unknown here."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return
     for *_, where in found:
         if why := _kind(str(where[0])):
-            raise _refusal(f"{where[0]}, {why}")
+            raise _forbidden(f"{where[0]}, {why}")
 
 
-def _refusal(where: str) -> RefusedError:
-    return RefusedError(f"it sends us to {where}, which registries may not")
-
-
-def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
-    try:
-        return context.wrap_socket(sock, server_hostname=host)
-    except BaseException:
-        sock.close()
-        raise
+def _forbidden(where: str) -> ForbiddenAddressError:
+    return ForbiddenAddressError(f"it sends us to {where}, which registries may not")
 
 
 def _connected(host: str, port: int, *, local: bool) -> socket.socket:
-    """As `socket.create_connection`, but to no address of this machine or its links, unless they are allowed."""
+    """Connect as `socket.create_connection` does; to this machine or its links only if `local`."""
     refused = ""
     error: OSError | None = None
     for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -265,7 +255,7 @@ def _connected(host: str, port: int, *, local: bool) -> socket.socket:
             return sock
     if error is not None:
         raise error
-    raise _refusal(refused)
+    raise _forbidden(refused)
 
 
 # --- Registries ---
@@ -337,7 +327,7 @@ class Registries:
     proxies: Proxies = NONE
 
     def is_insecure(self, host: str) -> bool:
-        """Tell whether the registry `host[:port]` may go without TLS or with a self-signed certificate."""
+        """Return True if the registry `host[:port]` needs no TLS and no valid certificate."""
         name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
         name = name.strip("[]")
         hosts = {host_of(each) for each in self.insecure}
@@ -352,11 +342,9 @@ class Registries:
         if address.is_loopback:
             return True
         for item in self.insecure:
-            try:
+            with suppress(ValueError):  # a host name, compared above
                 if address in ipaddress.ip_network(item, strict=False):
                     return True
-            except ValueError:
-                continue  # a host name, compared above
         return False
 
     def credentials_for(self, reference: Reference) -> Credentials | None:
@@ -386,7 +374,7 @@ class Session:
         self._login = Login(
             reference, self._credentials, insecure=self._insecure, remedy=how_to_log_in(reference, registries)
         )
-        # An insecure registry turns out to speak no TLS when it is connected to; of an edge that is known.
+        # Edges are known to speak plain HTTP; other insecure registries are tried with TLS first.
         self._is_plain = self._is_known_plain = self._insecure and reference.host in registries.plain
         self._is_doubtful = False
         self._handshake_seconds = PROBE_SECONDS
@@ -394,13 +382,13 @@ class Session:
         self._aborted = threading.Event()
         self._sleep = sleep or self._aborted.wait
         self._note = note or log.info
-        self._connection: Connection | None = None
+        self._connection: RegistryConnection | None = None
         self._connected_to = ("", "")
         self._low_speed = LowSpeedLimit()
         self._local = True  # until we know where the registry is
 
     def abort(self) -> None:
-        """Make the call that is under way, and all later ones, raise AbortedError soon."""
+        """Make the running call, and all later ones, raise AbortedError soon."""
         self._aborted.set()
         connection = self._connection
         if connection is not None:  # else the flag is seen before the next request
@@ -413,18 +401,17 @@ class Session:
             self._connection = None
 
     def manifest(self, version: str) -> bytes:
-        """The manifest or index `version` (tag or digest). Raises RegistryError, TransientError, AbortedError."""
-        return self._retry(lambda: self._read_document(f"/manifests/{version}", "manifest"))
+        """Return a manifest or index by tag or digest. Raises RegistryError, TransientError, AbortedError."""
+        return self._document(f"/manifests/{version}", "manifest")
 
     def config(self, digest: str) -> bytes:
-        """The image configuration `digest`. Raises as `manifest`."""
-        return self._retry(lambda: self._read_document(f"/blobs/{digest}", "configuration"))
+        """Return an image configuration. Raises as `manifest`."""
+        return self._document(f"/blobs/{digest}", "configuration")
 
     def blob(self, digest: str, offset: int) -> tuple[int, Iterator[bytes]]:
-        """The bytes of blob `digest` from `offset` on, and where they really begin: 0 if it cannot resume.
+        """Return the bytes of a blob, and the offset at which they begin: `offset`, or 0 if the registry can't resume.
 
-        One attempt only: the caller knows how much it has got. They may end early. Raises as `manifest`, also while
-        the bytes are read.
+        Makes one attempt; the bytes may end early. Raises as `manifest`, also while the bytes are read.
         """
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         response = self._request(f"/blobs/{digest}", headers)
@@ -443,15 +430,16 @@ class Session:
             yield chunk
         response.read()  # nothing: it lets the connection be used again
 
-    def _retry(self, attempt: Callable[[], bytes]) -> bytes:
+    def _document(self, path: str, what: str) -> bytes:
+        """Return a document of the repository, after several attempts if necessary."""
         backoff = retry_backoff()
         for _ in range(1, ATTEMPTS):
             try:
-                return attempt()
+                return self._read_document(path, what)
             except TransientError as error:
                 self._note(f"{error}; trying again")
                 self.retry_pause(backoff, error.wait)
-        return attempt()
+        return self._read_document(path, what)
 
     def _read_document(self, path: str, what: str) -> bytes:
         response = self._request(path, {"Accept": ", ".join(MANIFEST_TYPES)} if what == "manifest" else {})
@@ -471,17 +459,17 @@ class Session:
         url = f"{self._base}{path}"
         response = self._follow(url, headers)
         if response.status == http.client.BAD_REQUEST and self._is_doubtful:
-            # What servers of HTTPS answer to plain HTTP: this one was only slow.
+            # This is how HTTPS servers answer plain HTTP: the registry speaks TLS and was only slow.
             self.close()
             self._is_plain, self._is_doubtful, self._handshake_seconds = False, False, TIMEOUT_SECONDS
             raise TransientError(f"{self.reference.host}: no answer to TLS in {PROBE_SECONDS:g} s")
         if response.status != 401:
             return response
         if self._connected_to != _split(url)[:2]:
-            # No credentials go to the target of a redirect, nor to the realm that it names.
+            # Credentials go neither to the target of a redirect nor to the realm that it names.
             raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
         challenges = response.headers.get_all("WWW-Authenticate") or []
-        self.close()  # with the rest of the answer
+        self.close()  # drops the rest of the answer
         for _ in self._login.answers(challenges, self._read_token):
             response = self._follow(url, headers)
             if response.status != 401 or self._connected_to != _split(url)[:2]:
@@ -518,14 +506,14 @@ class Session:
             self._is_plain = True
 
     def _has_proxy_for_http_alone(self, url: urllib.parse.SplitResult) -> bool:
-        """Return whether HTTP_PROXY is for this host, and HTTPS_PROXY is not: TLS then goes where nothing may lead."""
+        """Return True if HTTP_PROXY is for this host and HTTPS_PROXY is not: then TLS may have no route."""
         try:
             with_tls, plain = (
                 self._registries.proxies.proxy_of(f"{scheme}://{url.netloc}/", with_tls=False)
                 for scheme in ("https", "http")
             )
         except ProxyError:
-            return True  # the request itself says what is wrong
+            return True  # the request itself reports the error
         return with_tls is None and plain is not None
 
     def _read_token(self, url: str, headers: Mapping[str, str]) -> bytes:
@@ -538,10 +526,8 @@ class Session:
     def _follow(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         home = _split(url)[:2]
         for _ in range(6):
-            extra = {}
-            if self._login.authorization and _split(url)[:2] == home:
-                extra["Authorization"] = self._login.authorization
-            response = self._get(url, {**headers, **extra})
+            at_home = self._login.authorization and _split(url)[:2] == home
+            response = self._get(url, {**headers, "Authorization": self._login.authorization} if at_home else headers)
             if response.status not in _REDIRECTS:
                 return response
             location = response.getheader("Location", "")
@@ -595,7 +581,7 @@ class Session:
         return f"TLS with {where}: {error.verify_message}; {remedy}, or {insecure}"
 
     def _context(self) -> ssl.SSLContext:
-        """The trust of this session: for the registry, its token service and its storage alike, as with Docker."""
+        """Return the trust of this session, for the registry, its token service and its storage, as in Docker."""
         if self._trust is None:
             self._trust = ssl.create_default_context()
             if self._insecure:
@@ -612,12 +598,14 @@ class Session:
                 self._trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return self._trust
 
-    def _connect(self, parts: urllib.parse.SplitResult, handshake_seconds: float = TIMEOUT_SECONDS) -> Connection:
-        """Connect to the registry itself, or to where it sends us. Raises OSError, RegistryError."""
+    def _connect(
+        self, parts: urllib.parse.SplitResult, handshake_seconds: float = TIMEOUT_SECONDS
+    ) -> RegistryConnection:
+        """Connect to the registry, or to the target of its redirect. Raises OSError, RegistryError."""
         where = (parts.scheme, parts.netloc)
         at_home = where == _split(self._base)[:2]
         try:
-            made = Connection(
+            made = RegistryConnection(
                 parts.scheme,
                 parts.hostname or "",
                 parts.port,
@@ -627,7 +615,7 @@ class Session:
                 handshake_seconds=handshake_seconds,
                 proxies=self._registries.proxies,
             )
-        except (RefusedError, ProxyError) as error:
+        except (ForbiddenAddressError, ProxyError) as error:
             raise RegistryError(str(error)) from error
         except ProxyRefusedError as error:
             kind = TransientError if error.status in _TRANSIENT else RegistryError
@@ -662,24 +650,27 @@ class Session:
         return bytes(content)
 
     def _failure(self, response: http.client.HTTPResponse, what: str) -> RegistryError | TransientError:
-        """The error that `response` means for `what` was asked for."""
+        """Return the error that `response` means for the request of `what`."""
         status = response.status
         try:
             body = response.read(16 * 1024)
         except (OSError, http.client.HTTPException):
-            body = b""  # the status alone has to do
+            body = b""
         self.close()
         text = f"{what}: HTTP {status} {response.reason}"
         try:
             error = json.loads(body)["errors"][0]
             text = f"{error.get('message') or error['code']} ({what}, HTTP {status})"
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            # Not every registry explains itself as the specification says.
+            # Not every registry sends the body that the specification requires.
             if status == http.client.NOT_FOUND and what == "manifest":
                 text = "the registry has no such image, or no such tag (HTTP 404)"
-        if status in _TRANSIENT:
-            return TransientError(_shown(text), _seconds(response.getheader("Retry-After", "")))
         text = _shown(text)
+        if status in _TRANSIENT:
+            # A date (clocks may be wrong) or an invalid value counts as no request to wait.
+            wait = response.getheader("Retry-After", "")
+            seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
+            return TransientError(text, min(seconds, RETRY_AFTER_LIMIT_SECONDS))
         if status in (401, 403) and self._credentials:
             text += f"; it refuses the user {_shown(self._credentials.username)}"
         elif status in (401, 403):
@@ -693,12 +684,12 @@ class Session:
 
 
 def retry_backoff(first: float = 0.5) -> Backoff:
-    """The pauses between `ATTEMPTS`, in seconds: `first`, and twice as long each time; what an engine is asked, too."""
-    return Backoff(first, 8.0, uniform=max)  # without jitter: the last attempt is to be as late as can be waited for
+    """Return the delays between `ATTEMPTS` in seconds, from `first` to 8; without jitter, so that the last is late."""
+    return Backoff(first, 8.0, uniform=max)
 
 
 def _split(url: str) -> urllib.parse.SplitResult:
-    """The parts of `url`. Raises RegistryError."""
+    """Split an http or https URL. Raises RegistryError for any other."""
     try:
         parts = urllib.parse.urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -707,11 +698,6 @@ def _split(url: str) -> urllib.parse.SplitResult:
     if not usable:
         raise RegistryError(f"it names {shown(url)}, which is no http or https URL")
     return parts
-
-
-def _seconds(retry_after: str) -> float:
-    """Return the delay that a Retry-After header requests; 0 if it is a date (clocks may be wrong) or invalid."""
-    return min(float(retry_after), RETRY_AFTER_LIMIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
 
 def how_to_log_in(reference: Reference, registries: Registries) -> str:
@@ -726,5 +712,5 @@ def _cause(error: Exception) -> str:
 
 
 def _shown(text: str) -> str:
-    """`text` of a registry, fit for a log line: a URL without its login and its query, which is a signature."""
+    """Return a registry's text for a log line, its URLs without logins and queries, which contain signatures."""
     return printable(redacted(text))[:300]

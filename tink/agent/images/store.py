@@ -35,7 +35,6 @@ from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.output import PullProgress, thread_safe_sink
 from tink.registry import (
     MANIFEST_LIMIT_BYTES,
-    Reference,
     RegistryError,
     is_digest,
     is_made_for,
@@ -92,11 +91,11 @@ class OutOfSpaceError(UnpackError):
 
 
 @dataclass(slots=True)
-class Budget:
+class ImageBudget:
     """The remaining limits of an image, shared by its layers.
 
-    `bytes` are those in the file system. `hidden` is the number of entries that whiteouts of directories may visit.
-    `names` is the number of characters of names that are kept in memory while a layer is unpacked.
+    `bytes`: in the file system. `hidden`: entries that whiteouts of directories may visit. `names`: characters of names
+    that are kept in memory while a layer is unpacked.
     """
 
     bytes: int
@@ -105,8 +104,7 @@ class Budget:
     names: int = 128 << 20
 
     def spend(self, size: int) -> None:
-        """Count one more entry of `size` bytes with its size in the file system. Raises OutOfSpaceError,
-        UnpackError."""
+        """Count an entry with `size` bytes of content. Raises OutOfSpaceError, UnpackError."""
         self.bytes -= INODE_BYTES + -(-size // PAGE_BYTES) * PAGE_BYTES
         self.entries -= 1
         if self.bytes < 0:
@@ -115,7 +113,7 @@ class Budget:
             raise UnpackError("the image has more than half a million files")
 
     def hide(self) -> None:
-        """Count one more that a whiteout looks at. Raises UnpackError."""
+        """Count an entry that a whiteout visits. Raises UnpackError."""
         self.hidden -= 1
         if self.hidden < 0:
             raise UnpackError("the image has more whiteouts of directories than can be followed")
@@ -132,25 +130,22 @@ class _Readable(Protocol):
 
 
 class _ForwardFile:
-    """A compressed stream as tarfile wants it: `tell`, and `seek` forward by reading.
+    """A compressed stream as a file for tarfile: `tell`, and `seek` forward by reading.
 
-    tarfile calls `read` for headers, and believes the sizes in them; the bytes it may read for one entry are limited.
-    The content of files is read with `content`.
+    tarfile calls `read` for headers and trusts the sizes in them, so the bytes of one entry's headers are limited. The
+    content of files is read with `content`.
     """
 
     def __init__(self, stream: _Readable, check: Callable[[], None]) -> None:
         self._stream = stream
         self._check = check
         self._position = 0
-        self._header_bytes = 0
-
-    def begin_entry(self) -> None:
-        """Begin the limit of the next entry's headers."""
-        self._header_bytes = 0
+        self.header_bytes = 0
+        """The bytes of the current entry's headers."""
 
     def read(self, size: int) -> bytes:
-        self._header_bytes += size
-        if size < 0 or self._header_bytes > HEADER_LIMIT_BYTES:
+        self.header_bytes += size
+        if size < 0 or self.header_bytes > HEADER_LIMIT_BYTES:
             raise UnpackError(f"the headers of one entry are longer than {HEADER_LIMIT_BYTES} bytes")
         return self._padded(size)
 
@@ -165,7 +160,7 @@ class _ForwardFile:
                 raise UnpackError("the archive ends early")
 
     def content(self, size: int) -> bytes:
-        """The next `size` bytes; fewer only at the end."""
+        """Return the next `size` bytes; fewer only at the end."""
         self._check()
         parts = []
         while size > 0 and (part := self._stream.read(size)):
@@ -175,18 +170,17 @@ class _ForwardFile:
         return b"".join(parts)
 
     def _padded(self, size: int) -> bytes:
-        """As `content`, with the zeros that should fill the last block: `umoci insert` leaves them out."""
+        """Return `content` with the zeros that should fill the last block: `umoci insert` omits them."""
         data = self.content(size)
         missing = min(size - len(data), -self._position % tarfile.BLOCKSIZE)
         self._position += missing
         return data + bytes(missing)
 
 
-def apply_layer(root: Path, archive: Path, budget: Budget, check: Callable[[], None] = lambda: None) -> None:
-    """Unpack the layer in file `archive` over `root`.
+def apply_layer(root: Path, archive: Path, budget: ImageBudget, check: Callable[[], None] = lambda: None) -> None:
+    """Unpack the layer in file `archive` over `root`. Raises UnpackError, also for errors of the file system.
 
-    `check` is called again and again; what it raises ends the unpacking. Raises UnpackError; OSError of the file system
-    underneath is turned into it too.
+    `check` is called again and again; an exception of it ends the unpacking.
     """
     try:
         with _decompressed(archive) as stream:
@@ -197,8 +191,8 @@ def apply_layer(root: Path, archive: Path, budget: Budget, check: Callable[[], N
 
 @contextlib.contextmanager
 def _decompressed(archive: Path) -> Iterator[_Readable]:
-    # By the first bytes, not by the media type: registries and builders do not always agree on that.
-    # Unbuffered, because zstd gets the descriptor and reads from where that stands.
+    # By the first bytes, because registries and builders do not always agree on the media type. Unbuffered, because
+    # zstd gets the descriptor and reads from its position.
     with archive.open("rb", buffering=0) as file:
         magic = file.read(4)
         file.seek(0)
@@ -222,23 +216,26 @@ def _zstd(file: FileIO) -> Iterator[_Readable]:
         assert process.stdout is not None  # noqa: S101 - PIPE was asked for above
         try:
             yield process.stdout
-            # Behind the archive's end there is only padding. If zstd has more than that to say, it is not waited for.
+            # Only padding follows the archive's end. A zstd that sends more than that is not waited for.
             if len(process.stdout.read(1024 * 1024)) < 1024 * 1024 and process.wait() != 0:
                 raise UnpackError("not a valid zstd stream")
         finally:
             process.kill()
 
 
-def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
+def _apply(root: Path, file: _ForwardFile, budget: ImageBudget) -> None:
     written: set[str] = set()
     with tarfile.TarFile(fileobj=file, mode="r", errorlevel=2) as archive:  # type: ignore[arg-type]  # all that it uses
         while (member := archive.next()) is not None:
-            file.begin_entry()
+            file.header_bytes = 0
             archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header of a large image
-            _check_global_headers(archive.pax_headers)
+            headers = archive.pax_headers or {}
+            if len(headers) > GLOBAL_HEADERS or sum(map(len, (*headers, *headers.values()))) > GLOBAL_HEADER_BYTES:
+                limits = f"{GLOBAL_HEADERS} global headers, or {GLOBAL_HEADER_BYTES} characters of them"
+                raise UnpackError(f"more than {limits}")
             if member.size < 0:
                 raise UnpackError(f"{member.name!r}: a negative size")
-            # What tarfile does not know has content for it, and is read over.
+            # tarfile skips the content of entries whose type it does not know.
             has_content = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
             budget.spend(member.size if has_content else 0)
             try:
@@ -249,14 +246,7 @@ def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
                 raise UnpackError(f"{member.name!r}: {error.strerror}") from error
 
 
-def _check_global_headers(headers: Mapping[str, str] | None) -> None:
-    if not headers:
-        return
-    if len(headers) > GLOBAL_HEADERS or sum(map(len, (*headers, *headers.values()))) > GLOBAL_HEADER_BYTES:
-        raise UnpackError(f"more than {GLOBAL_HEADERS} global headers, or {GLOBAL_HEADER_BYTES} characters of them")
-
-
-def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: Budget) -> None:
+def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: ImageBudget) -> None:
     parts = split_name(member.name)
     if not parts:
         if member.isdir():
@@ -278,9 +268,15 @@ def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set
     elif member.issym():
         path.symlink_to(member.linkname)
     elif member.islnk():
-        _hard_link(root, member, path)
+        target = split_name(member.linkname)
+        if not target:
+            raise UnpackError(f"{member.name!r}: a hard link to nothing")
+        os.link(path_in_root(root, "/".join(target[:-1])) / target[-1], path, follow_symlinks=False)
+    elif member.isfifo():
+        os.mkfifo(path, 0o600)
     elif member.isdev():
-        _make_node(path, member)
+        kind = stat.S_IFCHR if member.ischr() else stat.S_IFBLK
+        os.mknod(path, kind | 0o600, os.makedev(member.devmajor, member.devminor))
     else:
         raise UnpackError(f"{member.name!r}: an entry of type {member.type!r}")
     _note(written, root, path, budget)
@@ -289,10 +285,7 @@ def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set
 
 
 def split_name(name: str) -> list[str]:
-    """The components of an entry's name, which is relative to the root even with a leading slash.
-
-    Raises UnpackError for `..`.
-    """
+    """Return the parts of an entry's name, which is relative even with a leading slash. Raises UnpackError for `..`."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise UnpackError(f"{name!r}: leads out of the image")
@@ -300,9 +293,9 @@ def split_name(name: str) -> list[str]:
 
 
 def path_in_root(root: Path, name: str) -> Path:
-    """Where `name` leads inside `root`, following symbolic links as a process would whose root is `root`.
+    """Return the path of `name` for a process whose root is `root`: follow symbolic links as that process would.
 
-    What does not exist is taken as named. Raises UnpackError for too many links.
+    Parts that do not exist are used as they are. Raises UnpackError for too many links.
     """
     path = root
     todo = [part for part in name.split("/") if part not in ("", ".")]
@@ -323,7 +316,7 @@ def path_in_root(root: Path, name: str) -> Path:
     return path
 
 
-def _make_parent(root: Path, parts: list[str], budget: Budget) -> Path:
+def _make_parent(root: Path, parts: list[str], budget: ImageBudget) -> Path:
     parent = path_in_root(root, "/".join(parts))
     if len(parent.parts) - len(root.parts) > _DIRECTORY_DEPTH:
         raise UnpackError(f"directories more than {_DIRECTORY_DEPTH} deep")
@@ -338,21 +331,17 @@ def _make_parent(root: Path, parts: list[str], budget: Budget) -> Path:
 
 
 def _clear_way(path: Path, *, keep_directory: bool) -> None:
-    """Remove what a lower layer, or an earlier entry, has put at `path`; a directory stays for a directory."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(mode):
-        path.unlink()
+    """Remove the entry of a lower layer, or an earlier one, at `path`; a directory stays for a directory."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
     elif not keep_directory:
         shutil.rmtree(path)
 
 
-def _whiteout(parent: Path, name: str, written: set[str], budget: Budget) -> None:
+def _whiteout(parent: Path, name: str, written: set[str], budget: ImageBudget) -> None:
     if name == OPAQUE:
         _hide(parent, written, budget)
-    elif not name.startswith(WHITEOUT + WHITEOUT):  # those are bookkeeping of aufs
+    elif not name.startswith(WHITEOUT + WHITEOUT):  # aufs uses these names for itself
         hidden = name.removeprefix(WHITEOUT)
         if hidden in ("", ".", ".."):
             raise UnpackError(f"{name!r}: a whiteout of nothing")
@@ -363,8 +352,8 @@ def _whiteout(parent: Path, name: str, written: set[str], budget: Budget) -> Non
             _hide(path, written, budget)
 
 
-def _hide(directory: Path, written: set[str], budget: Budget) -> None:
-    """Remove what lower layers put into `directory`; what this layer brought, in whatever order, stays."""
+def _hide(directory: Path, written: set[str], budget: ImageBudget) -> None:
+    """Remove the entries of lower layers in `directory`, but none of this layer."""
     for path in list(directory.iterdir()):
         budget.hide()
         if str(path) not in written:
@@ -373,7 +362,7 @@ def _hide(directory: Path, written: set[str], budget: Budget) -> None:
             _hide(path, written, budget)
 
 
-def _note(written: set[str], root: Path, path: Path, budget: Budget) -> None:
+def _note(written: set[str], root: Path, path: Path, budget: ImageBudget) -> None:
     while path != root and (name := str(path)) not in written:
         budget.remember(name)
         written.add(name)
@@ -381,7 +370,7 @@ def _note(written: set[str], root: Path, path: Path, budget: Budget) -> None:
 
 
 def _write_file(path: Path, size: int, file: _ForwardFile) -> None:
-    # Exclusive and without following links: the way was cleared, and nothing may be in it.
+    # Exclusive and without following links: `_clear_way` has removed any other entry.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as target:
         while size > 0:
@@ -390,22 +379,6 @@ def _write_file(path: Path, size: int, file: _ForwardFile) -> None:
                 raise UnpackError(f"{path.name!r}: the archive ends early")
             target.write(chunk)
             size -= len(chunk)
-
-
-def _hard_link(root: Path, member: tarfile.TarInfo, path: Path) -> None:
-    parts = split_name(member.linkname)
-    if not parts:
-        raise UnpackError(f"{member.name!r}: a hard link to nothing")
-    source = path_in_root(root, "/".join(parts[:-1])) / parts[-1]
-    os.link(source, path, follow_symlinks=False)
-
-
-def _make_node(path: Path, member: tarfile.TarInfo) -> None:
-    if member.isfifo():
-        os.mkfifo(path, 0o600)
-        return
-    kind = stat.S_IFCHR if member.ischr() else stat.S_IFBLK
-    os.mknod(path, kind | 0o600, os.makedev(member.devmajor, member.devminor))
 
 
 def _set_attributes(path: Path, member: tarfile.TarInfo) -> None:
@@ -456,16 +429,15 @@ _RESERVE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """An unpacked image: its root file system, not to be written to, and its configuration as it stands in the OCI
-    image specification ("Image Configuration")."""
+class UnpackedImage:
+    """An unpacked image: its read-only root file system, and its Image Configuration (OCI image specification)."""
 
     rootfs: Path
     config: Mapping[str, Any]
 
 
 class ImageStore:
-    """The images under `state_dir`, and how new ones get there. One pull at a time.
+    """Pulls images and stores them under `state_dir`. One pull at a time.
 
     `architecture`: the processor, with its variant (`arm/v7`); None: this machine's.
     """
@@ -478,47 +450,46 @@ class ImageStore:
         architecture: str | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self._images = state_dir / "images"
-        self._work = state_dir / "pulls"
+        self.images = state_dir / "images"
+        self.work = state_dir / "pulls"
         self._registries = registries
-        self._architecture = architecture or own_platform()
+        self.architecture = architecture or own_platform()
         self._sleep = sleep
         self._by_name: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Make the directories; remove what an interrupted pull has left."""
-        shutil.rmtree(self._work, ignore_errors=True)
-        self._images.mkdir(parents=True, exist_ok=True)
-        self._work.mkdir(parents=True)
+        """Make the directories; remove the files of an interrupted pull."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.images.mkdir(parents=True, exist_ok=True)
+        self.work.mkdir(parents=True)
 
-    def get(self, image: str) -> Image:
-        """The image that the last `pull` of `image` brought. Raises ActionError."""
+    def get(self, image: str) -> UnpackedImage:
+        """Return the result of the last `pull` of `image`. Raises ActionError."""
         digest = self._by_name.get(image)
         if digest is None:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: it has not been pulled")
-        directory = self._images / digest
-        return Image(directory / "rootfs", json.loads((directory / "config.json").read_bytes()))
+        directory = self.images / digest
+        return UnpackedImage(directory / "rootfs", json.loads((directory / "config.json").read_bytes()))
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         """Pull `image` in the registry's current version; return without it if `stop` is set. Raises ActionError."""
-        reference = parse(image)
         progress = PullProgress(image, thread_safe_sink())
-        session = Session(reference, self._registries, self._sleep, progress.note)
-        pull = _Pull(image, reference, session, self._images, self._work, self._architecture, progress)
+        session = Session(parse(image), self._registries, self._sleep, progress.note)
+        pull = _Pull(self, image, session, progress)
         work = asyncio.create_task(asyncio.to_thread(pull.run))
-        silences = asyncio.create_task(progress.tell_silences())
+        silences = asyncio.create_task(progress.report_silences())
         try:
             if not await done_before(work, stop):
                 session.abort()
-                # Longer only where nothing can be interrupted (a connection being made, a name being looked up).
+                # Connecting and looking up a name can't be interrupted, so the thread may end later.
                 await asyncio.wait({work}, timeout=_ABORT_SECONDS)
-                work.add_done_callback(_forget)
+                work.add_done_callback(_log_late_failure)
                 return
             self._by_name[image] = work.result()
         except AbortedError:
             return
         except (AgentError, RegistryError) as error:
-            if self._is_here(image):
+            if (digest := self._by_name.get(image)) is not None and (self.images / digest).exists():
                 progress.note(f"cannot be pulled ({error}); the copy of the last pull is used")
                 return
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error}") from error
@@ -527,13 +498,8 @@ class ImageStore:
         finally:
             silences.cancel()
 
-    def _is_here(self, image: str) -> bool:
-        """Return True if the result of an earlier pull of `image` is still present."""
-        digest = self._by_name.get(image)
-        return digest is not None and (self._images / digest).exists()
 
-
-def _forget(work: asyncio.Task[str]) -> None:
+def _log_late_failure(work: asyncio.Task[str]) -> None:
     if not work.cancelled() and (error := work.exception()) and not isinstance(error, AbortedError):
         log.info("after the pull was stopped: %s", error)
 
@@ -547,54 +513,44 @@ class _Blob:
 
 
 class _Pull:
-    """One pull, in a thread of its own."""
+    """One pull into `store`, in a thread of its own."""
 
-    def __init__(
-        self,
-        image: str,
-        reference: Reference,
-        session: Session,
-        images: Path,
-        work: Path,
-        architecture: str,
-        progress: PullProgress,
-    ) -> None:
+    def __init__(self, store: ImageStore, image: str, session: Session, progress: PullProgress) -> None:
+        self._store = store
         self._image = image
-        self._reference = reference
         self._session = session
-        self._images = images
-        self._work = work
-        self._architecture = architecture
         self._progress = progress
         self._done = 0
         self._total = 0
 
     def run(self) -> str:
-        """The name of the image's directory. Raises AgentError, RegistryError, OSError."""
+        """Pull the image and return the name of its directory. Raises AgentError, RegistryError, OSError."""
+        reference, store = self._session.reference, self._store
         try:
-            digest, manifest = self._select()
+            self._progress.waits_for(reference.host)
+            digest, manifest = resolve(
+                reference.version, self._session.manifest, self._session.config, own=store.architecture
+            )
+            self._progress.waits_for("")
             name = digest.partition(":")[2]
-            directory = self._images / name
+            directory = store.images / name
             if directory.exists():
                 self._progress.note("is here already")
                 return name
             try:
                 self._fetch(manifest, directory)
             except OutOfSpaceError:
-                if not self._remove_others():
+                # No other image is in use, because actions run one after the other.
+                others = list(store.images.iterdir())
+                if not others:
                     raise
+                for each in others:
+                    shutil.rmtree(each)
                 self._progress.note("no room; the other images were removed, trying again")
                 self._fetch(manifest, directory)
             return name
         finally:
             self._session.close()
-
-    def _select(self) -> tuple[str, dict[str, Any]]:
-        """The digest and content of the manifest for this machine, through indexes if there are any."""
-        self._progress.waits_for(self._reference.host)
-        found = resolve(self._reference.version, self._session.manifest, self._session.config, own=self._architecture)
-        self._progress.waits_for("")
-        return found
 
     def _fetch(self, manifest: dict[str, Any], directory: Path) -> None:
         layers = manifest.get("layers")
@@ -604,20 +560,20 @@ class _Pull:
             )
         blobs = [_blob(layer) for layer in layers]
         self._done, self._total = 0, sum(blob.size for blob in blobs)
-        with tempfile.TemporaryDirectory(dir=self._work) as scratch:
+        with tempfile.TemporaryDirectory(dir=self._store.work) as scratch:
             config = self._config(_blob(manifest.get("config")), Path(scratch))
             made = Path(scratch, "image")
             rootfs = made / "rootfs"
             rootfs.mkdir(parents=True)
             rootfs.chmod(0o755)
             (made / "config.json").write_text(json.dumps(config))
-            budget = Budget(0)  # of bytes: `_layer` asks what there is
+            budget = ImageBudget(0)  # `_layer` sets the bytes
             try:
                 for blob in blobs:
                     self._layer(blob, rootfs, Path(scratch, "layer"), budget)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise OutOfSpaceError(f"{self._work}: {error.strerror}") from error
+                    raise OutOfSpaceError(f"{self._store.work}: {error.strerror}") from error
                 raise
             made.rename(directory)
         log.info("image %s: %.1f MB pulled", self._image, self._total / 1e6)
@@ -628,16 +584,15 @@ class _Pull:
         path = scratch / "config"
         self._download(blob, path, counted=False)
         config = json_object(path.read_bytes(), "configuration")
-        if not is_made_for(self._architecture, config):
+        own = self._store.architecture
+        if not is_made_for(own, config):
             made_for = config.get("architecture")
-            log.warning(
-                "image %s: says that it is for %s; this machine is %s", self._image, made_for, self._architecture
-            )
+            log.warning("image %s: says that it is for %s; this machine is %s", self._image, made_for, own)
         return config
 
-    def _layer(self, blob: _Blob, rootfs: Path, path: Path, budget: Budget) -> None:
-        # What is there now, because other things of the machine grow too, and without the packed layer itself.
-        room = _room(self._work)
+    def _layer(self, blob: _Blob, rootfs: Path, path: Path, budget: ImageBudget) -> None:
+        # The room at this moment, because other files grow as well, without the packed layer itself.
+        room = _room(self._store.work)
         if blob.size > room:
             raise OutOfSpaceError(f"a layer of {blob.size / 1e6:.0f} MB, and room for {room / 1e6:.0f} MB")
         budget.bytes = room - blob.size
@@ -651,7 +606,7 @@ class _Pull:
         path.unlink()
 
     def _download(self, blob: _Blob, path: Path, *, counted: bool) -> None:
-        """Write `blob` to `path`, verified; a broken transfer is continued. Progress renews the number of attempts."""
+        """Write `blob` to `path` and verify it. Continue broken transfers; progress renews the number of attempts."""
         attempt, backoff = 1, retry_backoff(1.0)
         with path.open("w+b") as file:
             while True:
@@ -675,7 +630,7 @@ class _Pull:
             raise RegistryError(f"blob {blob.digest}: what the registry sent has the digest {found}")
 
     def _transfer(self, blob: _Blob, file: Any, *, counted: bool) -> None:
-        self._progress.waits_for(self._reference.host)
+        self._progress.waits_for(self._session.reference.host)
         position, chunks = self._session.blob(blob.digest, file.tell())
         if counted:
             self._done -= file.tell() - position
@@ -693,15 +648,6 @@ class _Pull:
             self._session.close()
             raise TransientError(f"the connection ended after {file.tell()} of {blob.size} bytes")
 
-    def _remove_others(self) -> bool:
-        """Remove all images and return True if there were any. None is in use, because actions run one after the
-        other.
-        """
-        found = list(self._images.iterdir())
-        for directory in found:
-            shutil.rmtree(directory)
-        return bool(found)
-
 
 def _blob(descriptor: Any) -> _Blob:
     if isinstance(descriptor, dict):
@@ -712,18 +658,18 @@ def _blob(descriptor: Any) -> _Blob:
 
 
 def _room(directory: Path) -> int:
-    """Bytes that an image may take in `directory`'s file system."""
+    """Return the bytes that an image may use in the file system of `directory`."""
     status = os.statvfs(directory)
     room = status.f_bavail * status.f_frsize if status.f_blocks else 1 << 40  # a ramfs knows no limit
     kind = file_system_of(directory.stat().st_dev, Path("/proc/self/mountinfo").read_text())
     if kind in ("tmpfs", "ramfs", "rootfs"):
-        # A tmpfs may be larger than what is left of the memory that it is in.
+        # A tmpfs may be larger than the remaining memory.
         room = min(room, available_memory(Path("/proc/meminfo").read_text()))
     return max(0, room - _RESERVE_BYTES)
 
 
 def file_system_of(device: int, mountinfo: str) -> str:
-    """The type of the mounted file system `device` (st_dev), by the text of /proc/self/mountinfo; "" if unknown."""
+    """Return the type of the mounted file system `device` (st_dev) from the text of /proc/self/mountinfo, or ""."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mountinfo.splitlines():
         mount, _, kind = line.partition(" - ")
@@ -733,7 +679,7 @@ def file_system_of(device: int, mountinfo: str) -> str:
 
 
 def available_memory(meminfo: str) -> int:
-    """Bytes of memory that programs can still have, by the text of /proc/meminfo."""
+    """Return the bytes of memory that programs can still get, from the text of /proc/meminfo."""
     for line in meminfo.splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

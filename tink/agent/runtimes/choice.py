@@ -8,10 +8,9 @@ machine, and the OSIE has no aiohttp at all.
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tink.agent.model import SettingsError
+from tink.agent.model import AgentSettingsError
 from tink.agent.runtimes.runtime import Runtime
 from tink.agent.settings import AgentSettings
 
@@ -20,41 +19,44 @@ if TYPE_CHECKING:
 
 
 def make_runtime(settings: AgentSettings) -> Runtime:
-    """Return the runtime that `settings` name. Raises SettingsError if its program is not installed."""
+    """Return the runtime that `settings` name. Raises AgentSettingsError if its program is not installed."""
     if settings.runtime == "process":
         from tink.agent.runtimes.process import ProcessRuntime
 
         return ProcessRuntime(settings.state_dir)
+    registries = _registries(settings)
     if settings.runtime == "docker":
-        return _docker_runtime(settings)
+        try:
+            from tink.agent.runtimes.docker import DockerRuntime
+        except ModuleNotFoundError as error:
+            raise AgentSettingsError(
+                f"runtime: docker needs the Python package {error.name}: pip install 'tinkedge[docker]'"
+            ) from error
+        return DockerRuntime(settings.docker_host, settings.agent_id, registries)
     from tink.agent.images import ImageStore
     from tink.agent.runtimes.oci import ContainerRuntime
 
     program = shutil.which(settings.runtime)
     if program is None:
-        raise SettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
-    return ContainerRuntime(program, settings.state_dir, ImageStore(settings.state_dir, _registries(settings)))
-
-
-def _docker_runtime(settings: AgentSettings) -> Runtime:
-    try:
-        from tink.agent.runtimes.docker import DockerRuntime
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"runtime: docker needs the Python package {error.name}: pip install 'tinkedge[docker]'"
-        ) from error
-    return DockerRuntime(settings.docker_host, settings.agent_id, _registries(settings))
+        raise AgentSettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
+    return ContainerRuntime(program, settings.state_dir, ImageStore(settings.state_dir, registries))
 
 
 def _registries(settings: AgentSettings) -> Registries:
     from tink.agent.images import Credentials, Registries
+    from tink.registry import RegistryError, read_config
 
     credentials: tuple[Credentials, ...] = ()
     if settings.registry_username:
         user = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
         credentials = (user,)
-    if settings.registry_config is not None:
-        credentials += _configured(settings.registry_config)
+    if (path := settings.registry_config) is not None:
+        try:
+            credentials += read_config(path.read_bytes())
+        except OSError as error:
+            raise AgentSettingsError(f"registry config: {path}: {error.strerror}") from error
+        except RegistryError as error:
+            raise AgentSettingsError(f"registry config: {path}: {error}") from error
     return Registries(
         settings.insecure_registries,
         credentials,
@@ -62,14 +64,3 @@ def _registries(settings: AgentSettings) -> Registries:
         settings.plain_registries,
         settings.proxies,
     )
-
-
-def _configured(path: Path) -> tuple[Credentials, ...]:
-    from tink.registry import RegistryError, read_config
-
-    try:
-        return read_config(path.read_bytes())
-    except OSError as error:
-        raise SettingsError(f"registry config: {path}: {error.strerror}") from error
-    except RegistryError as error:
-        raise SettingsError(f"registry config: {path}: {error}") from error

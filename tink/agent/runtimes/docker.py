@@ -23,13 +23,13 @@ from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
 from tink.agent.images import ATTEMPTS, Reference, Registries, how_to_log_in, parse, retry_backoff
-from tink.agent.model import Action, ActionError, AgentError, Reason, RunResult, SettingsError
+from tink.agent.model import ActionError, AgentError, AgentSettingsError, Reason, RenderedAction, RunResult
 from tink.agent.output import Output, PullProgress, thread_safe_sink
 from tink.agent.runtimes.runtime import (
     CAPABILITIES,
     MESSAGE_LIMIT_BYTES,
     STOP_GRACE_SECONDS,
-    Host,
+    ContainerHost,
     judge,
     one_line,
     parse_volumes,
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 # --- Requests ---
 #
-# The container of an action, described: an action in, the body of `POST /containers/create` out. Pure.
+# Converts an action to the body of `POST /containers/create`. Pure.
 #
-# An action gets here what `oci` gives it, so that a Workflow runs alike with and without an engine, and what
-# Tinkerbell's own agents give it: it is privileged, because actions write disks.
+# The container has the properties that `oci` gives it, so that a Workflow runs alike with and without an engine, and
+# those of Tinkerbell's own agents: it is privileged, because actions write disks.
 #
 # - Command: `cmd` replaces the image's Entrypoint (and drops its Cmd); `args` replace its Cmd. No shell is added.
 # - The machine's /dev, not the copy that an engine makes when the container starts: partitions that the action has
@@ -68,29 +68,49 @@ _ENGINE_CAPABILITIES = 38
 """Capabilities that every engine in use knows by name; a newer one than AUDIT_READ (37) in CapDrop is an error."""
 
 
+_NETWORKS = {"": "host", "host": "host", "none": "none", "bridge": "bridge", "/proc/1/ns/net": "host"}
+_PID_MODES = {"": "", "host": "host", "private": "", "/proc/1/ns/pid": "host"}
+"""The engine's names of the namespaces that an action may name."""
+
+
 def image_name(image: str) -> str:
-    """`image` in full, so that no engine fills in a registry of its own. Raises ActionError."""
+    """Return the full name of an image: engines would add registries of their own. Raises ActionError."""
     reference = parse(image)
     separator = "@" if reference.digest else ":"
     return f"{reference.host}/{reference.path}{separator}{reference.version}"
 
 
-def container_request(action: Action, agent_id: str, capability_mask: int | None = None) -> dict[str, Any]:
-    """The body that creates the container of `action`. Raises ActionError with what of the action cannot be.
+def container_request(action: RenderedAction, agent_id: str, capability_mask: int | None = None) -> dict[str, Any]:
+    """Return the body that creates the container of `action`. Raises ActionError for properties that engines lack.
 
-    `capability_mask`: None asks for a privileged container; a mask of capabilities asks for all that make one
-    privileged, but only with those. An engine that lacks a capability itself can't make a privileged container.
+    `capability_mask`: None for a privileged container; a mask for the same with only these capabilities, because an
+    engine that lacks a capability itself can't make a privileged container.
     """
+    binds: list[str] = []
+    mounts: list[dict[str, Any]] = []
+    volumes = parse_volumes(action.volumes)
+    if not any(volume.target == "/dev" for volume in volumes):
+        binds.append("/dev:/dev")
+    for volume in volumes:
+        if not volume.must_exist:
+            binds.append(str(volume))
+            continue
+        mount: dict[str, Any] = {"Type": "bind", "Source": volume.source, "Target": volume.target}
+        mount["ReadOnly"] = "ro" in volume.options
+        propagation = [option for option in volume.options if option not in ("ro", "rw")]
+        if propagation:
+            mount["BindOptions"] = {"Propagation": propagation[0]}
+        mounts.append(mount)
     body: dict[str, Any] = {
         "Image": image_name(action.image),
         "Env": [f"{name}={value}" for name, value in action.env.items()],
         "Labels": {LABEL_AGENT: agent_id, LABEL_ACTION: action.id},
         "Tty": False,
         "HostConfig": {
-            "NetworkMode": _network(action),
-            "PidMode": _pid(action),
-            "Binds": _binds(action),
-            "Mounts": _mounts(action),
+            "NetworkMode": _namespace(action, action.network_namespace, _NETWORKS, "networkNamespace"),
+            "PidMode": _namespace(action, action.pid_namespace, _PID_MODES, "PID namespace"),
+            "Binds": binds,
+            "Mounts": mounts,
             "LogConfig": {"Type": "json-file", "Config": {"max-size": _LOG_LIMIT}},
             "RestartPolicy": {"Name": "no"},
             **_privileges(capability_mask),
@@ -104,7 +124,7 @@ def container_request(action: Action, agent_id: str, capability_mask: int | None
 
 
 def failure_archive() -> bytes:
-    """A tar archive of /tinkerbell with the two empty failure files, which any user of the container may write."""
+    """Return a tar archive of /tinkerbell with the two empty failure files, writable by any user of the container."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         directory = tarfile.TarInfo("tinkerbell")
@@ -115,17 +135,17 @@ def failure_archive() -> bytes:
             file.mode = 0o666
             archive.addfile(file)
         end = archive.offset + 2 * tarfile.BLOCKSIZE
-    # Up to the mark of its end and no further: Podman's helper stops reading there, and the engine's write would fail.
+    # Without padding after the end mark: Podman's helper stops reading there, and the engine's write would fail.
     return buffer.getvalue()[:end]
 
 
 def text_of_archive(head: bytes) -> str:
-    """The text of the one file in a tar archive that begins with `head`; "" when it is no file or no archive."""
+    """Return the text of the one file in a tar archive that begins with `head`; "" if it is no file or no archive."""
     try:
         with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as archive:
             member = archive.next()
             if member is None or not member.isreg():
-                return ""  # a link would be the action's way to another file; the engine does not follow it either
+                return ""  # a link, perhaps to a file of the machine
             begin = member.offset_data
             return head[begin : begin + min(max(member.size, 0), 2 * MESSAGE_LIMIT_BYTES)].decode(errors="replace")
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError):
@@ -149,56 +169,23 @@ def _privileges(capability_mask: int | None) -> dict[str, Any]:
     }
 
 
-def _binds(action: Action) -> list[str]:
-    volumes = parse_volumes(action.volumes)
-    machines_own = [] if any(volume.target == "/dev" for volume in volumes) else ["/dev:/dev"]
-    return machines_own + [str(volume) for volume in volumes if not volume.must_exist]
-
-
-def _mounts(action: Action) -> list[dict[str, Any]]:
-    mounts: list[dict[str, Any]] = []
-    for volume in parse_volumes(action.volumes):
-        if not volume.must_exist:
-            continue
-        mount: dict[str, Any] = {"Type": "bind", "Source": volume.source, "Target": volume.target}
-        mount["ReadOnly"] = "ro" in volume.options
-        propagation = [option for option in volume.options if option not in ("ro", "rw")]
-        if propagation:
-            mount["BindOptions"] = {"Propagation": propagation[0]}
-        mounts.append(mount)
-    return mounts
-
-
-def _network(action: Action) -> str:
-    wanted = action.network_namespace
-    if wanted in ("", "host", "/proc/1/ns/net"):
-        return "host"
-    if wanted in ("none", "bridge"):
-        return wanted
-    raise _no_namespace(action, "networkNamespace", wanted, '"host", "none", "bridge" nor "/proc/1/ns/net"')
-
-
-def _pid(action: Action) -> str:
-    wanted = action.pid_namespace
-    if wanted in ("", "private"):
-        return ""
-    if wanted in ("host", "/proc/1/ns/pid"):
-        return "host"
-    raise _no_namespace(action, "PID namespace", wanted, '"host", "private" nor "/proc/1/ns/pid"')
-
-
-def _no_namespace(action: Action, field: str, wanted: str, known: str) -> ActionError:
-    message = f"{field}: {wanted!r} is neither {known}; a container engine joins no other (--runtime runc does)"
-    return ActionError(Reason.INVALID_ACTION, f"action {action.name}: {message}")
+def _namespace(action: RenderedAction, wanted: str, known: Mapping[str, str], field: str) -> str:
+    """Return the engine's name of a namespace. Raises ActionError for a namespace that engines can't join."""
+    if wanted in known:
+        return known[wanted]
+    names = [f'"{name}"' for name in known if name]
+    message = f"{field}: {wanted!r} is neither {', '.join(names[:-1])} nor {names[-1]}"
+    why = f"{message}; a container engine joins no other (--runtime runc does)"
+    raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: {why}")
 
 
 # --- Engine ---
 #
-# Speaking to a container engine: where its socket is, and the calls that aiodocker has not, or not in bounded memory.
+# Finds the engine's socket, and makes the calls that aiodocker lacks or that it does not make in bounded memory.
 #
-# `runtime` and `pull` open one client per operation: nothing has to be closed at the end of the agent, and an engine
-# that was restarted meanwhile is simply there again. What an action can make large (its output, a failure file, the
-# engine's report of a pull) is read here in pieces, as bytes.
+# Each operation opens a client of its own: nothing has to be closed at the end of the agent, and a restarted engine
+# needs no reconnection. Answers that an action can make large (its output, a failure file, the engine's report of a
+# pull) are read in pieces, as bytes.
 #
 # Source: Docker Engine API 1.41 (ContainerLogs, ContainerArchive, ImageCreate, SystemPing).
 
@@ -226,21 +213,21 @@ class EngineError(AgentError):
 
 
 def find_socket(docker_host: str) -> Path:
-    """The engine's socket: `docker_host` (a path or unix:// URL), or where engines have it. Raises SettingsError."""
+    """Return the socket `docker_host` (a path or unix:// URL), or that of an engine here. Raises AgentSettingsError."""
     if not docker_host:
         for path in DEFAULT_SOCKETS:
             if path.exists():
                 return path
         tried = " nor ".join(str(path) for path in DEFAULT_SOCKETS)
-        raise SettingsError(f"docker host: there is neither {tried}; start the engine or give --docker-host")
+        raise AgentSettingsError(f"docker host: there is neither {tried}; start the engine or give --docker-host")
     path = Path(docker_host.removeprefix("unix://"))
     if not path.is_absolute():
-        raise SettingsError(f"docker host: {docker_host!r} is neither a path nor unix:// and a path")
+        raise AgentSettingsError(f"docker host: {docker_host!r} is neither a path nor unix:// and a path")
     return path
 
 
 class Engine:
-    """The engine behind `socket`; what it is, and the version of its API, is known after `connect`."""
+    """The engine behind `socket`; its kind and the version of its API are known after `connect`."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -266,27 +253,17 @@ class Engine:
             yield docker
 
 
-async def feed_live_output(stream: Stream, feed: Callable[[bytes], None]) -> None:
-    """Hand what comes through `stream`, an attached container's, to `feed`, until it ends. Raises EngineFailure."""
-    while (message := await stream.read_out()) is not None:
-        feed(message.data)
-
-
 async def feed_past_output(
     docker: Docker, container_id: str, feed: Callable[[bytes], None], lines: int, since: int
 ) -> None:
-    """Hand the last `lines` that the engine kept of a container's output to `feed`, none from before the Unix time
-    `since`. Raises EngineFailure.
-
-    Not for what is still to come: Podman 4.3 loses the rest, and Docker 20.10 repeats some, when their log is rotated.
-    """
+    """Feed the last `lines` of a container's output, none from before the Unix time `since`. Raises EngineFailure."""
+    # Not for later output: when their log is rotated, Podman 4.3 loses some and Docker 20.10 repeats some.
     params = {"stdout": "1", "stderr": "1", "tail": str(lines), "since": str(since)}
     async with _request(docker, "GET", f"containers/{container_id}/logs", params) as response:
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
-                (left,) = struct.unpack(">xxxxL", await _exactly(response.content, 8))
-                while left:
-                    chunk = await _some(response.content, min(left, _COPY_BYTES))
+                (left,) = struct.unpack(">xxxxL", await response.content.readexactly(8))
+                while left and (chunk := await response.content.read(min(left, _COPY_BYTES))):
                     feed(chunk)
                     left -= len(chunk)
 
@@ -300,19 +277,19 @@ async def put_archive(docker: Docker, container_id: str, archive: bytes) -> None
             async with _request(docker, "PUT", path, {"path": "/"}, data=archive, headers=headers):
                 return
         except DockerError as error:
-            # Podman 4.3 has a helper read it, which may be gone before all of it is written.
+            # Podman 4.3 lets a helper read it, which may end before everything is written.
             if "broken pipe" not in str(error.message) or attempt == _PUT_ATTEMPTS - 1:
                 raise
 
 
 async def read_file(docker: Docker, container_id: str, path: str) -> str:
-    """The beginning of a small file of the container; "" when it is not there. Raises EngineFailure."""
+    """Return the beginning of a small file of the container; "" if there is none. Raises EngineFailure."""
     head = b""
     try:
         async with _request(docker, "GET", f"containers/{container_id}/archive", {"path": path}) as response:
             while len(head) < _FILE_HEAD_BYTES and (chunk := await response.content.read(_FILE_HEAD_BYTES)):
                 head += chunk
-            response.close()  # with the rest of it: it may be as large as the disk
+            response.close()  # the file may be as large as the disk
     except DockerError as error:
         if error.status == 404:
             return ""
@@ -363,7 +340,7 @@ async def _request(
     headers: Mapping[str, str] | None = None,
     limits: aiohttp.ClientTimeout | None = None,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """An answer with a status below 400. Raises DockerError for others."""
+    """Yield an answer with a status below 400. Raises DockerError for others."""
     version = "" if path.startswith("/") else f"/{docker.api_version}/"
     more: dict[str, Any] = {} if limits is None else {"timeout": limits}
     url = f"http://engine{version}{path}"
@@ -378,19 +355,6 @@ async def _request(
                 message = body.decode(errors="replace")
             raise DockerError(response.status, message)
         yield response
-
-
-async def _exactly(stream: aiohttp.StreamReader, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        data += await _some(stream, size - len(data))
-    return data
-
-
-async def _some(stream: aiohttp.StreamReader, limit: int) -> bytes:
-    if chunk := await stream.read(limit):
-        return chunk
-    raise EOFError
 
 
 # --- Pulls ---
@@ -419,7 +383,7 @@ _LAYER_LIMIT = 1024
 
 
 class Puller:
-    """Pulls images into `engine`, and remembers them, to remove them when there is no room."""
+    """Pulls images into `engine`, and removes earlier ones when there is no room."""
 
     def __init__(
         self, engine: Engine, registries: Registries, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -470,10 +434,14 @@ class Puller:
         if self._engine.is_podman and self._registries.is_insecure(reference.host):
             # Podman's own API; its Docker-compatible one has no word for this.
             path, params = "/v4.0.0/libpod/images/pull", {"reference": name, "tlsVerify": "false"}
+        headers = {}
+        if (own := self._registries.credentials_for(reference)) is not None:
+            login = {"username": own.username, "password": own.password, "serveraddress": reference.host}
+            headers["X-Registry-Auth"] = base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
         layers: dict[str, tuple[int, int]] = {}
         complete = False
         progress.waits_for(reference.host)
-        async for report in pull_reports(docker, path, params, self._authorization(reference)):
+        async for report in pull_reports(docker, path, params, headers):
             complete = _is_last(report)
             if _count(report, layers):
                 done, total = (sum(counts) for counts in zip(*layers.values(), strict=True))
@@ -494,13 +462,6 @@ class Puller:
                 log.info("image %s: cannot be removed: %s", name, describe(error))
         return bool(others)
 
-    def _authorization(self, reference: Reference) -> Mapping[str, str]:
-        credentials = self._registries.credentials_for(reference)
-        if credentials is None:
-            return {}
-        login = {"username": credentials.username, "password": credentials.password, "serveraddress": reference.host}
-        return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(login).encode()).decode()}
-
     def _explain(self, error: BaseException, reference: Reference) -> str:
         reason = describe(error)
         if "http response to https client" in reason.lower():
@@ -509,10 +470,8 @@ class Puller:
         if "x509:" in reason.lower():
             place = "/etc/containers" if self._engine.is_podman else "/etc/docker"
             return f"{reason} (put the certificate that signs it into {place}/certs.d/{reference.host}/ca.crt)"
-        if (
-            any(sign in reason.lower() for sign in _UNAUTHORIZED)
-            and self._registries.credentials_for(reference) is None
-        ):
+        is_unauthorized = any(sign in reason.lower() for sign in _UNAUTHORIZED)
+        if is_unauthorized and self._registries.credentials_for(reference) is None:
             return f"{reason} (if it is private, {how_to_log_in(reference, self._registries)})"
         return reason
 
@@ -550,8 +509,9 @@ def _count(report: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> boo
 
 
 def _is_last(report: Mapping[str, Any]) -> bool:
-    """Docker ends with "Status: ..."; Podman with the image's id, and with nothing else but it."""
+    """Return True for an engine's last report of a pull."""
     status = report.get("status")
+    # Docker ends with "Status: ...", Podman with the image's id alone.
     if isinstance(status, str) and status.startswith("Status: "):
         return True
     return isinstance(report.get("id"), str) and (
@@ -563,12 +523,12 @@ def _is_last(report: Mapping[str, Any]) -> bool:
 #
 # Actions in containers of Docker or Podman.
 #
-# The container is made, given its failure files, started, and waited for; its output is followed meanwhile. Everything
-# that is needed to know how it ended is in the engine: an agent that was killed and started again finds the container
-# by its labels and takes over (`resume`). When an action is over, its container goes, with its anonymous volumes and,
-# as they were files in it, its failure files. Named volumes and pulled images stay for the next action.
+# The container is created with its failure files, started, and waited for; its output is followed meanwhile. The engine
+# knows how the container ended: a restarted agent finds it by its labels and takes over (`resume`). After the action
+# its container is removed, with its anonymous volumes and the failure files in it. Named volumes and pulled images stay
+# for the next action.
 #
-# An engine may be restarted under a running action (it keeps containers, or ends them and says so): calls are repeated
+# An engine may be restarted during an action (it keeps containers, or ends them and reports that): calls are repeated
 # for a minute before the action fails.
 
 
@@ -576,7 +536,7 @@ RECONNECT_SECONDS = 60.0
 """Maximum seconds without the engine: at the agent's start (the OSIE starts both at once), and while an action runs."""
 
 _INVALID = ("no command or entrypoint", "unable to find user", "unable to find group")
-"""Signs of an action, or an image, that cannot be; engines answer with 500 to these."""
+"""Signs of an invalid action or image, which engines answer with 500."""
 
 _PAUSE_SECONDS = 0.5
 _STOP_PULL_SECONDS = 2.0
@@ -595,7 +555,7 @@ class DockerRuntime:
         agent_id: str,
         registries: Registries,
         *,
-        host: Host | None = None,
+        host: ContainerHost | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
         reconnect_seconds: float = RECONNECT_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -603,7 +563,7 @@ class DockerRuntime:
         self._docker_host = docker_host
         self._agent_id = agent_id
         self._registries = registries
-        self._host = host or Host.this()
+        self._host = host or ContainerHost.this()
         self._grace_seconds = grace_seconds
         self._reconnect_seconds = reconnect_seconds
         self._sleep = sleep
@@ -612,7 +572,7 @@ class DockerRuntime:
         self._capability_mask: int | None = None
 
     async def prepare(self, held: str = "") -> None:
-        """Find the engine; remove the containers of this agent's earlier life, but that of the action `held`."""
+        """Find the engine; remove the containers of an earlier agent, except that of the action `held`."""
         await self._connect()
         self._puller = Puller(self._engine, self._registries, sleep=self._sleep)
         async with self._engine.open() as docker:
@@ -622,30 +582,30 @@ class DockerRuntime:
                         log.warning("removing the container %s that an earlier agent has left", container.id)
                         await self._remove(container)
             except EngineFailure as error:
-                raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
+                raise AgentSettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         progress = PullProgress(image, thread_safe_sink())
         work = asyncio.create_task(self._puller.pull(image, progress))
-        silences = asyncio.create_task(progress.tell_silences())
+        silences = asyncio.create_task(progress.report_silences())
         try:
             if await done_before(work, stop):
                 work.result()
         finally:
             silences.cancel()
-            work.cancel()  # hanging up makes the engine stop
+            work.cancel()  # the engine stops when the connection closes
             await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
 
-    def check(self, action: Action) -> None:
-        """Without asking the engine, on whose machine the sources of volumes are."""
+    def check(self, action: RenderedAction) -> None:
+        # The sources of volumes are on the engine's machine, so they are not checked.
         container_request(action, self._agent_id, self._capability_mask)
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         async with self._engine.open() as docker:
             container, attached = await self._start(docker, action, stop)
             return await self._supervise(docker, container, action, stop, attached)
 
-    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, action: RenderedAction, stop: asyncio.Event) -> RunResult | None:
         async with self._engine.open() as docker:
             try:
                 found = await self._containers(docker, action.id)
@@ -668,11 +628,11 @@ class DockerRuntime:
                 self._engine = Engine(find_socket(self._docker_host))
                 await self._engine.connect()
                 break
-            except (*EngineFailure, SettingsError) as error:
+            except (*EngineFailure, AgentSettingsError) as error:
                 if asyncio.get_running_loop().time() >= deadline:
-                    if isinstance(error, SettingsError):
+                    if isinstance(error, AgentSettingsError):
                         raise
-                    raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
+                    raise AgentSettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
             await self._sleep(_PAUSE_SECONDS)
         log.info("actions run in %s at %s", self._engine.name, self._engine.socket)
 
@@ -682,8 +642,10 @@ class DockerRuntime:
             labels.append(f"{LABEL_ACTION}={action_id}")
         return await docker.containers.list(all="true", filters=json.dumps({"label": labels}))
 
-    async def _start(self, docker: Docker, action: Action, stop: asyncio.Event) -> tuple[DockerContainer, Stream]:
-        """The container of `action` and its output, started unless `stop` is set. Raises ActionError, leaving none."""
+    async def _start(
+        self, docker: Docker, action: RenderedAction, stop: asyncio.Event
+    ) -> tuple[DockerContainer, Stream]:
+        """Create a container and start it unless `stop` is set; return it and its output. Raises ActionError."""
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
         body = container_request(action, self._agent_id, self._capability_mask)
         container, attached = None, None
@@ -700,7 +662,7 @@ class DockerRuntime:
                 await asyncio.shield(self._remove(container))
             if not isinstance(error, EngineFailure):
                 raise
-            # An engine that runs in a container itself may lack capabilities; nothing of the action has run yet.
+            # An engine in a container may lack capabilities; the action has not run yet.
             if self._capability_mask is None and "unable to apply caps" in describe(error):
                 self._capability_mask = self._host.capability_mask
                 log.warning("%s cannot make privileged containers; actions get what it has", self._engine.name)
@@ -715,11 +677,11 @@ class DockerRuntime:
         self,
         docker: Docker,
         container: DockerContainer,
-        action: Action,
+        action: RenderedAction,
         stop: asyncio.Event,
         attached: Stream | None = None,
     ) -> RunResult:
-        """Wait for the end of a container that was started, or stop it; then remove it."""
+        """Wait for the end of a started container, or stop it; then remove it."""
         output = Output(action.name)
         following = asyncio.create_task(self._follow(docker, container, output, attached))
         try:
@@ -741,14 +703,17 @@ class DockerRuntime:
             await asyncio.shield(self._remove(container))
 
     async def _end_of(self, container: DockerContainer, stop: asyncio.Event) -> int:
-        """The container's exit code, after TERM, grace and KILL when `stop` is set. Raises EngineFailure."""
+        """Return the exit code, after TERM, a grace period and KILL if `stop` is set. Raises EngineFailure."""
         ended = asyncio.create_task(self._exit_code(container))
         try:
             await done_before(ended, stop)
             for signal, seconds in (("SIGTERM", self._grace_seconds), ("SIGKILL", _KILL_SECONDS)):
                 if ended.done():
                     break
-                await self._signal(container, signal)
+                try:
+                    await container.kill(signal=signal)
+                except EngineFailure as error:  # it has just ended
+                    log.info("container %s: %s: %s", container.id[:12], signal, describe(error))
                 await asyncio.wait({ended}, timeout=seconds)
             if not ended.done():
                 log.error("container %s does not end after SIGKILL", container.id[:12])
@@ -758,7 +723,7 @@ class DockerRuntime:
             ended.cancel()
 
     async def _exit_code(self, container: DockerContainer) -> int:
-        """Wait for the end; an engine that is away for a while is waited for, too."""
+        """Wait for the end, also while the engine is away for a limited time. Raises EngineFailure."""
         clock = asyncio.get_running_loop().time
         away_since: float | None = None
         while True:
@@ -772,29 +737,17 @@ class DockerRuntime:
                     raise
                 log.info("waiting for container %s: %s; trying again", container.id[:12], describe(error))
             await self._sleep(_PAUSE_SECONDS)
-            if await self._answers(container):
+            with contextlib.suppress(*EngineFailure):
+                await container.show()
                 away_since = None
-
-    async def _answers(self, container: DockerContainer) -> bool:
-        try:
-            await container.show()
-        except EngineFailure:
-            return False
-        return True
-
-    async def _signal(self, container: DockerContainer, signal: str) -> None:
-        try:
-            await container.kill(signal=signal)
-        except EngineFailure as error:
-            log.info("container %s: %s: %s", container.id[:12], signal, describe(error))  # it has just ended
 
     async def _follow(
         self, docker: Docker, container: DockerContainer, output: Output, attached: Stream | None
     ) -> None:
         """Feed `output` until the container ends.
 
-        Where nothing is `attached`, as the container runs already, and when an engine that went away is back: begin
-        with what it has kept since.
+        Begin with the engine's log if nothing is `attached`, because the container runs already, or after the engine
+        was away.
         """
         since = 0
         while True:
@@ -804,9 +757,10 @@ class DockerRuntime:
                     if not (await container.show())["State"]["Running"]:
                         return
                     attached = await self._attach(container)
-                await feed_live_output(attached, output.feed)
+                while (message := await attached.read_out()) is not None:
+                    output.feed(message.data)
                 since = int(time.time())
-                await container.show()  # an engine that answers has closed its end because there is no more
+                await container.show()  # an engine that answers has sent everything
             except EngineFailure as error:
                 log.debug("output of container %s: %s", container.id[:12], describe(error))
             else:
@@ -818,12 +772,14 @@ class DockerRuntime:
             await self._sleep(_PAUSE_SECONDS)
 
     async def _remove(self, container: DockerContainer) -> None:
-        """Kill and remove `container` and its anonymous volumes, if it is still there."""
+        """Kill and remove `container`, if it exists, and its anonymous volumes."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._reconnect_seconds
         while True:
             try:
-                await self._kill(container)
+                # Before `delete`, which Podman begins with TERM and ten seconds of grace.
+                with contextlib.suppress(DockerError):  # it does not run
+                    await container.kill(signal="SIGKILL")
                 await container.delete(force=True, v=True)
             except EngineFailure as error:
                 if isinstance(error, DockerError) and error.status == 404:
@@ -835,14 +791,7 @@ class DockerRuntime:
                 return
             await self._sleep(_PAUSE_SECONDS)
 
-    async def _kill(self, container: DockerContainer) -> None:
-        try:
-            # Before `delete`, which Podman begins with TERM and ten seconds of grace.
-            await container.kill(signal="SIGKILL")
-        except DockerError:
-            return  # it does not run
-
-    def _failed(self, action: Action, error: BaseException) -> ActionError:
+    def _failed(self, action: RenderedAction, error: BaseException) -> ActionError:
         message = describe(error)
         invalid = isinstance(error, DockerError) and error.status == 400 and "OCI runtime" not in error.message
         invalid = invalid or any(sign in message for sign in _INVALID)

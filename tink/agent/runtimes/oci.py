@@ -17,11 +17,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tink.agent.images import Image, ImageStore, UnpackError, path_in_root
-from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
+from tink.agent.images import ImageStore, UnpackedImage, UnpackError, path_in_root
+from tink.agent.model import ActionError, AgentSettingsError, Reason, RenderedAction, RunResult
 from tink.agent.output import Output
 from tink.agent.runtimes.process import Signals, run_child
-from tink.agent.runtimes.runtime import CAPABILITIES, STOP_GRACE_SECONDS, FailureFiles, Host, one_line, parse_volumes
+from tink.agent.runtimes.runtime import (
+    CAPABILITIES,
+    STOP_GRACE_SECONDS,
+    ContainerHost,
+    FailureFiles,
+    one_line,
+    parse_volumes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +40,7 @@ log = logging.getLogger(__name__)
 # option on). Source: mount(2), umount(2), Documentation/filesystems/overlayfs.rst.
 
 
-_MNT_DETACH = 2
+_MNT_DETACH = 2  # linux/fs.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -58,16 +65,9 @@ def unmount(target: Path) -> None:
 
 
 def root_is_initramfs(mounts: str) -> bool:
-    """Return True if / is the initramfs, which can't be the source of pivot_root(2). `mounts` is the text of
-    /proc/mounts.
-
-    The last file system mounted on / counts.
-    """
-    kinds = [
-        fields[2]
-        for fields in (line.split(" ") for line in mounts.splitlines())
-        if len(fields) > 2 and fields[1] == "/"
-    ]
+    """Return True if / is the initramfs, which pivot_root(2) rejects. `mounts` is the text of /proc/mounts."""
+    rows = [line.split(" ") for line in mounts.splitlines()]
+    kinds = [row[2] for row in rows if len(row) > 2 and row[1] == "/"]  # the last file system mounted on / counts
     return bool(kinds) and kinds[-1] in ("rootfs", "ramfs")
 
 
@@ -89,9 +89,15 @@ _PAUSE_SECONDS = 0.02
 async def kill_all(group: str, mounted: Path = MOUNTED) -> int:
     """Kill the processes of the control group `group` (its path in each hierarchy) until none is left, and remove it.
 
-    Returns the number of processes that the kernel still holds after two seconds.
+    Return the number of processes that still exist after two seconds.
     """
-    found = _directories(group, mounted)
+    try:
+        below = mounted.iterdir()  # noqa: ASYNC240 - sysfs is in memory, as are proc and the pid file below
+        hierarchies = [mounted, *(each for each in below if each.is_dir() and not each.is_symlink())]
+    except OSError:
+        return 0  # no control groups here
+    # The directories of the group and of the groups within it, which come last.
+    found = [Path(directory) for hierarchy in hierarchies for directory, _, _ in os.walk(hierarchy / group)]
     left = _processes(found)
     for _ in range(_ATTEMPTS):
         if not left:
@@ -102,22 +108,9 @@ async def kill_all(group: str, mounted: Path = MOUNTED) -> int:
         await asyncio.sleep(_PAUSE_SECONDS)
         left = _processes(found)
     for directory in reversed(found):
-        with contextlib.suppress(OSError):  # busy for a moment: an empty one costs nothing
+        with contextlib.suppress(OSError):  # busy for a moment: an empty group costs nothing
             directory.rmdir()
     return len(left)
-
-
-def _directories(group: str, mounted: Path) -> list[Path]:
-    """The directories of the group and of the groups within it, in every hierarchy; those within come last."""
-    try:
-        hierarchies = [mounted, *(each for each in mounted.iterdir() if each.is_dir() and not each.is_symlink())]
-    except OSError:
-        return []  # no control groups here
-    found: list[Path] = []
-    for hierarchy in hierarchies:
-        for directory, _, _ in os.walk(hierarchy / group):
-            found.append(Path(directory))
-    return found
 
 
 def _processes(directories: list[Path]) -> set[int]:
@@ -125,14 +118,14 @@ def _processes(directories: list[Path]) -> set[int]:
     for directory in directories:
         with contextlib.suppress(OSError):
             found |= {int(number) for number in (directory / "cgroup.procs").read_text().split()}
-    return found - {0, os.getpid()}  # 0: of a PID namespace that is not seen from here
+    return found - {0, os.getpid()}  # 0: a process of a PID namespace that is invisible here
 
 
 # --- OCI bundles ---
 #
-# The container of an action, described: image configuration and action in, runc's `config.json` out. Pure.
+# Converts an action and its image's configuration to runc's `config.json`. Pure.
 #
-# What an action gets is what Tinkerbell's actions expect of Docker with `--privileged`:
+# Tinkerbell's actions expect a container of Docker with `--privileged`:
 #
 # - Command: `cmd` replaces the image's Entrypoint (and drops its Cmd); `args` replace its Cmd. No shell is put between.
 # - Environment: the image's, the action's on top; PATH if neither has one.
@@ -155,23 +148,23 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def container_config(
-    action: Action,
-    image_config: Mapping[str, Any],
+    action: RenderedAction,
+    image: UnpackedImage,
+    directory: Path,
     *,
-    rootfs: Path,
-    image_rootfs: Path,
-    cgroup: str,
     volume_dir: Path,
-    failure_files: FailureFiles,
     shared_files: Mapping[str, Path],
-    host: Host,
+    host: ContainerHost,
 ) -> dict[str, Any]:
-    """The runtime's `config.json` for `action`. Raises ActionError with what of the action or image cannot be.
+    """Return the runtime's `config.json` for `action` in `directory`, whose name is that of the container.
 
-    `rootfs` is what the container gets; `image_rootfs` is only read, for the names of users. `shared_files`: by their
-    path in the container, the copies of the machine's files that go with its network.
+    `shared_files`: copies of the machine's files that belong to its network, by their path in the container. The
+    image's root is only read, for the names of users. Raises ActionError for an invalid action or image.
     """
-    settings = _mapping(image_config.get("config"))
+    settings = _mapping(image.config.get("config"))
+    environment = {"PATH": DEFAULT_PATH}
+    environment |= {name: value for name, _, value in (item.partition("=") for item in _strings(settings, "Env"))}
+    environment |= action.env
     capabilities = [f"CAP_{name}" for number, name in enumerate(CAPABILITIES) if host.capability_mask & (1 << number)]
     namespaces: list[dict[str, str]] = [{"type": "mount"}, {"type": "ipc"}, *_namespaces(action)]
     shares_network = not any(namespace["type"] == "network" for namespace in namespaces)
@@ -179,21 +172,21 @@ def container_config(
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": _user(str(settings.get("User") or ""), image_rootfs),
+            "user": _user(str(settings.get("User") or ""), image.rootfs),
             "args": _arguments(action, settings),
-            "env": _environment(action, settings),
+            "env": [f"{name}={value}" for name, value in environment.items()],
             "cwd": _absolute(str(settings.get("WorkingDir") or "/")),
-            # No ambient set: a process of another user than root has none of these, as with Docker.
+            # No ambient set: processes of other users than root have no capabilities, as with Docker.
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted", "inheritable"), capabilities),
             "noNewPrivileges": False,
         },
-        "root": {"path": str(rootfs), "readonly": False},
-        "mounts": _mounts(action, volume_dir, failure_files, shared_files if shares_network else {}),
+        "root": {"path": str(directory / "rootfs"), "readonly": False},
+        "mounts": _mounts(action, volume_dir, FailureFiles(directory), shared_files if shares_network else {}),
         "linux": {
             "namespaces": namespaces,
-            "cgroupsPath": f"/{cgroup}",
+            "cgroupsPath": f"/{directory.name}",
             "resources": {"devices": [{"allow": True, "access": "rwm"}]},
-            # A file system that the OSIE mounts later is seen by an action that runs for long; not the reverse.
+            # A running action sees file systems that the OSIE mounts later; the OSIE does not see those of the action.
             "rootfsPropagation": "rslave",
             "maskedPaths": [],
             "readonlyPaths": [],
@@ -201,7 +194,7 @@ def container_config(
     }
 
 
-def _arguments(action: Action, settings: Mapping[str, Any]) -> list[str]:
+def _arguments(action: RenderedAction, settings: Mapping[str, Any]) -> list[str]:
     entrypoint, command = _strings(settings, "Entrypoint"), _strings(settings, "Cmd")
     if action.cmd:
         entrypoint, command = [action.cmd], []
@@ -213,15 +206,9 @@ def _arguments(action: Action, settings: Mapping[str, Any]) -> list[str]:
     return entrypoint + command
 
 
-def _environment(action: Action, settings: Mapping[str, Any]) -> list[str]:
-    pairs = (item.partition("=") for item in _strings(settings, "Env"))
-    environment = {"PATH": DEFAULT_PATH, **{name: value for name, _, value in pairs}, **action.env}
-    return [f"{name}={value}" for name, value in environment.items()]
-
-
-def _namespaces(action: Action) -> list[dict[str, str]]:
+def _namespaces(action: RenderedAction) -> list[dict[str, str]]:
     found = []
-    # The machine's own are not joined, which may take more rights than an agent has; not leaving them does as well.
+    # A container without a namespace of its own stays in the machine's. Joining that may need more rights.
     if action.pid_namespace in ("", "private"):
         found.append({"type": "pid"})
     elif action.pid_namespace.startswith("/") and action.pid_namespace != "/proc/1/ns/pid":
@@ -240,11 +227,11 @@ def _namespaces(action: Action) -> list[dict[str, str]]:
 
 
 def _mounts(
-    action: Action, volume_dir: Path, failure_files: FailureFiles, shared_files: Mapping[str, Path]
+    action: RenderedAction, volume_dir: Path, failure_files: FailureFiles, shared_files: Mapping[str, Path]
 ) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
-        # The machine's own, with everything mounted in it: efivarfs, devpts. A new partition appears here at once.
+        # The machine's own, with its mounts: efivarfs, devpts. A new partition appears here at once.
         {"destination": "/dev", "type": "none", "source": "/dev", "options": ["rbind"]},
         {"destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind"]},
     ]
@@ -263,7 +250,7 @@ def _bind(source: str, target: str, *options: str) -> dict[str, Any]:
 
 
 def _user(text: str, rootfs: Path) -> dict[str, Any]:
-    """`user[:group]`, names or numbers, as image specification's `User`; names are those of the image."""
+    """Return the process's user for the image's `User`: `user[:group]`, names (of the image) or numbers."""
     user, _, group = text.partition(":")
     uid, gid, name = 0, 0, user or "root"
     entry = next((row for row in _rows(rootfs, "etc/passwd", 4) if row[0] == user or row[2] == user), None)
@@ -279,9 +266,8 @@ def _user(text: str, rootfs: Path) -> dict[str, Any]:
     elif group:
         found = next((row for row in groups if row[0] == group), None)
         if found is None:
-            raise ActionError(
-                Reason.INVALID_ACTION, f"the image runs as group {group!r}, which its /etc/group does not have"
-            )
+            message = f"the image runs as group {group!r}, which its /etc/group does not have"
+            raise ActionError(Reason.INVALID_ACTION, message)
         gid = int(found[2])
     more = [] if group else [int(row[2]) for row in groups if len(row) > 3 and name in row[3].split(",")]
     # The group itself among them, as engines have it since CVE-2022-36109: a setgid program can't shed it.
@@ -289,7 +275,7 @@ def _user(text: str, rootfs: Path) -> dict[str, Any]:
 
 
 def _rows(rootfs: Path, name: str, numeric_columns: int) -> list[list[str]]:
-    """The rows of a passwd or group file in the image, without those whose ids are no numbers."""
+    """Return the rows of a passwd or group file in the image, without rows whose ids are not numbers."""
     try:
         path = path_in_root(rootfs, name)
         if not path.is_file():
@@ -305,7 +291,7 @@ def _rows(rootfs: Path, name: str, numeric_columns: int) -> list[list[str]]:
 
 
 def image_volumes(image_config: Mapping[str, Any]) -> list[str]:
-    """The directories that the image calls volumes: there, whether a layer brings them or not."""
+    """Return the directories that the image declares as volumes; no layer need contain them."""
     volumes = _mapping(_mapping(image_config.get("config")).get("Volumes"))
     return [_absolute(str(path)) for path in volumes]
 
@@ -360,20 +346,20 @@ class ContainerRuntime:
         state_dir: Path,
         store: ImageStore,
         *,
-        host: Host | None = None,
+        host: ContainerHost | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
         self._program = program
         self._state_dir = state_dir
         self._store = store
-        self._host = host or Host.this()
+        self._host = host or ContainerHost.this()
         self._grace_seconds = grace_seconds
         self._run_dir = state_dir / "run"
         self._containers = state_dir / "containers"
         self._no_pivot = root_is_initramfs(Path("/proc/mounts").read_text())
 
     async def prepare(self, _held: str = "") -> None:
-        """Make the directories; remove the containers of an agent that was killed, which may still write the disk."""
+        """Make the directories; remove the containers of a killed agent, which may still write to the disk."""
         try:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._store.prepare()
@@ -381,7 +367,7 @@ class ContainerRuntime:
             left = list(self._run_dir.iterdir())
         except OSError as error:
             message = f"state dir: {error.filename}: {error.strerror}; make room there, or give another --state-dir"
-            raise SettingsError(message) from error
+            raise AgentSettingsError(message) from error
         for directory in left:
             log.warning("removing the container %s that an earlier agent has left", directory.name)
             await self._remove(directory)
@@ -389,11 +375,11 @@ class ContainerRuntime:
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         await self._store.pull(image, stop)
 
-    def check(self, action: Action) -> None:
-        self._config(action, self._store.get(action.image), self._run_dir / "checked")
+    def check(self, action: RenderedAction) -> None:
+        self._config(action, self._store.get(action.image), self._run_dir / "checked", {})
         self._make_volumes(action)
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         image = self._store.get(action.image)
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
         directory = self._run_dir / f"tinkedge-{name}-{secrets.token_hex(4)}"
@@ -407,11 +393,13 @@ class ContainerRuntime:
             if directory.exists():
                 await self._remove(directory)
 
-    async def resume(self, _action: Action, _stop: asyncio.Event) -> RunResult | None:
-        """Nothing is known: runc's exit code went to the agent that has died, and `prepare` has removed the rest."""
+    async def resume(self, _action: RenderedAction, _stop: asyncio.Event) -> RunResult | None:
+        """Return None: the dead agent had runc's exit code, and `prepare` has removed the container."""
         return None
 
-    async def _run(self, action: Action, image: Image, directory: Path, stop: asyncio.Event) -> RunResult:
+    async def _run(
+        self, action: RenderedAction, image: UnpackedImage, directory: Path, stop: asyncio.Event
+    ) -> RunResult:
         files = FailureFiles(directory)
         files.create()
         config = self._config(action, image, directory, _copies(self._host.shared_files, directory))
@@ -422,14 +410,16 @@ class ContainerRuntime:
         runtime_log = directory / "runtime.log"
         pid_file = directory / "pid"
         argv = self._command("--log", str(runtime_log), "--log-format", "json", "run", "--bundle", str(directory))
-        argv += ["--pid-file", str(pid_file)]
-        if self._no_pivot:
-            argv.append("--no-pivot")
+        argv += ["--pid-file", str(pid_file), *(["--no-pivot"] if self._no_pivot else [])]
         name = directory.name
-        signals = Signals(
-            terminate=lambda pid: self._terminate(name, pid),
-            kill=lambda pid: self._kill(name, pid),
-        )
+
+        async def terminate(pid: int) -> None:
+            # A container without a process yet needs no time to end.
+            code, _ = await self._call("kill", name, "TERM")
+            if code != 0:
+                await self._kill(name, pid)
+
+        signals = Signals(terminate, lambda pid: self._kill(name, pid))
         watching = asyncio.create_task(_end_with_its_first_process(name, pid_file))
         try:
             code = await run_child(
@@ -442,55 +432,40 @@ class ContainerRuntime:
         return files.judge(code, output.tail)
 
     def _config(
-        self, action: Action, image: Image, directory: Path, shared_files: Mapping[str, Path] | None = None
+        self, action: RenderedAction, image: UnpackedImage, directory: Path, shared_files: Mapping[str, Path]
     ) -> dict[str, Any]:
-        """The `config.json` of a container in `directory`. Raises ActionError."""
+        volume_dir = self._state_dir / "volumes"
         return container_config(
-            action,
-            image.config,
-            rootfs=directory / "rootfs",
-            image_rootfs=image.rootfs,
-            cgroup=directory.name,
-            volume_dir=self._state_dir / "volumes",
-            failure_files=FailureFiles(directory),
-            shared_files=shared_files or {},
-            host=self._host,
+            action, image, directory, volume_dir=volume_dir, shared_files=shared_files, host=self._host
         )
 
-    def _make_volumes(self, action: Action) -> None:
+    def _make_volumes(self, action: RenderedAction) -> None:
         for volume in parse_volumes(action.volumes):
             path = self._state_dir / "volumes" / volume.source if volume.named else Path(volume.source)
-            if volume.must_exist and not path.exists():
-                message = f"action {action.name}: volumes: {str(volume)!r}: this machine has no {path}"
-                raise ActionError(Reason.INVALID_ACTION, message)
+            where = f"action {action.name}: volumes: {str(volume)!r}"
             try:
+                if volume.must_exist and not path.exists():
+                    raise ActionError(Reason.INVALID_ACTION, f"{where}: this machine has no {path}")
                 if not path.exists():
                     path.mkdir(parents=True)
             except OSError as error:
-                message = f"action {action.name}: volumes: {str(volume)!r}: {path}: {error.strerror}"
-                raise ActionError(Reason.INVALID_ACTION, message) from error
+                raise ActionError(Reason.INVALID_ACTION, f"{where}: {path}: {error.strerror}") from error
 
     def _command(self, *arguments: str) -> list[str]:
         return [self._program, "--root", str(self._containers), *arguments]
 
-    async def _terminate(self, name: str, pid: int) -> None:
-        """TERM the container's first process; where there is none yet, nothing has to be given time to tidy up."""
-        code, _ = await self._call("kill", name, "TERM")
-        if code != 0:
-            await self._kill(name, pid)
-
     async def _kill(self, name: str, pid: int) -> None:
-        """Kill the container, also one that is just being made: again until `runc run`, process `pid`, has ended."""
+        """Kill the container, repeatedly until `runc run`, process `pid`, has ended: it may be creating one."""
         for _ in range(_KILL_ATTEMPTS):
             code, stderr = await self._call("delete", "--force", name)
-            if not _is_alive(pid):
+            if not Path(f"/proc/{pid}").exists():  # noqa: ASYNC240
                 return
             await asyncio.sleep(_KILL_PAUSE_SECONDS)
         log.warning("container %s does not end: exit code %d, %s", name, code, stderr or "no message")
 
     async def _remove(self, directory: Path) -> None:
         """Kill and remove the container of `directory`, and the directory."""
-        # `run` has removed a container that ended by itself. Asking runc costs half a second on an emulated machine.
+        # `run` removes containers that end by themselves. A call of runc takes half a second on an emulated machine.
         if (self._containers / directory.name).exists():
             await self._call("delete", "--force", directory.name)
         await _kill_all(directory.name)
@@ -505,7 +480,7 @@ class ContainerRuntime:
         try:
             await asyncio.to_thread(shutil.rmtree, directory)
         except OSError as error:
-            # The action is over, and what it did stands: it does not fail because of what it has left.
+            # The action is over and does not fail because of files that it left.
             log.error("container %s: cannot remove %s: %s", directory.name, error.filename, error.strerror)
 
     async def _call(self, *arguments: str) -> tuple[int, str]:
@@ -520,21 +495,21 @@ class ContainerRuntime:
 
 
 def logged_error(runtime_log: Path) -> str:
-    """The last error in the log of runc or crun, with a hint where one is known; "" if it has none.
+    """Return the last error in the log of runc or crun, with a hint if one is known; empty if there is no error.
 
-    An action that leaves with an exit code of its own is no error to them.
+    They do not log an action's exit code as an error.
     """
     try:
         with runtime_log.open(errors="replace") as file:
             lines = file.read(64 * 1024).splitlines()
     except FileNotFoundError:
-        return ""  # it had nothing to say
+        return ""
     for line in reversed(lines):
         try:
             entry = json.loads(line)
             level, message = entry["level"], str(entry["msg"])
         except (ValueError, TypeError, KeyError):
-            continue  # crun's or runc's own formatting slips are not the action's fault
+            continue  # crun and runc sometimes write invalid lines
         if level in ("error", "fatal"):
             hints = [hint for sign, hint in _HINTS if sign in message]
             return one_line(message + (f" ({hints[0]})" if hints else ""))
@@ -542,7 +517,7 @@ def logged_error(runtime_log: Path) -> str:
 
 
 def _copies(paths: Sequence[str], directory: Path) -> dict[str, Path]:
-    """Copies of files of this machine in `directory`, by the paths of the originals."""
+    """Copy files of this machine to `directory`, and return the copies by the paths of the originals."""
     copies = {path: directory / f"shared-{Path(path).name}" for path in paths if Path(path).is_file()}
     for path, copy in copies.items():
         copy.write_bytes(Path(path).read_bytes())
@@ -550,15 +525,14 @@ def _copies(paths: Sequence[str], directory: Path) -> dict[str, Path]:
     return copies
 
 
-def _make_rootfs(image: Image, directory: Path) -> None:
-    rootfs, image_rootfs = directory / "rootfs", image.rootfs
-    made: Sequence[Path] = (rootfs, directory / "upper", directory / "work")
+def _make_rootfs(image: UnpackedImage, directory: Path) -> None:
+    image_rootfs = image.rootfs
+    rootfs, upper, work = made = directory / "rootfs", directory / "upper", directory / "work"
     for path in made:
         path.mkdir()
-    # The container's / has the attributes of the upper directory.
-    (directory / "upper").chmod(image_rootfs.stat().st_mode & 0o7777)
+    upper.chmod(image_rootfs.stat().st_mode & 0o7777)  # the container's / has the attributes of the upper directory
     try:
-        mount_overlay(image_rootfs, directory / "upper", directory / "work", rootfs)
+        mount_overlay(image_rootfs, upper, work, rootfs)
     except OSError as error:
         log.warning("no overlay for a container at %s (%s); the image is copied instead", rootfs, error.strerror)
         # cp keeps owners, hard links and devices, which shutil.copytree does not; busybox' does too.
@@ -574,13 +548,15 @@ def _make_rootfs(image: Image, directory: Path) -> None:
 
 
 async def _end_with_its_first_process(name: str, pid_file: Path) -> None:
-    """End the container's other processes with its first one, whose id the runtime writes into `pid_file`.
-
-    The kernel does that in a PID namespace, and runc, as engines do, without one. `crun run` (1.8) waits for the last
-    of them there: an action would not be over before a daemon that it has started.
-    """
-    while (process := _process_in(pid_file)) is None:  # noqa: ASYNC110 - it is written by another program
-        await asyncio.sleep(_PID_PAUSE_SECONDS)
+    """Kill the container's other processes after its first one, whose id the runtime writes to `pid_file`."""
+    # The kernel does that in a PID namespace, and runc and engines do it without one. `crun run` (1.8) waits for the
+    # last process instead: an action would not end before a daemon that it started.
+    process = 0
+    while not process:
+        try:
+            process = int(pid_file.read_text())  # noqa: ASYNC240
+        except (FileNotFoundError, ValueError):  # not written yet
+            await asyncio.sleep(_PID_PAUSE_SECONDS)
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         descriptor = os.pidfd_open(process)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -593,18 +569,7 @@ async def _end_with_its_first_process(name: str, pid_file: Path) -> None:
     await _kill_all(name)
 
 
-def _process_in(pid_file: Path) -> int | None:
-    try:
-        return int(pid_file.read_text())
-    except (FileNotFoundError, ValueError):
-        return None  # not written yet
-
-
 async def _kill_all(name: str) -> None:
-    """End what the container has left running in the machine's PID namespace."""
+    """Kill the processes that the container left in the machine's PID namespace."""
     if left := await kill_all(name):
         log.error("container %s: %d of its processes do not end", name, left)
-
-
-def _is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.agent.model import Action, ActionError, Reason, RunResult
+from tink.agent.model import ActionError, Reason, RenderedAction, RunResult
 from tink.agent.output import Output
 from tink.agent.runtimes.runtime import STOP_GRACE_SECONDS, FailureFiles
 from tink.waiting import done_before
@@ -38,22 +39,17 @@ class Signals:
     kill: Callable[[int], Awaitable[None]]
 
 
-async def _terminate_group(pid: int) -> None:
-    _signal_group(pid, signal.SIGTERM)
+def to_group(number: signal.Signals) -> Callable[[int], Awaitable[None]]:
+    """Return a function that sends this signal to the process group of a program."""
+
+    async def send(pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(pid, number)
+
+    return send
 
 
-async def _kill_group(pid: int) -> None:
-    _signal_group(pid, signal.SIGKILL)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return  # it has just ended by itself
-
-
-TO_GROUP = Signals(_terminate_group, _kill_group)
+TO_GROUP = Signals(to_group(signal.SIGTERM), to_group(signal.SIGKILL))
 """To the program's whole process group."""
 
 
@@ -66,14 +62,15 @@ async def run_child(
     env: Mapping[str, str] | None = None,
     grace_seconds: float = STOP_GRACE_SECONDS,
 ) -> int:
-    """Run `argv` to its end and return its exit code, 128 + n for signal n as a shell has it.
+    """Run `argv` to its end and return its exit code; 128 + n for signal n, as in a shell.
 
-    When `stop` is set: `signals.terminate`, a grace, `signals.kill`; both get the process id of `argv`, which leads a
-    process group of its own. Raises OSError when `argv` cannot be started, ValueError for a NUL byte in an argument.
+    When `stop` is set: `signals.terminate`, a grace period, `signals.kill`; both get the process id of `argv`, which
+    leads a process group of its own. Raises OSError if `argv` can't be started, ValueError for a NUL byte.
     """
     # Our own pipe, not asyncio's: whether its wait() also waits for the pipe to close depends on the Python release.
     read_end, write_end = os.pipe()
-    reader = await _connect(read_end, output)
+    file, loop = os.fdopen(read_end, "rb", buffering=0), asyncio.get_running_loop()
+    transport, reader = await loop.connect_read_pipe(lambda: _Reader(output), file)
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -84,7 +81,7 @@ async def run_child(
             start_new_session=True,
         )
     except BaseException:
-        reader.transport.close()
+        transport.close()
         raise
     finally:
         os.close(write_end)
@@ -101,7 +98,7 @@ async def run_child(
         code = await ended
         await asyncio.wait({reader.closed}, timeout=_DRAIN_SECONDS)
     finally:
-        reader.transport.close()
+        transport.close()
         output.finish()
         if process.returncode is None:
             process.kill()
@@ -110,11 +107,10 @@ async def run_child(
 
 
 class _Reader(asyncio.Protocol):
-    """Hands what comes through a pipe to `Output`, as it comes: nothing piles up."""
+    """Feeds the bytes of a pipe to an `Output` at once."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self.transport: asyncio.ReadTransport
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -125,24 +121,17 @@ class _Reader(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-async def _connect(read_end: int, output: Output) -> _Reader:
-    file = os.fdopen(read_end, "rb", buffering=0)
-    transport, reader = await asyncio.get_running_loop().connect_read_pipe(lambda: _Reader(output), file)
-    reader.transport = transport
-    return reader
-
-
 # --- Runtime ---
 #
 # Actions as processes of the host: for tests and for simulated machines; nothing is isolated.
 #
 # `cmd` is the program and `args` its arguments; the image is only a name. The environment is the action's own plus PATH
 # and, because there is no container to mount them in, the paths of the failure files: TINKERBELL_FAILURE_REASON and
-# TINKERBELL_FAILURE_MESSAGE. Volumes and namespaces cannot be had, so an action that asks for them fails.
+# TINKERBELL_FAILURE_MESSAGE. An action that needs volumes or namespaces fails.
 
 
 class ProcessRuntime:
-    """A `protocol.Runtime` without containers. `state_dir` holds the failure files while an action runs."""
+    """A `Runtime` without containers. `state_dir` contains the failure files while an action runs."""
 
     def __init__(self, state_dir: Path, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         self._state_dir = state_dir
@@ -152,9 +141,9 @@ class ProcessRuntime:
         self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def pull(self, _image: str, _stop: asyncio.Event) -> None:
-        """Nothing to fetch."""
+        """Do nothing: there are no images."""
 
-    def check(self, action: Action) -> None:
+    def check(self, action: RenderedAction) -> None:
         if not action.cmd:
             raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: cmd: the process runtime needs one")
         # "host" is what a process has anyway.
@@ -162,7 +151,7 @@ class ProcessRuntime:
             message = f"action {action.name}: the process runtime has neither volumes nor namespaces of its own"
             raise ActionError(Reason.INVALID_ACTION, message)
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event) -> RunResult:
         self.check(action)
         output = Output(action.name)
         with tempfile.TemporaryDirectory(dir=self._state_dir, prefix="process-") as directory:
@@ -175,19 +164,13 @@ class ProcessRuntime:
                 "TINKERBELL_FAILURE_MESSAGE": str(files.message),
             }
             try:
-                code = await run_child(
-                    [action.cmd, *action.args],
-                    output=output,
-                    stop=stop,
-                    env=env,
-                    grace_seconds=self._grace_seconds,
-                )
+                argv, grace = [action.cmd, *action.args], self._grace_seconds
+                code = await run_child(argv, output=output, stop=stop, env=env, grace_seconds=grace)
             except OSError as error:
-                raise ActionError(
-                    Reason.RUNTIME_ERROR, f"action {action.name}: {action.cmd}: {error.strerror}"
-                ) from error
+                message = f"action {action.name}: {action.cmd}: {error.strerror}"
+                raise ActionError(Reason.RUNTIME_ERROR, message) from error
             return files.judge(code, output.tail)
 
-    async def resume(self, _action: Action, _stop: asyncio.Event) -> RunResult | None:
-        """Nothing is known of a process whose parent has died."""
+    async def resume(self, _action: RenderedAction, _stop: asyncio.Event) -> RunResult | None:
+        """Return None: the end of a process is unknown after its parent has died."""
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tink.agent.model import Action, ActionError, Reason, RunResult
+from tink.agent.model import ActionError, Reason, RenderedAction, RunResult
 from tink.net.urls import redacted
 
 # --- Interface ---
@@ -34,8 +34,8 @@ class Runtime(Protocol):
     async def prepare(self, held: str = "", /) -> None:
         """Remove what a killed agent has left behind. Called once, before any action runs.
 
-        `held`: the id of the action that `resume` will be called for; that action is not removed. Raises SettingsError
-        if the runtime can't be used on this machine.
+        `held`: the id of the action that `resume` will be called for; that action is not removed. Raises
+        AgentSettingsError if the runtime can't be used on this machine.
         """
         ...
 
@@ -46,18 +46,18 @@ class Runtime(Protocol):
         """
         ...
 
-    def check(self, action: Action, /) -> None:
+    def check(self, action: RenderedAction, /) -> None:
         """Raise ActionError if this machine can't run `action`, whose image is pulled and which runs later."""
         ...
 
-    async def run(self, action: Action, stop: asyncio.Event, /) -> RunResult:
+    async def run(self, action: RenderedAction, stop: asyncio.Event, /) -> RunResult:
         """Run `action` to its end, or until `stop` is set: TERM, a grace period, KILL. Raises ActionError.
 
         Nothing of the action is left afterwards: no process, no mount, no file.
         """
         ...
 
-    async def resume(self, action: Action, stop: asyncio.Event, /) -> RunResult | None:
+    async def resume(self, action: RenderedAction, stop: asyncio.Event, /) -> RunResult | None:
         """Look up the action that a killed agent was running. Called after `prepare`, before any action runs.
 
         If the runtime can know the end (an engine keeps its containers), wait for it like `run`, with the same `stop`,
@@ -86,7 +86,7 @@ CAPABILITIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ContainerHost:
     """The properties of this machine that containers depend on.
 
     `capability_mask`: the agent's own bounding set; runc can't grant more. `shared_files`: files such as
@@ -97,7 +97,7 @@ class Host:
     shared_files: tuple[str, ...] = ()
 
     @classmethod
-    def this(cls) -> Host:
+    def this(cls) -> ContainerHost:
         """Return the properties of this machine."""
         mask = (1 << len(CAPABILITIES)) - 1
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -133,7 +133,7 @@ _PROPAGATION = frozenset({"rshared", "shared", "rslave", "slave", "rprivate", "p
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One of the action's volumes: `source` is a path, or a name when `named`."""
+    """One of the action's volumes: `source` is a path, or a name if `named`."""
 
     source: str
     target: str
@@ -143,19 +143,16 @@ class Volume:
     @property
     def must_exist(self) -> bool:
         """Return True if the source must exist, because its path or its suffix is not that of a directory."""
-        if self.named:
-            return False
-        return self.source.startswith(_NEVER_MADE) or bool(_FILE.search(self.source))
+        return not self.named and (self.source.startswith(_NEVER_MADE) or bool(_FILE.search(self.source)))
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.source, self.target, ",".join(self.options)) if part)
 
 
 def parse_volumes(texts: Iterable[str]) -> tuple[Volume, ...]:
-    """Return the volumes of an action in the order of mounting: a nested one after the one around it. Raises
-    ActionError.
+    """Return the volumes of an action in the order of mounting: a nested one after the one around it.
 
-    The order in the text has no meaning, because volumes of the Template and of the action were merged.
+    The order of `texts` has no meaning: volumes of the Template and of the action were merged. Raises ActionError.
     """
     found: dict[str, Volume] = {}
     for text in texts:
@@ -219,13 +216,13 @@ class FailureFiles:
         self.message = directory / "failure-message"
 
     def create(self) -> None:
-        """Make both, empty, writable by any user of the container whatever the agent's umask is."""
+        """Create both files, empty and writable by any user of the container whatever the agent's umask is."""
         for path in (self.reason, self.message):
             path.write_bytes(b"")
             path.chmod(0o666)
 
     def judge(self, exit_code: int, output: str) -> RunResult:
-        """The result of an action that left with `exit_code` after the last lines `output`."""
+        """Return the result of an action with this exit code and the last lines `output`."""
         return judge(exit_code, _read(self.reason), _read(self.message), output)
 
 
@@ -236,7 +233,11 @@ def judge(exit_code: int, reason: str, message: str, output: str) -> RunResult:
     # A program that fails to fetch something names its URL, with a password or signature, and the message goes into the
     # Workflow's status.
     message, output = redacted(message), redacted(output)
-    message = one_line(message) or one_line(_describe(exit_code, output), keep_end=True)
+    text = f"exit code {exit_code}"
+    if exit_code > 128:
+        with contextlib.suppress(ValueError):  # a program may exit with any code, also one of no signal
+            text += f" ({signal.Signals(exit_code - 128).name})"
+    message = one_line(message) or one_line(f"{text}\n{output}" if output else text, keep_end=True)
     reason = reason.strip()
     if not reason:
         return RunResult(exit_code, Reason.NON_ZERO_EXIT, message)
@@ -248,7 +249,7 @@ def judge(exit_code: int, reason: str, message: str, output: str) -> RunResult:
 
 
 def one_line(text: str, *, keep_end: bool = False) -> str:
-    """`text` on one line of at most 2 KiB: lines joined by " | ", control characters dropped."""
+    """Return `text` as one line of at most 2 KiB: lines joined by " | ", without control characters."""
     lines = (re.sub(r"[\x00-\x1f\x7f]+", " ", line).strip() for line in text.splitlines())
     raw = " | ".join(line for line in lines if line).encode(errors="replace")
     if len(raw) <= MESSAGE_LIMIT_BYTES:
@@ -258,20 +259,12 @@ def one_line(text: str, *, keep_end: bool = False) -> str:
     return cut.decode(errors="ignore")
 
 
-def _describe(exit_code: int, output: str) -> str:
-    text = f"exit code {exit_code}"
-    if exit_code > 128:
-        with contextlib.suppress(ValueError):  # a program may leave with any code, also with one that is no signal's
-            text += f" ({signal.Signals(exit_code - 128).name})"
-    return f"{text}\n{output}" if output else text
-
-
 def _read(path: Path) -> str:
     # O_NOFOLLOW: the process runtime's actions could put a link here, and the content goes to the server.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""  # the action removed it: it has nothing to say
+        return ""  # the action removed it
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""  # a directory, or a FIFO that may never have data

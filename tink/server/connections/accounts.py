@@ -37,7 +37,7 @@ Loopback is the operator: it has no limit. The caller reports sockets, times and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
@@ -68,8 +68,8 @@ class MemoryWatch:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
+        # Times, each with the memory that connections do not account for. The memory increases from first to last.
         self._samples: deque[tuple[float, int]] = deque()
-        """Times, each with the memory that connections do not account for. The memory increases from first to last."""
 
     def look(self, resident: int, connections: int, now: float) -> Alarm | None:
         """Record the memory in bytes at a monotonic time. Return an alarm if it grows too much."""
@@ -140,7 +140,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PortLimits:
     """The limits of the gRPC port: `connections` in all and `per_address`. Times in seconds, sizes in bytes.
 
     `stray` is more than the largest message (256 kB), because a message is reported only when it is complete.
@@ -194,34 +194,32 @@ class _LeakyBucket:
         return self.level
 
 
+Snapshot = tuple[int, int]
+"""The bytes of a connection so far: all bytes, and stray bytes."""
+
+
 @dataclass(slots=True)
 class _Recent:
-    """The bytes of a connection since a snapshot that is 5 to 10 seconds old: all bytes, and stray bytes."""
+    """The bytes of a connection since a snapshot (`base`) that is 5 to 10 seconds old. `at`: the last measurement."""
 
     at: float
-    """The time of the last measurement."""
     since: float
-    received: int = 0
-    stray: int = 0
-    base_received: int = 0
-    base_stray: int = 0
-    next_received: int = 0
-    next_stray: int = 0
+    base: Snapshot
+    next_base: Snapshot
+    last: Snapshot = (0, 0)
 
     @property
     def stray_lately(self) -> int:
-        return max(0, self.stray - self.base_stray)
+        return max(0, self.last[1] - self.base[1])
 
     @property
     def received_lately(self) -> int:
-        return self.received - self.base_received
+        return self.last[0] - self.base[0]
 
-    def measured(self, received: int, stray: int, now: float) -> None:
-        self.at, self.received, self.stray = now, received, stray
+    def measured(self, last: Snapshot, now: float) -> None:
+        self.at, self.last = now, last
         if now - self.since >= _SNAPSHOT_SECONDS:
-            self.since = now
-            self.base_received, self.base_stray = self.next_received, self.next_stray
-            self.next_received, self.next_stray = received, stray
+            self.since, self.base, self.next_base = now, self.next_base, last
 
 
 @dataclass(slots=True, eq=False)
@@ -267,7 +265,7 @@ class Eviction:
 class Connections:
     """All connections of one server. Times are monotonic seconds."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PortLimits) -> None:
         self.limits = limits
         self._all: dict[Peer, _Connection] = {}
         self._silent: dict[Peer, _Connection] = {}  # connections without a call, oldest first
@@ -280,8 +278,8 @@ class Connections:
         self._ended: set[Accepted] = set()  # reset, but not closed by gRPC yet
         self._crowded: dict[Block | str, _BlockAccount] = {}
         self._doomed: list[_Connection] = []
+        # End time and stray bytes of recently closed connections: gRPC may still expand these bytes.
         self._closed: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MAX_CLOSED)
-        """End time and stray bytes of recently closed connections: gRPC may still expand these bytes."""
         share = limits.per_address
         self._calls = TokenBuckets(limits.calls_at_once, limits.calls_per_second)
         self._aborts = TokenBuckets(limits.aborts_at_once, limits.aborts_per_second)
@@ -308,7 +306,7 @@ class Connections:
         connection.explained += _CALL_BYTES
         return self._paced(connection, now)
 
-    def heard(self, peer: Peer, size: int, now: float, *, first: bool) -> str:
+    def message(self, peer: Peer, size: int, now: float, *, first: bool) -> str:
         """Record a message of `size` bytes, which counts as a call unless it is its first. Returns as `begun` does."""
         connection = self._all.get(peer)
         if connection is None:
@@ -363,11 +361,8 @@ class Connections:
         if connection is not None and connection.accepted not in (None, accepted):
             self._forget(connection)  # an earlier connection from the same port
             connection = None
-        if connection is None:
-            connection = self._begin(peer, now)
-        if connection.accepted is not None:
-            return
-        connection.accepted = accepted
+        connection = connection or self._begin(peer, now)
+        connection.accepted = connection.accepted or accepted
 
     def rest_is_gone(self, now: float) -> None:
         """Forget the connections that were not listed since the last call: they have ended."""
@@ -391,9 +386,8 @@ class Connections:
             return None
         limits, block = self.limits, connection.block
         if connection.recent is None:
-            begun = limits.beginning
-            connection.recent = _Recent(now, now, base_stray=begun, next_stray=begun)
-        connection.recent.measured(received, received - connection.explained, now)
+            connection.recent = _Recent(now, now, (0, limits.beginning), (0, limits.beginning))
+        connection.recent.measured((received, received - connection.explained), now)
         unexplained = max(0, received - connection.explained - _PREAMBLE_BYTES)
         more, connection.unexplained = unexplained - connection.unexplained, unexplained
         stray = connection.stray.add(more, limits.stray_per_second, now)
@@ -418,7 +412,8 @@ class Connections:
         found, pace = self._strays(now), self.limits.away_for_memory
         if not found and alarm.pressed and alarm.grown >= PRESSED_BYTES:
             # Calls that are cheap to make can hide stray bytes.
-            found, pace = self._received(), self.limits.full
+            sizes = ((block, recent.received_lately) for block, recent in self._recent())
+            found, pace = _sum(sizes, _PREAMBLE_BYTES), self.limits.full
         total = sum(found.values())
         if total * _EXPANSION < alarm.grown:
             return
@@ -427,37 +422,29 @@ class Connections:
             if sent >= _GUILTY_SHARE * total:
                 return
             sent += size
-            block = self._blocks.get(name) or _BlockAccount(name, local=False)
-            if not block.local:
-                self._bar(block, now, pace)
+            block = self._blocks.get(name)
+            if block is None or not block.local:
+                self.bar(name, now + pace)
             why = f"sent {_size(size)} that belong to no call while memory grew by {_size(alarm.grown)}"
-            for connection in [*block.connections.values()]:
+            for connection in [*block.connections.values()] if block is not None else ():
                 if connection.accepted is not None:
                     yield self._end(connection, connection.accepted, why)
 
     def _strays(self, now: float) -> Counter[Block]:
         """Return the recent stray bytes by block, of connections that have sent many."""
-        found: Counter[Block] = Counter()
-        for connection in self._all.values():
-            if connection.block.name is not None and connection.recent is not None:
-                size = connection.recent.stray_lately
-                found[connection.block.name] += size if size >= _MIN_SUSPICIOUS_BYTES else 0
-        for (name, _), (when, size) in self._closed.items():
-            found[name] += size if size >= _MIN_SUSPICIOUS_BYTES and now - when < _CLOSED_SECONDS else 0
-        return +found
+        sizes = [(block, recent.stray_lately) for block, recent in self._recent()]
+        sizes += [(block, size) for (block, _), (end, size) in self._closed.items() if now - end < _CLOSED_SECONDS]
+        return _sum(sizes, _MIN_SUSPICIOUS_BYTES)
 
-    def _received(self) -> Counter[Block]:
-        """Return all recent bytes by block, of connections that have sent many."""
-        found: Counter[Block] = Counter()
+    def _recent(self) -> Iterator[tuple[Block, _Recent]]:
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
-                size = connection.recent.received_lately
-                found[connection.block.name] += size if size >= _PREAMBLE_BYTES else 0
-        return +found
+                yield connection.block.name, connection.recent
 
     def bar(self, name: Block, until: float) -> None:
-        """Reject a block until then, as an earlier process of this server decided."""
-        self._bar(_BlockAccount(name, local=False), until, 0.0)
+        """Reject a block until then, and close its later connections: they began earlier, or there is no filter."""
+        self._barred[name] = max(until, self._barred.get(name, until))
+        self._keep_away(name, until)
 
     def barred(self) -> list[tuple[Block, float]]:
         """Return the blocks that are rejected for an attack, each with the end of that time."""
@@ -493,7 +480,8 @@ class Connections:
             if count < share:
                 del self._crowded[key]
                 continue
-            self._keep_away(block, now + self.limits.full)
+            if block.name is not None:
+                self._keep_away(block.name, now + self.limits.full)
             first = _by_worth(block)
             rested = sum(not each.open and now - each.rests >= _REST_SECONDS for each in first)
             room = min(rested, count - share + max(1, share // 8))
@@ -540,8 +528,8 @@ class Connections:
         if not block.local:
             if len(block.connections) >= self.limits.per_address:
                 self._crowded[key] = block
-            if not self._arrivals.allows(name, now):
-                self._bar(block, now)
+            if name is not None and not self._arrivals.allows(name, now):
+                self.bar(name, now + self.limits.away)
             if name in self._barred:
                 self._doom(connection, "its address is kept away")
         return connection
@@ -563,20 +551,10 @@ class Connections:
         return Eviction(accepted, why, unless)
 
     def _strike(self, block: _BlockAccount, now: float) -> None:
-        if not block.local and not self._strikes.allows(block.name, now):
-            self._bar(block, now)
+        if block.name is not None and not block.local and not self._strikes.allows(block.name, now):
+            self.bar(block.name, now + self.limits.away)
 
-    def _bar(self, block: _BlockAccount, now: float, seconds: float | None = None) -> None:
-        """Reject a block, and close its later connections: they began earlier, or there is no filter."""
-        if block.name is not None:
-            until = now + (self.limits.away if seconds is None else seconds)
-            self._barred[block.name] = max(until, self._barred.get(block.name, until))
-            self._keep_away(block, until)
-
-    def _keep_away(self, block: _BlockAccount, until: float) -> None:
-        name = block.name
-        if name is None:
-            return
+    def _keep_away(self, name: Block, until: float) -> None:
         self.kept_away += name not in self._away
         until = max(until, self._away.pop(name, 0.0))
         while len(self._away) >= MAX_BLOCKS:
@@ -584,6 +562,14 @@ class Connections:
             del self._away[oldest]
             self._barred.pop(oldest, None)
         self._away[name] = until
+
+
+def _sum(sizes: Iterable[tuple[Block, int]], least: int) -> Counter[Block]:
+    """Return the sum of each block's sizes that are not below `least`."""
+    found: Counter[Block] = Counter()
+    for block, size in sizes:
+        found[block] += size if size >= least else 0
+    return +found
 
 
 def _by_worth(block: _BlockAccount) -> list[_Connection]:

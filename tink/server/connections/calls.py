@@ -76,7 +76,11 @@ class CallCounts:
             code = "Unknown"
             raise
         finally:
-            self.handled[(*method, code or _spelled(context.code()))] += 1
+            if not code:
+                given: Any = context.code()  # a number if the handler has set no code, otherwise an enum member
+                number = given.value[0] if isinstance(given, grpc.StatusCode) else int(given or 0)
+                code = _CODES.get(number, "Unknown")
+            self.handled[(*method, code)] += 1
             if method[0] == "unary" and f"/{method[1]}/{method[2]}" not in self._held:
                 self.seconds[method].observe(self._clock() - begun)
 
@@ -88,13 +92,7 @@ def method_of(name: str, handler: grpc.RpcMethodHandler[Any, Any]) -> Method:
     return kind.get((handler.request_streaming, handler.response_streaming), "bidi_stream"), service, method
 
 
-def _spelled(code: Any) -> str:
-    """Return the name of a code. gRPC gives a number if the handler has set no code, otherwise an enum member."""
-    return _CODES.get(code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0), "Unknown")
-
-
 log = logging.getLogger(__name__)
-
 
 Context = grpc.aio.ServicerContext[Any, Any]
 if TYPE_CHECKING:
@@ -159,20 +157,29 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
     def _place(self, context: Context, *, busy: bool = False) -> Iterator[None]:
         """Take a place for one call. Raises _FullError."""
         peer = context.peer()
+        address, has_place = peer_address(peer), False
         try:
             why = self._guard.begun(peer, busy=busy)
             if why:
                 raise _FullError(f"this connection is ended: {why}")
-            with self._share(peer_address(peer)):
-                yield
+            self._check_limits(address)
+            has_place = True
+            self._calls += 1
+            self._by_address[address] += 1
+            yield
         except asyncio.CancelledError:
             self._guard.aborted(peer)
             raise
         finally:
+            if has_place:
+                self._calls -= 1
+                self._by_address[address] -= 1
+                if not self._by_address[address]:
+                    del self._by_address[address]
             self._guard.ended(peer, busy=busy)
 
-    @contextmanager
-    def _share(self, address: str) -> Iterator[None]:
+    def _check_limits(self, address: str) -> None:
+        """Raise _FullError if no place is left for one more call from this address."""
         if self._calls >= self._in_all:
             text = "gRPC server: %d calls, which is all that this server serves at once: others must wait"
             self._log.warning(text, self._calls, key="all")
@@ -181,17 +188,10 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             text = "gRPC server: %s has %d calls open: no more of them are served"
             self._log.warning(text, address, self._per_address, key=address)
             raise _FullError(f"{address} has {self._per_address} calls open already, which is all that one address may")
-        self._calls += 1
-        self._by_address[address] += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
 
     def _unserved(self, method: str) -> Handler:
+        """Return a handler that rejects calls of an unknown method."""
+
         async def refuse(_: AsyncIterator[bytes], context: Context) -> Any:
             with self.counts.counted(UNKNOWN, context):
                 try:
@@ -206,10 +206,10 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
 
     def _bounded(self, handler: Handler, method: Method, *, busy: bool) -> Handler:
         """Return the same method, but it takes a stream of bytes and respects the limits."""
-        name = ("stream" if handler.request_streaming else "unary") + (
-            "_stream" if handler.response_streaming else "_unary"
-        )
-        behaviour: Any = getattr(handler, name)
+        kinds = [
+            "stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming)
+        ]
+        behaviour: Any = getattr(handler, "_".join(kinds))
         read = handler.request_deserializer or (lambda raw: raw)
 
         async def argument(raw: AsyncIterator[bytes], context: Context) -> Any:
@@ -238,11 +238,8 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
 
         wrapped = answers if inspect.isasyncgenfunction(behaviour) else answer
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
+        streams = handler.response_streaming
+        make: Any = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
         made: Handler = make(wrapped, request_deserializer=None, response_serializer=handler.response_serializer)
         return made
 
@@ -256,7 +253,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         yield await _message(message, read, context)
         peer = context.peer()
         async for message in raw:
-            await self._heard(peer, message, context, first=False)
+            await self._count(peer, message, context, first=False)
             yield await _message(message, read, context)
 
     async def _first(self, raw: AsyncIterator[bytes], context: Context) -> bytes | None:
@@ -269,11 +266,11 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         except TimeoutError:
             why = f"no message came within {_FIRST_MESSAGE_SECONDS:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
-        await self._heard(context.peer(), message, context, first=True)
+        await self._count(context.peer(), message, context, first=True)
         return message
 
-    async def _heard(self, peer: str, message: bytes, context: Context, *, first: bool) -> None:
-        why = self._guard.heard(peer, len(message), first=first)
+    async def _count(self, peer: str, message: bytes, context: Context, *, first: bool) -> None:
+        why = self._guard.message(peer, len(message), first=first)
         if why:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this connection is ended: {why}")
 

@@ -42,7 +42,15 @@ from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 from tink.net.addresses import Block
 from tink.net.bytes_received import bytes_received
-from tink.server.connections.accounts import Accepted, Alarm, Connections, Eviction, Limits, MemoryWatch, Peer
+from tink.server.connections.accounts import (
+    Accepted,
+    Alarm,
+    Connections,
+    Eviction,
+    MemoryWatch,
+    Peer,
+    PortLimits,
+)
 from tink.server.peer import peer_of, spelled
 
 log = logging.getLogger(__name__)
@@ -121,16 +129,13 @@ class Sockets:
 
         This reads the descriptor without a duplicate, so it may be another connection's already. `end` checks that.
         """
-        try:
+        with contextlib.suppress(OSError):
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=accepted.fd)
-        except OSError:
-            return 0
-        try:
-            return bytes_received(sock)
-        except OSError:
-            return 0
-        finally:
-            sock.detach()
+            try:
+                return bytes_received(sock)
+            finally:
+                sock.detach()
+        return 0
 
     def end(self, accepted: Accepted, at_least: int = 0) -> bool:
         """Reset a connection. Return False if it has ended, or has received fewer bytes than `at_least`."""
@@ -262,7 +267,7 @@ class Guard:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: PortLimits,
         memory: int | None = None,
         kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
     ) -> None:
@@ -301,9 +306,9 @@ class Guard:
         self._called = self._called or caller not in self.connections
         return self._close_at_once(self.connections.begun(caller, self._clock(), busy=busy))
 
-    def heard(self, peer: str, size: int, *, first: bool) -> str:
+    def message(self, peer: str, size: int, *, first: bool) -> str:
         """Record a message. Return why its call must be ended, or an empty string."""
-        return self._close_at_once(self.connections.heard(Peer(*peer_of(peer)), size, self._clock(), first=first))
+        return self._close_at_once(self.connections.message(Peer(*peer_of(peer)), size, self._clock(), first=first))
 
     def aborted(self, peer: str) -> None:
         """Record a cancelled call."""
@@ -383,10 +388,10 @@ class Guard:
 
     async def _measure_if_due(self, sockets: Sockets) -> float:
         """List and measure sockets once, as far as necessary. Return the processor time in seconds."""
-        begin = time.thread_time()
-        paused = 0.0
-        now = self._clock()
-        self._busy = self._is_busy()
+        begin, paused = time.thread_time(), 0.0
+        used, now = time.process_time(), self._clock()
+        share = (used - self._used) / max(now - self._looked, 0.001)
+        self._used, self._looked, self._busy = used, now, share > _BUSY
         work = []
         if self._has_moved(now) or now - self._listed >= _AT_LEAST_EVERY_SECONDS:
             self._listed = now
@@ -418,12 +423,6 @@ class Guard:
             self._called, self._descriptors = False, here
             return True
         return False
-
-    def _is_busy(self) -> bool:
-        used, now = time.process_time(), self._clock()
-        share = (used - self._used) / max(now - self._looked, 0.001)
-        self._used, self._looked = used, now
-        return share > _BUSY
 
     async def _list(self, sockets: Sockets) -> float:
         paused = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from tink.server.connections.accounts import Limits
+from tink.server.connections.accounts import PortLimits
 
 _MAX_EVENT_BYTES: Final = 256 << 10
 _MAX_STREAMS: Final = 100
@@ -67,11 +67,11 @@ def channel_options(keepalive: float) -> list[tuple[str, int]]:
     ]
 
 
-def connection_limits(per_address: int | None, *, tls: bool = False) -> Limits:
+def connection_limits(per_address: int | None, *, tls: bool = False) -> PortLimits:
     """Return the limits of connections. `per_address` None: as many as the limit of open files allows."""
     in_all = _affordable() * 7 // 8
     share = per_address or min(_MEASURING_SHARE, max(_SMALLEST_SHARE, in_all // 4))
-    return Limits(in_all, share, beginning=_BEGINNING_TLS if tls else _BEGINNING)
+    return PortLimits(in_all, share, beginning=_BEGINNING_TLS if tls else _BEGINNING)
 
 
 def _affordable() -> int:

@@ -58,7 +58,7 @@ class Dialect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ActionReport:
     """An agent's report of an action, by its id (tink-agent) or by its name; `state` as tink-agent calls it."""
 
     workflow_id: str
@@ -66,11 +66,6 @@ class Report:
     action_name: str
     state: str
     message: str
-
-    @property
-    def started(self) -> bool:
-        """True for the report that an agent waits for before it runs the action."""
-        return self.state == "RUNNING"
 
 
 # --- to agents ---
@@ -80,54 +75,45 @@ def inexpressible(workflow: Raw) -> tuple[str, str] | None:
     """Return the id of an action that no older agent can run, and why; None if they can run all."""
     for action in actions_of(status_of(workflow)):
         rendered = _rendered(action)
+        why = ""
         if rendered.get("cmd"):
             why = (
-                f"the action {action_name(action)!r} has a cmd, and the machine's agent can't replace an image's "
-                "entrypoint: use an image whose entrypoint it is, with args, or an OSIE with the agent of tinkedge"
+                "has a cmd, and the machine's agent can't replace an image's entrypoint: use an image whose entrypoint "
+                "it is, with args, or an OSIE with the agent of tinkedge"
             )
-            return str(action["id"]), why
-        if (namespace := pid_namespace(rendered)) not in _PID_MODES:
+        elif (namespace := pid_namespace(rendered)) not in _PID_MODES:
             why = (
-                f"the action {action_name(action)!r} has the pidNamespace {namespace!r:.80}, and the machine's agent "
-                'knows "host" alone: give it that, none, or an OSIE with the agent of tinkedge'
+                f'has the pidNamespace {namespace!r:.80}, and the machine\'s agent knows "host" alone: give it that, '
+                "none, or an OSIE with the agent of tinkedge"
             )
-            return str(action["id"]), why
+        if why:
+            return str(action["id"]), f"the action {action_name(action)!r} {why}"
     return None
 
 
 def next_action(workflow: Raw) -> Mapping[str, Any] | None:
     """Return the first action that has not succeeded, or None. Raises InvalidStatusError."""
-    for action in actions_of(status_of(workflow)):
-        if action_state(action) is not ActionState.SUCCEEDED:
-            return action
-    return None
+    actions = actions_of(status_of(workflow))
+    return next((action for action in actions if action_state(action) is not ActionState.SUCCEEDED), None)
 
 
 def running_action(workflow: Raw) -> str | None:
     """Return the id of the Running action, or None. Raises InvalidStatusError."""
-    for action in actions_of(status_of(workflow)):
-        if action_state(action) is ActionState.RUNNING:
-            return str(action.get("id"))
-    return None
+    actions = actions_of(status_of(workflow))
+    return next((str(each.get("id")) for each in actions if action_state(each) is ActionState.RUNNING), None)
 
 
 def action_response(workflow: Raw, action: Mapping[str, Any], agent_id: str) -> pb.ActionResponse:
     """Return an action as tink-agent's message."""
-    rendered = _rendered(action)
-    pid = _PID_MODES[pid_namespace(rendered)]
+    network, fields = str(_rendered(action).get("networkNamespace") or "host"), _fields(action)
     return pb.ActionResponse(
         workflow_id=uid_of(workflow),
         task_id=_TASK,
         agent_id=agent_id,
         action_id=str(action["id"]),
         name=action_name(action),
-        image=str(rendered.get("image") or ""),
-        timeout=_timeout(rendered),
-        command=_texts(rendered, "args"),
-        volumes=_texts(rendered, "volumes"),
-        environment=_environment(rendered),
-        pid=pid,
-        namespaces=pb.ActionResponse.Namespaces(network=str(rendered.get("networkNamespace") or "host"), pid=pid),
+        namespaces=pb.ActionResponse.Namespaces(network=network, pid=fields["pid"]),
+        **fields,
     )
 
 
@@ -152,23 +138,26 @@ def workflow_context(workflow: Raw, worker_id: str) -> pb.WorkflowContext:
 def workflow_actions(workflow: Raw, worker_id: str) -> pb.WorkflowActionList:
     """Return all actions of a Workflow as tink-worker's message."""
     names = _worker_names(workflow)
-    return pb.WorkflowActionList(
-        action_list=[
-            pb.WorkflowAction(
-                task_name=_TASK,
-                name=names[str(action.get("id"))],
-                image=str(rendered.get("image") or ""),
-                timeout=_timeout(rendered),
-                command=_texts(rendered, "args"),
-                worker_id=worker_id,
-                volumes=_texts(rendered, "volumes"),
-                environment=_environment(rendered),
-                pid=_PID_MODES[pid_namespace(rendered)],
-            )
-            for action in actions_of(status_of(workflow))
-            for rendered in [_rendered(action)]
-        ]
-    )
+    actions = [
+        pb.WorkflowAction(task_name=_TASK, name=names[str(action.get("id"))], worker_id=worker_id, **_fields(action))
+        for action in actions_of(status_of(workflow))
+    ]
+    return pb.WorkflowActionList(action_list=actions)
+
+
+def _fields(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an action that are alike in both protocols."""
+    rendered = _rendered(action)
+    args, volumes, timeout = rendered.get("args"), rendered.get("volumes"), rendered.get("timeout")
+    has_timeout = isinstance(timeout, int) and 0 < timeout < NO_TIMEOUT_SECONDS
+    return {
+        "image": str(rendered.get("image") or ""),
+        "timeout": timeout if has_timeout else NO_TIMEOUT_SECONDS,
+        "command": [str(value) for value in args] if isinstance(args, list) else [],
+        "volumes": [str(value) for value in volumes] if isinstance(volumes, list) else [],
+        "environment": [f"{name}={value}" for name, value in as_mapping(rendered.get("env")).items()],
+        "pid": _PID_MODES[pid_namespace(rendered)],
+    }
 
 
 def _worker_names(workflow: Raw) -> dict[str, str]:
@@ -184,45 +173,31 @@ def _rendered(action: Mapping[str, Any]) -> Mapping[str, Any]:
     return as_mapping(action.get("rendered"))
 
 
-def _timeout(rendered: Mapping[str, Any]) -> int:
-    value = rendered.get("timeout")
-    return value if isinstance(value, int) and 0 < value < NO_TIMEOUT_SECONDS else NO_TIMEOUT_SECONDS
-
-
-def _texts(rendered: Mapping[str, Any], field: str) -> list[str]:
-    values = rendered.get(field)
-    return [str(value) for value in values] if isinstance(values, list) else []
-
-
-def _environment(rendered: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={value}" for name, value in as_mapping(rendered.get("env")).items()]
-
-
 # --- from agents ---
 
 
-def report_of(raw: bytes) -> Report:
-    """Parse a ReportActionStatus request: tink-agent's message or tink-worker's, which differ in the wire type of field
-    4.
-
-    Raises DecodeError for bytes that are neither.
-    """
-    if _wire_type(raw, _STATUS_FIELD) == _VARINT:
+def report_of(raw: bytes) -> ActionReport:
+    """Parse a ReportActionStatus request of tink-agent or tink-worker. Raises DecodeError for other bytes."""
+    # The two messages differ in the wire type of field 4.
+    fields = UnknownFieldSet(Empty.FromString(raw))
+    found = (fields[index] for index in range(len(fields)))
+    if next((each.wire_type for each in found if each.field_number == _STATUS_FIELD), None) == _VARINT:
         return worker_report(pb.WorkflowActionStatus.FromString(raw))
     message = pb.ActionStatusRequest.FromString(raw)
     state = _name(pb.ActionStatusRequest.State, message.action_state)
-    return Report(message.workflow_id, message.action_id, message.action_name, state, message.message.message)
+    return ActionReport(message.workflow_id, message.action_id, message.action_name, state, message.message.message)
 
 
-def worker_report(message: pb.WorkflowActionStatus) -> Report:
+def worker_report(message: pb.WorkflowActionStatus) -> ActionReport:
     """Convert tink-worker's report. A message without a state means PENDING, the default of protobuf."""
     state = _name(pb.WorkerState, message.action_status).removeprefix("WORKER_")
-    return Report(message.workflow_id, "", message.action_name, state, message.message)
+    return ActionReport(message.workflow_id, "", message.action_name, state, message.message)
 
 
-def event_of(report: Report, workflow: Raw) -> events.AgentEvent | None:
+def event_of(report: ActionReport, workflow: Raw) -> events.AgentEvent | None:
     """Return the event of a report, or None for an unknown action or a state without meaning."""
-    action_id = report.action_id or _id_of(report.action_name, workflow)
+    ids = {name: action_id for action_id, name in _worker_names(workflow).items()}
+    action_id = report.action_id or ids.get(report.action_name, "")
     if not action_id:
         return None
     match report.state:
@@ -231,34 +206,20 @@ def event_of(report: Report, workflow: Raw) -> events.AgentEvent | None:
         case "SUCCESS":
             return events.ActionSucceeded(action_id)
         case "FAILED":
-            return events.ActionFailed(action_id, REASON_DEFAULT_FAILURE, _of_failure(report))
+            # tink-agent always sends "action completed", tink-worker sends nothing.
+            message = "" if report.message == "action completed" else report.message
+            message = message or "the agent does not say why: see the machine's own log"
+            return events.ActionFailed(action_id, REASON_DEFAULT_FAILURE, message)
         case "TIMEOUT":
             return events.ActionFailed(action_id, REASON_ACTION_TIMEOUT, "the agent stopped it: its time was up")
     return None
-
-
-def _of_failure(report: Report) -> str:
-    """Return the failure message. tink-agent always sends "action completed", tink-worker sends nothing."""
-    message = "" if report.message == "action completed" else report.message
-    return message or "the agent does not say why: see the machine's own log"
-
-
-def _id_of(name: str, workflow: Raw) -> str:
-    return next((action_id for action_id, known in _worker_names(workflow).items() if known == name), "")
 
 
 def _name(enumeration: Any, value: int) -> str:
     return enumeration.Name(value) if value in enumeration.values() else ""
 
 
-def _wire_type(raw: bytes, field: int) -> int | None:
-    """Return the wire type of the first occurrence of a field, or None. Raises DecodeError."""
-    fields = UnknownFieldSet(Empty.FromString(raw))
-    found = (fields[index] for index in range(len(fields)))
-    return next((each.wire_type for each in found if each.field_number == field), None)
-
-
-# --- what an agent says of its machine ---
+# --- the machine's attributes ---
 
 
 def describe_attributes(attributes: pb.AgentAttributes) -> str:

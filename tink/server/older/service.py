@@ -17,44 +17,44 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Never, Protocol
+from operator import methodcaller
+from typing import Any, Final, Never
 
 import grpc
 import grpc.aio
 import orjson
 from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from proto import older_pb2 as pb
 from proto import oldest_pb2 as pb_oldest
 from proto import workflow_pb2
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
-from tink.kube.client import ApiError
+from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE, ResourceType
+from tink.kube.resources import HARDWARE
 from tink.limits.log import LimitedLog
 from tink.limits.once_per import OncePer
 from tink.printable import printable
-from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
+from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.auth import (
     MAX_AGENT_ID,
     AgentAuth,
-    AgentDirectory,
     Credentials,
     NoCredentialsError,
     OlderAgentAuth,
     UnknownAgentError,
     credentials_of,
 )
-from tink.server.callers import Callers, abort, abort_unknown
-from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
+from tink.server.callers import Callers, abort
+from tink.server.events import BusyError, StaleError, WorkflowGoneError
 from tink.server.older.messages import (
     REASON_NOT_EXPRESSIBLE,
     Dialect,
-    Report,
     action_response,
     describe_attributes,
     event_of,
@@ -66,11 +66,11 @@ from tink.server.older.messages import (
     workflow_context,
 )
 from tink.server.peer import peer_address
-from tink.server.service import Reports
-from tink.server.streams import AgentStreams, CommandStream
-from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
-from tink.workflow.events import ActionFailed, ActionStarted, AgentEvent, Rejected
-from tink.workflow.guards import paused
+from tink.server.settings import ServerSettings
+from tink.server.streams import AgentStreams, ServerParts
+from tink.server.workflows import hardware_of, uid_of
+from tink.workflow.events import ActionFailed, ActionStarted, AgentEvent, AgentRefused, Rejected
+from tink.workflow.guards import paused, under_way
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import REASON_UNKNOWN_WORKFLOW, InvalidStatusError, name_of, state_of
 
@@ -96,13 +96,6 @@ _REFUSED_SECONDS = 3600.0
 """Pause after the API has rejected a write with 403."""
 _NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
 """Tinkerbell's JSON names of lists; its other names are those of protobuf's JSON."""
-
-
-class Patches(Protocol):
-    """The method of the API client that is used here."""
-
-    async def patch(self, resource: ResourceType, name: str, namespace: str | None, patch: Raw, /) -> Raw:
-        """Merge into an object. Raises ApiError."""
 
 
 def as_json(attributes: pb.AgentAttributes) -> str:
@@ -133,19 +126,19 @@ def _bounded(value: Any) -> Any:
 class AttributesKeeper:
     """Writes attributes into annotations.
 
-    `hardware` looks up a Hardware by namespace and name, `spawn` runs the writes, `clock` returns seconds.
+    `hardware` looks up a Hardware by namespace and name, `clock` returns monotonic seconds.
     """
 
     def __init__(
         self,
-        client: Patches,
+        parts: ServerParts,
+        client: KubeClient,
         hardware: Callable[[str, str], Raw | None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._parts = parts
         self._client = client
         self._hardware = hardware
-        self._spawn = spawn
         self._clock = clock
         self._kept: dict[NamespacedName, int] = {}
         """The hash of the last attributes of each machine."""
@@ -156,12 +149,12 @@ class AttributesKeeper:
         self._was_refused = False
         self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
 
-    def said(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
+    def store(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
         """Store the attributes that the machine's agent reports."""
         if self._clock() < self._refused_until:
             return
-        said = hash(attributes.SerializeToString(deterministic=True))
-        if self._kept.get(key) == said:
+        digest = hash(attributes.SerializeToString(deterministic=True))
+        if self._kept.get(key) == digest:
             return
         obj = self._hardware(*key)
         text = as_json(attributes)
@@ -169,11 +162,11 @@ class AttributesKeeper:
             return
         annotations = as_mapping(as_mapping(obj.get("metadata")).get("annotations"))
         if annotations.get(AGENT_ATTRIBUTES_ANNOTATION) == text:
-            self._kept[key] = said
+            self._kept[key] = digest
         elif self._due.due(key, self._clock()):
-            self._kept[key] = said
+            self._kept[key] = digest
             if not self._waiting:
-                self._spawn(self._write_all())
+                self._parts.spawn(self._write_all())
             self._waiting[key] = text
 
     def forget(self, key: NamespacedName) -> None:
@@ -182,22 +175,20 @@ class AttributesKeeper:
 
     async def _write_all(self) -> None:
         while self._waiting:
-            key = next(iter(self._waiting))
-            await self._write(key, self._waiting[key])
+            key, text = next(iter(self._waiting.items()))
+            patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}
+            try:
+                await self._client.patch(HARDWARE, key.name, key.namespace, patch)
+            except ApiError as error:
+                self._kept.pop(key, None)  # written again after one of the next polls
+                if error.status == 403:
+                    self._pause()
+                else:
+                    self._log.warning("attributes of Hardware %s are not stored: %s", key, error, key=error.status)
             self._waiting.pop(key, None)  # Checked last: as long as an entry waits, this continues.
 
-    async def _write(self, key: NamespacedName, text: str) -> None:
-        patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}
-        try:
-            await self._client.patch(HARDWARE, key.name, key.namespace, patch)
-        except ApiError as error:
-            self._kept.pop(key, None)  # written again after one of the next polls
-            if error.status == 403:
-                self._refused()
-            else:
-                self._log.warning("attributes of Hardware %s are not stored: %s", key, error, key=error.status)
-
-    def _refused(self) -> None:
+    def _pause(self) -> None:
+        """Drop all pending writes, and take no others for an hour."""
         for key in self._waiting:
             self._kept.pop(key, None)
         self._waiting.clear()
@@ -232,21 +223,11 @@ class _Session:
 
 
 class Sessions:
-    """The agents that have called.
+    """The older agents that have called. `is_open` returns True if the connection with this gRPC peer name is open."""
 
-    `is_open` returns True if the connection with this gRPC peer name is open; `at_work`, if an action of a machine
-    runs.
-    """
-
-    def __init__(
-        self,
-        is_open: Callable[[str], bool],
-        at_work: Callable[[NamespacedName], bool],
-        observe: ActivityObserver,
-    ) -> None:
+    def __init__(self, parts: ServerParts, is_open: Callable[[str], bool]) -> None:
+        self._parts = parts
         self._is_open = is_open
-        self._at_work = at_work
-        self._observe = observe
         self._sessions: dict[NamespacedName, _Session] = {}
 
     def __len__(self) -> int:
@@ -265,9 +246,7 @@ class Sessions:
     def called(
         self, key: NamespacedName, dialect: Dialect, agent_id: str, peer: str, user_agent: str, described: str = ""
     ) -> None:
-        """Record a call of the machine's agent on the connection `peer`; `described` is its description of the
-        machine.
-        """
+        """Record a call of the machine's agent on the connection `peer`; `described` describes the machine."""
         session = self._sessions.get(key)
         if session is not None and (session.dialect, peer_address(session.peer)) == (dialect, peer_address(peer)):
             session.peer = peer
@@ -283,14 +262,14 @@ class Sessions:
     def sweep(self) -> None:
         """Remove the agents whose connection is closed."""
         for key, session in [*self._sessions.items()]:
-            if not self._is_open(session.peer) and not self._at_work(key):
+            if not self._is_open(session.peer) and not any(map(under_way, self._parts.workflows.of(key))):
                 del self._sessions[key]
                 story = f"{session.dialect} at {peer_address(session.peer)} disconnected"
                 self._tell(key, session, ActivityKind.DISCONNECTED, story)
 
     def _tell(self, key: NamespacedName, session: _Session, kind: ActivityKind, story: str) -> None:
         log.info("agent %s of Hardware %s: %s", session.agent_id, key, story)
-        self._observe(AgentActivity(session.agent_id, peer_address(session.peer), kind, story, str(key)))
+        self._parts.observe(AgentActivity(session.agent_id, peer_address(session.peer), kind, story, str(key)))
 
 
 # --- Polls ---
@@ -315,68 +294,16 @@ once. Tinkerbell's own server answers within a minute; one poll costs as much as
 """
 
 Command = workflow_pb2.GetWorkflowsResponse
-Record = Callable[[Raw, str], None]
-"""Called with a Workflow and a text for its journey."""
-
-
-@dataclass(frozen=True, slots=True)
-class Poller:
-    """An agent that polls: its id as it sent it, and the Hardware that it may act for."""
-
-    agent_id: str
-    credentials: Credentials
-    key: NamespacedName
-
-
-class _Poll:
-    """The command stream of one poll: ends with the first Workflow that the agent can run, or after HOLD_SECONDS.
-
-    It runs in the call's own task and is small, because thousands of polls may wait.
-    """
-
-    __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
-
-    def __init__(
-        self, streams: AgentStreams, key: NamespacedName, obey: Callable[[Command], Awaitable[Raw | None]]
-    ) -> None:
-        self.found: Raw | None = None
-        self._streams = streams
-        self._key = key
-        self._obey = obey
-        self._stream: CommandStream | None = None
-
-    async def send_initial_metadata(self, _: object) -> None:
-        """Note the stream, which is open now. Older agents read no headers."""
-        self._stream = self._streams.of(self._key)
-
-    async def write(self, command: Command) -> None:
-        """Handle a command of the dispatch."""
-        self.found = await self._obey(command)
-        if self.found is not None:
-            self.end()
-
-    def end(self) -> None:
-        """End the poll."""
-        if self._stream is not None:
-            self._stream.end(grpc.StatusCode.OK, "")
+Poller = tuple[str, Credentials, NamespacedName]
+"""An agent that polls: its id as it sent it, its credentials, and the Hardware that it may act for."""
 
 
 class Polls:
-    """Answers polls from `workflows`, through `events` and `streams`. `hold` is in seconds."""
+    """Answers the polls of older agents. `hold` is in seconds."""
 
-    def __init__(
-        self,
-        workflows: WorkflowIndex,
-        events: EventStore,
-        streams: AgentStreams,
-        record: Record,
-        *,
-        hold: float = HOLD_SECONDS,
-    ) -> None:
-        self._workflows = workflows
-        self._events = events
+    def __init__(self, parts: ServerParts, streams: AgentStreams, *, hold: float = HOLD_SECONDS) -> None:
+        self._parts = parts
         self._streams = streams
-        self._record = record
         self._hold = hold
         self._unanswered: dict[NamespacedName, tuple[str, str]] = {}
 
@@ -388,30 +315,40 @@ class Polls:
         """Note that the agent's report was answered."""
         self._unanswered.pop(key, None)
 
-    async def next(self, poller: Poller) -> Raw | None:
+    async def next(self, agent_id: str, credentials: Credentials, key: NamespacedName) -> Raw | None:
         """Wait for a Workflow whose next action the agent should run; None if there is none. Raises ApiError."""
-        under_way = await self._under_way(poller.key)
+        under_way = await self._under_way(key)
         if under_way is not None:
             return under_way
-        poll = _Poll(self._streams, poller.key, self._obey)
-        timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
-        try:
-            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
-        finally:
-            timer.cancel()
-        return poll.found
+        found: Raw | None = None
+
+        async def obey(command: Command) -> None:
+            nonlocal found
+            found = await self._obey(command)
+            if found is not None:
+                stream.end(grpc.StatusCode.OK, "")
+
+        # Everything runs in the call's own task, because thousands of polls may wait.
+        with self._streams.opened(agent_id, credentials, key, frozenset(), quiet=True) as (stream, _):
+            timer = asyncio.get_running_loop().call_later(self._hold, stream.end, grpc.StatusCode.OK, "")
+            try:
+                await stream.run(obey)
+            finally:
+                timer.cancel()
+        return found
 
     async def _under_way(self, key: NamespacedName) -> Raw | None:
         """Return the machine's Workflow that is between two actions, or None."""
-        for workflow in self._workflows.of(key):
+        for workflow in self._parts.workflows.of(key):
             with contextlib.suppress(InvalidStatusError):  # the dispatch logs the error
                 if paused(workflow) or state_of(workflow) is not WorkflowState.RUNNING:
                     continue
                 if self._goes_on(key, workflow):
                     return workflow
-                fresh = await self._fresh(workflow)
-                if fresh is not None and self._goes_on(key, fresh):
-                    return fresh
+                with contextlib.suppress(WorkflowGoneError):
+                    fresh = await self._parts.events.fresh(workflow)
+                    if self._goes_on(key, fresh):
+                        return fresh
         return None
 
     def _goes_on(self, key: NamespacedName, workflow: Raw) -> bool:
@@ -421,33 +358,29 @@ class Polls:
         running = running_action(workflow)
         return running is None or self._unanswered.get(key) == (uid_of(workflow), running)
 
-    async def _fresh(self, workflow: Raw) -> Raw | None:
-        try:
-            return await self._events.fresh(workflow)
-        except WorkflowGoneError:
-            return None
-
     async def _obey(self, command: Command) -> Raw | None:
         """Return the Workflow of this command, or None if an older agent can't run it."""
         if command.WhichOneof("cmd") == "stop_workflow":
-            workflow = self._workflows.get(command.stop_workflow.workflow_id)
+            workflow = self._parts.workflows.get(command.stop_workflow.workflow_id)
             if workflow is not None:
                 await self._report(workflow, Rejected(REASON_UNKNOWN_WORKFLOW, "the agent asks for work"))
             return None
-        workflow = self._workflows.get(command.start_workflow.workflow.workflow_id)
+        workflow = self._parts.workflows.get(command.start_workflow.workflow.workflow_id)
         problem = inexpressible(workflow) if workflow is not None else None
         if workflow is None or problem is None:
             return workflow
         action_id, why = problem
         if await self._report(workflow, ActionFailed(action_id, REASON_NOT_EXPRESSIBLE, why)):
-            log.warning("Workflow %s: %s", name_of(workflow), why)
-            self._record(workflow, why)
+            key, name = hardware_of(workflow) or NamespacedName("", ""), name_of(workflow)
+            log.warning("Workflow %s: %s", name, why)
+            agent_id = self._parts.agents.id_of(key)
+            self._parts.observe(AgentActivity(agent_id, "", ActivityKind.EVENT, why, str(key), name))
         return None
 
     async def _report(self, workflow: Raw, event: AgentEvent) -> bool:
         """Store an event that a current agent would report. If that fails now, the next poll has the same result."""
         try:
-            return await self._events.take(workflow, event)
+            return await self._parts.events.take(workflow, event)
         except WorkflowGoneError:
             return False
         except (ApiError, BusyError, StaleError, InvalidStatusError) as error:
@@ -459,8 +392,6 @@ class Polls:
 
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Refused = Callable[[NamespacedName, str], Awaitable[None]]
-"""Called with a machine whose agent was refused and the reason, at a limited rate."""
 
 SERVICES = (
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
@@ -468,8 +399,9 @@ SERVICES = (
 )
 
 
-def refusal(older: OlderAgentAuth, current: AgentAuth) -> str:
+def refusal(settings: ServerSettings) -> str:
     """Return why no older agent may act for a machine; empty if they may."""
+    older, current = settings.older_agents, settings.agent_auth
     if older is OlderAgentAuth.OFF:
         return "is one of Tinkerbell's older agents, which are not served here (--older-agents off)"
     if older is OlderAgentAuth.AUTO and current in (AgentAuth.TOKEN, AgentAuth.MTLS):
@@ -489,57 +421,37 @@ _NOTHING = b""
 
 
 class OlderAgents:
-    """The gRPC methods of older agents. `refusal` is why none of them may act for a machine here; empty if they may."""
+    """The gRPC methods of older agents, which `callers` admits."""
 
-    def __init__(
-        self,
-        callers: Callers,
-        reports: Reports,
-        polls: Polls,
-        sessions: Sessions,
-        workflows: WorkflowIndex,
-        agents: AgentDirectory,
-        attributes: AttributesKeeper,
-        *,
-        refusal: str,
-        refused: Refused,
-    ) -> None:
+    def __init__(self, callers: Callers, sessions: Sessions, attributes: AttributesKeeper) -> None:
         self._callers = callers
-        self._reports = reports
-        self._polls = polls
+        self._parts = callers.parts
+        self._polls = Polls(callers.parts, callers.streams)
         self._sessions = sessions
-        self._workflows = workflows
-        self._agents = agents
         self._attributes = attributes
-        self._refusal = refusal
-        self._refused = refused
+        self._refusal = refusal(callers.parts.settings)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add the methods to a server that has not started; several servers can share them."""
-        own, oldest = SERVICES
-        server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    own,
-                    {
-                        "GetAction": _unary(self.get_action, pb.ActionRequest),
-                        "GetWorkflowContexts": _streamed(self._contexts(Dialect.TINK_WORKER)),
-                        "GetWorkflowActions": _unary(self.get_workflow_actions, pb.WorkflowActionsRequest),
-                        "ReportActionStatus": _raw(self.report_action_status),
-                    },
-                ),
-                grpc.method_handlers_generic_handler(
-                    oldest,
-                    {
-                        "GetWorkflowContexts": _streamed(self._contexts(Dialect.TINK_WORKER_0_8)),
-                        "GetWorkflowActions": _unary(self.get_workflow_actions, pb.WorkflowActionsRequest),
-                        "ReportActionStatus": _raw(self.report_action_status),
-                        "GetWorkflowData": _unary(self.get_workflow_data, pb_oldest.GetWorkflowDataRequest),
-                        "UpdateWorkflowData": _unary(self.update_workflow_data, pb_oldest.UpdateWorkflowDataRequest),
-                    },
-                ),
-            )
+        actions = _handler(self.get_workflow_actions, pb.WorkflowActionsRequest)
+        report: Any = grpc.unary_unary_rpc_method_handler(self.report_action_status)
+        methods = (
+            {
+                "GetAction": _handler(self.get_action, pb.ActionRequest),
+                "GetWorkflowContexts": _contexts_handler(self._contexts(Dialect.TINK_WORKER)),
+                "GetWorkflowActions": actions,
+                "ReportActionStatus": report,
+            },
+            {
+                "GetWorkflowContexts": _contexts_handler(self._contexts(Dialect.TINK_WORKER_0_8)),
+                "GetWorkflowActions": actions,
+                "ReportActionStatus": report,
+                "GetWorkflowData": _handler(self.get_workflow_data, pb_oldest.GetWorkflowDataRequest),
+                "UpdateWorkflowData": _handler(self.update_workflow_data, pb_oldest.UpdateWorkflowDataRequest),
+            },
         )
+        handlers = (grpc.method_handlers_generic_handler(*each) for each in zip(SERVICES, methods, strict=True))
+        server.add_generic_rpc_handlers(tuple(handlers))
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -547,22 +459,16 @@ class OlderAgents:
         """Return the next action, for tink-agent."""
         poller = await self._admitted(Dialect.TINK_AGENT, request.agent_id, context, request.agent_attributes)
         del request  # frees the largest object of a waiting call
-        try:
-            workflow = await self._polls.next(poller)
-        except ApiError as error:
-            await _abort_away(error, context)
+        workflow = await self._next(poller, context)
         action = next_action(workflow) if workflow is not None else None
         if workflow is None or action is None:
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "there is nothing to do")
-        return action_response(workflow, action, poller.agent_id)
+        return action_response(workflow, action, poller[0])
 
     def _contexts(self, dialect: Dialect) -> Callable[[pb.WorkflowContextRequest, Context], Awaitable[None]]:
         async def get_workflow_contexts(request: pb.WorkflowContextRequest, context: Context) -> None:
             poller = await self._admitted(dialect, request.worker_id, context)
-            try:
-                workflow = await self._polls.next(poller)
-            except ApiError as error:
-                await _abort_away(error, context)
+            workflow = await self._next(poller, context)
             if workflow is not None:
                 await context.write(workflow_context(workflow, request.worker_id))
 
@@ -570,14 +476,11 @@ class OlderAgents:
 
     async def get_workflow_actions(self, request: pb.WorkflowActionsRequest, context: Context) -> pb.WorkflowActionList:
         """Return all actions of a Workflow, for tink-worker, which runs those with its own id."""
-        await self._callers.synced(context)
-        workflow = self._workflows.get(request.workflow_id)
-        if workflow is None:
-            await abort_unknown(context, request.workflow_id)
-        credentials = credentials_of(context)
-        await self._allowed(hardware_of(workflow), "", credentials, context)
+        workflow, credentials = await self._callers.workflow(request.workflow_id, context), credentials_of(context)
+        if self._refusal:
+            await self._refuse(hardware_of(workflow), "", credentials, context)
         key, _ = await self._callers.agent_of(workflow, credentials, context)
-        return workflow_actions(workflow, self._sessions.agent_id(key) or self._agents.id_of(key))
+        return workflow_actions(workflow, self._sessions.agent_id(key) or self._parts.agents.id_of(key))
 
     async def _admitted(
         self, dialect: Dialect, agent_id: str, context: Context, attributes: pb.AgentAttributes | None = None
@@ -587,13 +490,26 @@ class OlderAgents:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the agent's id is missing or too long")
         await self._callers.synced(context)
         credentials = credentials_of(context)
-        await self._allowed(self._machine(agent_id), agent_id, credentials, context)
+        if self._refusal:
+            machine = None
+            with contextlib.suppress(UnknownAgentError):
+                machine = self._parts.agents.find(agent_id)
+            await self._refuse(machine, agent_id, credentials, context)
         key = await self._callers.admit(agent_id, credentials, context)
         described = describe_attributes(attributes) if attributes is not None else ""
-        self._sessions.called(key, dialect, agent_id, context.peer(), _user_agent(context), described)
+        user_agent = next(
+            (str(value) for name, value in context.invocation_metadata() or () if name == "user-agent"), ""
+        )
+        self._sessions.called(key, dialect, agent_id, context.peer(), user_agent, described)
         if attributes is not None:
-            self._attributes.said(key, attributes)
-        return Poller(agent_id, credentials, key)
+            self._attributes.store(key, attributes)
+        return agent_id, credentials, key
+
+    async def _next(self, poller: Poller, context: Context) -> Raw | None:
+        try:
+            return await self._polls.next(*poller)
+        except ApiError as error:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"the Kubernetes API can't be asked: {error}")
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -604,36 +520,32 @@ class OlderAgents:
         except DecodeError as error:
             await abort(context, grpc.StatusCode.INTERNAL, f"the report can't be read: {str(error)[:200]}")
         await self._callers.synced(context)
-        workflow = self._workflows.get(report.workflow_id)
+        workflow, credentials = self._parts.workflows.get(report.workflow_id), credentials_of(context)
         if workflow is None:
-            log.info("%s reports of a Workflow that is not there", credentials_of(context).peer)
+            log.info("%s reports of a Workflow that is not there", credentials.peer)
             return _NOTHING
-        credentials = credentials_of(context)
-        await self._allowed(hardware_of(workflow), "", credentials, context)
+        if self._refusal:
+            await self._refuse(hardware_of(workflow), "", credentials, context)
+        event = event_of(report, workflow)
+        if event is None:
+            await self._callers.agent_of(workflow, credentials, context)
+            log.info("Workflow %s: a report of %s says nothing new", name_of(workflow), credentials.peer)
+            return _NOTHING
+        key = hardware_of(workflow) or NamespacedName("", "")
         try:
-            await self._take(workflow, report, credentials, context)
+            await self._callers.take(workflow, event, credentials, context)
+            self._polls.answered(key)
         except WorkflowGoneError:
             pass
         except UnknownActionError as error:
             log.warning("a report of %s is left aside: %s", credentials.peer, error)
         except InvalidStatusError as error:
             await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
-        return _NOTHING
-
-    async def _take(self, workflow: Raw, report: Report, credentials: Credentials, context: Context) -> None:
-        event = event_of(report, workflow)
-        if event is None:
-            await self._callers.agent_of(workflow, credentials, context)
-            log.info("Workflow %s: a report of %s says nothing new", name_of(workflow), credentials.peer)
-            return
-        key = hardware_of(workflow) or NamespacedName("", "")
-        try:
-            await self._reports.take(workflow, event, credentials, context)
         except asyncio.CancelledError:
             if isinstance(event, ActionStarted):
                 self._polls.unanswered(key, uid_of(workflow), event.action_id)
             raise
-        self._polls.answered(key)
+        return _NOTHING
 
     # --- data of a Workflow, which v0.8 writes after every action -----------------------------------------------------
 
@@ -649,58 +561,34 @@ class OlderAgents:
         """Acknowledge the data without storing it: the worker exits otherwise."""
         return pb_oldest.Empty()
 
-    # --- who asks -----------------------------------------------------------------------------------------------------
-
-    def _machine(self, agent_id: str) -> NamespacedName | None:
-        try:
-            return self._agents.find(agent_id)
-        except UnknownAgentError:
-            return None
-
-    async def _allowed(
+    async def _refuse(
         self, key: NamespacedName | None, agent_id: str, credentials: Credentials, context: Context
-    ) -> None:
-        """Abort the call if no older agent may act for a machine here."""
-        if not self._refusal:
-            return
-        key = key or NamespacedName("", "")
-        named = agent_id or self._agents.id_of(key)
-        if self._callers.note_refusal(named, key, credentials.peer, f"{credentials.peer} {self._refusal}"):
-            await self._refused(key, f"{credentials.peer} {self._refusal}")
-        error = NoCredentialsError(self._refusal)
-        await abort(context, error.code, f"{credentials.peer} {self._refusal}")
+    ) -> Never:
+        """Abort the call, because no older agent may act for a machine here."""
+        key, why = key or NamespacedName("", ""), f"{credentials.peer} {self._refusal}"
+        named = agent_id or self._parts.agents.id_of(key)
+        if self._callers.note_refusal(named, key, credentials.peer, why):
+            await self._note_on_pending(key, why)
+        await abort(context, NoCredentialsError.code, why)
+
+    async def _note_on_pending(self, key: NamespacedName, why: str) -> None:
+        """Record on the machine's next Pending Workflow why its agent is refused, for `kubectl describe workflow`."""
+        for workflow in self._parts.workflows.of(key):
+            with contextlib.suppress(ApiError, BusyError, StaleError, WorkflowGoneError, InvalidStatusError):
+                if state_of(workflow) is WorkflowState.PENDING:
+                    await self._parts.events.take(workflow, AgentRefused(why))
+                    return
 
 
-async def _abort_away(error: ApiError, context: Context) -> Never:
-    await abort(context, grpc.StatusCode.UNAVAILABLE, f"the Kubernetes API can't be asked: {error}")
-
-
-def _user_agent(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == "user-agent" and isinstance(value, str):
-            return value
-    return ""
-
-
-def _serialized(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _unary(behaviour: Callable[..., Any], request: Any) -> Any:
+def _handler(behaviour: Callable[..., Any], request: Any) -> Any:
     return grpc.unary_unary_rpc_method_handler(
-        behaviour,
-        request_deserializer=request.FromString,
-        response_serializer=_serialized,
+        behaviour, request_deserializer=request.FromString, response_serializer=methodcaller("SerializeToString")
     )
 
 
-def _streamed(behaviour: Callable[..., Any]) -> Any:
+def _contexts_handler(behaviour: Callable[..., Any]) -> Any:
     return grpc.unary_stream_rpc_method_handler(
         behaviour,
         request_deserializer=pb.WorkflowContextRequest.FromString,
-        response_serializer=_serialized,
+        response_serializer=methodcaller("SerializeToString"),
     )
-
-
-def _raw(behaviour: Callable[..., Any]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(behaviour)

@@ -23,7 +23,7 @@ from tests.support.virtual_time import turns
 from tests.waiting import until
 from tink.agent import connection as channel
 from tink.agent.connection import connect, fetch_pinned, probe_often, registry_authorities
-from tink.agent.model import SettingsError
+from tink.agent.model import AgentSettingsError
 from tink.agent.settings import AgentSettings
 
 
@@ -213,7 +213,7 @@ async def test_agent_starts_without_authorities_of_registries_that_do_not_come(t
 
 async def test_a_client_certificate_that_is_missing_is_named(tmp_path):
     files = {"tls_cert": tmp_path / "no.crt", "tls_key": tmp_path / "no.key"}
-    with pytest.raises(SettingsError, match=r"no\.key: No such file"):
+    with pytest.raises(AgentSettingsError, match=r"no\.key: No such file"):
         await connect(AgentSettings(MAC, "s:1", state_dir=tmp_path, tls=True, **files), asyncio.Event())
 
 

@@ -11,6 +11,7 @@ import logging
 import random
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -43,10 +44,10 @@ from tink.agent.connection import (
 )
 from tink.agent.journal import Spool
 from tink.agent.model import (
-    Action,
     ActionFailed,
     ActionStarted,
     ActionSucceeded,
+    RenderedAction,
     StartWorkflow,
     StopWorkflow,
     Workflow,
@@ -94,10 +95,10 @@ EVERY_FIELD |= {"volumes": ["/a:/b"], "ns": pb.Workflow.Action.Namespace(pid="ho
         (
             start(**EVERY_FIELD),
             StartWorkflow(
-                Workflow("w", (Action("a", "n", "i", "c", ("x", "y"), {"K": "V"}, ("/a:/b",), "host", "none"),))
+                Workflow("w", (RenderedAction("a", "n", "i", "c", ("x", "y"), {"K": "V"}, ("/a:/b",), "host", "none"),))
             ),
         ),
-        (start(id="a", image="i"), StartWorkflow(Workflow("w", (Action("a", "a", "i"),)))),
+        (start(id="a", image="i"), StartWorkflow(Workflow("w", (RenderedAction("a", "a", "i"),)))),
         (stop("w"), StopWorkflow("w")),
     ],
     ids=["every-field", "without-a-name", "stop"],
@@ -132,7 +133,7 @@ FAILURE = '{ action_id: "a" failure_reason: "R" failure_message: "m" }'
         (WorkflowRejected("w", "R", "m"), 'workflow_rejected { failure_reason: "R" failure_message: "m" }'),
     ],
 )
-def test_event_says_the_same_on_the_wire(event, text):
+def test_event_keeps_its_meaning_on_the_wire(event, text):
     assert " ".join(str(event_to_wire(event).event).split()) == f'workflow_id: "w" {text}'
 
 
@@ -313,7 +314,7 @@ async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(link, aut
     [
         ("it shows none", "give --tls-cert and --tls-key"),
         ("its own has ended", "if the server refuses the certificate own.crt: has it ended"),
-        ("it shows one", ""),
+        ("it uses no TLS", ""),
         ("no server is there", ""),
         ("it does not trust the server", ""),
     ],
@@ -322,17 +323,18 @@ async def test_agent_logs_that_its_certificate_may_be_what_is_wrong_where_that_c
     link, authority, tmp_path, log, trouble, hint
 ):
     """gRPC reports no more than that the socket is closed."""
-    shown = {"anonymous": trouble != "it shows one"}
+    settings = {"tls": trouble != "it uses no TLS"}
     async with link.serving(credentials(authority, asking=True)):
         server = f"127.0.0.1:{free_port() if 'is there' in trouble else link.port}"
         if "ended" in trouble:
             ended = grpc.ssl_channel_credentials(
                 authority.file.read_bytes(), *signed(authority, begins=datetime.timedelta(days=-3))
             )
-            channel, shown = grpc.aio.secure_channel(server, ended), {"certificate": "own.crt"}
+            channel = grpc.aio.secure_channel(server, ended)
+            settings |= {"tls_cert": Path("own.crt"), "tls_key": Path("own.key")}
         else:
             channel = await open_channel(server, tmp_path / "none" if "trust" in trouble else authority.file)
-        async with link.transporting(NEVER_ESTABLISHED, channel=channel, **shown):
+        async with link.transporting(NEVER_ESTABLISHED, channel=channel, **settings):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.messages[0]
     assert hint in log.messages[0]

@@ -145,10 +145,8 @@ async def open_channel(server, tls_roots=None):
 @contextlib.asynccontextmanager
 async def transporting(port, spool, received, policy=FAST, held_workflows=tuple, channel=None, **shown):
     channel = channel or await open_channel(f"127.0.0.1:{port}")
-    server = f"127.0.0.1:{port}"
-    transport = Transport(
-        channel, server=server, agent_id=MAC, spool=spool, held_workflows=held_workflows, policy=policy, **shown
-    )
+    settings = AgentSettings(MAC, f"127.0.0.1:{port}", **shown)
+    transport = Transport(channel, settings, spool, held_workflows, policy)
     tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]
     try:
         yield

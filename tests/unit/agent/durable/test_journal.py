@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tink.agent.agent as agent_module
 from tests.support.virtual_time import turns
 from tests.unit.agent.world import STATE, MemoryDisk, World, check, life, lives, workflow
-from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress
+from tink.agent.executor import REMEMBERED_WORKFLOWS, ExecutionProgress
 from tink.agent.journal import REJECTION_LIMIT, Journal, Spool, file_of
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, WorkflowOutcome, WorkflowRejected
 
@@ -186,7 +186,7 @@ def journal(world, boot="boot"):
 
 def test_restored_state_is_there_for_the_next_reader_too_and_is_lost_with_another_boot():
     """Before the server has all, neither may report that it does not hold the Workflow: it would judge by less."""
-    world, progress = World(), Progress(workflow("one"))
+    world, progress = World(), ExecutionProgress(workflow("one"))
     journal(world).write(progress, [(1, ActionStarted("w", "id-one"))])
     first, second = (journal(world).restore() for _ in range(2))
     assert first == second
@@ -198,7 +198,7 @@ def test_restored_state_is_there_for_the_next_reader_too_and_is_lost_with_anothe
 
 def test_disk_is_left_alone_while_nothing_changes():
     written = journal(world := World())
-    progress = Progress(workflow("one"))
+    progress = ExecutionProgress(workflow("one"))
     written.write(progress, ())
     steps = world.steps
     written.write(progress, ())
@@ -206,7 +206,7 @@ def test_disk_is_left_alone_while_nothing_changes():
 
 
 def test_as_many_workflows_are_known_to_have_ended_after_a_restart_as_before():
-    written, progress = journal(world := World()), Progress()
+    written, progress = journal(world := World()), ExecutionProgress()
     for number in range(2 * REMEMBERED_WORKFLOWS):
         progress = progress.with_ended(f"w{number}", WorkflowOutcome.SUCCEEDED)
         written.write(progress, ())
@@ -230,7 +230,7 @@ OTHER, ANSWER = (ActionStarted("w2", "a0"), WorkflowRejected("w", "AlreadyFinish
     ],
 )
 def test_lost_workflow_is_the_one_that_has_ended_without_a_report(events, lost):
-    ended = Progress().with_ended("w", WorkflowOutcome.FAILED).with_ended("w2", WorkflowOutcome.FAILED)
+    ended = ExecutionProgress().with_ended("w", WorkflowOutcome.FAILED).with_ended("w2", WorkflowOutcome.FAILED)
     journal(world := World()).write(ended, list(enumerate(events, 1)))
     assert journal(world).restore().lost == lost
 
@@ -254,7 +254,7 @@ def test_lost_workflow_is_the_one_that_has_ended_without_a_report(events, lost):
 def test_journal_of_another_version_is_logged_and_begins_empty(record, caplog):
     world = World()
     world.files[STATE / "journal"] = bytearray(file_of([record])[0])
-    assert journal(world).restore().progress == Progress()
+    assert journal(world).restore().progress == ExecutionProgress()
     assert "not one of this version" in caplog.text
 
 
@@ -297,11 +297,11 @@ async def test_last_event_of_a_workflow_is_the_one_that_is_waited_for():
 
 @pytest.mark.parametrize("delivered", [True, False])
 async def test_event_that_leaves_is_kept_as_such_before_its_future_shows_whether_the_server_has_it(delivered):
-    spool, told = Spool(), []
+    spool, reported = Spool(), []
     future = spool.append(STARTED)
-    spool.on_settle(lambda: told.append((len(spool), future.done())))
+    spool.on_settle = lambda: reported.append((len(spool), future.done()))
     await settle(spool, delivered=delivered)
-    assert told == [(0, False)]
+    assert reported == [(0, False)]
     assert await future is delivered
 
 
@@ -319,7 +319,7 @@ async def test_server_that_repeats_a_command_and_takes_no_answer_does_not_fill_m
 
 async def test_event_that_waits_for_something_is_not_sent_before_nor_are_those_behind_it():
     spool, news = Spool(), []
-    spool.on_append(lambda: news.append(len(spool.first(8))))
+    spool.on_append = lambda: news.append(len(spool.first(8)))
     printed = asyncio.get_running_loop().create_future()
     spool.append(STARTED, after=printed)
     spool.append(SUCCEEDED)

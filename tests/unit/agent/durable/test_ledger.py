@@ -57,14 +57,14 @@ class Rig:
 
     def __init__(self, directory, **disk):
         self.path = directory / "journal"
-        self.said = []
+        self.logged = []
         self.disk = ScriptedDisk(**disk)
-        self.ledger = Ledger(self.path, lambda: b"+".join(self.said) or b"none", self.disk)
+        self.ledger = Ledger(self.path, lambda: b"+".join(self.logged) or b"none", self.disk)
 
     def append(self, *texts, **more):
         """Append the texts; return True if the last one is kept."""
         for text in texts:
-            self.said.append(text)
+            self.logged.append(text)
             kept = self.ledger.append(text, **more)
         return kept
 
@@ -183,7 +183,7 @@ def test_a_file_that_no_agent_wrote_does_not_fill_memory(rig, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("records", "spoil", "found", "whole", "said"),
+    ("records", "spoil", "found", "whole", "logged"),
     [
         ((b"a",), lambda raw: raw + b"0123abcd {", (b"a",), True, "the last record was cut off"),
         # One that counted is no torn tail: an agent that took it for one would run its action again.
@@ -196,7 +196,7 @@ def test_a_file_that_no_agent_wrote_does_not_fill_memory(rig, monkeypatch):
     ids=["torn tail", "cut", "gone", "zeros", "in the middle", "a directory"],
 )
 def test_damage_is_logged_with_its_place_and_what_was_before_it_is_used(
-    rig, caplog, records, spoil, found, whole, said
+    rig, caplog, records, spoil, found, whole, logged
 ):
     if spoil is None:
         rig.path.mkdir()
@@ -204,9 +204,9 @@ def test_damage_is_logged_with_its_place_and_what_was_before_it_is_used(
         rig.append(*records)
         raw = rig.path.read_bytes()
         rig.path.write_bytes(spoil(raw))
-        said = said.format(f"{raw.index(b' a') + 3} of {len(raw)} are used")
+        logged = logged.format(f"{raw.index(b' a') + 3} of {len(raw)} are used")
     assert rig.read() == (found, whole)
-    assert said in caplog.text
+    assert logged in caplog.text
 
 
 # --- disks that fail --------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_full_disk_is_logged_once_and_the_agent_goes_on_and_it_heals(make, caplo
     rig.disk.full_at = None
     assert rig.append(b"z")
     assert rig.ledger.durable
-    assert rig.read() == ((b"+".join(rig.said),), True)
+    assert rig.read() == ((b"+".join(rig.logged),), True)
     assert "can be written again" in caplog.text
 
 
@@ -236,9 +236,9 @@ def test_a_call_that_fails_leaves_the_whole_file_or_one_marked_incomplete_and_no
     for text in (b"a", b"b", b"c"):
         kept = rig.append(text)
         records, whole = rig.read()
-        told = b"+".join(records).split(b"+") if records else []
-        assert told == rig.said[: len(told)]
-        assert kept == (told == rig.said and whole)
+        reported = b"+".join(records).split(b"+") if records else []
+        assert reported == rig.logged[: len(reported)]
+        assert kept == (reported == rig.logged and whole)
         assert rig.ledger.durable == kept
     rig.ledger.rewrite()
     rig.ledger.close()
@@ -254,7 +254,7 @@ def test_disk_that_cannot_even_be_marked_is_logged(rig, caplog):
     assert "cannot even be marked" in caplog.text
 
 
-def test_state_directory_that_vanished_is_no_crash_and_misleads_nobody(make, tmp_path):
+def test_vanished_state_directory_causes_no_crash_and_no_wrong_progress(make, tmp_path):
     rig = make(tmp_path / "state")
     rig.append(b"a")
     rig.ledger.close()

@@ -12,7 +12,7 @@ from cryptography import x509
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.support.proxy import http_proxy
-from tink.agent.images.registry import Connection, LowSpeedLimit, ProxyRefusedError, RefusedError
+from tink.agent.images.registry import ForbiddenAddressError, LowSpeedLimit, ProxyRefusedError, RegistryConnection
 from tink.net.proxies import Proxies, ProxyError
 
 
@@ -61,7 +61,7 @@ def test_registry_is_asked_through_the_proxy_and_does_not_see_its_login(scheme, 
         proxy.hosts, proxy.login = {"reg.invalid:5000": ("127.0.0.1", port)}, "Basic cDpxQA=="
         proxies = Proxies(*[proxy.url.replace("//", "//p:q%40@")] * 2, no_proxy="127.0.0.0/8")
         for local in (True, False):
-            connection = Connection(scheme, "reg.invalid", 5000, LowSpeedLimit(), local=local, proxies=proxies)
+            connection = RegistryConnection(scheme, "reg.invalid", 5000, LowSpeedLimit(), local=local, proxies=proxies)
             assert not connection.is_local
             assert got(connection) == "/v2/x?y=z no login"
         way = "GET http://reg.invalid:5000/v2/x?y=z" if scheme == "http" else "CONNECT reg.invalid:5000"
@@ -69,22 +69,24 @@ def test_registry_is_asked_through_the_proxy_and_does_not_see_its_login(scheme, 
         proxy.login = base64.b64encode(b"another").decode()
         if scheme == "https":
             with pytest.raises(ProxyRefusedError, match=r"^the proxy http://127.* refuses to connect: 407 Proxy"):
-                Connection(scheme, "reg.invalid", 5000, LowSpeedLimit(), local=True, proxies=proxies)
+                RegistryConnection(scheme, "reg.invalid", 5000, LowSpeedLimit(), local=True, proxies=proxies)
 
 
 def test_registry_that_no_proxy_names_is_asked_directly():
     with serving() as port:
         proxies = Proxies(f"http://127.0.0.1:{free_port()}", no_proxy="localhost.invalid,127.0.0.0/8")
-        assert got(Connection("http", "127.0.0.1", port, LowSpeedLimit(), local=True, proxies=proxies)).startswith("/")
+        assert got(
+            RegistryConnection("http", "127.0.0.1", port, LowSpeedLimit(), local=True, proxies=proxies)
+        ).startswith("/")
         with pytest.raises(ConnectionError, match=r"^the proxy http://127.0.0.1:\d+: Connection refused$"):
-            Connection("http", "reg.invalid", port, LowSpeedLimit(), local=True, proxies=proxies)
+            RegistryConnection("http", "reg.invalid", port, LowSpeedLimit(), local=True, proxies=proxies)
 
 
 def test_registry_sends_us_to_no_special_address_by_way_of_the_proxy_either():
     with http_proxy() as proxy:
         for host in ("169.254.169.254", "fe80::1", "0xa9fea9fe"):
-            with pytest.raises(RefusedError, match=r"it sends us to .*, which registries may not"):
-                Connection("http", host, 80, LowSpeedLimit(), local=False, proxies=Proxies(proxy.url))
+            with pytest.raises(ForbiddenAddressError, match=r"it sends us to .*, which registries may not"):
+                RegistryConnection("http", host, 80, LowSpeedLimit(), local=False, proxies=Proxies(proxy.url))
         assert proxy.asked == []
     with pytest.raises(ProxyError, match="HTTP_PROXY is socks5://s:1: SOCKS is not supported"):
-        Connection("http", "reg.invalid", 80, LowSpeedLimit(), local=True, proxies=Proxies("socks5://u:p@s:1"))
+        RegistryConnection("http", "reg.invalid", 80, LowSpeedLimit(), local=True, proxies=Proxies("socks5://u:p@s:1"))

@@ -16,7 +16,7 @@ import pytest
 from tink.agent.images import store
 from tink.agent.images.registry import AbortedError, Registries, Session, parse, retry_backoff
 from tink.agent.images.store import (
-    Budget,
+    ImageBudget,
     OutOfSpaceError,
     UnpackError,
     _blob,
@@ -163,7 +163,7 @@ def unpack(place, *layers, budget=None):
     for layer in layers:
         archive = place / "layer"
         archive.write_bytes(layer if isinstance(layer, bytes) else layer.bytes)
-        apply_layer(place / "root", archive, budget or Budget(ROOMY))
+        apply_layer(place / "root", archive, budget or ImageBudget(ROOMY))
     return place / "root"
 
 
@@ -188,7 +188,7 @@ def test_compression_is_recognized(place, pack):
     assert (root / "file").stat().st_size == 300_000
 
 
-def test_zstd_without_the_program_says_what_to_do(place, monkeypatch):
+def test_zstd_without_the_program_names_the_remedy(place, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UnpackError, match="gzip"):
         unpack(place, b"\x28\xb5\x2f\xfd" + bytes(100))
@@ -199,15 +199,15 @@ def test_zstd_without_the_program_says_what_to_do(place, monkeypatch):
 def test_file_capability_arrives_and_what_overlayfs_would_believe_does_not(place):
     if os.geteuid() != 0:
         pytest.skip("giving a file capabilities needs root")
-    told = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)  # setcap cap_net_raw+ep
+    reported = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)  # setcap cap_net_raw+ep
     headers = {
-        "SCHILY.xattr.security.capability": told.decode("utf-8", "surrogateescape"),
+        "SCHILY.xattr.security.capability": reported.decode("utf-8", "surrogateescape"),
         "SCHILY.xattr.trusted.overlay.opaque": "y",
         "SCHILY.xattr.user.more": "x",
     }
     root = unpack(place, Layer().add("ping", content=b"x", uid=12, pax_headers=headers))
     assert os.listxattr(root / "ping") == ["security.capability"]
-    assert os.getxattr(root / "ping", "security.capability") == told
+    assert os.getxattr(root / "ping", "security.capability") == reported
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_unpacking_can_be_stopped(place):
 
     (place / "layer").write_bytes(PLAIN)
     with pytest.raises(StoppedError):
-        apply_layer(place / "root", place / "layer", Budget(ROOMY), stopped)
+        apply_layer(place / "root", place / "layer", ImageBudget(ROOMY), stopped)
 
 
 def many(count, kind=tarfile.REGTYPE, content=b"", name="file{}"):
@@ -368,19 +368,24 @@ def of_nothing(kind):
 @pytest.mark.parametrize(
     ("layer", "budget", "error", "match"),
     [
-        (lambda: Layer().add("bomb", content=bytes(5_000_000)), Budget(1_000_000), OutOfSpaceError, None),
-        (lambda: many(20), Budget(ROOMY, entries=10), UnpackError, "files"),
+        (lambda: Layer().add("bomb", content=bytes(5_000_000)), ImageBudget(1_000_000), OutOfSpaceError, None),
+        (lambda: many(20), ImageBudget(ROOMY, entries=10), UnpackError, "files"),
         # Half a million names would make a hundred million directories, each in the memory of the machine.
-        (implied_directories, Budget(ROOMY, entries=30), UnpackError, "files"),
+        (implied_directories, ImageBudget(ROOMY, entries=30), UnpackError, "files"),
         # The OSIE's file system is in memory: a file of one byte takes a page, and each entry takes an inode.
-        (lambda: many(500, content=b"x"), Budget(400_000), OutOfSpaceError, None),
-        (lambda: many(500, tarfile.DIRTYPE), Budget(400_000), OutOfSpaceError, None),
-        (lambda: many(500, tarfile.FIFOTYPE), Budget(400_000), OutOfSpaceError, None),
+        (lambda: many(500, content=b"x"), ImageBudget(400_000), OutOfSpaceError, None),
+        (lambda: many(500, tarfile.DIRTYPE), ImageBudget(400_000), OutOfSpaceError, None),
+        (lambda: many(500, tarfile.FIFOTYPE), ImageBudget(400_000), OutOfSpaceError, None),
         # Half a million names of 4,000 characters are some megabytes of a compressed layer, and 2 GB of memory.
-        (lambda: many(40, name="/".join(["d" * 250] * 14) + "/{}"), Budget(ROOMY, names=100_000), UnpackError, "names"),
+        (
+            lambda: many(40, name="/".join(["d" * 250] * 14) + "/{}"),
+            ImageBudget(ROOMY, names=100_000),
+            UnpackError,
+            "names",
+        ),
         # What leaves nothing is read over: of a layer of a megabyte, a gigabyte of zeros.
-        (lambda: of_nothing(tarfile.REGTYPE), Budget(1_000_000), OutOfSpaceError, None),
-        (lambda: of_nothing(b"Z"), Budget(1_000_000), OutOfSpaceError, None),
+        (lambda: of_nothing(tarfile.REGTYPE), ImageBudget(1_000_000), OutOfSpaceError, None),
+        (lambda: of_nothing(b"Z"), ImageBudget(1_000_000), OutOfSpaceError, None),
     ],
     ids=["bomb", "files", "implied-directories", "pages", "inodes", "fifos", "names", "read-over", "unknown-type"],
 )
@@ -409,4 +414,4 @@ def test_opaque_directories_again_and_again_end(place):
         layer.add("d/.wh..wh..opq")
     unpack(place, layer)
     with pytest.raises(UnpackError, match="whiteouts"):
-        unpack(place, layer, budget=Budget(ROOMY, hidden=500))
+        unpack(place, layer, budget=ImageBudget(ROOMY, hidden=500))

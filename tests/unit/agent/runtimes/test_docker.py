@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.support.virtual_time import turns
 from tink.agent.images import Credentials, Registries
-from tink.agent.model import Action, ActionError, Reason, SettingsError
+from tink.agent.model import ActionError, AgentSettingsError, Reason, RenderedAction
 from tink.agent.output import line_sink
 from tink.agent.runtimes.docker import (
     DockerRuntime,
@@ -26,7 +26,7 @@ from tink.agent.runtimes.docker import (
     image_name,
     text_of_archive,
 )
-from tink.agent.runtimes.runtime import Host, Volume, parse_volume, parse_volumes
+from tink.agent.runtimes.runtime import ContainerHost, Volume, parse_volume, parse_volumes
 
 IMAGE = "registry.example/a/b:1"
 DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
@@ -36,7 +36,7 @@ DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
 
 
 def request_of(mask=None, **more):
-    return container_request(Action("id", "act", more.pop("image", IMAGE), **more), "agent", mask)
+    return container_request(RenderedAction("id", "act", more.pop("image", IMAGE), **more), "agent", mask)
 
 
 def test_container_is_privileged_has_the_machines_devices_and_can_be_found_again():
@@ -125,10 +125,10 @@ def test_failure_file_is_read_only_if_it_is_a_file_and_only_its_beginning():
 def test_socket_is_a_path_or_a_unix_url(tmp_path, monkeypatch):
     assert str(find_socket("unix:///x/y.sock")) == str(find_socket("/x/y.sock")) == "/x/y.sock"
     for bad in ("tcp://127.0.0.1:2375", "x.sock", "ssh://host"):
-        with pytest.raises(SettingsError, match="docker host"):
+        with pytest.raises(AgentSettingsError, match="docker host"):
             find_socket(bad)
     monkeypatch.setattr("tink.agent.runtimes.docker.DEFAULT_SOCKETS", (tmp_path / "docker", tmp_path / "podman"))
-    with pytest.raises(SettingsError, match="podman"):
+    with pytest.raises(AgentSettingsError, match="podman"):
         find_socket("")
     (tmp_path / "podman").touch()
     assert find_socket("") == tmp_path / "podman"
@@ -227,7 +227,7 @@ async def make(engine, registries=None):
         engine.pauses.append(seconds)
         await turns()
 
-    host = Host(capability_mask=(1 << 41) - 1 - (1 << 24))
+    host = ContainerHost(capability_mask=(1 << 41) - 1 - (1 << 24))
     more = {"host": host, "sleep": sleep, "grace_seconds": 0.05, "reconnect_seconds": 60.0}
     runtime = DockerRuntime(str(engine.socket), "agent", registries or Registries(), **more)
     await runtime.prepare()
@@ -236,11 +236,11 @@ async def make(engine, registries=None):
 
 async def pulled(runtime, image=IMAGE):
     """The lines that the action's output got."""
-    told = []
-    line_sink.set(told.append)
+    reported = []
+    line_sink.set(reported.append)
     await runtime.pull(image, asyncio.Event())
     await turns()
-    return [line.removeprefix(f"image {image}: ") for line in told]
+    return [line.removeprefix(f"image {image}: ") for line in reported]
 
 
 async def broken_off(request):
@@ -258,10 +258,10 @@ async def test_pull_is_tried_again_after_failures_that_pass_with_growing_pauses(
         [{"status": "Pulling from a/b"}],
         [DONE],
     ]
-    told = await pulled(runtime)
+    reported = await pulled(runtime)
     assert engine.pauses == [0.5, 1.0, 2.0]
-    assert len([line for line in told if line.endswith("trying again")]) == 3
-    assert "in the middle" in told[2], "an answer that just ends is no success"
+    assert len([line for line in reported if line.endswith("trying again")]) == 3
+    assert "in the middle" in reported[2], "an answer that just ends is no success"
 
 
 async def garbage(_request):
@@ -274,14 +274,14 @@ HELPLESS = ["manifest unknown", "pull access denied", "x509: unknown authority",
 @pytest.mark.parametrize(
     ("answer", "named", "tries"),
     [
-        *(([{"error": said, "errorDetail": {"message": said}}], said, 1) for said in HELPLESS),
+        *(([{"error": logged, "errorDetail": {"message": logged}}], logged, 1) for logged in HELPLESS),
         ((500, "connection refused"), f"image {IMAGE}: connection refused", 5),
         ([{"error": "received unexpected HTTP status: 503 Service Unavailable"}], "503", 5),
         (garbage, "not JSON", None),
         ([[1, 2]], "not a JSON object", None),
     ],
 )
-async def test_pull_that_never_succeeds_ends_with_what_the_engine_said(engine, runtime, answer, named, tries):
+async def test_pull_that_never_succeeds_ends_with_the_message_of_the_engine(engine, runtime, answer, named, tries):
     engine.pulls = [answer] * 9
     with pytest.raises(ActionError, match=named) as caught:
         await pulled(runtime)
@@ -298,9 +298,9 @@ async def test_progress_is_in_bytes_of_all_layers_at_a_bounded_rate(engine, runt
             reports.append({"status": "Downloading", "id": layer, "progressDetail": detail})
     reports += [{"status": "Downloading", "id": "c", "progressDetail": {"current": 7, "total": -1}}, {"id": 7}]
     engine.pulls = [[*reports, DONE]]
-    told = await pulled(runtime)
-    assert told[-1] == "2.0 of 2.0 MB"
-    assert len(told) < 10
+    reported = await pulled(runtime)
+    assert reported[-1] == "2.0 of 2.0 MB"
+    assert len(reported) < 10
 
 
 async def test_stop_ends_a_pull_at_once_and_without_an_error(engine, runtime):
@@ -331,8 +331,8 @@ async def test_earlier_images_of_this_agent_and_no_others_go_when_there_is_no_ro
     engine.images |= {IMAGE, other, "mine:1"}
     engine.pulls = [[DONE], [{"error": "write /x: no space left on device"}], [DONE]]
     await pulled(runtime)
-    told = await pulled(runtime, other)
-    assert "images of earlier actions were removed" in told[0]
+    reported = await pulled(runtime, other)
+    assert "images of earlier actions were removed" in reported[0]
     assert engine.images == {other, "mine:1"}
     engine.images.clear()
     engine.pulls = [[{"error": "no space left on device"}]] * 5
@@ -350,15 +350,15 @@ async def test_credentials_are_shown_for_their_registry_only(engine):
     assert engine.logins[1] is None
 
 
-async def test_podman_is_told_of_insecure_registries_and_docker_says_whose_list_it_is(engine):
+async def test_podman_receives_insecure_registries_and_the_error_for_docker_names_its_list(engine):
     registries = Registries(("10.0.0.0/8",))
-    said = "http: server gave HTTP response to HTTPS client"
-    engine.pulls = [(500, said)]
+    logged = "http: server gave HTTP response to HTTPS client"
+    engine.pulls = [(500, logged)]
     with pytest.raises(ActionError, match="insecure-registries of the Docker daemon"):
         await pulled(await make(engine, registries), "10.1.2.3:5000/x:1")
     assert "POST libpod/images/pull" not in engine.asked
     engine.headers["Libpod-API-Version"] = "4.3.1"
-    engine.pulls = [[{"stream": "Trying"}, {"images": ["x"], "id": "x"}], (500, said)]
+    engine.pulls = [[{"stream": "Trying"}, {"images": ["x"], "id": "x"}], (500, logged)]
     podman = await make(engine, registries)
     await pulled(podman, "10.1.2.3:5000/x:1")
     assert "POST libpod/images/pull" in engine.asked
@@ -369,7 +369,7 @@ async def test_podman_is_told_of_insecure_registries_and_docker_says_whose_list_
         await pulled(podman, "registry.example/x:1")
 
 
-ACTION = Action("id", "act", IMAGE, "/bin/x")
+ACTION = RenderedAction("id", "act", IMAGE, "/bin/x")
 
 
 async def test_engine_without_a_capability_gets_a_second_request_and_is_remembered(engine, runtime):
@@ -400,7 +400,7 @@ async def test_wait_that_breaks_is_repeated_and_output_reaches_the_message(engin
     assert engine.asked[-1] == "DELETE containers/c1"
 
 
-async def test_container_that_somebody_removed_is_a_failure_with_a_name(engine, runtime):
+async def test_removed_container_is_a_failure_with_a_name(engine, runtime):
     engine.waits = [({"message": "No such container: c1"}, 404)]
     with pytest.raises(ActionError, match=r"action act: .*No such container"):
         await runtime.run(ACTION, asyncio.Event())

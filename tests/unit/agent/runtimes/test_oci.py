@@ -16,8 +16,8 @@ import pytest
 import tink.agent.runtimes.oci as runc_module
 from tests.support.virtual_time import elapse
 from tink.agent.images.registry import Registries
-from tink.agent.images.store import Image, ImageStore
-from tink.agent.model import Action, ActionError, SettingsError
+from tink.agent.images.store import ImageStore, UnpackedImage
+from tink.agent.model import ActionError, AgentSettingsError, RenderedAction
 from tink.agent.runtimes import oci as cgroups
 from tink.agent.runtimes.oci import (
     DEFAULT_PATH,
@@ -29,7 +29,7 @@ from tink.agent.runtimes.oci import (
     root_is_initramfs,
     unmount,
 )
-from tink.agent.runtimes.runtime import FailureFiles, Host
+from tink.agent.runtimes.runtime import ContainerHost, FailureFiles
 
 # --- the description of a container: what an action gets, from its own fields and the image's -------------------------
 
@@ -48,15 +48,12 @@ def image_rootfs(tmp_path):
 def describe(image_rootfs):
     def describe(settings=None, host=None, **fields):
         return container_config(
-            Action(**{"id": "a", "name": "act", "image": "img", "cmd": "/prog", **fields}),
-            {"config": settings},
-            rootfs=Path("/state/run/c/rootfs"),
-            image_rootfs=image_rootfs,
-            cgroup="c",
+            RenderedAction(**{"id": "a", "name": "act", "image": "img", "cmd": "/prog", **fields}),
+            UnpackedImage(image_rootfs, {"config": settings}),
+            Path("/state/run/c"),
             volume_dir=Path("/state/volumes"),
-            failure_files=FailureFiles(Path("/state/run/c")),
             shared_files={"/etc/resolv.conf": Path("/state/run/c/resolv.conf")},
-            host=host or Host((1 << 41) - 1),
+            host=host or ContainerHost((1 << 41) - 1),
         )
 
     return describe
@@ -121,7 +118,7 @@ def test_passwd_that_links_out_of_the_image_is_not_read_from_the_machine(describ
 
 
 def test_only_the_capabilities_that_the_agent_has_are_given(describe):
-    capabilities = describe(host=Host(0b101))["process"]["capabilities"]
+    capabilities = describe(host=ContainerHost(0b101))["process"]["capabilities"]
     assert capabilities["effective"] == ["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]
     assert "ambient" not in capabilities
 
@@ -272,7 +269,7 @@ def entry(level: str, message: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "logged"),
     [
         ([entry("error", "first"), entry("error", "no such file"), entry("info", "bye")], "no such file"),
         ([entry("fatal", "two\nlines")], "two"),
@@ -281,37 +278,37 @@ def entry(level: str, message: str) -> str:
         ([], ""),
     ],
 )
-def test_operator_reads_the_last_error_of_runc_and_nothing_less(tmp_path, lines, said):
+def test_operator_reads_the_last_error_of_runc_and_nothing_less(tmp_path, lines, logged):
     log = tmp_path / "log"
     assert logged_error(log) == "", "it wrote none"
     log.write_text("\n".join(lines))
     complaint = logged_error(log)
-    assert complaint.startswith(said)
-    assert bool(complaint) == bool(said)
+    assert complaint.startswith(logged)
+    assert bool(complaint) == bool(logged)
     assert "\n" not in complaint
     assert "(" not in complaint, "a hint is for what it belongs to"
 
 
 def runtime_in(state_dir: Path) -> ContainerRuntime:
-    return ContainerRuntime("/bin/false", state_dir, ImageStore(state_dir, Registries()), host=Host(0))
+    return ContainerRuntime("/bin/false", state_dir, ImageStore(state_dir, Registries()), host=ContainerHost(0))
 
 
 async def test_state_directory_that_cannot_be_made_ready_is_named_and_not_shown_as_a_traceback(tmp_path):
     (tmp_path / "run").write_text("in the way")
-    with pytest.raises(SettingsError, match=f"state dir: {tmp_path}/run: .*make room there"):
+    with pytest.raises(AgentSettingsError, match=f"state dir: {tmp_path}/run: .*make room there"):
         await runtime_in(tmp_path).prepare()
 
 
 async def test_disk_that_is_full_when_a_container_is_made_is_named(tmp_path, monkeypatch):
     runtime = runtime_in(tmp_path)
     await runtime.prepare()
-    monkeypatch.setattr(ImageStore, "get", lambda *_: Image(tmp_path / "no-image", {}))
+    monkeypatch.setattr(ImageStore, "get", lambda *_: UnpackedImage(tmp_path / "no-image", {}))
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "run"))
 
     monkeypatch.setattr(FailureFiles, "create", full)
-    action = Action("a", "act", "img:1", cmd="/x")
+    action = RenderedAction("a", "act", "img:1", cmd="/x")
     with pytest.raises(ActionError, match=f"action act: {tmp_path}/run: No space left on device") as caught:
         await runtime.run(action, asyncio.Event())
     assert caught.value.reason == "RuntimeError"
@@ -321,7 +318,7 @@ async def test_disk_that_is_full_when_a_container_is_made_is_named(tmp_path, mon
         await runtime.run(action, asyncio.Event())
 
 
-async def test_what_cannot_be_removed_is_told_and_does_not_undo_the_action(tmp_path, monkeypatch, caplog):
+async def test_failed_removal_is_logged_and_does_not_change_the_result(tmp_path, monkeypatch, caplog):
     """A file that the action made immutable, in an image that was copied."""
     (tmp_path / "run" / "left").mkdir(parents=True)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.agent.model import Action, ActionError, RunResult
+from tink.agent.model import ActionError, RenderedAction, RunResult
 from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.runtimes.runtime import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 
 
 def shell(script, **more):
-    return Action("a", "act", "", cmd="/bin/sh", args=("-c", script), **more)
+    return RenderedAction("a", "act", "", cmd="/bin/sh", args=("-c", script), **more)
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ async def test_daemon_that_the_action_leaves_behind_does_not_hold_the_workflow_u
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        (Action("a", "act", "img"), "InvalidAction"),
-        (Action("a", "act", "", cmd="x", volumes=("/a:/b",)), "InvalidAction"),
-        (Action("a", "act", "", cmd="x", network_namespace="none"), "InvalidAction"),
-        (Action("a", "act", "", cmd="/no/such/program"), "RuntimeError"),
+        (RenderedAction("a", "act", "img"), "InvalidAction"),
+        (RenderedAction("a", "act", "", cmd="x", volumes=("/a:/b",)), "InvalidAction"),
+        (RenderedAction("a", "act", "", cmd="x", network_namespace="none"), "InvalidAction"),
+        (RenderedAction("a", "act", "", cmd="/no/such/program"), "RuntimeError"),
     ],
 )
 async def test_what_a_process_cannot_have_fails_the_action(runtime, action, reason):
@@ -138,8 +138,8 @@ def test_silent_action_is_explained_by_exit_code_and_last_output():
     assert judge(255, "", "", "").message == "exit code 255"
     url = "https://me:secret@host/x.img?X-Amz-Signature=secret"
     for message, output in ((f"no {url}", ""), ("", f"GET {url}: 403")):
-        assert "https://host/x.img?…" in (said := judge(1, "", message, output).message)
-        assert "secret" not in said
+        assert "https://host/x.img?…" in (logged := judge(1, "", message, output).message)
+        assert "secret" not in logged
 
 
 @pytest.mark.parametrize("reason", ["disk not found", "Disk404", "a" * 129, "Über"])
@@ -158,7 +158,7 @@ def test_failure_files_that_the_action_removed_or_made_links_are_ignored(files, 
     assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
 
 
-def test_failure_files_that_are_something_else_hold_nobody_up(tmp_path):
+def test_failure_files_of_another_type_delay_nothing(tmp_path):
     files = FailureFiles(tmp_path)
     files.reason.mkdir()
     os.mkfifo(files.message)

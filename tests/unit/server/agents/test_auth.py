@@ -20,7 +20,7 @@ from tink.server.auth import (
     Credentials,
     ForeignAgentError,
     NoCredentialsError,
-    RefusedError,
+    RefusedCallerError,
     TokenKeys,
     TokenSettings,
     UnknownAgentError,
@@ -91,7 +91,7 @@ def test_an_id_of_several_machines_is_of_none_until_that_is_mended(directory: Ag
     assert directory.find(MAC) == KEY
 
 
-def test_an_agent_is_known_as_its_hardware_says_but_never_by_what_is_anothers(directory: AgentDirectory) -> None:
+def test_agent_is_found_by_the_ids_of_its_hardware_and_never_by_those_of_another(directory: AgentDirectory) -> None:
     own = machine("i", "52:54:00:00:00:0a", namespace="e", agent_id="Rack1-U7")
     for each in (
         own,
@@ -166,7 +166,7 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
             by_address.authorise(NamespacedName("d", name), shown)
         assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
     for agent_id, shown in ((MAC, ELSEWHERE), ("nobody", AT_HOME)):
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedCallerError):
             by_address.admit(agent_id, shown)
 
 
@@ -242,7 +242,7 @@ def test_names_that_another_tenant_chooses_block_no_agent(
     shown = Credentials("192.0.2.1", keys.mint(MAC, NOW))
     assert authorizer(victim, auth, keys).admit(agent_id, shown) == KEY
     if auth is not AgentAuth.NONE:
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedCallerError):
             authorizer(victim, auth, keys).admit(agent_id, Credentials("192.0.2.77", keys.mint(OTHER, NOW)))
 
 
@@ -256,14 +256,14 @@ def test_names_that_another_tenant_chooses_block_no_agent_with_a_certificate(
     assert by_certificate.admit(MAC, Credentials("192.0.2.1", "", pem)) == KEY
     assert by_certificate.admit(agent_id, Credentials("192.0.2.1", "", pem)) == KEY
     for elsewhere in ("192.0.2.66", "192.0.2.77"):
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedCallerError):
             by_certificate.admit(MAC, Credentials(elsewhere, "", pem))
 
 
 def test_shared_id_is_not_that_of_a_machine_at_whose_address_another_host_is(victim: AgentDirectory) -> None:
     silence(victim, "a Hardware of its name")
     seen = AgentAuthorizer(victim, AgentAuth.ADDRESS, None, lambda: NOW, lambda _address, _macs: OTHER)
-    with pytest.raises(RefusedError, match="fits several Hardware, so it is none: d/h, e/h") as caught:
+    with pytest.raises(RefusedCallerError, match="fits several Hardware, so it is none: d/h, e/h") as caught:
         seen.admit("h", AT_HOME)
     assert "d/h" not in caught.value.public_message
     assert "e/h" not in caught.value.public_message
@@ -319,7 +319,7 @@ def test_a_token_of_another_machine_is_refused_and_never_shown(directory: AgentD
         (AgentAuth.MTLS, "shows no client certificate"),
     ],
 )
-def test_who_shows_nothing_is_told_what_is_missing(
+def test_caller_without_credentials_learns_which_are_missing(
     directory: AgentDirectory, keys: TokenKeys, auth: AgentAuth, why: str
 ) -> None:
     with pytest.raises(NoCredentialsError, match=why) as caught:

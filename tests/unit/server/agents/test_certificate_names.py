@@ -104,11 +104,11 @@ def test_certificate_speaks_for_the_machine_in_its_names(
 
 
 @pytest.mark.parametrize("name", TRICKS)
-def test_a_trick_names_nobody(speaks_for: Callable[[str], list[str]], name: str) -> None:
+def test_forged_names_match_no_hardware(speaks_for: Callable[[str], list[str]], name: str) -> None:
     assert [speaks_for(f"{kind}{name}") for kind in ("dns=", "uri=tinkerbell:", "cn=")] == [[], [], []]
 
 
-def test_ten_thousand_names_are_not_all_read_nor_told(certify: Certify, agents: AgentDirectory) -> None:
+def test_only_some_of_ten_thousand_names_are_read_and_shown(certify: Certify, agents: AgentDirectory) -> None:
     pem = certify(alternative=[DNS(f"{'n' * 50}{number}") for number in range(10_000)] + [DNS("kate")]).pem
     by_certificate = AgentAuthorizer(agents, AgentAuth.MTLS, None, lambda: 0.0)
     with pytest.raises(ForeignAgentError, match="d/kate: its certificate names ") as caught:
@@ -130,7 +130,7 @@ def broken(pem: bytes, old: bytes, new: bytes) -> bytes:
     return ssl.DER_cert_to_PEM_cert(der.replace(old, new)).encode()
 
 
-def test_what_is_no_certificate_or_breaks_the_rules_names_nobody(certify: Certify) -> None:
+def test_invalid_certificates_have_no_names(certify: Certify) -> None:
     assert certificate_ids(b"") == ()
     assert certificate_ids(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n") == ()
     twice = certify(alternative=[DNS("kate")], also=[x509.IssuerAlternativeName([DNS("other")])]).pem

@@ -141,7 +141,7 @@ def test_a_certificate_that_has_ended_is_refused(files: Files, caplog: pytest.Lo
     assert "begins on" in caplog.text, "a clock that is behind is no reason to serve nobody"
 
 
-def test_what_ends_is_said_two_weeks_before_and_what_was_renewed_is_not(
+def test_expiring_certificates_are_logged_two_weeks_before_and_renewed_ones_are_not(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.write(days=30)
@@ -174,13 +174,13 @@ def test_a_chain_ends_with_its_first_part_and_a_bundle_of_authorities_with_its_l
     assert days == {"--grpc-tls-cert": 60, "--grpc-client-ca": 100}, "the authority in the chain has 60"
 
 
-def test_addresses_that_the_certificate_lacks_are_told(files: Files) -> None:
+def test_addresses_that_the_certificate_lacks_are_logged(files: Files) -> None:
     assert Certificates(files.files).lacking(["127.0.0.1", "10.0.0.1"]) == ["10.0.0.1"]
     files.write(alternative=[], common="127.0.0.1")
     assert Certificates(files.files).lacking(["127.0.0.1"]) == ["127.0.0.1"], "clients do not look at the CN"
 
 
-def test_agents_are_told_the_authority_and_not_the_server_itself(files: Files, tmp_path: Path) -> None:
+def test_agents_receive_the_authority_and_not_the_certificate_of_the_server(files: Files, tmp_path: Path) -> None:
     assert authority_of(files.files, None) == files.ca
     (tmp_path / "ca.pem").write_bytes(files.ca + files.ca)
     assert authority_of(files.files, tmp_path / "ca.pem") == files.ca + files.ca
@@ -305,7 +305,7 @@ async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(rig: Rig, files:
 
 
 @pytest.mark.parametrize("trouble", ["it has ended", "it has not begun", "another authority signed it"])
-async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
+async def test_invalid_certificate_does_not_pass_the_handshake(
     rig: Rig, files: Files, certify: Certify, foreign_authority: Any, trouble: str
 ) -> None:
     names = [x509.DNSName(MAC.replace(":", "-"))]

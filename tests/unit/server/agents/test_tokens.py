@@ -62,7 +62,7 @@ def keys(path: Path) -> TokenKeys:
     return TokenKeys(TokenSettings(path, lifetime=3600))
 
 
-def test_a_token_says_whose_it_is_and_when_it_ends(keys: TokenKeys) -> None:
+def test_token_contains_its_machine_and_its_end(keys: TokenKeys) -> None:
     token = keys.mint(MAC, NOW)
     found = keys.verify(token, NOW)
     assert (found.mac, found.expires) == (MAC, int(NOW) + 3600)
@@ -112,7 +112,7 @@ def test_a_new_key_on_top_signs_and_the_old_one_is_still_good(tmp_path: Path, ca
         keys.verify(old, NOW)
 
 
-def test_a_file_that_is_spoilt_later_changes_nothing_and_is_said_once(
+def test_file_that_is_damaged_later_changes_nothing_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
@@ -141,7 +141,7 @@ def test_a_file_that_is_spoilt_later_changes_nothing_and_is_said_once(
     ],
     ids=["empty", "words", "short", "many", "missing"],
 )
-def test_a_key_file_that_protects_nobody_is_refused_at_the_start(
+def test_unsafe_key_file_is_rejected_at_the_start(
     tmp_path: Path, content: str | None, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "key"
@@ -353,7 +353,7 @@ async def ask(rig: Rig, path: Path) -> Callable[[str], Any]:
     return asking
 
 
-async def test_bad_tokens_open_no_stream_and_are_told_of_once(
+async def test_bad_tokens_open_no_stream_and_are_reported_once(
     rig: Rig, ask: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

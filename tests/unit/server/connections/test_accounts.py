@@ -6,16 +6,24 @@ from ipaddress import ip_network
 
 import pytest
 
-from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Alarm, Connections, Eviction, Limits, Peer
+from tink.server.connections.accounts import (
+    MAX_BLOCKS,
+    Accepted,
+    Alarm,
+    Connections,
+    Eviction,
+    Peer,
+    PortLimits,
+)
 
 KB = 1000
-LIMITS = Limits(connections=100, per_address=16)
+LIMITS = PortLimits(connections=100, per_address=16)
 
 
 class Site:
     """Connections, whose sockets the test makes and fills."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: PortLimits = LIMITS) -> None:
         self.connections = Connections(limits)
         self.now = 1_000_000.0
         self.sockets: dict[Accepted, int] = {}
@@ -33,7 +41,7 @@ class Site:
 
     def call(self, accepted: Accepted, *, busy: bool = False, size: int = 10) -> str:
         why = self.connections.begun(accepted.peer, self.now, busy=busy)
-        return why or self.connections.heard(accepted.peer, size, self.now, first=True)
+        return why or self.connections.message(accepted.peer, size, self.now, first=True)
 
     def agents(self, address: str = "192.0.2.1", count: int = 1, sent: int = 0) -> list[Accepted]:
         """Connections with an open command stream."""
@@ -89,7 +97,7 @@ def test_requests_that_are_taken_back_at_once_end_their_connection(site: Site) -
     assert len(site.connections) == 0
 
 
-def test_an_agent_whose_bytes_are_calls_may_send_as_much_as_it_has_to_say(site: Site) -> None:
+def test_agent_whose_bytes_belong_to_calls_may_send_any_number_of_them(site: Site) -> None:
     (agent,) = site.agents()
     for _ in range(1000):
         site.call(agent, size=2000)
@@ -159,7 +167,7 @@ def test_calls_messages_and_calls_that_are_taken_back_have_a_pace_and_the_connec
     site.call(attacker)
     once = {
         "calls": lambda: site.call(attacker),
-        "messages": lambda: site.connections.heard(attacker.peer, 1, site.now, first=False),
+        "messages": lambda: site.connections.message(attacker.peer, 1, site.now, first=False),
         "calls that are taken back": lambda: site.connections.aborted(attacker.peer, site.now),
     }[what]
     most = LIMITS.aborts_at_once if what == "calls that are taken back" else LIMITS.calls_at_once
@@ -281,7 +289,7 @@ def test_memory_that_grows_while_agents_ping_and_connect_ends_no_connection(
     addresses: int, count: int, sent: int, pressed: bool
 ) -> None:
     """Lists of the Kubernetes API take memory, too."""
-    site = Site(Limits(connections=10_000, per_address=512))
+    site = Site(PortLimits(connections=10_000, per_address=512))
     for number in range(addresses):
         site.agents(f"10.0.0.{number}", count, sent)
     assert expanded(site, Alarm(40 << 20, pressed=pressed)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from tink.net.addresses import Block
 from tink.server.connections import guard
-from tink.server.connections.accounts import CONNECTION_BYTES, Accepted, Alarm, Limits, MemoryWatch
+from tink.server.connections.accounts import CONNECTION_BYTES, Accepted, Alarm, MemoryWatch, PortLimits
 from tink.server.connections.guard import Guard, Sockets
 
 PEER = "ipv4:10.0.0.7:40000"
@@ -40,7 +40,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 @pytest.fixture
 async def watching(host: Host) -> Guard:
-    made = Guard(Limits(connections=1000, per_address=100))
+    made = Guard(PortLimits(connections=1000, per_address=100))
     made._clock = lambda: host.now
     await made._measure_if_due(host)
     host.listed = 0
@@ -69,7 +69,7 @@ async def test_connection_that_is_ours_is_found_at_the_next_look(watching: Guard
     assert host.listed == 2
 
 
-async def test_kernel_that_does_not_say_how_many_descriptors_there_are_has_it_look_each_time(
+async def test_guard_lists_sockets_each_time_if_the_kernel_does_not_count_descriptors(
     watching: Guard, host: Host
 ) -> None:
     host.descriptors = -1
@@ -82,7 +82,7 @@ async def test_network_blocked_from_the_start_can_not_connect_before_the_first_m
 ) -> None:
     monkeypatch.setattr(guard, "Sockets", lambda _port: host)
     reported: list[list[tuple[str, float]]] = []
-    made = Guard(Limits(connections=1000, per_address=100), kept_away=reported.append)
+    made = Guard(PortLimits(connections=1000, per_address=100), kept_away=reported.append)
     made._clock = lambda: host.now
     made.keep_away([("192.0.2.66/32", host.now + 60)])
     made.listens(42113)

@@ -9,7 +9,7 @@ import pytest
 from tests.support import objects
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import Raw
-from tink.server.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
+from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Move, Recall, Start, Stop, Wait, next_move
 from tink.workflow.status import InvalidStatusError, timestamp
 
 NOW = 1000.0
@@ -45,9 +45,9 @@ GOING = workflow("new", None, metadata=BORN | {"deletionTimestamp": timestamp(NO
 CANCELLING = workflow("b", "Cancelling")
 REJECTED, PATIENT, MAD = (workflow("a", dispatchAfter=after) for after in (LATER, LATEST, NEVER))
 CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
-    "the oldest is claimed": ([workflow("done", "Succeeded"), workflow("new", None), A, B], {}, Claim(A)),
+    "the oldest is claimed": ([workflow("done", "Succeeded"), workflow("new", None), A, B], {}, ClaimAndSend(A)),
     "one of another spec is rendered first": ([CHANGED], {}, Wait()),
-    "one that was rendered is claimed": ([RENDERED], {}, Claim(RENDERED)),
+    "one that was rendered is claimed": ([RENDERED], {}, ClaimAndSend(RENDERED)),
     **{
         f"one at a time, {state}": ([workflow("a", state), B], {"started": {"a"}, "stopped": {"a"}}, Wait())
         for state in ACTIVE
@@ -67,10 +67,10 @@ CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     "of two claims the older one": ([SCHEDULED, SECOND], {}, Start(SCHEDULED)),
     "a claim after the end of another": ([workflow("a", "Succeeded"), SECOND], {}, Start(SECOND)),
     "a new one is not overtaken": ([NEW, A], {}, Wait(NOW + 7)),
-    "a new one is overtaken after a while": ([NEW, A], {"now": NOW + 7}, Claim(A)),
-    "a clock that differs": ([NEW, A], {"now": NOW - 60}, Claim(A)),
-    "a new one that is held": ([HELD, A], {}, Claim(A)),
-    "a new one that is deleted": ([GOING, A], {}, Claim(A)),
+    "a new one is overtaken after a while": ([NEW, A], {"now": NOW + 7}, ClaimAndSend(A)),
+    "a clock that differs": ([NEW, A], {"now": NOW - 60}, ClaimAndSend(A)),
+    "a new one that is held": ([HELD, A], {}, ClaimAndSend(A)),
+    "a new one that is deleted": ([GOING, A], {}, ClaimAndSend(A)),
     "stop comes first": ([A, CANCELLING], {}, Stop("b", "d/b")),
     "stop comes once": ([A, CANCELLING], {"stopped": {"b"}}, Wait()),
     "a timeout stops the agent that runs it": ([OVER], {"started": {"a"}}, Stop("a", "d/a")),
@@ -84,15 +84,15 @@ CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     "deleted": ([workflow("a", deleted=True)], {}, Wait()),
     "no actions": ([workflow("a", actions=[])], {}, Wait()),
     "a rejected one is not overtaken": ([REJECTED, B], {}, Wait(NOW + 5)),
-    "a rejected one, when it is time": ([REJECTED, B], {"now": NOW + 5}, Claim(REJECTED)),
-    "no time": ([workflow("a", dispatchAfter="soon")], {}, Claim(workflow("a", dispatchAfter="soon"))),
+    "a rejected one, when it is time": ([REJECTED, B], {"now": NOW + 5}, ClaimAndSend(REJECTED)),
+    "no time": ([workflow("a", dispatchAfter="soon")], {}, ClaimAndSend(workflow("a", dispatchAfter="soon"))),
     "the longest delay": ([PATIENT], {}, Wait(NOW + LONGEST)),
     # A clock that jumps holds a Workflow back for the longest delay at most.
-    "a time that this stream has not set": ([MAD], {}, Claim(MAD)),
+    "a time that this stream has not set": ([MAD], {}, ClaimAndSend(MAD)),
     "a time in the far future": ([MAD], {"offered": {"a": NOW}}, Wait(NOW + LONGEST)),
     "it comes nearer": ([MAD], {"offered": {"a": NOW}, "now": NOW + 59}, Wait(NOW + LONGEST)),
-    "it is over": ([MAD], {"offered": {"a": NOW}, "now": NOW + LONGEST}, Claim(MAD)),
-    "our own clock went back": ([MAD], {"offered": {"a": NOW}, "now": NOW - 3600}, Claim(MAD)),
+    "it is over": ([MAD], {"offered": {"a": NOW}, "now": NOW + LONGEST}, ClaimAndSend(MAD)),
+    "our own clock went back": ([MAD], {"offered": {"a": NOW}, "now": NOW - 3600}, ClaimAndSend(MAD)),
 }
 
 
@@ -115,9 +115,9 @@ def test_a_status_edited_by_hand_is_named() -> None:
 def test_a_workflow_that_no_message_can_be_made_of_does_not_hold_up_the_others() -> None:
     view = AgentView()
     view.set_aside(A)
-    assert decide(A, B, view=view) == decide(SCHEDULED, B, view=view) == Claim(B)
+    assert decide(A, B, view=view) == decide(SCHEDULED, B, view=view) == ClaimAndSend(B)
     mended = workflow("a", metadata={"resourceVersion": "2"})
-    assert decide(mended, B, view=view) == Claim(mended)
+    assert decide(mended, B, view=view) == ClaimAndSend(mended)
 
 
 def test_a_workflow_that_vanished_while_it_ran_is_stopped() -> None:
@@ -140,9 +140,9 @@ def test_view_follows_what_runs_what_is_pending_and_what_is_sent_again() -> None
     view = AgentView(started={"b", "c"})
     view.see([RUNNING, B, workflow("c", "Scheduled"), workflow("e", "Cancelling")])
     assert view.started == {"a", "c"}, "what is Pending has to be sent anew"
-    told = AgentView(says=True, started={"b"})
-    told.see([RUNNING, B])
-    assert told.started == set(), "only what it said or was sent counts"
+    reported = AgentView(says=True, started={"b"})
+    reported.see([RUNNING, B])
+    assert reported.started == set(), "only what it said or was sent counts"
     stopped = AgentView(stopped={"a"})
     stopped.sent(A, NOW)
     assert (stopped.started, stopped.stopped, stopped.offered) == ({"a"}, set(), {"a": NOW})

@@ -52,14 +52,14 @@ class Bench:
         self.connected = False
         self.rebooted: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.watch = RebootWatch(
+        parts = server.parts(
             self.index,
-            take=self.take,
-            connected=lambda key: self.connected and key == KEY,
-            spawn=lambda work: self.tasks.append(asyncio.ensure_future(work)),
-            rebooted=lambda obj: self.rebooted.append(obj["metadata"]["name"]),
-            grace=GRACE,
+            self,
+            lambda work: self.tasks.append(asyncio.ensure_future(work)),
+            observe=lambda activity: self.rebooted.append(activity.workflow.rpartition("/")[2]),
+            reboot_grace=GRACE,
         )
+        self.watch = RebootWatch(parts, lambda key: self.connected and key == KEY)
 
     async def take(self, _: Raw, event: ServerEvent) -> bool:
         self.taken.append(event)
@@ -88,7 +88,7 @@ class Bench:
                 case "stops":
                     self.watch.close()
                 case "deleted":
-                    self.watch.forget(workflow())
+                    self.watch.cancel(workflow()["metadata"]["uid"])
                 case "unseen: connects" | "unseen: leaves":  # with other servers' streams, or another machine
                     self.connected = step.endswith("connects")
                 case "unseen: fails" | "unseen: is seen":
@@ -159,7 +159,7 @@ async def test_story_of_an_agent(bench: Bench, name: str) -> None:
     assert bench.rebooted == ["w"] * any(isinstance(event, AgentAway) for event in bench.taken)
 
 
-async def test_one_saying_is_under_way_at_a_time_and_a_failed_one_is_made_good(bench: Bench) -> None:
+async def test_one_write_of_agent_seen_runs_at_a_time_and_a_failed_one_is_repeated(bench: Bench) -> None:
     gate = asyncio.Event()
 
     async def slow() -> bool:
@@ -173,7 +173,7 @@ async def test_one_saying_is_under_way_at_a_time_and_a_failed_one_is_made_good(b
     await bench.does(REPORT, [AgentSeen()] * 2)
 
 
-async def test_judgement_that_came_too_late_is_void_and_the_waiting_begins_anew(bench: Bench) -> None:
+async def test_late_conclusion_is_void_and_the_grace_period_restarts(bench: Bench) -> None:
     """Another server saw the agent, and this one's informer has not told it yet."""
 
     async def void() -> bool:
@@ -186,7 +186,7 @@ async def test_judgement_that_came_too_late_is_void_and_the_waiting_begins_anew(
     assert bench.rebooted == []
 
 
-async def test_that_an_agent_is_here_is_said_several_times_in_each_grace(bench: Bench) -> None:
+async def test_connected_agent_is_recorded_several_times_in_each_grace_period(bench: Bench) -> None:
     """One that fails must not make others take the agent for gone."""
     await bench.does("opens with it", workflow(), GRACE)
     assert len(bench.taken) >= 3
@@ -207,13 +207,11 @@ async def test_of_a_workflow_that_is_gone_or_odd_nothing_is_judged_and_nothing_b
     await bench.does(workflow(), *(["opens with it"] if here else []), ELSEWHERE)
     assert bench.rebooted == []
     bench.index.remove(workflow())
-    await bench.does("deleted", said := [*bench.taken], 1000, said)
+    await bench.does("deleted", logged := [*bench.taken], 1000, logged)
 
 
 @pytest.mark.parametrize("here", [True, False])
-async def test_a_workflow_that_goes_while_something_is_said_of_it_is_not_looked_at_again(
-    bench: Bench, here: bool
-) -> None:
+async def test_workflow_that_is_deleted_during_a_write_is_not_looked_at_again(bench: Bench, here: bool) -> None:
     async def gone() -> bool:
         bench.index.remove(workflow())
         if not here:
@@ -240,14 +238,10 @@ async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_l
     for number in range(2):
         part = server.Bench(rig)
         part.index.apply(rig.read())
-        watch = RebootWatch(
-            part.index,
-            take=part.store.take,
-            connected=lambda _, number=number: bool(streams[number]),
-            spawn=lambda work: tasks.add(asyncio.ensure_future(work)),
-            rebooted=lambda _: None,
-            grace=GRACE,
+        parts = server.parts(
+            part.index, part.store, lambda work: tasks.add(asyncio.ensure_future(work)), reboot_grace=GRACE
         )
+        watch = RebootWatch(parts, lambda _, number=number: bool(streams[number]))
         rig.workflows.add_event_handler(lambda new, _, watch=watch: watch.look(new))
         watches.append(watch)
 

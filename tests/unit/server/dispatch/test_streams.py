@@ -12,10 +12,12 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from tests.support.virtual_time import elapse, turns
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, parts
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ConflictError, UnreachableError
-from tink.server.decision import Start, Stop
+from tink.kube.objects import NamespacedName
+from tink.server.activity import ActivityKind, AgentActivity
+from tink.server.auth import Credentials
 from tink.server.events import EventStore
 from tink.server.peer import MAX_HELD, read_call_metadata
 from tink.server.streams import CommandStream, Ending
@@ -30,8 +32,9 @@ LATER = "2027-01-15T08:00:30Z"
 
 
 class Side:
-    """One server's part: its own copy of what there is, and one stream. `before_write` is called before each command
-    goes out; `lost` and `sent` are what the server was told."""
+    """One server's part: its own copy of what there is, and one stream.
+
+    `before_write` is called before each command goes out; `reported` are the activities of the agent."""
 
     def __init__(self, rig: Rig, holds: frozenset[str] | None) -> None:
         self.rig = rig
@@ -41,25 +44,26 @@ class Side:
         )
         self.commands: list[tuple[str, str]] = []
         self.before_write: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self.sent: list[Start | Stop] = []
-        self.lost: list[str] = []
+        self.reported: list[AgentActivity] = []
         self.background: set[asyncio.Task[None]] = set()
         for workflow in rig.workflows.list():
             self.index.apply(workflow)
-        self.stream = CommandStream(
-            "h",
-            "192.0.2.1",
-            ("d", "h"),
-            holds=holds,
-            workflows=self.index,
-            writer=self.store,
-            spawn=lambda work: self.background.add(asyncio.ensure_future(work)),
-            sent=lambda _, move: self.sent.append(move),
-            lost=lambda _, workflow: self.lost.append(workflow["status"]["state"]),
+        server = parts(
+            self.index,
+            self.store,
+            lambda work: self.background.add(asyncio.ensure_future(work)),
+            observe=self.reported.append,
             clock=lambda: rig.now,
             rejection_longest=60,
         )
+        self.stream = CommandStream(server, "h", Credentials("192.0.2.1"), NamespacedName("d", "h"), holds)
         rig.workflows.add_event_handler(self._changed, self._gone)
+
+    @property
+    def lost(self) -> list[str]:
+        """The states of the Workflows that the agent came back without."""
+        stories = [each.message for each in self.reported if each.kind is ActivityKind.EVENT]
+        return [story.rpartition(" ")[2] for story in stories]
 
     def _changed(self, new: Raw, _: Raw | None) -> None:
         self.index.apply(new)
@@ -142,8 +146,8 @@ async def test_agent_comes(rig: Rig, side: Make, name: str) -> None:
     if after in ("Running", "Scheduled"):
         rig.set_state("w", "Failed", conditions=OVER)
     rig.set_state("w", rig.state(), message="again")
-    told = await there.calm()
-    assert told.count(STOP) == (after in ("Running", "Scheduled", "Failed") and not lost), "once is enough"
+    reports_made = await there.calm()
+    assert reports_made.count(STOP) == (after in ("Running", "Scheduled", "Failed") and not lost), "once is enough"
 
 
 async def test_what_waits_or_has_ended_costs_no_call_when_an_agent_comes(rig: Rig, side: Make) -> None:
@@ -239,7 +243,7 @@ async def test_what_is_held_of_a_workflow_that_is_gone_is_stopped(rig: Rig, side
     rig.remove("w")
     there.start()
     assert await there.calm() == [STOP]
-    assert there.sent == [Stop("uid-w", "d/w")]
+    assert [(each.kind, each.workflow) for each in there.reported] == [(ActivityKind.STOPPED, "d/w")]
 
 
 @pytest.mark.parametrize("fault", [UnreachableError("away"), ConflictError(409, "Conflict", "c"), None])
@@ -270,7 +274,7 @@ async def test_a_stream_that_was_replaced_while_it_took_stock_decides_nothing(ri
     assert (rig.state(), rig.state("v")) == ("Running", "Running")
 
 
-def test_an_agent_that_holds_more_than_it_can_say_loses_nothing() -> None:
+def test_agent_that_holds_more_workflows_than_it_can_report_loses_none() -> None:
     """A list that was cut off would make a loss of what runs."""
     held = [(metadata.WORKFLOW, f"u{number}") for number in range(MAX_HELD)]
     assert read_call_metadata(held).holds is None
@@ -327,16 +331,16 @@ async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig:
 
 
 @pytest.mark.parametrize("report", [events.ActionStarted("a1"), events.ActionSucceeded("a0")])
-async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to_stop(
+async def test_agent_that_reports_events_of_an_ended_workflow_gets_a_stop_command(
     rig: Rig, side: Make, report: Any
 ) -> None:
     rig.workflow(state="Failed", conditions=OVER)
     there = side()
     assert await there.calm() == []
-    there.stream.heard("uid-w", events.Rejected("UnknownWorkflow", "m"))
-    there.stream.heard("uid-w", events.ActionFailed("a0", "R", "m"))
+    there.stream.note_report("uid-w", events.Rejected("UnknownWorkflow", "m"))
+    there.stream.note_report("uid-w", events.ActionFailed("a0", "R", "m"))
     assert await there.calm() == [], "it has stopped"
-    there.stream.heard("uid-w", report)
+    there.stream.note_report("uid-w", report)
     assert await there.calm() == [STOP]
 
 
@@ -349,7 +353,7 @@ async def test_workflow_that_is_deleted_while_its_agent_has_it_unknown_to_this_s
     there = side(*(["uid-w"] if held else []))
     assert await there.calm() == []
     if not held:
-        there.stream.heard("uid-w", events.ActionStarted("a0"))
+        there.stream.note_report("uid-w", events.ActionStarted("a0"))
         assert await there.calm() == []
     there.stream.gone(rig.read("w"))
     assert await there.calm() == [STOP]
@@ -380,7 +384,7 @@ EDITS: list[tuple[Raw, str]] = [
 
 
 @pytest.mark.parametrize(("edit", "named"), EDITS, ids=[str(number) for number in range(len(EDITS))])
-async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
+async def test_status_edited_by_hand_is_logged_once_and_delays_no_other_workflow(
     rig: Rig, side: Make, caplog: pytest.LogCaptureFixture, edit: Raw, named: str
 ) -> None:
     rig.workflow()
@@ -392,17 +396,17 @@ async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
     for note in range(5):
         rig.set_state("w", **edit, message=str(note))
         await there.calm()
-    said = [record.getMessage() for record in caplog.records if "d/w" in record.getMessage()]
-    assert len(said) == 1, said
-    assert "Workflow d/w: " in said[0]
-    assert named in said[0]
-    assert "agent h does not receive it until that is corrected" in said[0]
+    logged = [record.getMessage() for record in caplog.records if "d/w" in record.getMessage()]
+    assert len(logged) == 1, logged
+    assert "Workflow d/w: " in logged[0]
+    assert named in logged[0]
+    assert "agent h does not receive it until that is corrected" in logged[0]
     rig.set_state("good", "Succeeded", actions=[{"id": "a0", "state": "Succeeded"}])
     rig.workflow("w")
     assert await there.calm() == [("start", "uid-good"), START]
 
 
-async def test_a_broken_workflow_that_goes_away_harms_nobody(rig: Rig, side: Make) -> None:
+async def test_deletion_of_an_invalid_workflow_has_no_effect_on_others(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side("uid-w")
     await there.calm()

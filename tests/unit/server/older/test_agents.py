@@ -268,7 +268,7 @@ async def test_what_is_to_be_stopped_while_tink_agent_waits_has_stopped(rig: Rig
     ("field", "value", "why"),
     [("cmd", "/bin/sh", "has a cmd"), ("pidNamespace", "/run/ns", "has the pidNamespace '/run/ns'")],
 )
-async def test_what_it_cannot_be_told_fails_before_it_is_sent(
+async def test_inexpressible_action_fails_before_it_is_sent(
     rig: Rig, agent: TinkAgent, field: str, value: str, why: str
 ) -> None:
     rig.workflow(actions=actions({}, {field: value}))
@@ -368,9 +368,9 @@ async def test_where_tokens_are_asked_for_they_are_refused_in_sight(rig: Rig, as
     agent = await asks_for_tokens(OlderAgentAuth.AUTO)
     for _ in range(3):
         assert await refused(agent.poll()) is grpc.StatusCode.UNAUTHENTICATED
-    (said,) = rig.seen
-    assert (said.hardware, str(said.kind)) == ("d/h", "refused")
-    assert "--older-agents address" in said.message
+    (activity,) = rig.seen
+    assert (activity.hardware, str(activity.kind)) == ("d/h", "refused")
+    assert "--older-agents address" in activity.message
     started = condition(rig, "Started")
     assert (started["status"], started["reason"]) == ("False", "AgentRefused")
     assert "--older-agents address" in started["message"]
@@ -394,14 +394,14 @@ async def test_an_operator_may_rule_them_out(rig: Rig) -> None:
     assert "--older-agents off" in (caught.value.details() or "")
 
 
-async def test_what_this_server_does_not_have_is_said_on_the_journey_of_who_calls_it(rig: Rig) -> None:
+async def test_call_of_an_unknown_method_is_reported_on_the_journey_of_the_caller(rig: Rig) -> None:
     await rig.serve()
     call: Any = rig.agent(apart=True).channel.unary_unary("/proto.HardwareService/Push")
     for _ in range(3):
         assert await refused(call(b"")) is grpc.StatusCode.UNIMPLEMENTED
-    (said,) = rig.seen
-    assert said.message == "127.0.0.1 calls /proto.HardwareService/Push, which this server does not have"
-    assert said.hardware == "d/h"
+    (activity,) = rig.seen
+    assert activity.message == "127.0.0.1 calls /proto.HardwareService/Push, which this server does not have"
+    assert activity.hardware == "d/h"
 
 
 async def test_who_is_gone_is_forgotten(rig: Rig, agent: TinkAgent) -> None:

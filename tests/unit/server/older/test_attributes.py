@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proto import older_pb2 as pb
 from tests.support.api import InProcessApi
 from tests.support.objects import hardware
-from tests.unit.server.conftest import Rig
+from tests.unit.server.conftest import Rig, parts
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold, refused
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
@@ -22,6 +22,7 @@ from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.printable import printable
 from tink.server.older.service import MAX_BYTES, AttributesKeeper, as_json
+from tink.server.workflows import WorkflowIndex
 
 SAID = pb.AgentAttributes(
     cpu=pb.AgentAttributes.CPU(total_cores=8, total_threads=16),
@@ -51,12 +52,12 @@ blocks = st.builds(lambda name: [pb.AgentAttributes.Block(name=f"0{name}", model
 @settings(max_examples=30, deadline=None)
 @given(blocks, st.text(min_size=1, max_size=400).filter(lambda text: printable(text[:128], " ").strip()))
 @example([pb.AgentAttributes.Block(name="\U0001d54a" * 20, model="\U0001d54a" * 20)] * 90, "0")
-def test_whatever_an_agent_says_is_bounded_and_printable(block: list[pb.AgentAttributes.Block], text: str) -> None:
+def test_text_of_an_agent_is_bounded_and_printable(block: list[pb.AgentAttributes.Block], text: str) -> None:
     cards = [pb.AgentAttributes.Network(name="n" * 500, mac=text, speed="s" * 500)] * 500
-    said = as_json(pb.AgentAttributes(block=block, network=cards, memory=pb.AgentAttributes.Memory(total=text)))
-    assert len(said.encode()) <= MAX_BYTES
-    assert said.isprintable()
-    found = json.loads(said)
+    logged = as_json(pb.AgentAttributes(block=block, network=cards, memory=pb.AgentAttributes.Memory(total=text)))
+    assert len(logged.encode()) <= MAX_BYTES
+    assert logged.isprintable()
+    found = json.loads(logged)
     left_out = set(found.get("leftOut", "").split(", ")) - {""}
     assert left_out == {"blockDevices", "networkInterfaces", "memory"} - found.keys()
 
@@ -97,15 +98,15 @@ async def test_they_are_on_the_hardware_written_once_and_on_the_journey(
         await refused(agent.poll(attributes=attributes))
     await until(lambda: kept(rig))
     assert kept(rig) == json.loads(as_json(attributes))
-    (said,) = [each.message for each in rig.seen]
-    assert said.endswith(f": {story}")
+    (logged,) = [each.message for each in rig.seen]
+    assert logged.endswith(f": {story}")
     for number in range(5):  # what changes all the time is not written all the time
         await refused(agent.poll(attributes=pb.AgentAttributes(memory=pb.AgentAttributes.Memory(usable=f"{number}G"))))
     assert kept(rig) == json.loads(as_json(attributes))
     assert rig.patches == 1
 
 
-async def test_a_server_that_may_not_write_them_says_so_and_serves(
+async def test_server_without_the_right_to_write_attributes_logs_that_and_serves(
     rig: Rig, agent: TinkAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -122,19 +123,19 @@ async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(capl
     caplog.set_level(logging.INFO)
     now, writes, api = 1000.0, [], InProcessApi(hardware("h"), hardware("i"))
     api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 9)
-    keeper = AttributesKeeper(api, api.informer(HARDWARE).get, writes.append, lambda: now)
+    keeper = AttributesKeeper(parts(WorkflowIndex(), None, writes.append), api, api.informer(HARDWARE).get, lambda: now)
 
-    async def said() -> int:
+    async def report() -> int:
         """Report the attributes of two machines and return the number of requests."""
         for name in ("h", "i"):
-            keeper.said(NamespacedName("default", name), SAID)
+            keeper.store(NamespacedName("default", name), SAID)
         while writes:
             await writes.pop()
         return api.count("patch")
 
-    assert await said() == 1
+    assert await report() == 1
     now += 3599
-    assert await said() == 1
+    assert await report() == 1
     now += 2
-    assert await said() == 2
+    assert await report() == 2
     assert caplog.text.count("are not stored in Hardware") == 1

@@ -88,7 +88,7 @@ async def goes_on(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_what_no_agent_sends_gets_a_status_and_costs_nobody_else_anything(
+async def test_calls_that_no_agent_makes_get_a_status_and_do_not_affect_others(
     serving: Rig, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -110,7 +110,7 @@ async def test_message_that_is_too_large_is_refused_before_it_is_read(serving: R
     await goes_on(serving)
 
 
-async def test_report_of_one_dialect_to_the_service_of_another_changes_what_it_says_and_no_more(serving: Rig) -> None:
+async def test_report_of_one_dialect_to_the_service_of_another_has_its_usual_effect(serving: Rig) -> None:
     serving.workflow()
     hold(serving, 30)
     action = await TinkAgent(serving.agent(apart=True).channel).poll()

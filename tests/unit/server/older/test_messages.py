@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto import older_pb2 as pb
-from tink.server.older.messages import Report, event_of, inexpressible, report_of, workflow_actions
+from tink.server.older.messages import ActionReport, event_of, inexpressible, report_of, workflow_actions
 from tink.workflow.events import ActionFailed, ActionStarted
 
 OF_AGENT = pb.ActionStatusRequest(
@@ -36,9 +36,9 @@ WORKFLOW = {
 }
 
 
-def test_reports_are_told_apart_by_their_fourth_field() -> None:
-    assert report_of(OF_AGENT.SerializeToString()) == Report("u", "a0", "n", "FAILED", "")
-    assert report_of(OF_WORKER.SerializeToString()) == Report("u", "", "n", "FAILED", "")
+def test_dialects_of_reports_differ_in_their_fourth_field() -> None:
+    assert report_of(OF_AGENT.SerializeToString()) == ActionReport("u", "a0", "n", "FAILED", "")
+    assert report_of(OF_WORKER.SerializeToString()) == ActionReport("u", "", "n", "FAILED", "")
 
 
 def test_fields_that_are_unknown_here_are_no_obstacle() -> None:
@@ -46,22 +46,22 @@ def test_fields_that_are_unknown_here_are_no_obstacle() -> None:
     assert report_of(unknown + OF_WORKER.SerializeToString()).action_name == "n"
 
 
-def test_names_for_containers_tell_actions_apart() -> None:
+def test_container_names_of_actions_are_unique() -> None:
     names = [each.name for each in workflow_actions(WORKFLOW, "m").action_list]
     assert names == ["write-the-disk-", "write-the-disk--1", "action-2"]
     for name, action_id in zip(names, ["a0", "a1", "a2"], strict=True):
-        assert event_of(Report("u", "", name, "RUNNING", ""), WORKFLOW) == ActionStarted(action_id)
-    assert event_of(Report("u", "", "another", "RUNNING", ""), WORKFLOW) is None
-    assert event_of(Report("u", "a0", "", "PENDING", ""), WORKFLOW) is None
+        assert event_of(ActionReport("u", "", name, "RUNNING", ""), WORKFLOW) == ActionStarted(action_id)
+    assert event_of(ActionReport("u", "", "another", "RUNNING", ""), WORKFLOW) is None
+    assert event_of(ActionReport("u", "a0", "", "PENDING", ""), WORKFLOW) is None
 
 
-def test_a_failure_without_a_word_says_where_to_look() -> None:
-    event = event_of(Report("u", "a0", "", "FAILED", "action completed"), WORKFLOW)
+def test_failure_without_a_message_names_the_place_to_look() -> None:
+    event = event_of(ActionReport("u", "a0", "", "FAILED", "action completed"), WORKFLOW)
     assert isinstance(event, ActionFailed)
     assert "log" in event.message
 
 
-def test_all_of_a_workflow_without_a_cmd_can_be_said() -> None:
+def test_workflow_without_a_cmd_is_expressible() -> None:
     assert inexpressible(WORKFLOW) is None
 
 
