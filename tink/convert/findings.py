@@ -102,9 +102,7 @@ class Findings:
         self._add(Kind.ERROR, path, reason)
 
     def moved(self, path: str, to: str) -> None:
-        """Record the new path of a field in the first object of the result. This is no finding: comments follow the
-        field.
-        """
+        """Record the new path of a field in the first object of the result, so that its comments follow it."""
         self.moves[path] = to
 
     @property

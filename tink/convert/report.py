@@ -65,9 +65,7 @@ def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
 
 
 def summary(result: Result, done: str = "written") -> str:
-    """Return one line with the number of objects, errors, dropped and changed fields. `done` is the verb for the
-    objects.
-    """
+    """Return one line with the counts of objects, errors, dropped and changed fields. `done` is the objects' verb."""
     counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in Kind}
     prices = [
         f"{_count(counts[Kind.ERROR], 'error')}",

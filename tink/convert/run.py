@@ -154,9 +154,7 @@ class Result:
         return [each.obj for each in self.converted]
 
     def exit_code(self, *, allow_loss: bool = False) -> int:
-        """Return 0 if everything was converted, 2 if a field was dropped (unless that is allowed), 1 if an object has
-        an error.
-        """
+        """Return 0 if everything was converted, 2 if a field was dropped and that is not allowed, 1 for an error."""
         kinds = {finding.kind for finding in self.findings}
         if Kind.ERROR in kinds:
             return 1
@@ -202,7 +200,15 @@ class _Run:
             for position, obj in enumerate(self._convert(document.obj, findings)):
                 first = position == 0
                 made = Converted(obj, document, findings.moves, findings.comments) if first else Converted(obj)
-                self._add(made, findings)
+                # Equal objects are added once (an OSIE that several Hardware need).
+                identity = _identity(made.obj)
+                existing = self._made.setdefault(identity, made)
+                if existing is not made and existing.obj != made.obj:
+                    _, kind, namespace, name = identity
+                    where = f" ({existing.document.source})" if existing.document is not None else ""
+                    findings.error(
+                        "metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept"
+                    )
             self.findings.extend(findings)
         osies = [each for each in self._made.values() if each.obj["kind"] == "OSIE"]
         others = [each for each in self._made.values() if each.obj["kind"] != "OSIE"]
@@ -220,19 +226,6 @@ class _Run:
         if self._index is None:
             self._index = {_identity(document.obj)[1:]: document.obj for document in self.documents}
         return self._index.get((kind, namespace or DEFAULT_NAMESPACE, name))
-
-    def _add(self, converted: Converted, findings: Findings) -> None:
-        """Add an object to the result.
-
-        Equal objects are added once (an OSIE that several Hardware need). A different object with the same name is an
-        error.
-        """
-        identity = _identity(converted.obj)
-        existing = self._made.setdefault(identity, converted)
-        if existing is not converted and existing.obj != converted.obj:
-            _, kind, namespace, name = identity
-            where = f" ({existing.document.source})" if existing.document is not None else ""
-            findings.error("metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept")
 
 
 def _identity(obj: Raw) -> tuple[str, str, str, str]:

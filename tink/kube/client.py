@@ -324,13 +324,7 @@ class KubeClient:
         return await self._call("POST", resource.path(namespace), body=obj)
 
     async def patch(
-        self,
-        resource: ResourceType,
-        name: str,
-        namespace: str | None,
-        patch: Raw,
-        *,
-        subresource: str | None = None,
+        self, resource: ResourceType, name: str, namespace: str | None, patch: Raw, *, subresource: str | None = None
     ) -> Raw:
         """Merge `patch` into an object (RFC 7386) and return the result.
 

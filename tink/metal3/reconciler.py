@@ -239,8 +239,7 @@ class HardwareWriter:
     async def _apply(self, body: Raw, manager: str, *, force: bool = False) -> Raw:
         namespace, name = NamespacedName.of(body)
         return await while_leading(
-            self._elector,
-            lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force),
+            self._elector, lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force)
         )
 
 

@@ -314,9 +314,7 @@ def _escapable(arguments: tuple[Value, ...]) -> str:
     return fmt.sprint(["<no value>" if value is None else value for value in arguments])
 
 
-_HTML: Final = str.maketrans(
-    {"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"},
-)
+_HTML: Final = str.maketrans({"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _JS_SPECIAL: Final = re.compile("[\\\\'\"<>&=\0-\x1f\x80-\U0010ffff]")
 _JS: Final = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
 

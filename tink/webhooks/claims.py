@@ -40,10 +40,7 @@ from tink.mac import mac_in
 # Informers feed it. A look-up is a dictionary access.
 
 
-_REFERENCES = {
-    "Hardware": (("osie", "OSIE"),),
-    "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template")),
-}
+_REFERENCES = {"Hardware": (("osie", "OSIE"),), "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template"))}
 _ENDED = tuple(state.value for state in WorkflowState if state.terminal)
 
 

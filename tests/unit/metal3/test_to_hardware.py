@@ -779,7 +779,7 @@ METADATA = {"name": "n0", "namespace": "metal3", "labels": {"a": "b"}}
 def made(address: Any, **more: Any) -> tuple[Raw | None, list[str]]:
     findings = Findings(Source("f", 1, "BareMetalHost", "metal3", "n0"))
     bmc = Fields({"address": address, "credentialsName": "n0-bmc", **more}, findings, "spec.bmc")
-    return rufio_machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
+    return rufio_machine(bmc, METADATA), [f"{each.path}: {each.reason}" for each in findings]
 
 
 @pytest.mark.parametrize(

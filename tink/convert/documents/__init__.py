@@ -1,6 +1,6 @@
 """Objects as files hold them. `reader` reads YAML and JSON, `writer` writes them, `comments` keeps YAML comments."""
 
-from tink.convert.documents.comments import END, collect, compose, has_comments, node_value
+from tink.convert.documents.comments import END, collect, has_comments
 from tink.convert.documents.reader import DEFAULT_NAMESPACE, Converted, Document, Lookup, read, read_all, validated
 from tink.convert.documents.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
 
@@ -11,11 +11,9 @@ __all__ = [
     "Document",
     "Lookup",
     "collect",
-    "compose",
     "file_name",
     "has_comments",
     "json_text",
-    "node_value",
     "read",
     "read_all",
     "to_json",

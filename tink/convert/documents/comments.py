@@ -10,63 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import yaml
 
-from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, YamlError, as_yaml_error, check_depth
+from tink.api.yaml import Parser, YamlError, check_depth
 from tink.convert.fields import join
 from tink.convert.findings import Comment
-
-
-def compose(text: str) -> Iterator[yaml.Node]:
-    """Yield the documents of a text as nodes. Raises YamlError."""
-    try:
-        check_depth(text)
-        parser = Parser(text)
-        while parser.check_node():
-            node = parser.get_node()
-            if node is not None:
-                yield node
-    except (yaml.YAMLError, ValueError) as error:
-        raise as_yaml_error(error, text) from error
-
-
-def node_value(root: yaml.Node, size: int = 0) -> Any:
-    """Return a node as a JSON-like value. What aliases repeat is one object. `size` is the length of the node's text.
-
-    Raises YamlError for a repeated key, a tag or a number that JSON does not know, a value that contains itself, and
-    more values than such a text can honestly hold.
-    """
-    document = Document(max(MAX_BYTES, MAX_RATIO * size))
-    for event in _events(root, set()):
-        document.take(event)
-    return document.value()
-
-
-def _events(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Event]:
-    """Yield the events of a node. A collection that occurs again becomes an alias."""
-    marks = node.start_mark, node.end_mark
-    if isinstance(node, yaml.ScalarNode):
-        yield yaml.ScalarEvent(None, node.tag, (True, True), node.value, *marks, style=node.style)
-        return
-    anchor = str(id(node))
-    if id(node) in seen:
-        yield yaml.AliasEvent(anchor, *marks)
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        yield yaml.MappingStartEvent(anchor, node.tag, True, *marks)
-        for key, item in node.value:
-            yield from _events(key, seen)
-            yield from _events(item, seen)
-        yield yaml.MappingEndEvent(*marks)
-    else:
-        yield yaml.SequenceStartEvent(anchor, node.tag, True, *marks)
-        for item in node.value:
-            yield from _events(item, seen)
-        yield yaml.SequenceEndEvent(*marks)
-
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")
@@ -91,8 +40,10 @@ def has_comments(text: str) -> bool:
 def collect(text: str) -> list[Comment]:
     """Return the comments of the first document of a text, in order; none if the text can't be read."""
     try:
-        root = next(compose(text), None)
-    except YamlError:
+        check_depth(text)
+        parser = Parser(text)
+        root = parser.get_node() if parser.check_node() else None
+    except (yaml.YAMLError, YamlError, ValueError):
         return []
     if root is None:
         return []
@@ -119,10 +70,7 @@ def placed(
 
 
 def _walk(node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.ScalarNode], seen: set[int]) -> None:
-    """Collect fields and scalars in the order of the text.
-
-    A node that an alias repeats is visited once, because its marks are those of the anchor.
-    """
+    """Collect fields and scalars in order. A node that an alias repeats is visited once: its marks are the anchor's."""
     if isinstance(node, yaml.ScalarNode):
         scalars.append(node)
         return

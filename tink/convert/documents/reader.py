@@ -155,10 +155,7 @@ def read(file: str, content: bytes) -> Iterator[Document | Finding]:
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the text of each document with the number of its first line.
-
-    Comments before the first marker belong to the first document.
-    """
+    """Yield each document's text and first line. Comments before the first marker belong to the first document."""
     starts = [match.start() for match in _START.finditer(content)]
     if starts and _EMPTY_TEXT.fullmatch(content, 0, starts[0]):
         starts[0] = 0
@@ -191,10 +188,7 @@ def _yaml_chunk(source: Source, first_line: int, chunk: bytes) -> Iterator[Docum
 
 
 def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[list[Document | Finding]] | None:
-    """Read JSON objects that follow one another, as kubectl accepts them.
-
-    Return None if the text is not JSON: it may be YAML in flow style.
-    """
+    """Read JSON objects that follow one another, as kubectl does. None if the text is not JSON: it may be flow YAML."""
     if _JSON_START.match(chunk) is None:
         return None
     try:
@@ -207,7 +201,13 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
         source = Source(file, number + len(parts), "", "", "")
         try:
             obj, end = _DECODER.raw_decode(text, at)
-            parts.append(list(_objects(source, _checked_json(obj), None, end - at)))
+            # The standard library accepts half a surrogate pair, which is no JSON.
+            try:
+                orjson.dumps(obj)
+            except orjson.JSONEncodeError as error:
+                if not str(error).startswith(("Integer", "Recursion")):  # later checks report these with more detail
+                    raise ValueError(str(error)) from error
+            parts.append(list(_objects(source, obj, None, end - at)))
         except (ValueError, RecursionError) as error:
             if not parts and not file.endswith(".json"):
                 return None
@@ -225,9 +225,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _unique_fields(pairs: list[tuple[str, Any]]) -> Raw:
-    """Return an object's fields. Raises ValueError for a repeated key, because one of the two values would be lost
-    silently.
-    """
+    """Return an object's fields. Raises ValueError for a repeated key: one of the two values would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         left = set(found)
@@ -245,18 +243,6 @@ def _json_problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return f"nested deeper than {MAX_DEPTH} levels"
     return getattr(error, "msg", "") or str(error)
-
-
-def _checked_json(obj: Any) -> Any:
-    """Return a value unchanged. Raises ValueError for what the standard library accepts and JSON does not (half a
-    surrogate pair).
-    """
-    try:
-        orjson.dumps(obj)
-    except orjson.JSONEncodeError as error:
-        if not str(error).startswith(("Integer", "Recursion")):  # later checks report these with more detail
-            raise ValueError(str(error)) from error
-    return obj
 
 
 def _skip_space(text: str, at: int) -> int:

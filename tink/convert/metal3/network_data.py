@@ -128,7 +128,7 @@ class _Network:
             self._network6(network, address, link)
             return
         if kind not in _DHCP_TYPES:
-            self._findings.dropped(network.at("type"), f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
+            network.dropped("type", f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
             return
         network.ignore("id", "network_id")
         target = self._target(link)
@@ -184,16 +184,14 @@ class _Network:
         if length is not None:
             dhcp["ipv6"]["prefixLength"] = length
         elif netmask:
-            self._findings.dropped(network.at("netmask"), constraints.NO_NETMASK6)
+            network.dropped("netmask", constraints.NO_NETMASK6)
         self._findings.changed(network.path, f"DHCPv6 serves it{note}, if the edge runs with --ipv6")
         for key in ("gateway", "routes"):
             network.drop(key, constraints.ROUTERS_ADVERTISE)
         network.rest("it has no place in what DHCP serves")
 
     def _target6(self, name: str) -> tuple[Raw, str] | str:
-        """Return what DHCP serves to the interface of a link, and a note about it; or a string with the reason why it
-        serves nothing.
-        """
+        """Return what DHCP serves to a link's interface, with a note; or a string, the reason why it serves nothing."""
         link = self._links.get(name)
         if link is not None and link.kind == "vlan":
             below = self._links.get(link.below)
@@ -251,9 +249,7 @@ class _Network:
         return mac, vlan, f"DHCP serves it in VLAN {vlan} to"
 
     def _member(self, bond: _Link) -> str:
-        """Return the MAC address of the bond's member that gets its address: the one that netboots, else the one with
-        the bond's MAC.
-        """
+        """Return the MAC address of the bond's member that netboots, else the member with the bond's MAC."""
         macs = [self._links[name].mac for name in bond.members if name in self._links]
         macs = [mac for mac in macs if mac in self._served]
         for mac in (self._boot_mac, bond.mac):
@@ -262,18 +258,16 @@ class _Network:
         return macs[0] if macs else ""
 
     def _address(self, network: Fields, address: str, dhcp: Raw) -> bool:
-        """Set address and netmask. The netmask may be a number of bits, or stand behind the address. Return False if
-        refused.
-        """
+        """Set address and netmask: a number of bits, or behind the address. Return False if refused."""
         address, _, bits = address.partition("/")
         given = network.take("netmask")
         netmask = _dotted(bits if given in (None, "") else given)
         if refusal := constraints.ipv4(address) or constraints.unicast(address):
-            self._findings.dropped(network.at("ip_address"), refusal)
+            network.dropped("ip_address", refusal)
             return False
         dhcp["ip"] = address
         if netmask is None or (netmask and constraints.netmask(netmask)):
-            self._findings.dropped(network.at("netmask"), "must be a netmask, such as 255.255.255.0")
+            network.dropped("netmask", "must be a netmask, such as 255.255.255.0")
         elif netmask:
             dhcp["netmask"] = netmask
         return True
@@ -316,7 +310,7 @@ class _Network:
             if kind not in found:
                 self._findings.dropped(service.path, f"v1alpha2 serves no {kind[:60]!r}, only dns and ntp")
             elif kind == "ntp" and ":" in address:
-                self._findings.dropped(service.at("address"), constraints.NOT_OVER_IPV6)
+                service.dropped("address", constraints.NOT_OVER_IPV6)
             elif self._server(service.at("address"), address):
                 found[kind].append(address)
         return found["dns"], found["ntp"]
@@ -347,9 +341,7 @@ def _is_default(network: Any, netmask: Any) -> bool:
 
 
 def _dotted(netmask: Any) -> str | None:
-    """Return a netmask in dotted form, from that form or from a number of bits; "" if it is empty, None if it is
-    invalid.
-    """
+    """Return a netmask in dotted form, from that or a number of bits; "" if it is empty, None if it is invalid."""
     if netmask == "":
         return ""
     if isinstance(netmask, int) and not isinstance(netmask, bool):

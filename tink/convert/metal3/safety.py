@@ -134,7 +134,7 @@ def _spec_refusals(host: Raw) -> list[Refusal]:
     if not isinstance(spec, dict):
         return [_odd("spec", spec, "an object")]
     found = []
-    wanted = _POWER.get(_text(host.get("apiVersion")))
+    wanted = next((name for version, name in _POWER.items() if version == host.get("apiVersion")), None)
     if wanted is None:
         found.append(Refusal("apiVersion", f"must be {V1ALPHA1} or {V1BETA1}"))
     for name in _POWER.values():
@@ -191,11 +191,7 @@ def _state_refusals(host: Raw, unmanaged: bool) -> list[Refusal]:
     if not unmanaged:
         unmanaged_says = ", the host is unmanaged" if state else ""
         return [Refusal(path, f"nothing says that the machine is free: Metal3 has given no state{unmanaged_says}")]
-    return _unmanaged_refusals(host)
-
-
-def _unmanaged_refusals(host: Raw) -> list[Refusal]:
-    """Return reasons from the installation that a host without a state had, or requests."""
+    # Reasons from the installation that a host without a state had, or requests.
     spec, metadata = as_mapping(host.get("spec")), as_mapping(host.get("metadata"))
     found = [
         Refusal(f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so")
@@ -234,7 +230,3 @@ def _odd(path: str, value: Any, wanted: str) -> Refusal:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else type_name(value)
     return text if len(text) <= _MAX_WORD_CHARACTERS else text[:_MAX_WORD_CHARACTERS] + "…"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -60,10 +60,7 @@ _DETAILS = "HardwareData.spec.hardware"
 
 
 def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
-    """Return the Secrets whose content a conversion of `host` needs, each with the field that names it.
-
-    The user-data Secret is never among them.
-    """
+    """Return the Secrets whose content a conversion needs (never user-data), with the field that names each."""
     spec = as_mapping(host.get("spec"))
     names = {f"spec.{key}": as_mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
     if spec.get(NETWORK_DATA) is None:
@@ -96,13 +93,13 @@ class HostInputs:
         name, namespace = reference.text("name") or "", reference.text("namespace") or ""
         reference.rest()
         if name and namespace not in ("", self._namespace):
-            self._findings.dropped(
-                reference.at("namespace"),
+            reference.dropped(
+                "namespace",
                 f"a host's Secrets are in its own namespace, {self._namespace}: copy Secret {name} to there",
             )
             return ""
         if name and (refusal := constraints.object_name(name)):
-            self._findings.dropped(reference.at("name"), refusal)
+            reference.dropped("name", refusal)
             return ""
         return name
 
@@ -127,10 +124,7 @@ class HostInputs:
             return None
 
     def key_of(self, key: str, name: str) -> str:
-        """Return the key under which a Secret holds the data of the field `key`; empty if that is unknown.
-
-        The content is not read.
-        """
+        """Return the key under which a Secret holds the data of `key`; empty if unknown. Does not read the content."""
         secret = self._lookup("Secret", self._namespace, name)
         if secret is None:
             return ""
@@ -252,9 +246,7 @@ class _Interfaces:
         return mac
 
     def _nics(self) -> dict[str, Raw]:
-        """Return the inspected interfaces by MAC address. An interface with an IPv4 and an IPv6 address is listed
-        twice.
-        """
+        """Return the inspected interfaces by MAC address. One with an IPv4 and an IPv6 address is listed twice."""
         path = f"{self._details_path}.nics"
         nics = self._details.get("nics")
         if nics is not None and not isinstance(nics, list):
@@ -320,10 +312,7 @@ class BmcAddress:
 
 
 def parse_bmc_address(text: str) -> BmcAddress:
-    """Parse `spec.bmc.address`, a URL whose scheme names the driver (baremetal-operator, docs/api.md).
-
-    Raises ValueError, whose message says what to do.
-    """
+    """Parse a URL whose scheme names the driver (baremetal-operator, docs/api.md). ValueError says what to do."""
     parts = urlsplit(text if "://" in text else f"//{text}")
     driver, _, transport = parts.scheme.lower().partition("+")
     if "://" not in text and text.count(":") > 1 and not text.startswith("["):
@@ -342,7 +331,7 @@ def parse_bmc_address(text: str) -> BmcAddress:
     return BmcAddress(host, parts.port or port, protocol, parts.path.strip("/"))
 
 
-def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
+def rufio_machine(bmc: Fields, metadata: Raw) -> Raw | None:
     """Return the Rufio Machine of `spec.bmc`, with the name and labels of its Hardware (`metadata`).
 
     Return None with a finding if that is impossible. The Machine refers to the same Secret as the host: both have the
@@ -354,10 +343,10 @@ def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
     try:
         where = parse_bmc_address(said)
     except ValueError as error:
-        findings.dropped(bmc.at("address"), str(error))
+        bmc.dropped("address", str(error))
         return None
     if refusal := credentials and constraints.object_name(credentials):
-        findings.dropped(bmc.at("credentialsName"), refusal)
+        bmc.dropped("credentialsName", refusal)
         return None
     connection: Raw = {"host": where.host, "port": where.port, "insecureTLS": bool(insecure)}
     if credentials:
@@ -366,13 +355,13 @@ def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
             reference["namespace"] = namespace
         connection["authSecretRef"] = reference
     else:
-        findings.changed(bmc.at("credentialsName"), "there is none: Rufio logs in with no name and no password")
+        bmc.changed("credentialsName", "there is none: Rufio logs in with no name and no password")
     if where.protocol == "redfish":
         # Rufio's own default is IPMI's port.
         connection["providerOptions"] = {"preferredOrder": ["gofish"], "redfish": {"port": where.port}}
         if where.path.removesuffix("/") not in ("", "redfish/v1"):
-            findings.changed(
-                bmc.at("address"),
+            bmc.changed(
+                "address",
                 "Rufio finds the system by itself; where several share a controller, name it in the Machine's "
                 "providerOptions.redfish.systemName",
             )
@@ -506,9 +495,7 @@ class _Host:
             _annotations(metadata)[SSH_PUBLIC_KEYS_ANNOTATION] = "\n".join(texts)
 
     def _hostname(self, meta_data: Any) -> str:
-        """Return the host name of the installed system: from metaData, from inspection (except localhost), or the
-        host's name.
-        """
+        """Return the installed system's host name: from metaData, inspection (except localhost), or the host's name."""
         data = as_mapping(meta_data)
         for path, name in (
             ("spec.metaData.local-hostname", data.get("local-hostname") or data.get("local_hostname")),
@@ -601,7 +588,7 @@ class _Host:
             self._spec.drop("bmc", "Hardware refers to a Machine of Rufio's: --bmc makes one")
             return []
         own: Raw = {key: metadata[key] for key in ("name", "namespace", "labels") if key in metadata}
-        made = rufio_machine(self._spec.fields("bmc"), own, self._findings)
+        made = rufio_machine(self._spec.fields("bmc"), own)
         if made is None:
             return []
         spec["bmcRef"] = {"name": metadata["name"]}
@@ -647,7 +634,7 @@ class _Host:
         image = spec.fields("image")
         url = image.text("url")
         wanted = {
-            "image_url": _without_password(url or ""),
+            "image_url": re.sub(r"//[^/@]*@", "//…@", url or ""),
             "image_checksum": image.text("checksum"),
             "image_checksum_type": image.text("checksumType"),
             "image_format": image.text("format"),
@@ -660,10 +647,6 @@ class _Host:
         self._findings.changed("spec.image", f"a Workflow installs it; its templateParams: {shown}")
         if wanted["image_format"] == "live-iso":
             self._findings.changed("spec.image.format", "no disk is written: boot it by an iPXE script in spec.ipxe")
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//…@", url)
 
 
 def _annotations(metadata: Raw) -> dict[str, str]:

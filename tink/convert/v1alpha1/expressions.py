@@ -77,10 +77,7 @@ _METADATA = Shape({"Instance": Step(to=_INSTANCE), "instance": Step(to=_INSTANCE
 
 
 def _interface(*, first: bool, go: bool) -> Shape:
-    """Return the Shape of an interface, under Go or JSON names.
-
-    `first`: the first interface. Otherwise an element of a range, which does not know its MAC address.
-    """
+    """Return the Shape of the first interface, or of an element of a range, which does not know its MAC address."""
     if go:
         address = {"Address": Step("IP"), "Netmask": Step("Netmask"), "Gateway": Step("Gateway")}
         dhcp = {
@@ -137,18 +134,11 @@ _SPEC_STEPS = {
 _SPEC = Shape({**_SPEC_STEPS, "bmcRef": Step("bmcRef"), "metadata": Step(to=_METADATA)}, _NO_PLACE, _WHOLE)
 # In proposal 0028, .hardware seems to be the spec. The implementation has the whole object there.
 _OBJECT = Shape(
-    {
-        **_SPEC_STEPS,
-        "metadata": Step("metadata", Shape({"instance": Step(to=_INSTANCE)})),
-        "spec": Step("spec", _SPEC),
-    },
+    {**_SPEC_STEPS, "metadata": Step("metadata", Shape({"instance": Step(to=_INSTANCE)})), "spec": Step("spec", _SPEC)},
     whole=_WHOLE,
 )
 
-ROOT = Shape(
-    {"Hardware": Step("Hardware", _LEGACY), "hardware": Step("hardware", _OBJECT)},
-    whole=_WHOLE,
-)
+ROOT = Shape({"Hardware": Step("Hardware", _LEGACY), "hardware": Step("hardware", _OBJECT)}, whole=_WHOLE)
 """All data. Names that are not listed here are keys of the hardwareMap."""
 GONE_ROOTS = {"references": "v1alpha2's templates see no other object than the Hardware"}
 PARAMS = "Params"
@@ -353,7 +343,12 @@ class _Rewriting:
         base, shape = arguments[0], shapes[0]
         key = arguments[1] if len(arguments) > 1 else None
         if shape is ROOT:
-            self._index_root(base, key)
+            # Templates use `index . "device-1"` for keys that are no identifiers.
+            if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
+                end = base.position + len(str(base))
+                self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
+            else:
+                self._check_whole(base, ROOT)
             return None
         if shape.indexed is None:
             self._check_whole(base, shape)
@@ -364,14 +359,6 @@ class _Rewriting:
             self._notice(LOWEST)
             self._replace(key.position, key.position + len(key.text), self._rooted(FIRST_MAC, dot))
         return shape.indexed
-
-    def _index_root(self, base: nodes.Operand, key: nodes.Operand | None) -> None:
-        """Rewrite `index . "device-1"`, which templates use for keys that are no identifiers."""
-        if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
-            end = base.position + len(str(base))
-            self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
-        else:
-            self._check_whole(base, ROOT)
 
     # --- operands
 
@@ -449,10 +436,7 @@ class _Rewriting:
         return expression.replace("{root}", "" if dot is ROOT else "$")
 
     def _check_whole(self, node: nodes.Node, shape: Shape | None, *, truth: bool = False) -> None:
-        """Report a value that is used as a whole although only its fields keep their meaning.
-
-        `truth`: the value is only tested for emptiness. A list that became a map gives the same answer.
-        """
+        """Report a value used as a whole of which only the fields keep their meaning. `truth`: an emptiness test."""
         if shape is not None and shape.whole and not (truth and shape.indexed is not None):
             self._whole_error(node, shape.whole)
 

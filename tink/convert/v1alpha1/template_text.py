@@ -23,8 +23,8 @@ from typing import Any
 
 import yaml
 
-from tink.api.yaml import YamlError
-from tink.convert.documents import collect, compose, has_comments, node_value
+from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, as_yaml_error
+from tink.convert.documents import collect, has_comments
 from tink.convert.findings import Comment
 from tink.template.lexer import Kind, Token, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
@@ -177,10 +177,7 @@ def _mark_trimmed(text: str, expressions: list[Expression]) -> None:
 
 
 def strip_silent(inside: list[Expression], parts: list[str]) -> None:
-    """Remove the spaces at the ends that stand between expressions which print nothing.
-
-    `parts` are alternating texts and expressions.
-    """
+    """Remove outer spaces between silent expressions. `parts` are alternating texts and expressions."""
     for index, each in enumerate(inside):
         if each.role not in SILENT or parts[2 * index]:
             break
@@ -192,10 +189,9 @@ def strip_silent(inside: list[Expression], parts: list[str]) -> None:
 
 
 def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
-    """Remove the spaces around the arms of an unquoted `{{ if .x }} a {{ else }} b {{ end }}`, as YAML did after
-    rendering.
+    """Remove the spaces around the arms of an unquoted `{{ if .x }} a {{ end }}`. Return True if spaces may be left.
 
-    `parts` are alternating texts and expressions. Return True if spaces may be left.
+    `parts` are alternating texts and expressions. YAML removed these spaces after rendering.
     """
     # Expressions that print nothing may stand before the first arm and behind the last.
     first, last = 0, len(inside) - 1
@@ -227,6 +223,7 @@ def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
 
 
 _NULLS = ("", "~", "null", "Null", "NULL")
+_FRAMING = (yaml.DocumentStartEvent, yaml.DocumentEndEvent, yaml.StreamEndEvent)
 _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")))
 
 
@@ -292,16 +289,26 @@ class _Reading:
             if has_comments(stand_in):
                 found = [self._comment(each) for each in collect(stand_in)]
                 self._content.comments = [each for each in found if each.text.lstrip("# ")]
-            stream = compose(stand_in)
-            root = next(stream, None)
-            if root is not None:
-                self._write_back(root)
-                self._content.value = node_value(root, len(self._text))
-                if next(stream, None) is not None:
-                    self._problem(0, "the text has several YAML documents: only the first was ever read")
-        except YamlError as error:
+            self._parse(stand_in)
+        except (yaml.YAMLError, ValueError) as cause:
+            error = as_yaml_error(cause, stand_in)
             self._problem(self._lines[min(error.line, len(self._lines)) - 1] if error.line else 0, f"not YAML: {error}")
-        self._left_over()
+        if any(problem.message.startswith("not YAML") for problem in self._content.problems):
+            left = [each for each in self._expressions if each.alone]
+        else:
+            left = [each for each in self._expressions if not each.seen]
+        depth_of_line: dict[int, int] = {}
+        for each in left:
+            if each.alone and each.role is Role.OPEN:
+                self._around_fields(each)
+            elif each.alone and each.role is Role.ASSIGN:
+                self._problem(each.line, f"{each.sets} is set again between fields: give it one value")
+            elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
+                step = 1 if each.role is Role.OPEN else -1
+                depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
+        for line, depth in depth_of_line.items():
+            if depth:
+                self._problem(line, "control flow begins or ends in a comment")
         self._content.problems.sort(key=lambda problem: problem.line)
         return self._content
 
@@ -337,22 +344,20 @@ class _Reading:
 
     # --- and back
 
-    def _write_back(self, root: yaml.Node) -> None:
-        """Restore the original text of all scalars of a tree."""
-        pending, done = [root], {id(root)}
-        while pending:
-            node = pending.pop()
-            below: list[yaml.Node] = []
-            if isinstance(node, yaml.ScalarNode):
-                self._scalar(node)
-            elif isinstance(node, yaml.MappingNode):
-                below = [each for pair in node.value for each in pair]
-            elif isinstance(node, yaml.SequenceNode):
-                below = node.value
-            for each in reversed(below):
-                if id(each) not in done:
-                    done.add(id(each))
-                    pending.append(each)
+    def _parse(self, stand_in: str) -> None:
+        """Build the value of the first document, with the original text of all scalars. Raises as `Parser` does."""
+        document = Document(max(MAX_BYTES, MAX_RATIO * len(self._text)))
+        count = 0
+        for event in iter(Parser(stand_in).get_event, None):
+            count += isinstance(event, yaml.DocumentStartEvent)
+            if count != 1 or isinstance(event, _FRAMING):
+                continue
+            if isinstance(event, yaml.ScalarEvent):
+                self._restore(event)
+            document.take(event)
+        self._content.value = document.value()
+        if count > 1:
+            self._problem(0, "the text has several YAML documents: only the first was ever read")
 
     def _comment(self, comment: Comment) -> Comment:
         """Return a comment as it was written. A comment that only stands for an expression has no text."""
@@ -364,7 +369,7 @@ class _Reading:
         text = self._placeholder.sub(source, comment.text)
         return replace(comment, text=text, line=self._lines[comment.line - 1])
 
-    def _scalar(self, node: yaml.ScalarNode) -> None:
+    def _restore(self, node: yaml.ScalarEvent) -> None:
         plain = not node.style and node.tag is None
         if plain and (node.value in _NULLS or node.value == "<<"):
             return
@@ -375,7 +380,7 @@ class _Reading:
         if node.tag is None or node.tag in _OWN_TAGS:
             node.tag, node.style = "!", node.style or '"'
 
-    def _restored(self, node: yaml.ScalarNode) -> str:
+    def _restored(self, node: yaml.ScalarEvent) -> str:
         block = node.style == "|"
         parts: list[str] = []
         inside: list[Expression] = []
@@ -392,7 +397,18 @@ class _Reading:
         parts.append(_escaped(node.value[at:]))
         if not inside:
             return "".join(parts)
-        self._check_balance(inside)
+        opened: list[Expression] = []
+        for each in inside:
+            if each.role is Role.OPEN:
+                opened.append(each)
+            elif each.role is Role.CLOSE and opened:
+                opened.pop()
+            elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
+                opened.append(each)  # no expression before has opened it
+                break
+        if opened:
+            self._torn = True
+            self._around_fields(opened[0])
         loose = ""
         if not node.style:
             strip_silent(inside, parts)
@@ -451,45 +467,12 @@ class _Reading:
 
     # --- what has no place
 
-    def _check_balance(self, inside: list[Expression]) -> None:
-        opened: list[Expression] = []
-        for each in inside:
-            if each.role is Role.OPEN:
-                opened.append(each)
-            elif each.role is Role.CLOSE and opened:
-                opened.pop()
-            elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
-                opened.append(each)  # no expression before has opened it
-                break
-        if opened:
-            self._torn = True
-            self._around_fields(opened[0])
-
     def _around_fields(self, each: Expression) -> None:
         self._problem(
             each.line,
             f"{{{{ {each.word} }}}} reaches over more than one field, and v1alpha2 renders each by itself: put it into "
             "the fields, or make a Template for each case",
         )
-
-    def _left_over(self) -> None:
-        """Report expressions that are in no scalar: between the fields, or in YAML comments."""
-        if any(problem.message.startswith("not YAML") for problem in self._content.problems):
-            left = [each for each in self._expressions if each.alone]
-        else:
-            left = [each for each in self._expressions if not each.seen]
-        depth_of_line: dict[int, int] = {}
-        for each in left:
-            if each.alone and each.role is Role.OPEN:
-                self._around_fields(each)
-            elif each.alone and each.role is Role.ASSIGN:
-                self._problem(each.line, f"{each.sets} is set again between fields: give it one value")
-            elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
-                step = 1 if each.role is Role.OPEN else -1
-                depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
-        for line, depth in depth_of_line.items():
-            if depth:
-                self._problem(line, "control flow begins or ends in a comment")
 
 
 def _escaped(plain: str) -> str:

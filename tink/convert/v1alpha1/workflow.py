@@ -52,11 +52,23 @@ class _Conversion:
         result: Raw = {}
         self._reference(spec, "hardwareRef", "Hardware", result)
         self._reference(spec, "templateRef", "Template", result)
-        if params := self._params(spec):
+        params: dict[str, str] = {}
+        for at, key, value in spec.mapping("hardwareMap"):
+            if (text := param_text(value, at, self._findings)) is not None:
+                params[key] = text
+        check_params(params, spec.at("hardwareMap"), self._findings)
+        spec.moved("hardwareMap", "spec.templateParams")
+        if params:
             result["templateParams"] = params
         if seconds := self._timeout(status, metadata, result):
             result["timeout"] = seconds
-        self._options(spec, metadata)
+        if spec.flag("disabled"):
+            metadata["annotations"] = {HOLD_ANNOTATION: _DISABLED, **as_mapping(metadata.get("annotations"))}
+            spec.changed("disabled", f"the annotation {HOLD_ANNOTATION} holds it: remove that to let it run")
+        options = spec.fields("bootOptions")
+        for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
+            options.drop(key, _BOOT)
+        options.rest()
         spec.rest()
         top.rest()
         if self._findings.failed:
@@ -83,21 +95,12 @@ class _Conversion:
     def _reference(self, spec: Fields, key: str, kind: str, result: Raw) -> None:
         name = spec.text(key)
         if not name:
-            self._findings.error(spec.at(key), f"v1alpha2 needs the name of the {kind}: fill it in")
+            spec.error(key, f"v1alpha2 needs the name of the {kind}: fill it in")
         elif refusal := constraints.object_name(name):
-            self._findings.error(spec.at(key), refusal)
+            spec.error(key, refusal)
         else:
             result[key] = {"name": name}
-            self._findings.moved(spec.at(key), f"spec.{key}.name")
-
-    def _params(self, spec: Fields) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for at, key, value in spec.mapping("hardwareMap"):
-            if (text := param_text(value, at, self._findings)) is not None:
-                found[key] = text
-        check_params(found, spec.at("hardwareMap"), self._findings)
-        self._findings.moved(spec.at("hardwareMap"), "spec.templateParams")
-        return found
+            spec.moved(key, f"spec.{key}.name")
 
     def _timeout(self, status: Any, metadata: Raw, result: Raw) -> int | None:
         """Return the Template's `global_timeout`, from its text or from the status that the old controller wrote."""
@@ -113,14 +116,3 @@ class _Conversion:
         from tink.convert.v1alpha1.template import global_timeout  # imported here for the reason in __init__
 
         return global_timeout(template)
-
-    def _options(self, spec: Fields, metadata: Raw) -> None:
-        if spec.flag("disabled"):
-            metadata["annotations"] = {HOLD_ANNOTATION: _DISABLED, **as_mapping(metadata.get("annotations"))}
-            self._findings.changed(
-                spec.at("disabled"), f"the annotation {HOLD_ANNOTATION} holds it: remove that to let it run"
-            )
-        options = spec.fields("bootOptions")
-        for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
-            options.drop(key, _BOOT)
-        options.rest()

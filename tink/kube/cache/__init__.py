@@ -6,11 +6,4 @@
 from tink.kube.cache.informer import AWAY_SECONDS, START_JITTER_SECONDS, Informer
 from tink.kube.cache.store import Archive, Index, ObjectCompressor
 
-__all__ = [
-    "AWAY_SECONDS",
-    "START_JITTER_SECONDS",
-    "Archive",
-    "Index",
-    "Informer",
-    "ObjectCompressor",
-]
+__all__ = ["AWAY_SECONDS", "START_JITTER_SECONDS", "Archive", "Index", "Informer", "ObjectCompressor"]

@@ -229,11 +229,7 @@ def as_json(
             "moreDifferences": survey.more_differences,
         }
     if plan is not None:
-        report |= {
-            "plan": [asdict(step) for step in plan.steps],
-            "problems": plan.problems,
-            "notes": plan.notes,
-        }
+        report |= {"plan": [asdict(step) for step in plan.steps], "problems": plan.problems, "notes": plan.notes}
     report["done"] = [asdict(each) for each in done]
     return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n"
 

@@ -172,10 +172,7 @@ def _rounded(value: Value) -> str:
     return "0s"
 
 
-DURATIONS: Final[Functions] = table(
-    Function("duration", _seconds, (ANY,)),
-    Function("durationRound", _rounded, (ANY,)),
-)
+DURATIONS: Final[Functions] = table(Function("duration", _seconds, (ANY,)), Function("durationRound", _rounded, (ANY,)))
 
 
 def _div(one: Value, other: Value) -> int:
