@@ -103,9 +103,7 @@ class _Network:
             self._network(network)
         servers, clocks = self._services(self._top)
         for dhcp in self._served.values():
-            if "ip" in dhcp:
-                _add(dhcp, "nameservers", servers)
-                _add(dhcp, "timeservers", clocks)
+            _add_services(dhcp, servers, clocks)
         self._serve_servers6()
         self._top.rest("it has no place in what DHCP serves")
         return self._served
@@ -147,13 +145,8 @@ class _Network:
                 self._findings.changed(network.path, f"{note} {mac}")
         self._routes(network, dhcp)
         servers, clocks = self._services(network)
-        servers = [
-            *[server for path, server in network.texts("dns_nameservers") if self._server(path, server)],
-            *servers,
-        ]
-        if "ip" in dhcp:
-            _add(dhcp, "nameservers", servers)
-            _add(dhcp, "timeservers", clocks)
+        own = [server for path, server in network.texts("dns_nameservers") if self._server(path, server)]
+        _add_services(dhcp, [*own, *servers], clocks)
         network.rest("it has no place in what DHCP serves")
 
     def _network6(self, network: Fields, address: str, link: str) -> None:
@@ -276,30 +269,26 @@ class _Network:
         gateways = [(network.at("gateway"), network.text("gateway"))]
         for route in network.each("routes"):
             to, netmask, gateway = (route.take(key) for key in ("network", "netmask", "gateway"))
-            servers, clocks = self._services(route)
-            if "ip" in dhcp:
-                _add(dhcp, "nameservers", servers)
-                _add(dhcp, "timeservers", clocks)
+            _add_services(dhcp, *self._services(route))
             route.rest("it has no place in what DHCP serves")
             if not _is_default(to, netmask):
                 self._findings.dropped(route.path, "v1alpha2 serves no routes but the gateway: user-data can add them")
             elif isinstance(gateway, str):
                 gateways.append((route.at("gateway"), gateway))
         for path, gateway in gateways:
-            if gateway:
-                self._gateway(path, gateway, dhcp)
-
-    def _gateway(self, path: str, gateway: str, dhcp: Raw) -> None:
-        if refusal := constraints.ipv4(gateway):
-            self._findings.dropped(path, refusal)
-        elif "ip" not in dhcp:
-            self._findings.dropped(path, "there is no address that it could be the gateway of")
-        elif dhcp.get("gateway", gateway) != gateway:
-            self._findings.dropped(path, f"DHCP serves one gateway, and {dhcp['gateway']} is taken")
-        elif "netmask" in dhcp and (refusal := constraints.gateway_of(dhcp["ip"], dhcp["netmask"], gateway)):
-            self._findings.dropped(path, refusal)
-        else:
-            dhcp["gateway"] = gateway
+            if not gateway:
+                continue
+            refusal = constraints.ipv4(gateway)
+            if not refusal and "ip" not in dhcp:
+                refusal = "there is no address that it could be the gateway of"
+            elif not refusal and dhcp.get("gateway", gateway) != gateway:
+                refusal = f"DHCP serves one gateway, and {dhcp['gateway']} is taken"
+            elif not refusal and "netmask" in dhcp:
+                refusal = constraints.gateway_of(dhcp["ip"], dhcp["netmask"], gateway)
+            if refusal:
+                self._findings.dropped(path, refusal)
+            else:
+                dhcp["gateway"] = gateway
 
     def _services(self, fields: Fields) -> tuple[list[str], list[str]]:
         """Return the name servers and the time servers."""
@@ -334,6 +323,12 @@ def _add(dhcp: Raw, key: str, servers: list[str]) -> None:
     there = [*there, *(server for server in dict.fromkeys(servers) if server not in there)][: bounds.MAX_SERVERS]
     if there:
         dhcp[key] = there
+
+
+def _add_services(dhcp: Raw, servers: list[str], clocks: list[str]) -> None:
+    if "ip" in dhcp:
+        _add(dhcp, "nameservers", servers)
+        _add(dhcp, "timeservers", clocks)
 
 
 def _is_default(network: Any, netmask: Any) -> bool:
