@@ -93,7 +93,7 @@ class Origin:
     text: str
     tree: str | None
 
-    def error(self, frame: Frame, node: nodes.Node, message: str) -> TemplateExecutionError:
+    def error(self, frame: Frame, node: nodes.ParseNode, message: str) -> TemplateExecutionError:
         """Return the error that Go reports for this node. The caller raises it."""
         name = frame[RUN].name
         line, column = place(self.text, node.position)
@@ -105,7 +105,7 @@ class Origin:
             column=column,
         )
 
-    def charge(self, frame: Frame, node: nodes.Node, steps: int) -> None:
+    def charge(self, frame: Frame, node: nodes.ParseNode, steps: int) -> None:
         """Take steps from the budget. Raises TemplateExecutionError if it is exhausted."""
         budget = frame[RUN].budget
         budget.steps -= steps
@@ -135,7 +135,7 @@ class ExpressionCompiler:
 
     # --- pipelines and commands ---
 
-    def pipe(self, node: nodes.Pipe) -> Expression:
+    def pipe(self, node: nodes.PipeNode) -> Expression:
         """Compile a pipeline with its declarations."""
         value, seen = self._command(node.commands[0], None, node), last_visited(node.commands[0])
         for command in node.commands[1:]:
@@ -144,7 +144,7 @@ class ExpressionCompiler:
             return value
         return self._stored(node, value)
 
-    def _stored(self, node: nodes.Pipe, value: Expression) -> Expression:
+    def _stored(self, node: nodes.PipeNode, value: Expression) -> Expression:
         for variable in node.variables:
             if variable.slot is None:
                 return self._fails_after(value, last_visited(node), f"undefined variable: {variable.name}")
@@ -158,7 +158,7 @@ class ExpressionCompiler:
 
         return store
 
-    def _command(self, node: nodes.Command, final: Expression | None, seen: nodes.Node) -> Expression:
+    def _command(self, node: nodes.CommandNode, final: Expression | None, seen: nodes.ParseNode) -> Expression:
         """Compile one stage of a pipeline.
 
         `final` computes the value of the previous stage, which becomes the last argument. `seen` is the node that Go
@@ -166,24 +166,26 @@ class ExpressionCompiler:
         """
         first = node.operands[0]
         arguments = node.operands[1:]
-        if isinstance(first, nodes.Identifier):
+        if isinstance(first, nodes.IdentifierNode):
             return self._call(first, node, arguments, final)
         if arguments or final is not None:
             return self._misapplied(first, final, seen)
-        if isinstance(first, nodes.Nil):
+        if isinstance(first, nodes.NilNode):
             return self._fails(first, "nil is not a command")
         return self.operand(first)
 
-    def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.Node) -> Expression:
+    def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.ParseNode) -> Expression:
         """Compile arguments for an operand that is no function: an error when it runs."""
-        if isinstance(first, nodes.Field | nodes.Chain) or (isinstance(first, nodes.Variable) and first.names):
+        if isinstance(first, nodes.FieldNode | nodes.ChainNode) or (
+            isinstance(first, nodes.VariableNode) and first.names
+        ):
             return self._fields_with_arguments(first, final)
         complaint = f"can't give argument to non-function {first}"
-        blamed = seen if isinstance(first, nodes.Pipe) else first
+        blamed = seen if isinstance(first, nodes.PipeNode) else first
         return self._fails_after(final, blamed, complaint) if final else self._fails(blamed, complaint)
 
     def _fields_with_arguments(
-        self, node: nodes.Field | nodes.Chain | nodes.Variable, final: Expression | None
+        self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode, final: Expression | None
     ) -> Expression:
         *names, last = node.names
         base = self._base(node)
@@ -208,22 +210,22 @@ class ExpressionCompiler:
     def operand(self, node: nodes.Operand) -> Expression:
         """Compile an operand of any type."""
         match node:
-            case nodes.Field() | nodes.Chain():
+            case nodes.FieldNode() | nodes.ChainNode():
                 return self._walk(node, self._base(node), node.names)
-            case nodes.Variable():
+            case nodes.VariableNode():
                 base = self._base(node)
                 return self._walk(node, base, node.names) if node.names else base
-            case nodes.Pipe():
+            case nodes.PipeNode():
                 return self.pipe(node)
-            case nodes.Identifier():
+            case nodes.IdentifierNode():
                 return self._call(node, node, [], None)
-            case nodes.Dot():
+            case nodes.DotNode():
                 return _dot
-            case nodes.Bool():
+            case nodes.BoolNode():
                 return constant(node.value)
-            case nodes.String():
+            case nodes.StringNode():
                 return constant(node.text)
-            case nodes.Number():
+            case nodes.NumberNode():
                 if node.imaginary is not None:
                     return constant(node.imaginary)
                 if node.is_real:
@@ -231,23 +233,25 @@ class ExpressionCompiler:
                 if node.integer is None:
                     return self._fails(node, f"{node.text} overflows int")
                 return constant(node.integer)
-            case nodes.Nil():
+            case nodes.NilNode():
                 return constant(None)
 
-    def _base(self, node: nodes.Field | nodes.Chain | nodes.Variable) -> Expression:
+    def _base(self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode) -> Expression:
         """Compile the value in which the fields of a node are looked up."""
-        if isinstance(node, nodes.Field):
+        if isinstance(node, nodes.FieldNode):
             return _dot
-        if isinstance(node, nodes.Chain):
+        if isinstance(node, nodes.ChainNode):
             return self.operand(node.base)
         if node.slot is None:
             return self._fails(node, f"undefined variable: {node.name}")
         return variable(node.slot)
 
-    def _is_element(self, node: nodes.Node) -> bool:
-        return isinstance(node, nodes.Field) and self.range_dots > 0
+    def _is_element(self, node: nodes.ParseNode) -> bool:
+        return isinstance(node, nodes.FieldNode) and self.range_dots > 0
 
-    def _walk(self, node: nodes.Field | nodes.Chain | nodes.Variable, base: Expression, path: list[str]) -> Expression:
+    def _walk(
+        self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode, base: Expression, path: list[str]
+    ) -> Expression:
         names = tuple(path)
         origin, element, blamed = self.origin, self._is_element(node), last_visited(node)
 
@@ -273,8 +277,8 @@ class ExpressionCompiler:
 
     def _call(
         self,
-        identifier: nodes.Identifier,
-        node: nodes.Command | nodes.Identifier,
+        identifier: nodes.IdentifierNode,
+        node: nodes.CommandNode | nodes.IdentifierNode,
         arguments: list[nodes.Operand],
         final: Expression | None,
     ) -> Expression:
@@ -296,7 +300,7 @@ class ExpressionCompiler:
     def _invocation(
         self,
         function: Function,
-        node: nodes.Command | nodes.Identifier,
+        node: nodes.CommandNode | nodes.IdentifierNode,
         arguments: list[Expression],
         final: Expression | None,
         check: Check | None,
@@ -326,7 +330,7 @@ class ExpressionCompiler:
 
     def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
         """Compile an argument for a parameter of this type."""
-        if isinstance(node, nodes.Nil):
+        if isinstance(node, nodes.NilNode):
             if wanted is Type.MAP:
                 return lambda _frame, _dot: {}
             if wanted is Type.ANY:
@@ -334,18 +338,18 @@ class ExpressionCompiler:
             return self._fails(node, f"cannot assign nil to {wanted.value}")
         if wanted is Type.ANY:
             return self.operand(node)
-        if isinstance(node, nodes.Bool | nodes.Number | nodes.String):
+        if isinstance(node, nodes.BoolNode | nodes.NumberNode | nodes.StringNode):
             return self._literal(node, wanted)
         return self._checked(self.operand(node), wanted, node)
 
-    def _literal(self, node: nodes.Bool | nodes.Number | nodes.String, wanted: Type) -> Expression:
-        if wanted is Type.STRING and isinstance(node, nodes.String):
+    def _literal(self, node: nodes.BoolNode | nodes.NumberNode | nodes.StringNode, wanted: Type) -> Expression:
+        if wanted is Type.STRING and isinstance(node, nodes.StringNode):
             return constant(node.text)
-        if wanted is Type.BOOL and isinstance(node, nodes.Bool):
+        if wanted is Type.BOOL and isinstance(node, nodes.BoolNode):
             return constant(node.value)
-        if wanted is Type.INT and isinstance(node, nodes.Number) and node.integer is not None:
+        if wanted is Type.INT and isinstance(node, nodes.NumberNode) and node.integer is not None:
             return constant(node.integer)
-        if wanted is Type.FLOAT and isinstance(node, nodes.Number) and node.real is not None:
+        if wanted is Type.FLOAT and isinstance(node, nodes.NumberNode) and node.real is not None:
             return constant(node.real)
         if wanted is Type.MAP:
             return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
@@ -353,13 +357,13 @@ class ExpressionCompiler:
         return self._fails(node, f"expected {expected}; found {node}")
 
     def _checked(self, value: Expression, wanted: Type, node: nodes.Operand) -> Expression:
-        elementary = isinstance(node, nodes.Field | nodes.Chain) or (
-            isinstance(node, nodes.Variable) and node.names != []
+        elementary = isinstance(node, nodes.FieldNode | nodes.ChainNode) or (
+            isinstance(node, nodes.VariableNode) and node.names != []
         )
         check = self._check(wanted, last_visited(node), elementary=elementary)
         return value if check is None else lambda frame, dot: check(frame, value(frame, dot))
 
-    def _check(self, wanted: Type, blamed: nodes.Node, *, elementary: bool) -> Check | None:
+    def _check(self, wanted: Type, blamed: nodes.ParseNode, *, elementary: bool) -> Check | None:
         """Return a check that a value fits a parameter of this type (Go: validateType); None if every value fits."""
         if wanted is Type.ANY:
             return None
@@ -382,7 +386,7 @@ class ExpressionCompiler:
 
     # --- failures that wait for their turn ---
 
-    def _fails(self, node: nodes.Node, message: str) -> Expression:
+    def _fails(self, node: nodes.ParseNode, message: str) -> Expression:
         origin = self.origin
 
         def fail(frame: Frame, _dot: Value) -> Value:
@@ -390,7 +394,7 @@ class ExpressionCompiler:
 
         return fail
 
-    def _fails_after(self, value: Expression, node: nodes.Node, message: str) -> Expression:
+    def _fails_after(self, value: Expression, node: nodes.ParseNode, message: str) -> Expression:
         origin = self.origin
 
         def fail(frame: Frame, dot: Value) -> Value:
@@ -444,15 +448,15 @@ def no_field(value: Value, name: str, *, elementary: bool) -> str:
     return f"can't evaluate field {name} in type {known}"
 
 
-def last_visited(node: nodes.Node) -> nodes.Node:
+def last_visited(node: nodes.ParseNode) -> nodes.ParseNode:
     """Return the node that Go has visited last after it evaluated `node`. Go reports following errors there."""
     while True:
-        if isinstance(node, nodes.Pipe):
+        if isinstance(node, nodes.PipeNode):
             node = node.commands[-1]
-        elif isinstance(node, nodes.Chain):
+        elif isinstance(node, nodes.ChainNode):
             node = node.base
-        elif isinstance(node, nodes.Command):
-            node = node.operands[-1 if isinstance(node.operands[0], nodes.Identifier) else 0]
+        elif isinstance(node, nodes.CommandNode):
+            node = node.operands[-1 if isinstance(node.operands[0], nodes.IdentifierNode) else 0]
         else:
             return node
 
@@ -532,7 +536,7 @@ class _StatementCompiler:
         steps: list[tuple[str, Statement]] = []
         text = ""
         for node in statements:
-            if isinstance(node, nodes.Text):
+            if isinstance(node, nodes.TextNode):
                 text += node.text
             else:
                 steps.append((text, self._statement(node)))
@@ -554,23 +558,29 @@ class _StatementCompiler:
         return run
 
     def _statement(
-        self, node: nodes.Action | nodes.Branch | nodes.Range | nodes.Invoke | nodes.Break | nodes.Continue
+        self,
+        node: nodes.ActionNode
+        | nodes.BranchNode
+        | nodes.RangeNode
+        | nodes.InvokeNode
+        | nodes.BreakNode
+        | nodes.ContinueNode,
     ) -> Statement:
         match node:
-            case nodes.Action():
+            case nodes.ActionNode():
                 return self._action(node)
-            case nodes.Branch():
+            case nodes.BranchNode():
                 return self._branch(node)
-            case nodes.Range():
+            case nodes.RangeNode():
                 return self._range(node)
-            case nodes.Invoke():
+            case nodes.InvokeNode():
                 return self._invoke(node)
-            case nodes.Break():
+            case nodes.BreakNode():
                 return _raise_break
-            case nodes.Continue():
+            case nodes.ContinueNode():
                 return _raise_continue
 
-    def _action(self, node: nodes.Action) -> Statement:
+    def _action(self, node: nodes.ActionNode) -> Statement:
         value_of = self.expressions.pipe(node.pipe)
         if node.pipe.variables:
 
@@ -595,7 +605,7 @@ class _StatementCompiler:
 
         return show
 
-    def _branch(self, node: nodes.Branch) -> Statement:
+    def _branch(self, node: nodes.BranchNode) -> Statement:
         arms = []
         for is_with, pipe, body in node.arms:
             condition = self.expressions.pipe(pipe)
@@ -621,7 +631,7 @@ class _StatementCompiler:
         self.expressions.range_dots = outer
         return compiled
 
-    def _range(self, node: nodes.Range) -> Statement:
+    def _range(self, node: nodes.RangeNode) -> Statement:
         pipe = node.pipe
         subject = self.expressions.pipe(pipe)
         body = self._scoped(node.body, 1)
@@ -664,7 +674,7 @@ class _StatementCompiler:
 
         return loop
 
-    def _invoke(self, node: nodes.Invoke) -> Statement:
+    def _invoke(self, node: nodes.InvokeNode) -> Statement:
         argument = self.expressions.pipe(node.pipe) if node.pipe is not None else None
         origin, program = self.origin, self.program
 
@@ -719,19 +729,19 @@ def weight(statements: Iterable[nodes.Statement]) -> int:
     total = 0
     for node in statements:
         total += 1
-        if isinstance(node, nodes.Action | nodes.Invoke | nodes.Range) and node.pipe is not None:
+        if isinstance(node, nodes.ActionNode | nodes.InvokeNode | nodes.RangeNode) and node.pipe is not None:
             total += _operands(node.pipe)
-        if isinstance(node, nodes.Branch):
+        if isinstance(node, nodes.BranchNode):
             total += sum(_operands(pipe) + weight(body) for _, pipe, body in node.arms)
-        if isinstance(node, nodes.Branch | nodes.Range):
+        if isinstance(node, nodes.BranchNode | nodes.RangeNode):
             total += weight(node.otherwise or ())
     return total
 
 
-def _operands(pipe: nodes.Pipe) -> int:
+def _operands(pipe: nodes.PipeNode) -> int:
     total = 0
     for command in pipe.commands:
         for operand in command.operands:
-            base = operand.base if isinstance(operand, nodes.Chain) else operand
-            total += 1 + (_operands(base) if isinstance(base, nodes.Pipe) else 0)
+            base = operand.base if isinstance(operand, nodes.ChainNode) else operand
+            total += 1 + (_operands(base) if isinstance(base, nodes.PipeNode) else 0)
     return total

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from tink.api.annotations import INSTANCE_ID_ANNOTATION
 from tink.template import TemplateSyntaxError, nodes
 from tink.template.functions import FUNCTIONS
-from tink.template.lexer import Kind, lex
+from tink.template.lexer import TokenKind, lex
 from tink.template.parser import FIRST_SLOT, parse
 
 FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
@@ -248,26 +248,26 @@ class _Rewriting:
     def _list(self, body: list[nodes.Statement], dot: Shape | None) -> None:
         for node in body:
             match node:
-                case nodes.Action():
+                case nodes.ActionNode():
                     shape = self._pipe(node.pipe, dot)
                     if not node.pipe.variables:
                         self._check_whole(node.pipe, shape)
-                case nodes.Branch():
+                case nodes.BranchNode():
                     for is_with, pipe, inner in node.arms:
                         shape = self._pipe(pipe, dot)
                         if not is_with:
                             self._check_whole(pipe, shape, truth=True)
                         self._list(inner, shape if is_with else dot)
                     self._list(node.otherwise or [], dot)
-                case nodes.Range():
+                case nodes.RangeNode():
                     self._list(node.body, self._range(node, dot))
                     self._list(node.otherwise or [], dot)
-                case nodes.Invoke():
+                case nodes.InvokeNode():
                     self._invoke(node, dot)
                 case _:
                     pass
 
-    def _range(self, node: nodes.Range, dot: Shape | None) -> Shape | None:
+    def _range(self, node: nodes.RangeNode, dot: Shape | None) -> Shape | None:
         """Visit the pipeline of a `range` and return the Shape of dot in its body."""
         shape = self._pipe(node.pipe, dot)
         element = shape.element if shape is not None else None
@@ -284,7 +284,7 @@ class _Rewriting:
             self._whole_error(node.pipe, shape.whole)
         return element
 
-    def _invoke(self, node: nodes.Invoke, dot: Shape | None) -> None:
+    def _invoke(self, node: nodes.InvokeNode, dot: Shape | None) -> None:
         shape = self._pipe(node.pipe, dot) if node.pipe is not None else None
         tree = self._trees.get(node.name)
         if tree is None:
@@ -301,7 +301,7 @@ class _Rewriting:
 
     # --- pipelines
 
-    def _pipe(self, pipe: nodes.Pipe, dot: Shape | None) -> Shape | None:
+    def _pipe(self, pipe: nodes.PipeNode, dot: Shape | None) -> Shape | None:
         shape: Shape | None = None
         for index, command in enumerate(pipe.commands):
             shape = self._command(command, dot, shape, pipe.commands[0] if index else None)
@@ -311,11 +311,11 @@ class _Rewriting:
         return shape
 
     def _command(
-        self, command: nodes.Command, dot: Shape | None, piped: Shape | None, first: nodes.Command | None
+        self, command: nodes.CommandNode, dot: Shape | None, piped: Shape | None, first: nodes.CommandNode | None
     ) -> Shape | None:
         """Visit one command. `first` is the first command of the pipeline; None if this one is the first."""
         function = command.operands[0]
-        if not isinstance(function, nodes.Identifier):
+        if not isinstance(function, nodes.IdentifierNode):
             return self._operand(function, dot)
         arguments = command.operands[1:]
         shapes = [self._operand(argument, dot) for argument in arguments]
@@ -330,7 +330,7 @@ class _Rewriting:
             self._check_whole(first, piped, truth=function.name in _TRUTH)
         return None
 
-    def _function(self, node: nodes.Identifier) -> None:
+    def _function(self, node: nodes.IdentifierNode) -> None:
         end = node.position + len(node.name)
         name = _RENAMED.get(node.name, node.name)
         if name not in FUNCTIONS:
@@ -344,7 +344,7 @@ class _Rewriting:
         key = arguments[1] if len(arguments) > 1 else None
         if shape is ROOT:
             # Templates use `index . "device-1"` for keys that are no identifiers.
-            if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
+            if isinstance(key, nodes.StringNode) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
                 end = base.position + len(str(base))
                 self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
             else:
@@ -353,7 +353,7 @@ class _Rewriting:
         if shape.indexed is None:
             self._check_whole(base, shape)
             return shape.element
-        if not isinstance(key, nodes.Number) or key.integer != 0:
+        if not isinstance(key, nodes.NumberNode) or key.integer != 0:
             self._whole_error(base, "v1alpha2 has the interfaces by MAC address: only index 0 can be carried over")
         else:
             self._notice(LOWEST)
@@ -364,22 +364,22 @@ class _Rewriting:
 
     def _operand(self, node: nodes.Operand, dot: Shape | None) -> Shape | None:
         match node:
-            case nodes.Dot():
+            case nodes.DotNode():
                 return dot
-            case nodes.Field():
+            case nodes.FieldNode():
                 start = self._at[node.position] - (1 if len(node.names) > 1 else 0)
                 return self._path(node.names, dot, start, start, dot)
-            case nodes.Variable():
+            case nodes.VariableNode():
                 shape = self._variables.get(node.slot) if node.slot is not None else None
                 start = self._at[node.position]
                 return self._path(node.names, shape, start, start - 1, dot) if node.names else shape
-            case nodes.Chain():
+            case nodes.ChainNode():
                 shape = self._operand(node.base, dot)
                 start = self._at[node.position]
                 return self._path(node.names, shape, start, self._opening(start - 1), dot)
-            case nodes.Pipe():
+            case nodes.PipeNode():
                 return self._pipe(node, dot)
-            case nodes.Identifier():
+            case nodes.IdentifierNode():
                 self._function(node)
                 return None
             case _:
@@ -390,7 +390,7 @@ class _Rewriting:
         depth = 0
         for index in range(closing, -1, -1):
             kind = self._tokens[index].kind
-            depth += (kind is Kind.RIGHT_PAREN) - (kind is Kind.LEFT_PAREN)
+            depth += (kind is TokenKind.RIGHT_PAREN) - (kind is TokenKind.LEFT_PAREN)
             if not depth:
                 return index
         return closing
@@ -435,17 +435,17 @@ class _Rewriting:
     def _rooted(self, expression: str, dot: Shape | None) -> str:
         return expression.replace("{root}", "" if dot is ROOT else "$")
 
-    def _check_whole(self, node: nodes.Node, shape: Shape | None, *, truth: bool = False) -> None:
+    def _check_whole(self, node: nodes.ParseNode, shape: Shape | None, *, truth: bool = False) -> None:
         """Report a value used as a whole of which only the fields keep their meaning. `truth`: an emptiness test."""
         if shape is not None and shape.whole and not (truth and shape.indexed is not None):
             self._whole_error(node, shape.whole)
 
-    def _whole_error(self, node: nodes.Node, reason: str) -> None:
+    def _whole_error(self, node: nodes.ParseNode, reason: str) -> None:
         self._result.errors.append(f"{node}: {reason}")
 
     # --- contains, hasPrefix, hasSuffix
 
-    def _swap(self, function: nodes.Identifier, first: nodes.Command | None) -> None:
+    def _swap(self, function: nodes.IdentifierNode, first: nodes.CommandNode | None) -> None:
         self._notice(_SWAPPED.format(name=function.name))
         index = self._at[function.position]
         spans = self._spans(index + 1)
@@ -458,7 +458,7 @@ class _Rewriting:
         elif first is not None and len(spans) == 1:
             # TEXT | contains PART -> contains (TEXT) PART
             begin = first.position
-            pipe = next(at for at in range(index, -1, -1) if self._tokens[at].kind is Kind.PIPE)
+            pipe = next(at for at in range(index, -1, -1) if self._tokens[at].kind is TokenKind.PIPE)
             stop = self._tokens[pipe].position
             after = function.position + len(function.name)
             self._edits.append(_Edit(begin, after, lambda: f"{function.name} ({self._edited(begin, stop).rstrip()})"))
@@ -471,10 +471,10 @@ class _Rewriting:
         depth = 0
         fresh = True
         for token in self._tokens[index:]:
-            if not depth and token.kind in (Kind.PIPE, Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+            if not depth and token.kind in (TokenKind.PIPE, TokenKind.RIGHT_DELIM, TokenKind.RIGHT_PAREN):
                 break
-            depth += (token.kind is Kind.LEFT_PAREN) - (token.kind is Kind.RIGHT_PAREN)
-            if token.kind is Kind.SPACE and not depth:
+            depth += (token.kind is TokenKind.LEFT_PAREN) - (token.kind is TokenKind.RIGHT_PAREN)
+            if token.kind is TokenKind.SPACE and not depth:
                 fresh = True
                 continue
             end = token.position + len(token.text)

@@ -26,13 +26,13 @@ import yaml
 from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, as_yaml_error
 from tink.convert.documents import collect, has_comments
 from tink.convert.findings import Comment
-from tink.template.lexer import Kind, Token, lex
+from tink.template.lexer import TokenKind, Token, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
 BRACES = "{{"
 
-_OPENING = (Kind.IF, Kind.RANGE, Kind.WITH, Kind.DEFINE, Kind.BLOCK)
-_CONTROL = (*_OPENING, Kind.ELSE, Kind.END, Kind.BREAK, Kind.CONTINUE)
+_OPENING = (TokenKind.IF, TokenKind.RANGE, TokenKind.WITH, TokenKind.DEFINE, TokenKind.BLOCK)
+_CONTROL = (*_OPENING, TokenKind.ELSE, TokenKind.END, TokenKind.BREAK, TokenKind.CONTINUE)
 _QUOTING = ("quote", "squote")
 
 
@@ -86,7 +86,7 @@ def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
 
 
 def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
-    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is Kind.LEFT_DELIM}
+    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is TokenKind.LEFT_DELIM}
     at, line, counted = 0, 1, 0
     while (start := text.find(BRACES, at)) >= 0:
         line += text.count("\n", counted, start)
@@ -96,9 +96,9 @@ def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
             end = text.find("}}", text.find("*/", start)) + 2
             inside: list[Token] = []
         else:
-            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is Kind.RIGHT_DELIM)
+            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is TokenKind.RIGHT_DELIM)
             end = tokens[stop].position + 2
-            inside = [token for token in tokens[index + 1 : stop] if token.kind is not Kind.SPACE]
+            inside = [token for token in tokens[index + 1 : stop] if token.kind is not TokenKind.SPACE]
         role, sets = _role(inside)
         yield Expression(
             start,
@@ -108,7 +108,7 @@ def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
             inside[0].text if inside else "",
             trims_left=text[start + 2] == "-" and text[start + 3] in " \t\r\n",
             trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
-            uses={token.text for token in inside if token.kind is Kind.VARIABLE and token.text != "$"},
+            uses={token.text for token in inside if token.kind is TokenKind.VARIABLE and token.text != "$"},
             sets=sets,
             unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
         )
@@ -120,20 +120,20 @@ def _role(inside: list[Token]) -> tuple[Role, str]:
         return Role.COMMENT, ""
     kind = inside[0].kind
     if kind in _CONTROL:
-        return Role.OPEN if kind in _OPENING else Role.CLOSE if kind is Kind.END else Role.MIDDLE, ""
-    if kind is Kind.VARIABLE and len(inside) > 1:
-        if inside[1].kind is Kind.DECLARE:
+        return Role.OPEN if kind in _OPENING else Role.CLOSE if kind is TokenKind.END else Role.MIDDLE, ""
+    if kind is TokenKind.VARIABLE and len(inside) > 1:
+        if inside[1].kind is TokenKind.DECLARE:
             return Role.DECLARE, inside[0].text
-        if inside[1].kind is Kind.ASSIGN:
+        if inside[1].kind is TokenKind.ASSIGN:
             return Role.ASSIGN, inside[0].text
     return Role.OUTPUT, ""
 
 
 def _unquoted(text: str, start: int, inside: list[Token]) -> str:
     """Return `{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
-    if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is Kind.PIPE:
+    if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is TokenKind.PIPE:
         return text[start : inside[-2].position].rstrip() + " }}"
-    pipes = any(token.kind is Kind.PIPE for token in inside)
+    pipes = any(token.kind is TokenKind.PIPE for token in inside)
     if len(inside) > 1 and inside[0].text in _QUOTING and not pipes:
         return (
             text[start : start + 2]
@@ -260,7 +260,7 @@ def read(text: str) -> Content:
     if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
         return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
     tokens = lex(text)
-    broken = next((token for token in tokens if token.kind is Kind.ERROR), None)
+    broken = next((token for token in tokens if token.kind is TokenKind.ERROR), None)
     if broken is not None:
         return Content(None, [Problem(broken.line, f"no Go template: {broken}")])
     if len(tokens) > MAX_TOKENS:
