@@ -1,7 +1,7 @@
 """Compile the trees of a template into closures, and run them (Go: text/template, exec.go).
 
-`compile_text` returns a `Program`. A Program is immutable, holds neither its name nor its data, and several callers can
-run it at once. Each node becomes a function of (frame, dot). Everything that the text alone determines (constants,
+`compile_text` returns a `TemplateProgram`. It is immutable, holds neither its name nor its data, and several callers
+can run it at once. Each node becomes a function of (frame, dot). Everything that the text alone determines (constants,
 number of arguments, variable slots, literals that fit a parameter) is decided once, at compile time. Messages and their
 places are Go's. Errors that Go reports when it executes a node are reported when the node runs, so an error in a branch
 that is never taken has no effect.
@@ -27,11 +27,11 @@ from tink.golang.values import CallError, Struct, Uint8, Value, type_name
 from tink.template import nodes
 from tink.template.errors import TemplateExecutionError, place, shortened
 from tink.template.parser import FIRST_SLOT, parse
-from tink.template.signatures import PYTHON_TYPES, Function, Functions, Type, is_large, text_size
+from tink.template.signatures import PYTHON_TYPES, Function, Functions, ParameterType, is_large, text_size
 
 Frame = list[Any]
 Expression = Callable[[Frame, Value], Value]
-Statement = Callable[[Frame, Value], None]
+Statement = Callable[[Frame, Value], object]
 
 WRITE: Final = 0
 RUN: Final = 1
@@ -39,24 +39,22 @@ _UNTIMED_STEPS: Final = 8  # Cheaper operations do not read the clock, which wou
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one budget: executed nodes, bytes of output of each template, nesting of templates, seconds of CPU
-    time.
-    """
+class RenderLimits:
+    """The limits of one budget."""
 
-    steps: int = 100_000
-    output: int = 256 * 1024
-    depth: int = 64
-    seconds: float = 3.0
+    steps: int = 100_000  # executed nodes
+    output: int = 256 * 1024  # bytes, of each template
+    depth: int = 64  # of templates
+    seconds: float = 3.0  # of CPU time
 
 
-class Budget:
+class RenderBudget:
     """The steps and the time that are left. Several templates can share one budget."""
 
     __slots__ = ("_clock", "_end", "limits", "steps")
 
-    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.thread_time) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: RenderLimits | None = None, clock: Callable[[], float] = time.thread_time) -> None:
+        self.limits = limits or RenderLimits()
         self.steps = self.limits.steps
         self._clock = clock
         self._end = clock() + self.limits.seconds
@@ -73,7 +71,7 @@ class Run:
 
     __slots__ = ("budget", "depth", "name", "output")
 
-    def __init__(self, name: str, budget: Budget) -> None:
+    def __init__(self, name: str, budget: RenderBudget) -> None:
         self.name = name
         self.budget = budget
         self.depth = 0
@@ -87,7 +85,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TreeOrigin:
     """The source of compiled code, for error messages: the text, and the name that `define` gave it."""
 
     text: str
@@ -122,12 +120,24 @@ Check = Callable[[Frame, Value], Value]
 """Returns a value unchanged, or raises TemplateExecutionError."""
 
 
-class ExpressionCompiler:
-    """Compiles the expressions of one tree."""
+_CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
 
-    def __init__(self, origin: Origin, functions: Functions) -> None:
+
+class _Break(Exception):  # noqa: N818 (control flow, no error)
+    pass
+
+
+class _Continue(Exception):  # noqa: N818 (control flow, no error)
+    pass
+
+
+class _Compiler:
+    """Compiles one tree of a program."""
+
+    def __init__(self, origin: TreeOrigin, functions: Functions, program: TemplateProgram) -> None:
         self.origin = origin
         self.functions = functions
+        self.program = program
         self.range_dots = 0
         """The number of enclosing range bodies. There, dot is an element, of which Go knows less."""
         self.changes_maps = False
@@ -142,12 +152,9 @@ class ExpressionCompiler:
             value, seen = self._command(command, value, seen), last_visited(command)
         if not node.variables:
             return value
-        return self._stored(node, value)
-
-    def _stored(self, node: nodes.PipeNode, value: Expression) -> Expression:
         for variable in node.variables:
             if variable.slot is None:
-                return self._fails_after(value, last_visited(node), f"undefined variable: {variable.name}")
+                return self._fails(last_visited(node), f"undefined variable: {variable.name}", value)
         slots = [variable.slot for variable in node.variables if variable.slot is not None]
 
         def store(frame: Frame, dot: Value) -> Value:
@@ -169,20 +176,16 @@ class ExpressionCompiler:
         if isinstance(first, nodes.IdentifierNode):
             return self._call(first, node, arguments, final)
         if arguments or final is not None:
-            return self._misapplied(first, final, seen)
+            # Arguments for an operand that is no function are an error when it runs.
+            if isinstance(first, nodes.FieldNode | nodes.ChainNode) or (
+                isinstance(first, nodes.VariableNode) and first.names
+            ):
+                return self._fields_with_arguments(first, final)
+            blamed = seen if isinstance(first, nodes.PipeNode) else first
+            return self._fails(blamed, f"can't give argument to non-function {first}", final)
         if isinstance(first, nodes.NilNode):
             return self._fails(first, "nil is not a command")
         return self.operand(first)
-
-    def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.ParseNode) -> Expression:
-        """Compile arguments for an operand that is no function: an error when it runs."""
-        if isinstance(first, nodes.FieldNode | nodes.ChainNode) or (
-            isinstance(first, nodes.VariableNode) and first.names
-        ):
-            return self._fields_with_arguments(first, final)
-        complaint = f"can't give argument to non-function {first}"
-        blamed = seen if isinstance(first, nodes.PipeNode) else first
-        return self._fails_after(final, blamed, complaint) if final else self._fails(blamed, complaint)
 
     def _fields_with_arguments(
         self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode, final: Expression | None
@@ -287,7 +290,7 @@ class ExpressionCompiler:
         total = len(arguments) + (final is not None)
         complaint = function.arity_complaint(len(arguments), total)
         if complaint is not None:
-            return self._fails_after(final, identifier, complaint) if final else self._fails(identifier, complaint)
+            return self._fails(identifier, complaint, final)
         compiled = [self._argument(operand, function.parameter(index)) for index, operand in enumerate(arguments)]
         if function.name in ("and", "or"):
             return _short_circuit(function.name == "or", compiled, final)
@@ -328,44 +331,42 @@ class ExpressionCompiler:
             return call_piped
         return lambda frame, dot: call_with(frame, *[argument(frame, dot) for argument in arguments])
 
-    def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
+    def _argument(self, node: nodes.Operand, wanted: ParameterType) -> Expression:
         """Compile an argument for a parameter of this type."""
         if isinstance(node, nodes.NilNode):
-            if wanted is Type.MAP:
+            if wanted is ParameterType.MAP:
                 return lambda _frame, _dot: {}
-            if wanted is Type.ANY:
+            if wanted is ParameterType.ANY:
                 return constant(None)
             return self._fails(node, f"cannot assign nil to {wanted.value}")
-        if wanted is Type.ANY:
+        if wanted is ParameterType.ANY:
             return self.operand(node)
         if isinstance(node, nodes.BoolNode | nodes.NumberNode | nodes.StringNode):
             return self._literal(node, wanted)
-        return self._checked(self.operand(node), wanted, node)
-
-    def _literal(self, node: nodes.BoolNode | nodes.NumberNode | nodes.StringNode, wanted: Type) -> Expression:
-        if wanted is Type.STRING and isinstance(node, nodes.StringNode):
-            return constant(node.text)
-        if wanted is Type.BOOL and isinstance(node, nodes.BoolNode):
-            return constant(node.value)
-        if wanted is Type.INT and isinstance(node, nodes.NumberNode) and node.integer is not None:
-            return constant(node.integer)
-        if wanted is Type.FLOAT and isinstance(node, nodes.NumberNode) and node.real is not None:
-            return constant(node.real)
-        if wanted is Type.MAP:
-            return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
-        expected = {Type.INT: "integer", Type.FLOAT: "float"}.get(wanted, wanted.value)
-        return self._fails(node, f"expected {expected}; found {node}")
-
-    def _checked(self, value: Expression, wanted: Type, node: nodes.Operand) -> Expression:
+        value = self.operand(node)
         elementary = isinstance(node, nodes.FieldNode | nodes.ChainNode) or (
             isinstance(node, nodes.VariableNode) and node.names != []
         )
         check = self._check(wanted, last_visited(node), elementary=elementary)
         return value if check is None else lambda frame, dot: check(frame, value(frame, dot))
 
-    def _check(self, wanted: Type, blamed: nodes.ParseNode, *, elementary: bool) -> Check | None:
+    def _literal(self, node: nodes.BoolNode | nodes.NumberNode | nodes.StringNode, wanted: ParameterType) -> Expression:
+        if wanted is ParameterType.STRING and isinstance(node, nodes.StringNode):
+            return constant(node.text)
+        if wanted is ParameterType.BOOL and isinstance(node, nodes.BoolNode):
+            return constant(node.value)
+        if wanted is ParameterType.INT and isinstance(node, nodes.NumberNode) and node.integer is not None:
+            return constant(node.integer)
+        if wanted is ParameterType.FLOAT and isinstance(node, nodes.NumberNode) and node.real is not None:
+            return constant(node.real)
+        if wanted is ParameterType.MAP:
+            return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
+        expected = {ParameterType.INT: "integer", ParameterType.FLOAT: "float"}.get(wanted, wanted.value)
+        return self._fails(node, f"expected {expected}; found {node}")
+
+    def _check(self, wanted: ParameterType, blamed: nodes.ParseNode, *, elementary: bool) -> Check | None:
         """Return a check that a value fits a parameter of this type (Go: validateType); None if every value fits."""
-        if wanted is Type.ANY:
+        if wanted is ParameterType.ANY:
             return None
         origin, python_type = self.origin, PYTHON_TYPES[wanted]
 
@@ -376,7 +377,7 @@ class ExpressionCompiler:
                 message = f"wrong type for value; expected {wanted.value}; got {type_name(value)}"
             elif elementary:
                 message = f"wrong type for value; expected {wanted.value}; got interface {{}}"
-            elif wanted is Type.MAP:
+            elif wanted is ParameterType.MAP:
                 return {}
             else:
                 message = f"invalid value; expected {wanted.value}"
@@ -386,22 +387,176 @@ class ExpressionCompiler:
 
     # --- failures that wait for their turn ---
 
-    def _fails(self, node: nodes.ParseNode, message: str) -> Expression:
-        origin = self.origin
-
-        def fail(frame: Frame, _dot: Value) -> Value:
-            raise origin.error(frame, node, message)
-
-        return fail
-
-    def _fails_after(self, value: Expression, node: nodes.ParseNode, message: str) -> Expression:
+    def _fails(self, node: nodes.ParseNode, message: str, after: Expression | None = None) -> Expression:
         origin = self.origin
 
         def fail(frame: Frame, dot: Value) -> Value:
-            value(frame, dot)
+            if after is not None:
+                after(frame, dot)
             raise origin.error(frame, node, message)
 
         return fail
+
+    # --- statements ---
+
+    def block(self, statements: Iterable[nodes.Statement]) -> Statement:
+        """Compile a list of statements into one."""
+        steps: list[tuple[str, Statement]] = []
+        text = ""
+        for node in statements:
+            if isinstance(node, nodes.TextNode):
+                text += node.text
+            else:
+                steps.append((text, self._statement(node)))
+                text = ""
+        if not steps:
+            return lambda frame, _dot: frame[WRITE](text)
+        if len(steps) == 1 and not text and not steps[0][0]:
+            return steps[0][1]
+
+        def run(frame: Frame, dot: Value) -> None:
+            write = frame[WRITE]
+            for before, statement in steps:
+                if before:
+                    write(before)
+                statement(frame, dot)
+            if text:
+                write(text)
+
+        return run
+
+    def _statement(
+        self,
+        node: nodes.ActionNode
+        | nodes.BranchNode
+        | nodes.RangeNode
+        | nodes.InvokeNode
+        | nodes.BreakNode
+        | nodes.ContinueNode,
+    ) -> Statement:
+        match node:
+            case nodes.ActionNode():
+                return self._action(node)
+            case nodes.BranchNode():
+                return self._branch(node)
+            case nodes.RangeNode():
+                return self._range(node)
+            case nodes.InvokeNode():
+                return self._invoke(node)
+            case nodes.BreakNode():
+                return _raise_break
+            case nodes.ContinueNode():
+                return _raise_continue
+
+    def _action(self, node: nodes.ActionNode) -> Statement:
+        value_of = self.pipe(node.pipe)
+        if node.pipe.variables:
+            return value_of
+        origin = self.origin
+
+        def show(frame: Frame, dot: Value) -> None:
+            value = value_of(frame, dot)
+            if type(value) is str:
+                frame[WRITE](value)
+                return
+            try:
+                text = "<no value>" if value is None else text_of(value)
+            except CallError as error:
+                raise origin.error(frame, node, str(error)) from None
+            if len(text) > _CHEAP:
+                origin.charge(frame, node, len(text) >> 4)
+            frame[WRITE](text)
+
+        return show
+
+    def _branch(self, node: nodes.BranchNode) -> Statement:
+        arms = []
+        for is_with, pipe, body in node.arms:
+            condition = self.pipe(pipe)
+            arms.append((is_with, condition, self._scoped(body, 0) if is_with else self.block(body)))
+        otherwise = self.block(node.otherwise) if node.otherwise is not None else None
+
+        def choose(frame: Frame, dot: Value) -> None:
+            for is_with, condition, body in arms:
+                value = condition(frame, dot)
+                if value:
+                    body(frame, value if is_with else dot)
+                    return
+            if otherwise is not None:
+                otherwise(frame, dot)
+
+        return choose
+
+    def _scoped(self, body: list[nodes.Statement], range_dots: int) -> Statement:
+        """Compile a body in which dot is another value: an element of a range (1) or not (0)."""
+        outer = self.range_dots
+        self.range_dots = range_dots
+        compiled = self.block(body)
+        self.range_dots = outer
+        return compiled
+
+    def _range(self, node: nodes.RangeNode) -> Statement:
+        pipe = node.pipe
+        subject = self.pipe(pipe)
+        body = self._scoped(node.body, 1)
+        otherwise = self.block(node.otherwise) if node.otherwise is not None else None
+        origin = self.origin
+        blamed = last_visited(pipe)
+        cost = 1 + weight(node.body)
+        slots = [variable.slot for variable in pipe.variables if variable.slot is not None]
+        key_slot = slots[0] if len(slots) == 2 else None
+        value_slot = slots[-1] if slots else None
+
+        def loop(frame: Frame, dot: Value) -> None:
+            value = subject(frame, dot)
+            pairs = _pairs(value)
+            if pairs is None:
+                raise origin.error(frame, blamed, f"range can't iterate over {shortened(text_of(value))}")
+            if type(value) in (int, Uint8) and key_slot is not None:
+                raise origin.error(frame, blamed, f"can't use {value} to iterate over more than one variable")
+            origin.charge(frame, blamed, text_size(value) >> 4)
+            budget = frame[RUN].budget
+            empty = True
+            try:
+                for key, item in pairs:
+                    empty = False
+                    budget.steps -= cost
+                    if budget.steps < 0:
+                        origin.charge(frame, blamed, 0)
+                    if value_slot is not None:
+                        frame[value_slot] = item
+                        if key_slot is not None:
+                            frame[key_slot] = key
+                    try:
+                        body(frame, item)
+                    except _Continue:
+                        continue
+            except _Break:
+                return
+            if empty and otherwise is not None:
+                otherwise(frame, dot)
+
+        return loop
+
+    def _invoke(self, node: nodes.InvokeNode) -> Statement:
+        argument = self.pipe(node.pipe) if node.pipe is not None else None
+        origin, program = self.origin, self.program
+
+        def invoke(frame: Frame, dot: Value) -> None:
+            run: Run = frame[RUN]
+            found = program.find(node.name, run.name)
+            if found is None:
+                raise origin.error(frame, node, f"template {quote(node.name)} not defined")
+            if run.depth >= run.budget.limits.depth:
+                raise origin.error(frame, node, f"exceeded maximum template depth ({run.budget.limits.depth})")
+            body, slots, cost = found
+            origin.charge(frame, node, cost)
+            inner = argument(frame, dot) if argument is not None else None
+            run.depth += 1
+            body(run.frame(inner, slots), inner)
+            run.depth -= 1
+
+        return invoke
 
 
 def _dot(_frame: Frame, dot: Value) -> Value:
@@ -461,18 +616,7 @@ def last_visited(node: nodes.ParseNode) -> nodes.ParseNode:
             return node
 
 
-_CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
-
-
-class _Break(Exception):  # noqa: N818 (control flow, no error)
-    pass
-
-
-class _Continue(Exception):  # noqa: N818 (control flow, no error)
-    pass
-
-
-class Program:
+class TemplateProgram:
     """A compiled template with the templates that it defines.
 
     `changes_maps`: it may change maps in its data.
@@ -482,26 +626,24 @@ class Program:
         self.text = text
         self._slots = {name: tree.slots for name, tree in trees.items()}
         self._costs = {name: 10 + tree.slots + weight(tree.body) for name, tree in trees.items()}
-        compilers = {name: _StatementCompiler(Origin(text, name), functions, self) for name in trees}
+        compilers = {name: _Compiler(TreeOrigin(text, name), functions, self) for name in trees}
         self._bodies = {name: compilers[name].block(tree.body) for name, tree in trees.items()}
-        self.changes_maps = any(compiler.expressions.changes_maps for compiler in compilers.values())
+        self.changes_maps = any(compiler.changes_maps for compiler in compilers.values())
 
     def find(self, name: str, main: str) -> tuple[Statement, int, int] | None:
-        """Return body, number of slots and cost of a defined template. `main` is the name of the main template; None if
-        undefined.
-        """
+        """Return body, number of slots and cost of a defined template; None if undefined. `main` names the main one."""
         key = name if name in self._bodies else None
         if key is None and name != main:
             return None
         return self._bodies[key], self._slots[key], self._costs[key]
 
-    def render(self, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
+    def render(self, dot: Value, name: str = "template", budget: RenderBudget | None = None) -> str:
         """Execute the template. Errors call it `name`.
 
         The result may hold bytes that are not UTF-8 (as lone surrogates), if the template makes such bytes. Raises
         TemplateExecutionError for values that do not fit the template, and for an exceeded limit.
         """
-        run = Run(name, budget or Budget())
+        run = Run(name, budget or RenderBudget())
         try:
             self._bodies[None](run.frame(dot, self._slots[None]), dot)
         except RecursionError:
@@ -518,188 +660,9 @@ class Program:
         raise TemplateExecutionError(f"template: {name}: the output is larger than {limit} bytes", name=name)
 
 
-def compile_text(text: str, functions: Functions, name: str = "template") -> Program:
+def compile_text(text: str, functions: Functions, name: str = "template") -> TemplateProgram:
     """Compile a template. Raises TemplateSyntaxError, whose text calls the template `name`."""
-    return Program(text, parse(text, functions, name), functions)
-
-
-class _StatementCompiler:
-    """Compiles the statements of one tree."""
-
-    def __init__(self, origin: Origin, functions: Functions, program: Program) -> None:
-        self.origin = origin
-        self.program = program
-        self.expressions = ExpressionCompiler(origin, functions)
-
-    def block(self, statements: Iterable[nodes.Statement]) -> Statement:
-        """Compile a list of statements into one."""
-        steps: list[tuple[str, Statement]] = []
-        text = ""
-        for node in statements:
-            if isinstance(node, nodes.TextNode):
-                text += node.text
-            else:
-                steps.append((text, self._statement(node)))
-                text = ""
-        if not steps:
-            return _text(text)
-        if len(steps) == 1 and not text and not steps[0][0]:
-            return steps[0][1]
-
-        def run(frame: Frame, dot: Value) -> None:
-            write = frame[WRITE]
-            for before, statement in steps:
-                if before:
-                    write(before)
-                statement(frame, dot)
-            if text:
-                write(text)
-
-        return run
-
-    def _statement(
-        self,
-        node: nodes.ActionNode
-        | nodes.BranchNode
-        | nodes.RangeNode
-        | nodes.InvokeNode
-        | nodes.BreakNode
-        | nodes.ContinueNode,
-    ) -> Statement:
-        match node:
-            case nodes.ActionNode():
-                return self._action(node)
-            case nodes.BranchNode():
-                return self._branch(node)
-            case nodes.RangeNode():
-                return self._range(node)
-            case nodes.InvokeNode():
-                return self._invoke(node)
-            case nodes.BreakNode():
-                return _raise_break
-            case nodes.ContinueNode():
-                return _raise_continue
-
-    def _action(self, node: nodes.ActionNode) -> Statement:
-        value_of = self.expressions.pipe(node.pipe)
-        if node.pipe.variables:
-
-            def declare(frame: Frame, dot: Value) -> None:
-                value_of(frame, dot)
-
-            return declare
-        origin = self.origin
-
-        def show(frame: Frame, dot: Value) -> None:
-            value = value_of(frame, dot)
-            if type(value) is str:
-                frame[WRITE](value)
-                return
-            try:
-                text = "<no value>" if value is None else text_of(value)
-            except CallError as error:
-                raise origin.error(frame, node, str(error)) from None
-            if len(text) > _CHEAP:
-                origin.charge(frame, node, len(text) >> 4)
-            frame[WRITE](text)
-
-        return show
-
-    def _branch(self, node: nodes.BranchNode) -> Statement:
-        arms = []
-        for is_with, pipe, body in node.arms:
-            condition = self.expressions.pipe(pipe)
-            arms.append((is_with, condition, self._scoped(body, 0) if is_with else self.block(body)))
-        otherwise = self.block(node.otherwise) if node.otherwise is not None else None
-
-        def choose(frame: Frame, dot: Value) -> None:
-            for is_with, condition, body in arms:
-                value = condition(frame, dot)
-                if value:
-                    body(frame, value if is_with else dot)
-                    return
-            if otherwise is not None:
-                otherwise(frame, dot)
-
-        return choose
-
-    def _scoped(self, body: list[nodes.Statement], range_dots: int) -> Statement:
-        """Compile a body in which dot is another value: an element of a range (1) or not (0)."""
-        outer = self.expressions.range_dots
-        self.expressions.range_dots = range_dots
-        compiled = self.block(body)
-        self.expressions.range_dots = outer
-        return compiled
-
-    def _range(self, node: nodes.RangeNode) -> Statement:
-        pipe = node.pipe
-        subject = self.expressions.pipe(pipe)
-        body = self._scoped(node.body, 1)
-        otherwise = self.block(node.otherwise) if node.otherwise is not None else None
-        origin = self.origin
-        blamed = last_visited(pipe)
-        cost = 1 + weight(node.body)
-        slots = [variable.slot for variable in pipe.variables if variable.slot is not None]
-        key_slot = slots[0] if len(slots) == 2 else None
-        value_slot = slots[-1] if slots else None
-
-        def loop(frame: Frame, dot: Value) -> None:
-            value = subject(frame, dot)
-            pairs = _pairs(value)
-            if pairs is None:
-                raise origin.error(frame, blamed, f"range can't iterate over {shortened(text_of(value))}")
-            if type(value) in (int, Uint8) and key_slot is not None:
-                raise origin.error(frame, blamed, f"can't use {value} to iterate over more than one variable")
-            origin.charge(frame, blamed, text_size(value) >> 4)
-            budget = frame[RUN].budget
-            empty = True
-            try:
-                for key, item in pairs:
-                    empty = False
-                    budget.steps -= cost
-                    if budget.steps < 0:
-                        origin.charge(frame, blamed, 0)
-                    if value_slot is not None:
-                        frame[value_slot] = item
-                        if key_slot is not None:
-                            frame[key_slot] = key
-                    try:
-                        body(frame, item)
-                    except _Continue:
-                        continue
-            except _Break:
-                return
-            if empty and otherwise is not None:
-                otherwise(frame, dot)
-
-        return loop
-
-    def _invoke(self, node: nodes.InvokeNode) -> Statement:
-        argument = self.expressions.pipe(node.pipe) if node.pipe is not None else None
-        origin, program = self.origin, self.program
-
-        def invoke(frame: Frame, dot: Value) -> None:
-            run: Run = frame[RUN]
-            found = program.find(node.name, run.name)
-            if found is None:
-                raise origin.error(frame, node, f"template {quote(node.name)} not defined")
-            if run.depth >= run.budget.limits.depth:
-                raise origin.error(frame, node, f"exceeded maximum template depth ({run.budget.limits.depth})")
-            body, slots, cost = found
-            origin.charge(frame, node, cost)
-            inner = argument(frame, dot) if argument is not None else None
-            run.depth += 1
-            body(run.frame(inner, slots), inner)
-            run.depth -= 1
-
-        return invoke
-
-
-def _text(text: str) -> Statement:
-    def write(frame: Frame, _dot: Value) -> None:
-        frame[WRITE](text)
-
-    return write
+    return TemplateProgram(text, parse(text, functions, name), functions)
 
 
 def _raise_break(_frame: Frame, _dot: Value) -> None:

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final
 
 from tink.golang.values import CallError, Value
-from tink.template.compile import Budget, Program, compile_text
+from tink.template.compile import RenderBudget, TemplateProgram, compile_text
 from tink.template.errors import TemplateExecutionError
 from tink.template.functions import FUNCTIONS
 from tink.template.sprig import deep_copy
@@ -22,16 +22,14 @@ class ProgramCache:
     def __init__(self, capacity: int = CACHED_CHARACTERS) -> None:
         self._capacity = capacity
         self._size = 0
-        self._programs: OrderedDict[str, Program] = OrderedDict()
+        self._programs: OrderedDict[str, TemplateProgram] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._programs)
 
-    def get(self, text: str, name: str) -> Program:
-        """Return the program of a text. Raises TemplateSyntaxError, whose text calls it `name`; failures are not
-        cached.
-        """
+    def get(self, text: str, name: str) -> TemplateProgram:
+        """Return the program of a text. Raises TemplateSyntaxError, which calls it `name`. Failures are not cached."""
         with self._lock:
             program = self._programs.get(text)
             if program is not None:
@@ -57,7 +55,7 @@ def check(text: str, name: str = "template") -> None:
         _cache.get(text, name)
 
 
-def render(text: str, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
+def render(text: str, dot: Value, name: str = "template", budget: RenderBudget | None = None) -> str:
     """Render a text with `dot` as its data, which must be JSON-like.
 
     Errors call the template `name`. Raises TemplateSyntaxError and TemplateExecutionError.
@@ -65,23 +63,19 @@ def render(text: str, dot: Value, name: str = "template", budget: Budget | None 
     if "{{" not in text:
         return text
     program = _cache.get(text, name)
-    if program.changes_maps:
-        dot = _own_copy(dot, name, budget)
-    return program.render(dot, name, budget)
-
-
-def _own_copy(dot: Value, name: str, budget: Budget | None) -> Value:
-    """Copy the data for a template that changes it, so that no other template sees the changes."""
-    budget = budget or Budget()
+    if not program.changes_maps:
+        return program.render(dot, name, budget)
+    charged = budget or RenderBudget()
 
     def spend(steps: int) -> None:
-        budget.steps -= steps
-        if budget.steps < 0:
+        charged.steps -= steps
+        if charged.steps < 0:
             raise TemplateExecutionError(
-                f"template: {name}: to copy the data takes more than {budget.limits.steps} steps", name=name
+                f"template: {name}: to copy the data takes more than {charged.limits.steps} steps", name=name
             )
 
-    try:
-        return deep_copy(spend, dot)
+    try:  # a copy, so that no other template sees the changes
+        own = deep_copy(spend, dot)
     except CallError as error:
         raise TemplateExecutionError(f"template: {name}: {error}", name=name) from None
+    return program.render(own, name, budget)

@@ -29,7 +29,7 @@ from tink.api.v1alpha2 import Raw
 from tink.golang.strconv import INT64_MIN, UINT64_MAX, byte_length
 from tink.golang.values import Struct, Value
 from tink.template import engine
-from tink.template.compile import Budget
+from tink.template.compile import RenderBudget
 from tink.template.errors import TemplateError, TemplateSyntaxError
 
 _MAX_DEPTH: Final = 64
@@ -244,7 +244,7 @@ class _Rendering:
 
     def __init__(self, context: dict[str, Value]) -> None:
         self._context = context
-        self._budget = Budget()
+        self._budget = RenderBudget()
         self._size = 0
 
     def actions(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from tink.golang.strconv import quote
 
-
 TokenKind = Enum(
     "TokenKind",
     "ERROR BOOL CHAR CHAR_CONSTANT COMPLEX ASSIGN DECLARE EOF FIELD IDENTIFIER LEFT_DELIM LEFT_PAREN NUMBER PIPE "

@@ -13,7 +13,7 @@ from typing import Final
 from tink.golang import strconv
 from tink.template import nodes
 from tink.template.errors import TemplateSyntaxError, place
-from tink.template.lexer import TokenKind, Token, lex
+from tink.template.lexer import Token, TokenKind, lex
 
 MAX_NESTING: Final = 64
 """Maximum nesting of parentheses and blocks."""

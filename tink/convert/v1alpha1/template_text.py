@@ -26,7 +26,7 @@ import yaml
 from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, as_yaml_error
 from tink.convert.documents import collect, has_comments
 from tink.convert.findings import Comment
-from tink.template.lexer import TokenKind, Token, lex
+from tink.template.lexer import Token, TokenKind, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
 BRACES = "{{"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,7 @@ from tink.golang import fmt, strconv
 from tink.golang.durations import SECOND, parse_duration
 from tink.golang.strconv import from_bytes
 from tink.golang.values import NIL, CallError, Struct, Uint8, Value, kind
-from tink.template.signatures import ANY, FLOAT, INT, STRING, Function, Functions, Type, table
+from tink.template.signatures import ANY, FLOAT, INT, STRING, Function, Functions, ParameterType, table
 
 Spend = Callable[[int], None]
 """Takes steps from the budget of the running template. Ends the template if none are left."""
@@ -131,17 +132,14 @@ def by_bytes(change: Callable[[bytes], bytes], text: str) -> str:
     return from_bytes(change(strconv.to_bytes(text)))
 
 
-def on_text(name: str, call: Callable[..., Any], *before: Type) -> Function:
+def on_text(name: str, call: Callable[..., Any], *before: ParameterType) -> Function:
     """Return a function whose last parameter is its text."""
     return Function(name, call, (*before, STRING))
 
 
 def aliases(function: Function, *names: str) -> tuple[Function, ...]:
     """Return the function under more names."""
-    return tuple(
-        Function(name, function.call, function.parameters, function.variadic, function.metered, function.changing)
-        for name in (function.name, *names)
-    )
+    return function, *(replace(function, name=name) for name in names)
 
 
 _STEPS: Final = (("y", 365 * 24 * 3600), ("mo", 30 * 24 * 3600), ("d", 24 * 3600), ("h", 3600), ("m", 60), ("s", 1))
