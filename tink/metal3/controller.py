@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 
 from tink.kube.cache import AWAY_SECONDS, START_JITTER_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError, log_missing_namespaces
-from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
+from tink.kube.metrics import client_metrics, controller_metrics, informer_metrics, leader_metrics
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
 from tink.kube.runtime import (
@@ -309,11 +309,11 @@ class Follower(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics, for a Prometheus registry."""
         if self._client is not None:
-            yield from ClientMetrics(self._client).collect()
-        yield from InformerMetrics(self._informers).collect()
-        yield from ControllerMetrics(self._controllers).collect()
+            yield from client_metrics(self._client)
+        yield from informer_metrics(self._informers)
+        yield from controller_metrics(self._controllers)
         if self._elector is not None:
-            yield from LeaderMetrics(self._elector).collect()
+            yield from leader_metrics(self._elector)
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
