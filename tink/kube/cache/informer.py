@@ -21,7 +21,7 @@ import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache.store import ArchiveFormat, ObjectCompressor, Store, strip
-from tink.kube.client import ApiError, KubeClient, api_error
+from tink.kube.client import PAGE_SIZE, ApiError, KubeClient, api_error
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import ResourceType
 from tink.limits.backoff import Backoff
@@ -56,8 +56,6 @@ _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 LOG_AGAIN_FIRST, MAX_LOG_AGAIN = 60.0, 3600.0
 """First and maximum number of seconds until a failure that lasts is logged again."""
 _ADVICE = ": check that the credentials of --kubeconfig (or the service account) are valid and may list and watch it"
-_PAGE_SIZE = 500
-"""Objects per page. Fewer mean more requests; with more, at 10 kB each, reading one takes half as long again."""
 _BATCH = 25
 """Objects that are processed in one turn of the event loop."""
 
@@ -197,7 +195,7 @@ class Reflector:
             return await self._client.list(
                 self._resource,
                 self.namespace,
-                limit=_PAGE_SIZE,
+                limit=PAGE_SIZE,
                 after=after,
                 label_selector=self._informer.label_selector,
             )
@@ -426,8 +424,7 @@ class Informer:
 
     @property
     def failing_for(self) -> float:
-        """The number of seconds since when the collection can't be followed, which is the age of the copy; 0: it is
-        current."""
+        """The seconds since when the collection can't be followed, which is the age of the copy; 0: it is current."""
         return max(reflector.failing_for for reflector in self._reflectors)
 
     async def wait_for_cache_sync(self) -> None:
@@ -436,11 +433,7 @@ class Informer:
             await reflector.synced.wait()
 
     async def run(self) -> None:
-        """Follow the collection until cancelled.
-
-        While the API is away or answers with errors, retry with growing delays. The first failure and the recovery are
-        logged.
-        """
+        """Follow the collection until cancelled, with growing delays while the API is away or answers with errors."""
         if len(self._reflectors) == 1:
             await self._reflectors[0].run()
         async with asyncio.TaskGroup() as group:

@@ -227,7 +227,8 @@ class Store:
         if obj is None:
             compressed = self._objects.get(key)
             if compressed is None:
-                return self._archived(key)
+                packed = self._archive.get(_bytes(key)) if self._format is not None else None
+                return None if packed is None or self._format is None else self._format.unpack(key, packed)
             obj = self._compressor.decompress(compressed)
             self._keep(key, obj)
         elif compressed := self._objects[key]:
@@ -260,10 +261,6 @@ class Store:
         if self._objects.pop(key, None) is None:
             self._archive.pop(_bytes(key))
         self._recent.pop(key, None)
-
-    def _archived(self, key: NamespacedName) -> Raw | None:
-        packed = self._archive.get(_bytes(key)) if self._format is not None else None
-        return None if packed is None or self._format is None else self._format.unpack(key, packed)
 
     def _put_into_archive(self, key: NamespacedName, obj: Raw) -> bool:
         """Archive the object if the format says so; return True if it did."""
