@@ -19,7 +19,7 @@ from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import ResourceType
 from tink.template_process import TemplateProcess
 from tink.webhooks import SERVICE_PORT, Admission, Examine, Hook, ReviewPlugin, Webhooks, unregister
 
@@ -116,10 +116,7 @@ class Reviews:
         if Service.WEBHOOKS in services and reached and self.plugin is None:
             self._admission = Admission(
                 client,
-                hardware=informers[HARDWARE],
-                templates=informers[TEMPLATE],
-                workflows=informers[WORKFLOW],
-                osies=informers[OSIE],
+                informers,
                 site=self._site,
                 failure_policy=self._settings.webhooks.failure_policy,
                 namespaces=self._settings.namespaces,

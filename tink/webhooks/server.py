@@ -95,6 +95,14 @@ class WebhookSettings:
         """Return the port of the Service."""
         return int(self.service.partition(":")[2] or 443)
 
+    @property
+    def host_names(self) -> list[str]:
+        """Return the names and addresses at which API servers reach the webhooks."""
+        if self.service:
+            host = f"{self.name}.{self.namespace}.svc"
+            return [host, f"{host}.cluster.local"]
+        return [urlsplit(self.url).hostname or "localhost"] if self.url else ["localhost", LOOPBACK]
+
 
 # --- Server ---
 
@@ -103,7 +111,7 @@ LOOPBACK = "127.0.0.1"
 SERVICE_PORT = 9443
 """Default port of a Service's endpoints, as is usual for Kubernetes controllers."""
 
-_LARGEST_REVIEW = 16 << 20
+_MAX_REVIEW_BYTES = 16 << 20
 """Maximum size of a request in bytes: an old and a new object of 3 MiB each, and their growth by JSON escapes.
 
 A hook that expects larger requests has a note about that.
@@ -173,7 +181,7 @@ class Webhooks:
         self._keeper: MemoryKeeper | SecretKeeper = MemoryKeeper()
         if self._settings.service:
             self._keeper = SecretKeeper(client, self._settings.namespace, f"{self._settings.name}-ca")
-        self._serving: certificates.Serving | None = None
+        self._serving: certificates.ServingCertificate | None = None
         self._bundle = b""
         """The bundle of the authority whose certificate is served."""
         self._former = b""
@@ -201,7 +209,7 @@ class Webhooks:
         """
         for hook in self._hooks:
             await hook.ready()
-        app = web.Application(client_max_size=_LARGEST_REVIEW)
+        app = web.Application(client_max_size=_MAX_REVIEW_BYTES)
         for hook in self._hooks:
             app.router.add_post(hook.path + self._secret, self.metrics.counted(hook.path, hook.answer))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -222,22 +230,16 @@ class Webhooks:
 
     async def _rest(self) -> None:
         """Return when the authority was replaced, or when something is due."""
-        seconds = LOOK_AFTER_SECONDS
         if self._show_from is not None:
-            seconds = max(self._show_from - self._monotonic(), 0.0)
+            await asyncio.sleep(max(self._show_from - self._monotonic(), 0.0))
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                if self._show_from is not None or not await self._replaced():
-                    await asyncio.sleep(seconds)
-
-    async def _replaced(self) -> bool:
-        """Return when the authority may have been replaced. Return False if it can't be watched."""
-        try:
-            await self._keeper.changed()
-        except (ApiError, ValueError) as error:
-            log.debug("the authority of the webhooks is looked at now and then, and not watched: %s", error)
-            return False
-        return True
+            async with asyncio.timeout(LOOK_AFTER_SECONDS):
+                try:
+                    await self._keeper.changed()
+                except (ApiError, ValueError) as error:
+                    log.debug("the authority of the webhooks is looked at now and then, and not watched: %s", error)
+                    await asyncio.sleep(LOOK_AFTER_SECONDS)
 
     async def stop(self) -> None:
         """Remove the registrations that no other process serves, then stop listening."""
@@ -330,7 +332,7 @@ class Webhooks:
         self._failing[hook] = error
 
     def _show(self, authority: certificates.Authority, now: datetime) -> None:
-        self._serving = certificates.serving(authority, self._names(), now)
+        self._serving = certificates.serving(authority, self._settings.host_names, now)
         self._bundle = authority.bundle()
         self._rejection = ""
         show(self._context, self._serving.pem)
@@ -342,12 +344,3 @@ class Webhooks:
             if not self._rejection:
                 log.warning("an API server rejects the certificate of the webhooks: %s", rejection)
         self._rejection = rejection
-
-    def _names(self) -> list[str]:
-        settings = self._settings
-        if settings.service:
-            host = f"{settings.name}.{settings.namespace}.svc"
-            return [host, f"{host}.cluster.local"]
-        if settings.url:
-            return [urlsplit(settings.url).hostname or "localhost"]
-        return ["localhost", LOOPBACK]

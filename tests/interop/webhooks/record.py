@@ -115,8 +115,7 @@ async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, s
 async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]:
     """Serve the webhooks with their own informers; the caller stops and cancels."""
     informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
-    names = {"hardware": HARDWARE, "templates": TEMPLATE, "workflows": WORKFLOW, "osies": OSIE}
-    admission = Admission(client, **{name: informers[resource] for name, resource in names.items()})  # type: ignore[arg-type]
+    admission = Admission(client, informers)
     webhooks = Webhooks(client, [admission])
     tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]
     await webhooks.start()

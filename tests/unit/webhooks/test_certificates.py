@@ -349,7 +349,8 @@ async def test_of_hundreds_of_writes_none_goes_unreviewed_while_the_secret_is_re
     monkeypatch.setattr(server, "SPREAD_SECONDS", 1.0)
     monkeypatch.setattr(server, "OVERLAP_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(server, "LOOK_AFTER_SECONDS", 3600.0)
-    monkeypatch.setattr(Webhooks, "_names", lambda _: ["127.0.0.1"])  # an embedded API knows no Services
+    # An embedded API knows no Services.
+    monkeypatch.setattr(WebhookSettings, "host_names", ["127.0.0.1"])
     async with serving(tmp_path / "state") as (_, client):
         hooks = [RegisteredHook(f"replica-{number}") for number in range(2)]
         replicas = []

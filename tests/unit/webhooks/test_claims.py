@@ -8,7 +8,7 @@ from tests.unit.webhooks.conftest import hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
 from tink.kube.resources import HARDWARE
-from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, References, claims_of
+from tink.webhooks.claims import MAX_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, References, claims_of
 from tink.webhooks.reviewer import Verdict
 
 
@@ -155,9 +155,9 @@ async def test_write_without_a_conflict_costs_no_call_however_many_machines_ther
 
 def test_admitted_but_never_stored_addresses_and_machines_that_are_gone_do_not_fill_the_memory():
     claims, references = Claims(), References()
-    for number in range(MOST_REMEMBERED + 10):
+    for number in range(MAX_REMEMBERED + 10):
         claims.admitted(("d", "h"), {(ClaimKind.MAC, str(number)): "f"}, 0.0)
-    assert len(claims._arrivals) == MOST_REMEMBERED
+    assert len(claims._arrivals) == MAX_REMEMBERED
     claims.conflicts(("d", "x"), {}, REMEMBERED_SECONDS + 1)
     assert not claims._arrivals
     for machine in (hardware("a", ("m1", "1.1.1.1"), osie="o"), hardware("a", ("m2", "1.1.1.1"), osie="p")):

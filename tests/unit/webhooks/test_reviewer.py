@@ -9,7 +9,7 @@ from tink.kube.client import UnreachableError
 from tink.template_process import BusyError
 from tink.webhooks.admission import respond
 from tink.webhooks.claims import Claims
-from tink.webhooks.reviewer import Request, Verdict
+from tink.webhooks.reviewer import ReviewRequest, Verdict
 
 ODD = [None, [], "x", 7, {}, {"spec": None}, {"spec": []}, {"spec": {"networkInterfaces": ["x"]}}]
 ODD += [{"spec": {"networkInterfaces": {"m": value}}} for value in (None, 1, {"dhcp": []}, {"dhcp": {"ip": 7}})]
@@ -58,7 +58,7 @@ async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(world,
         for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT", None):
             for new, old in ((odd, None), (odd, odd), (None, odd)):
                 asked = {"kind": {"kind": kind}, "operation": operation, "object": new, "oldObject": old}
-                verdict = await world.reviewer.review(Request.read(asked))
+                verdict = await world.reviewer.review(ReviewRequest.read(asked))
                 assert verdict.causes == ()
     assert caplog.text == "", "not even a mistake that was caught"
 
