@@ -219,14 +219,10 @@ def creation_order(workflow: Raw) -> tuple[str, int, str]:
     """
     metadata = workflow["metadata"]
     versions = (status_of(workflow).get("creationVersion"), metadata.get("resourceVersion"))
-    number = next(filter(None, map(_version_number, versions)), 0)
-    return str(metadata.get("creationTimestamp", "")), number, str(metadata["name"])
-
-
-def _version_number(value: object) -> int:
     # Bounded: a user may have written any text into the status, and int() of a long one is slow.
-    is_number = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
-    return int(str(value)) if is_number else 0
+    usable = (each for each in versions if isinstance(each, str) and each.isascii() and each.isdecimal())
+    number = next(filter(None, (int(each) for each in usable if len(each) <= 20)), 0)
+    return str(metadata.get("creationTimestamp", "")), number, str(metadata["name"])
 
 
 def deleted(obj: Raw) -> bool:
@@ -342,7 +338,10 @@ def _summary(status: Mapping[str, Any]) -> str:
         case WorkflowState.SCHEDULED:
             return _held(status) or "given to the agent, which has not begun yet"
         case WorkflowState.RUNNING:
-            return _running(actions)
+            begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
+            if not begun:
+                return "the agent has begun"
+            return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"
         case WorkflowState.CANCELLING:
             why = message if reason == REASON_CANCELLING else ""
             return f"{why}: waits for the agent to stop" if why else "waits for the agent to stop"
@@ -376,10 +375,3 @@ def _held(status: Mapping[str, Any]) -> str:
     if started.get("reason") != REASON_HELD:
         return ""
     return f"held ({HOLD_ANNOTATION}): {str(started.get('message') or '').partition(TO_RELEASE)[0]}"
-
-
-def _running(actions: list[dict[str, Any]]) -> str:
-    begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
-    if not begun:
-        return "the agent has begun"
-    return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"
