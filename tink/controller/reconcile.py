@@ -103,9 +103,7 @@ class _Workflow:
 
 
 class TimestampAges:
-    """The ages of timestamps of Workflows that have not ended. `wall` returns Unix seconds, `steady` monotonic
-    seconds.
-    """
+    """The ages of timestamps of Workflows that have not ended. `wall` and `steady` are clocks, in seconds."""
 
     def __init__(self, wall: Callable[[], float], steady: Callable[[], float]) -> None:
         self._wall = wall
@@ -164,9 +162,7 @@ REASON_REFUSED = "RefusedByAPI"
 _GONE_SINCE = f"status.conditions[{ConditionType.HARDWARE_GONE}].lastTransitionTime"
 
 MAX_RENDERED_BYTES = 1_000_000
-"""Maximum size of all rendered actions as JSON: the API stores objects up to 1.5 MiB, and the status must have room to
-grow.
-"""
+"""Maximum size of all rendered actions as JSON: the API stores 1.5 MiB, and the status must have room to grow."""
 MAX_OBJECT_BYTES = 1_400_000
 """Maximum size of a Workflow including what its actions will add."""
 ACTION_GROWTH_BYTES = 800
@@ -320,9 +316,7 @@ class _Context:
 
 
 def _unprepared(workflow: Raw) -> Raw:
-    """Return the Workflow as if it were not prepared, with its conditions. The merge patch then replaces the
-    actions.
-    """
+    """Return the Workflow as if it were not prepared, with its conditions. The patch then replaces the actions."""
     kept = ("id", "conditions", "creationVersion", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
@@ -566,9 +560,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _age(workflow: Raw, holder: Mapping[str, Any], path: str, context: _Context) -> float:
-    """Return the seconds since the timestamp at `path` in `holder`; since the object's creation if it was
-    removed by hand.
-    """
+    """Return the seconds since the timestamp at `path` in `holder`; if it was removed, since the object's creation."""
     stamp = parse_timestamp(holder.get(path.rpartition(".")[2]))
     if stamp is None:
         path = "metadata.creationTimestamp"
@@ -584,9 +576,7 @@ def _started_at(action: Mapping[str, Any]) -> str:
 
 
 def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None = None) -> Decision:
-    """Return the patches for `event`, if it changes the status. In a terminal state the finalizer is removed as
-    well.
-    """
+    """Return the patches for `event` if it changes the status. In a terminal state they remove the finalizer."""
     status = machine.apply(seen_as or workflow, event, now, Author.CONTROLLER)
     if status is None:
         return NOTHING

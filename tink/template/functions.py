@@ -151,9 +151,7 @@ _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMP
 
 
 def _and_or(*_arguments: Value) -> Value:
-    """Raise CallError: never called. The compiler translates `and` and `or`, which evaluate only the arguments they
-    need.
-    """
+    """Raise CallError: never called. The compiler translates `and` and `or`, which may skip arguments."""
     raise CallError("and, or are no plain functions")
 
 

@@ -77,9 +77,7 @@ class _Scope:
         return slot
 
     def assign(self, name: str) -> int | None:
-        """Return the slot of an assigned variable. Go accepts an assignment to an undeclared variable, and so does this
-        parser.
-        """
+        """Return the slot of an assigned variable. As in Go, the variable need not have been declared."""
         known = self.slots.get(name)
         if not known:
             self._push(name, None)

@@ -52,9 +52,7 @@ class Function:
     changing: bool = False
 
     def arity_complaint(self, written: int, total: int) -> str | None:
-        """Return Go's message for a wrong number of arguments: `written` ones, `total` with that of the pipeline; None
-        if right.
-        """
+        """Return Go's message for `written` arguments, `total` with the pipeline's; None if that is right."""
         if self.variadic is not None:
             least = len(self.parameters)
             if total < least:

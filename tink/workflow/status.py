@@ -117,9 +117,7 @@ def status_of(workflow: Raw) -> Mapping[str, Any]:
 
 
 def unprepared(status: Mapping[str, Any]) -> bool:
-    """Return True before the Workflow is prepared: every change of state sets a time, and the first one adds the
-    actions.
-    """
+    """Return True before the Workflow is prepared: a change of state sets a time, and the first one adds actions."""
     return not status.get("lastTransitioned") and not actions_of(status)
 
 
@@ -287,9 +285,7 @@ def set_condition(
 
 
 def status_patch(workflow: Raw, status: Status) -> Raw:
-    """Return the merge patch that turns the status of `workflow` into `status`; it fails if another writer was
-    faster.
-    """
+    """Return the merge patch to `status`, which fails if the object has changed since `workflow` was read."""
     old = status_of(workflow)
     changed = {field: value for field, value in status.items() if field not in old or old[field] != value}
     changed |= {field: None for field in old if field not in status}

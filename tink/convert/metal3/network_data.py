@@ -28,9 +28,7 @@ _TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
 _DHCP_TYPES = ("ipv4_dhcp", "ipv4")
 _MAX_LINKS = 256
 MAX_BYTES = 256 << 10
-"""Maximum size in bytes of a document, also after its aliases are expanded. A machine with `_MAX_LINKS` links needs a
-third.
-"""
+"""Maximum bytes of a document, also after its aliases are expanded. One with `_MAX_LINKS` links needs a third."""
 
 
 def parsed(text: str) -> Any:

@@ -71,8 +71,7 @@ _POWER = {V1ALPHA1: "online", V1BETA1: "poweredOn"}
 _FREE = ("available", "ready")
 """The states of a host with no installation and no operation in progress. `ready` is the older name."""
 _UNMANAGED = ("", "unmanaged")
-"""The states of a host that no operator has inspected, or that has no management controller: its workload is unknown.
-"""
+"""The states of a host that no operator inspected, or without a management controller: its workload is unknown."""
 _HARMLESS_OPERATION = ("", "OK", "discovered", "error", "delayed")
 _IN_USE = {
     "provisioned": "it runs what Metal3 has installed",

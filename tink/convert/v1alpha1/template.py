@@ -340,9 +340,7 @@ class _Conversion:
         return found
 
     def _is(self, fields: Fields, key: str, kind: type, name: str) -> bool:
-        """Return True if a field has its type or is absent. Otherwise report an error: the machine must not run without
-        it.
-        """
+        """Return True if a field has its type or is absent. Otherwise report an error: it must not be lost."""
         value = fields.peek(key)
         if value is None or isinstance(value, kind):
             return True

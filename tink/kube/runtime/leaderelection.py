@@ -118,8 +118,7 @@ class LeaderElectionConfig:
 
 
 class LeadershipLostError(TinkedgeError):
-    """This replica has lost the Lease, and its work is not cancelled yet: the process was blocked for longer than the
-    duration of the Lease."""
+    """The Lease is lost and the work not cancelled yet: the process was blocked for the Lease's duration."""
 
 
 async def while_leading(elector: LeaderElector | None, write: Callable[[], Awaitable[T]]) -> T:

@@ -286,9 +286,7 @@ _b64dec: Final = partial(_decoded, "base64", partial(base64.b64decode, validate=
 
 
 def _decrypt_aes(password: str, encrypted: str) -> str:
-    """Decrypt the text of Sprig's encryptAES: AES-256 in CBC mode, the password padded with zeros as key, PKCS 7,
-    Base64.
-    """
+    """Decrypt Sprig's encryptAES: AES-256-CBC, the key padded with zeros, PKCS 7, Base64."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if not encrypted:

@@ -84,9 +84,7 @@ def sequence(complaint: str, value: Value) -> list[Value]:
 
 
 def deep_equal(spend: Spend, one: Value, other: Value, depth: int = 0) -> bool:
-    """Return the result of Go's reflect.DeepEqual: types must be equal, too. Values may share parts, or contain
-    themselves.
-    """
+    """Return the result of Go's reflect.DeepEqual, with types. Values may share parts, or contain themselves."""
     spend(1)
     if type(one) is not type(other):
         return False
