@@ -28,7 +28,7 @@ from aiohttp import web
 from tink.api.bounds import MAX_NAME_CHARACTERS
 from tink.kube.certificates import show, watch_handshakes
 from tink.kube.client import ApiError, KubeClient
-from tink.net.connection_limit import LimitedSite, Limits
+from tink.net.connection_limit import LimitedSite
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.metrics import WebhookMetrics
@@ -217,7 +217,7 @@ class Webhooks:
         everywhere = self._settings.url or self._settings.service
         port = self._settings.port or (SERVICE_PORT if everywhere else 0)
         host = "0.0.0.0" if everywhere else LOOPBACK  # noqa: S104 - the API server is elsewhere
-        site = LimitedSite(self._runner, host, port, self._context, "webhooks", Limits())
+        site = LimitedSite(self._runner, host, port, self._context, "webhooks")
         await site.start()
         self.port = site.port
         await self.look_after()

@@ -37,7 +37,7 @@ from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
 from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
 from tink.net.addresses import join_host_port
-from tink.net.connection_limit import LimitedSite, Limits
+from tink.net.connection_limit import LimitedSite
 from tink.waiting import failure_is_said
 
 log = logging.getLogger(__name__)
@@ -184,14 +184,12 @@ class ApiServer:
         Each of the two has its own connection limit, so that other hosts cannot use up the connections of this one.
         """
         if ANYWHERE in self._addresses:
-            await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()))
+            await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API"))
             return
-        await self._listen_at(
-            [self._host], LimitedSite(runner, self._host, self._port, context, "embedded API", Limits())
-        )
+        await self._listen_at([self._host], LimitedSite(runner, self._host, self._port, context, "embedded API"))
         if self._addresses:
             what = f"API at {', '.join(self._addresses)}"
-            site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
+            site = LimitedSite(runner, self._addresses, self._port, context, what, free=True)
             await self._listen_at(self._addresses, site)
             log.info("the API also listens for other hosts: %s, port %d", ", ".join(self._addresses), self._port)
         for address in self._addresses:
