@@ -34,8 +34,7 @@ from tink.convert.documents import (
 )
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.metal3 import ConversionSettings, HostOptions
-from tink.convert.report import as_json, as_table, summary
-from tink.convert.run import TARGETS, TO_HARDWARE, Result, convert_documents
+from tink.convert.run import TARGETS, TO_HARDWARE, Result, as_json, as_table, convert_documents, summary
 
 if TYPE_CHECKING:
     from tink.kube.client import KubeClient

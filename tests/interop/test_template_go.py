@@ -32,8 +32,7 @@ from tests.unit.template.sprig_left_out import LEFT_OUT
 from tink.golang import fmt
 from tink.golang.strconv import to_bytes
 from tink.golang.values import Value, type_name
-from tink.template.compile import compile_text
-from tink.template.engine import render
+from tink.template.compile import compile_text, render
 from tink.template.errors import TemplateError
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import TokenKind, lex

@@ -17,13 +17,16 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState, as_mapping
-from tink.controller.metrics import WorkflowMetrics
 from tink.controller.reconcile import (
     Decision,
     Patch,
@@ -55,6 +58,7 @@ from tink.kube.runtime import (
     while_leading,
 )
 from tink.limits.fairness import FairSemaphore
+from tink.metrics.families import counter, gauge
 from tink.template import render_actions
 from tink.workflow.ended import has_ended, is_history
 from tink.workflow.guards import hold_of, paused, protected
@@ -195,6 +199,49 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
             return Event(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
         case _:
             return None
+
+
+# --- Metrics ---
+
+
+_UNPREPARED, _INVALID = "Unprepared", "Invalid"
+
+
+class WorkflowMetrics(Collector):
+    """The Workflows by state, and how many came to each. An informer reports every change."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter({_UNPREPARED: 0, _INVALID: 0, **dict.fromkeys(map(str, WorkflowState), 0)})
+        self._transitions: Counter[str] = Counter(dict.fromkeys(map(str, WorkflowState), 0))
+
+    def apply(self, new: Raw, old: Raw | None) -> None:
+        """Count a Workflow that is new, or has changed."""
+        after, before = _counted_state(new), _counted_state(old) if old is not None else ""
+        if after == before:
+            return
+        self._states[after] += 1
+        if before:
+            self._states[before] -= 1
+            if after in self._transitions:
+                self._transitions[after] += 1
+
+    def remove(self, old: Raw) -> None:
+        """Count a deleted Workflow."""
+        self._states[_counted_state(old)] -= 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        states = {(state,): count for state, count in self._states.items()}
+        reached = {(state,): count for state, count in self._transitions.items()}
+        yield gauge("tinkedge_workflows", "Workflows, by the state in which they are.", ["state"], states)
+        yield counter("tinkedge_workflow_transitions", "Workflows that came to a state.", ["to"], reached)
+
+
+def _counted_state(workflow: Raw) -> str:
+    try:
+        return str(state_of(workflow) or _UNPREPARED)
+    except InvalidStatusError:
+        return _INVALID
 
 
 # --- Controller ---

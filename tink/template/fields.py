@@ -28,8 +28,7 @@ from typing import Any, Final
 from tink.api.v1alpha2 import Raw
 from tink.golang.strconv import INT64_MIN, UINT64_MAX, byte_length
 from tink.golang.values import Struct, Value
-from tink.template import engine
-from tink.template.compile import RenderBudget
+from tink.template.compile import RenderBudget, check, render
 from tink.template.errors import TemplateError, TemplateSyntaxError
 
 _MAX_DEPTH: Final = 64
@@ -205,7 +204,7 @@ def parse_fields(template: Raw) -> list[TemplateSyntaxError]:
     errors = []
     for path, text in _texts(_spec(template)):
         try:
-            engine.check(text, path)
+            check(text, path)
         except TemplateSyntaxError as error:
             errors.append(error)
     return errors
@@ -324,7 +323,7 @@ class _Rendering:
         return text
 
     def _text(self, raw: Any, path: str) -> str:
-        text = engine.render(expected(str, raw, path), self._context, path, self._budget)
+        text = render(expected(str, raw, path), self._context, path, self._budget)
         if "\0" in text:
             raise TemplateError(f"{path}: renders to text with a NUL byte, which no container can be given", name=path)
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):

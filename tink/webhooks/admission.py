@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 from aiohttp import web
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
@@ -17,11 +20,49 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
-from tink.webhooks.metrics import ReviewMetrics
+from tink.metrics.families import counter
 from tink.webhooks.registration import NAME, TIMEOUT_SECONDS, Address, configuration, register, reviewed, unregister
 from tink.webhooks.reviewer import Examine, Parse, Reviewer, ReviewRequest, Verdict, parse_here
 
 log = logging.getLogger(__name__)
+
+
+class ReviewMetrics(Collector):
+    """Counts reviewed writes by kind and outcome, and those that were stored without a review."""
+
+    def __init__(self) -> None:
+        self._reviewed: Counter[tuple[str, str]] = Counter()
+        self._unreviewed: Counter[tuple[str, str]] = Counter({("Hardware", "failed"): 0, ("Hardware", "late"): 0})
+
+    @property
+    def unreviewed(self) -> int:
+        """The number of writes that were stored unreviewed since the start, as far as this process knows."""
+        return self._unreviewed.total()
+
+    def decided(self, request: Mapping[str, Any], outcome: str) -> None:
+        """Count a review. `outcome` is `allowed`, `warned`, `refused`, `busy` or `failed`."""
+        self._reviewed[_kind(request), outcome] += 1
+
+    def let_in(self, request: Mapping[str, Any], reason: str) -> None:
+        """Count a write that its API server stores although the review has `failed`, or came `late`."""
+        self._unreviewed[_kind(request), reason] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        labels = ["kind", "outcome"]
+        yield counter("tinkedge_reviewed_writes", "Writes that were reviewed, by the outcome.", labels, self._reviewed)
+        text = "Writes that were let in unreviewed because the review failed or came too late."
+        yield counter("tinkedge_unreviewed_writes", text, ["kind", "reason"], self._unreviewed)
+
+
+_KINDS = frozenset({"Hardware", "OSIE", "Template", "Workflow"})
+
+
+def _kind(request: Mapping[str, Any]) -> str:
+    kind = request.get("kind")
+    name = kind.get("kind") if isinstance(kind, dict) else None
+    return name if name in _KINDS else "other"
+
 
 # --- Admission reviews ---
 

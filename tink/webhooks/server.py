@@ -16,7 +16,8 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,14 +25,17 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from tink.api.bounds import MAX_NAME_CHARACTERS
 from tink.kube.certificates import show, watch_handshakes
 from tink.kube.client import ApiError, KubeClient
+from tink.metrics import Histograms
+from tink.metrics.families import counter, histogram
 from tink.net.connection_limit import LimitedSite
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
-from tink.webhooks.metrics import WebhookMetrics
 from tink.webhooks.registration import Address, RegistrationError
 
 log = logging.getLogger(__name__)
@@ -102,6 +106,45 @@ class WebhookSettings:
             host = f"{self.name}.{self.namespace}.svc"
             return [host, f"{host}.cluster.local"]
         return [urlsplit(self.url).hostname or "localhost"] if self.url else ["localhost", LOOPBACK]
+
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class WebhookMetrics(Collector):
+    """The API servers' requests, by controller-runtime's names."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._seconds = Histograms(_BUCKETS)
+        self._rejections: Counter[tuple[str]] = Counter()
+
+    def rejected(self, alert: str) -> None:
+        """Count a client that rejected the certificate by this alert of TLS."""
+        self._rejections[alert,] += 1
+
+    def counted(self, path: str, answer: _Handler) -> _Handler:
+        """Return a handler that counts its requests."""
+
+        async def counting(request: web.Request) -> web.Response:
+            begun, code = time.monotonic(), "500"
+            try:
+                response = await answer(request)
+                code = str(response.status)
+                return response
+            finally:
+                self._requests[path, code] += 1
+                self._seconds[path,].observe(time.monotonic() - begun)
+
+        return counting
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        yield counter("controller_runtime_webhook_requests", "Reviews.", ["webhook", "code"], self._requests)
+        text = "Handshakes in which a client rejected the certificate of the webhooks."
+        yield counter("tinkedge_webhook_rejected_certificates", text, ["alert"], self._rejections)
+        yield histogram("controller_runtime_webhook_latency_seconds", "How long one took.", ["webhook"], self._seconds)
 
 
 # --- Server ---

@@ -16,8 +16,7 @@ from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
 from tink.convert.findings import Finding, Findings, Kind, Source
 from tink.convert.metal3 import ConversionSettings
-from tink.convert.report import as_json, as_table, summary
-from tink.convert.run import Result
+from tink.convert.run import Result, as_json, as_table, summary
 
 Converting = Callable[..., Result]
 

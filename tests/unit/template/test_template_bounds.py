@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tink.template.compile import RenderBudget, RenderLimits, compile_text
-from tink.template.engine import render
+from tink.template.compile import RenderBudget, RenderLimits, compile_text, render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import KEYWORDS

@@ -26,7 +26,8 @@ from tink.convert.findings import Findings
 from tink.convert.v1alpha1.expressions import rewrite
 from tink.convert.v1alpha1.template_text import Content, read
 from tink.exec_limits import unstartable_template
-from tink.template import TemplateError, engine
+from tink.template import TemplateError
+from tink.template.compile import render
 
 DATA = "spec.data"
 _FORMAT_VERSION = "0.1"
@@ -255,7 +256,7 @@ class _Conversion:
             return ""
         if "{{" in name:
             try:
-                name = engine.render(rewrite(name).text, {}, at)
+                name = render(rewrite(name).text, {}, at)
             except TemplateError:
                 self._findings.error(at, f"{name}: names of actions are not rendered in v1alpha2: write it out")
                 return ""

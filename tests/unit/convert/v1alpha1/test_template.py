@@ -22,7 +22,7 @@ from tink.convert.findings import Findings, Source
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import template
 from tink.convert.v1alpha1.expressions import rewrite
-from tink.template import engine
+from tink.template.compile import render
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
 
@@ -444,11 +444,11 @@ def test_spaces_in_an_arm_are_reported_also_beside_silent_expressions(silent: st
 
 
 def test_function_for_netmasks_that_templates_use_is_there() -> None:
-    assert engine.render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
-    assert engine.render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
-    assert engine.render('{{ netmaskToPrefixLength "0.0.0.0" }}', {}) == "0"
+    assert render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
+    assert render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
+    assert render('{{ netmaskToPrefixLength "0.0.0.0" }}', {}) == "0"
     with pytest.raises(TemplateError, match="invalid netmask"):
-        engine.render('{{ netmaskToPrefixLength "x" }}', {})
+        render('{{ netmaskToPrefixLength "x" }}', {})
 
 
 def test_comments_in_the_text_are_reported_with_their_lines() -> None:

@@ -1,33 +1,41 @@
-"""Read objects from files, directories and standard input: YAML of many documents, JSON, and Lists.
+"""Objects as files hold them: YAML of many documents, JSON, and Lists; and their YAML comments.
 
-A file is cut at its document markers before it is parsed. `---` in the first column is a marker wherever it stands,
-even inside a block scalar (YAML 1.2 section 9.1.2). So one broken document does not spoil the others: it becomes a
-finding with its line in the file.
+Reading: a file is cut at its document markers before it is parsed. `---` in the first column is a marker wherever it
+stands, even inside a block scalar (YAML 1.2 section 9.1.2). So one broken document does not spoil the others: it
+becomes a finding with its line in the file. A file may be as large as the inventory of a rack. One object may not be
+larger than an API server takes (`tink.api.yaml.MAX_BYTES`).
 
-A file may be as large as the inventory of a rack. One object may not be larger than an API server takes
-(`tink.api.yaml.MAX_BYTES`).
+Comments: libyaml drops them, and ruamel.yaml ties them to the tokens of a tree that a conversion takes apart. Here a
+comment belongs to the field below it or beside it, by the field's path. The converter reports where a field went
+(`Findings.moved`), and the comment follows. A comment whose field is gone stays at the nearest field that remains.
+
+Writing: PyYAML does not write the YAML, for four reasons. The result must mean the same to every reader (an unquoted
+MAC address is a number in base 60 for YAML 1.1 libraries). Multi-line strings must be readable. Comments stand beside
+their fields. And 10,000 machines must take seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import orjson
+import yaml
 
-from tink.api import yaml
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.api.yaml import MAX_BYTES, YamlError
-from tink.convert.documents.comments import has_comments
+from tink.api.yaml import MAX_BYTES, Parser, YamlError, check_depth
+from tink.api.yaml import read as read_yaml
 from tink.convert.fields import join, shown, type_name
 from tink.convert.findings import Comment, Finding, Kind, Source, nested
+from tink.files import private_files
 
 DEFAULT_NAMESPACE = "default"
 MAX_DEPTH = 100
@@ -177,7 +185,7 @@ def _yaml_chunk(source: Source, first_line: int, chunk: bytes) -> Iterator[Docum
         yield Finding(Kind.ERROR, source, "", f"line {line}: not UTF-8 (byte 0x{chunk[error.start]:02x})")
         return
     try:
-        values = list(yaml.read(text))
+        values = list(read_yaml(text))
     except YamlError as error:
         where = f"line {first_line + error.line - 1}: " if error.line else ""
         yield Finding(Kind.ERROR, source, "", f"not YAML: {where}{error}")
@@ -405,3 +413,342 @@ def _content(file: str, seen: set[tuple[int, int]], *, listed: bool) -> bytes | 
 
 def _unreadable(file: str, why: str) -> Finding:
     return Finding(Kind.ERROR, Source(file, 1, "", "", ""), "", f"the file can't be read: {why}")
+
+
+# --- comments ---------------------------------------------------------------------------------------------------------
+
+_MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
+_HASH = re.compile(r"(?<![^ \t])#")
+_BLOCK_HEADER = re.compile(r"[|>][0-9+-]*")
+END = "\0end"
+"""The path of a comment that stands below all fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The line on which a field of the document begins."""
+
+    line: int
+    path: str
+
+
+def has_comments(text: str) -> bool:
+    """Return True if the text may have comments. A `#` inside a block scalar counts here too."""
+    return _MAYBE.search(text) is not None
+
+
+def collect(text: str) -> list[Comment]:
+    """Return the comments of the first document of a text, in order; none if the text can't be read."""
+    try:
+        check_depth(text)
+        parser = Parser(text)
+        root = parser.get_node() if parser.check_node() else None
+    except (yaml.YAMLError, YamlError, ValueError):
+        return []
+    if root is None:
+        return []
+    places: list[_Place] = []
+    scalars: list[yaml.ScalarNode] = []
+    _collect_places(root, "", places, scalars, set())
+    lines = text.split("\n")
+    return list(_comments(lines, places, _covered(scalars, lines)))
+
+
+def placed(
+    comments: Iterable[Comment], moves: Mapping[str, str], there: Mapping[str, int]
+) -> list[tuple[str, Comment]]:
+    """Return each comment with the path in the result that it belongs to; "" is the object itself.
+
+    `there` has the paths of the result; `moves` is `Findings.moves`.
+    """
+    found: list[tuple[str, Comment]] = []
+    for comment in comments:
+        target, exact = _place_of(comment.paths, moves, there)
+        # Beside another field, the comment would seem to be about that field.
+        found.append((target, comment if exact else replace(comment, beside=False)))
+    return found
+
+
+def _collect_places(
+    node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.ScalarNode], seen: set[int]
+) -> None:
+    """Collect fields and scalars in order. A node that an alias repeats is visited once: its marks are the anchor's."""
+    if isinstance(node, yaml.ScalarNode):
+        scalars.append(node)
+        return
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        for key, item in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                scalars.append(key)
+                at = join(path, key.value)
+                places.append(_Place(key.start_mark.line, at))
+                _collect_places(item, at, places, scalars, seen)
+    else:
+        for index, item in enumerate(node.value):
+            at = join(path, index)
+            places.append(_Place(item.start_mark.line, at))
+            _collect_places(item, at, places, scalars, seen)
+
+
+def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list[tuple[int, int]]]:
+    """Return the columns that scalars take on each line: a `#` there is no comment."""
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for scalar in scalars:
+        start, end = scalar.start_mark, scalar.end_mark
+        if scalar.style not in ("|", ">") and start.line == end.line:
+            covered.setdefault(start.line, []).append((start.column, end.column))
+            continue
+        header = _BLOCK_HEADER.search(lines[start.line], start.column) if scalar.style in ("|", ">") else None
+        for line in range(start.line, min(end.line + 1, len(lines))):
+            left = start.column if line == start.line else 0
+            right = end.column if line == end.line else len(lines[line]) + 1
+            if line == start.line and header is not None:  # the text behind the header may be a comment
+                right = header.end()
+            covered.setdefault(line, []).append((left, right))
+    return covered
+
+
+def _comments(lines: list[str], places: list[_Place], covered: dict[int, list[tuple[int, int]]]) -> Iterator[Comment]:
+    at_line: dict[int, list[str]] = {}
+    for place in sorted(places, key=lambda place: place.line):
+        at_line.setdefault(place.line, []).append(place.path)
+    starts = sorted(at_line)
+    following, previous = 0, -1
+    for number, line in enumerate(lines):
+        if "#" in line and (column := _comment_column(line, covered.get(number, ()))) is not None:
+            while following < len(starts) and starts[following] <= number:
+                following += 1
+            text = line[column:].rstrip()
+            if line[:column].strip() not in ("", "---"):
+                yield Comment(tuple(at_line.get(number) or at_line.get(previous) or ()), text, True, number + 1)
+            elif following < len(starts):
+                # A comment above a line that begins several fields (`- device: x`) belongs to the outermost one.
+                yield Comment(tuple(at_line[starts[following]][:1]), text, False, number + 1)
+            else:
+                yield Comment((END,), text, False, number + 1)
+        if number in at_line:
+            previous = number
+
+
+def _comment_column(line: str, covered: Iterable[tuple[int, int]]) -> int | None:
+    spans = list(covered)
+    for match in _HASH.finditer(line):
+        if not any(left <= match.start() < right for left, right in spans):
+            return match.start()
+    return None
+
+
+def _place_of(paths: tuple[str, ...], moves: Mapping[str, str], there: Mapping[str, int]) -> tuple[str, bool]:
+    """Return the path that a comment goes to, and True if its own field is there."""
+    if paths == (END,):
+        return END, True
+    for path in reversed(paths):
+        target = moves.get(path, path)
+        if target in there:
+            return target, True
+    here = paths[-1] if paths else ""
+    while here:
+        here = _parent(here)
+        target = moves.get(here, here)
+        if target in there:
+            return target, False
+    return "", False
+
+
+def _parent(path: str) -> str:
+    """Return the path one level up. A quoted key (`a["b.c"]`) is one level."""
+    if path.endswith('"]'):
+        return path[: path.rindex('["')]
+    if path.endswith("]"):
+        return path[: path.rindex("[")]
+    # A dot inside of a quoted key is no separator.
+    dot, bracket = path.rfind("."), path.rfind("]")
+    return path[: max(dot, 0)] if dot > bracket else path[: bracket + 1]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+# Text that every YAML library reads as a string if it is unquoted.
+_PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9_./@+=~()-]*(?:[: ][A-Za-z0-9_./@+=~()]+[A-Za-z0-9_./@+=~()-]*)*\Z")
+_ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2})?\Z")
+_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_NAME_CHARACTERS = 200
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def to_yaml(converted: Iterable[Converted]) -> Iterator[str]:
+    """Yield one YAML document for each object, with its `---` and the comments of its source."""
+    for each in converted:
+        yield yaml_document(each)
+
+
+def yaml_document(converted: Converted) -> str:
+    """Return one object as a YAML document that begins with `---`."""
+    text = converted.document.text if converted.document is not None else None
+    comments = collect(text) if text is not None else []
+    if not comments and not converted.comments:
+        return _Lines().document(converted.obj)
+    there: dict[str, int] = {}
+    lines = _Lines(there)
+    lines.document(converted.obj)
+    return lines.with_comments(placed(comments, converted.moves, there) + placed(converted.comments, {}, there))
+
+
+def to_json(objects: list[Raw]) -> str:
+    """Return a List of all objects, as `kubectl get -o json` writes it."""
+    return json_text({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+def json_text(obj: Raw) -> str:
+    """Return one object as indented JSON."""
+    try:
+        return orjson.dumps(obj, option=orjson.OPT_INDENT_2).decode() + "\n"
+    except orjson.JSONEncodeError:  # integers of more than 64 bits, which no API server takes, but a file may have
+        return json.dumps(obj, indent=2, ensure_ascii=False) + "\n"
+
+
+class _Lines:
+    """The lines of one document that is being written."""
+
+    def __init__(self, there: dict[str, int] | None = None) -> None:
+        """Fill `there` with each field's path and the number of its first line."""
+        self._lines: list[str] = ["---\n"]
+        self._there = there
+
+    def document(self, obj: Raw) -> str:
+        if obj:
+            self._mapping(obj, 0, "", "")
+        else:
+            self._lines.append("{}\n")
+        return "".join(self._lines)
+
+    def with_comments(self, comments: list[tuple[str, Comment]]) -> str:
+        """Return the document with comments above or beside their fields."""
+        assert self._there is not None  # noqa: S101 - for the type checker
+        above: dict[int, list[str]] = {}
+        beside: dict[int, str] = {}
+        for path, comment in comments:
+            number = len(self._lines) if path == END else self._there.get(path, 1)
+            if comment.beside and path not in ("", END) and number not in beside:
+                beside[number] = comment.text
+            else:
+                above.setdefault(number, []).append(comment.text)
+        result: list[str] = []
+        for number, line in enumerate([*self._lines, ""]):
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            result += [f"{indent}{text}\n" for text in above.get(number, ())]
+            result.append(f"{line[:-1]} {beside[number]}\n" if number in beside else line)
+        return "".join(result)
+
+    def _mapping(self, mapping: Raw, depth: int, path: str, first: str) -> None:
+        """Write a mapping. `first` replaces the indentation of the first key: the dash of a list's item."""
+        indent = "  " * depth
+        start = first or indent
+        for key, item in mapping.items():
+            at = path
+            if self._there is not None:
+                at = join(path, key)
+                self._there[at] = len(self._lines)
+            self._entry(f"{start}{_text(key)}:", item, depth, at)
+            start = indent
+
+    def _entry(self, start: str, item: Any, depth: int, path: str) -> None:
+        if isinstance(item, dict) and item:
+            self._lines.append(start + "\n")
+            self._mapping(item, depth + 1, path, "")
+        elif isinstance(item, list) and item:
+            self._lines.append(start + "\n")
+            self._sequence(item, depth + 1, path, "")
+        else:
+            self._lines += _scalar_lines(start, item, depth)
+
+    def _sequence(self, items: list[Any], depth: int, path: str, first: str) -> None:
+        indent = "  " * depth
+        start = first or indent
+        for index, item in enumerate(items):
+            at = path
+            if self._there is not None:
+                at = join(path, index)
+                self._there[at] = len(self._lines)
+            if isinstance(item, dict) and item:
+                self._mapping(item, depth + 1, at, start + "- ")
+            elif isinstance(item, list) and item:
+                self._sequence(item, depth + 1, at, start + "- ")
+            else:
+                self._lines += _scalar_lines(start + "-", item, depth)
+            start = indent
+
+
+def _scalar_lines(start: str, item: Any, depth: int) -> list[str]:
+    """Return the lines of a scalar or of an empty collection. The first line begins with `start`."""
+    if isinstance(item, str):
+        if "\n" in item and (block := _block(item, "  " * (depth + 1))) is not None:
+            return [f"{start} {block[0]}\n", *block[1:]]
+        return [f"{start} {_text(item)}\n"]
+    if isinstance(item, dict | list):
+        return [f"{start} {'{}' if isinstance(item, dict) else '[]'}\n"]
+    return [f"{start} {_number(item) if isinstance(item, float) else json.dumps(item)}\n"]
+
+
+def _number(number: float) -> str:
+    """Return a number for YAML 1.1, which knows an exponent only after a point: 1.0e-05."""
+    text = repr(number)
+    return text if "." in text else text.replace("e", ".0e")
+
+
+def _text(text: str) -> str:
+    """Return a string on one line: unquoted if every YAML library reads it as a string, else in double quotes."""
+    if _PLAIN.match(text):
+        if text.lower() not in _WORDS:
+            return text
+    elif _ADDRESS.match(text):
+        return text
+    if text.isprintable():
+        return json.dumps(text, ensure_ascii=False)
+    return '"' + "".join(_ESCAPES.get(char) or (char if char.isprintable() else _escape(char)) for char in text) + '"'
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _block(text: str, indent: str) -> list[str] | None:
+    """Return a literal block (YAML 1.2 section 8.1.2): its header, then its lines. None if the text can't be one."""
+    body = text.rstrip("\n")
+    if not body or body[0] in "\t\n" or not body.replace("\n", "").replace("\t", "").isprintable():
+        return None
+    header = "|2" if body[0] == " " else "|"
+    newlines = len(text) - len(body)
+    header += "-" if newlines == 0 else "+" if newlines > 1 else ""
+    lines = [indent + line + "\n" if line else "\n" for line in body.split("\n")]
+    return [header, *lines, *["\n"] * (newlines - 1)]
+
+
+def file_name(obj: Raw, suffix: str) -> str:
+    """Return a file name such as `hardware-default-node-1.yaml`: safe in any directory, and unique for each object."""
+    metadata = obj["metadata"]
+    namespace = str(metadata.get("namespace") or DEFAULT_NAMESPACE)
+    label = f"{obj['kind'].lower()}-{namespace}-{metadata.get('name')}"
+    safe = _UNSAFE_IN_NAME.sub("_", label)[:_MAX_NAME_CHARACTERS]
+    # Two objects may have one name: a-b in c, and b in c-a. The digest of KIND/NAMESPACE/NAME tells them apart.
+    if safe != label or "-" in namespace or "-" in obj["kind"]:
+        safe += "-" + hashlib.sha256(f"{obj['kind']}/{namespace}/{metadata.get('name')}".encode()).hexdigest()[:8]
+    return safe + suffix
+
+
+def write_whole(path: Path, text: Iterable[str]) -> None:
+    """Write a text file whole, or leave the old file. Raises OSError.
+
+    A symbolic link stays a link. A device or a pipe (`/dev/stdout`) is written to, not replaced.
+    """
+    try:
+        with private_files.stream(path, private=False) as file:
+            file.writelines(each.encode() for each in text)
+    except OSError as error:
+        error.filename = str(path)  # not that of the temporary file
+        raise
