@@ -34,7 +34,7 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.api.yaml import MAX_BYTES, Parser, YamlError, check_depth
 from tink.api.yaml import read as read_yaml
 from tink.convert.fields import join, shown, type_name
-from tink.convert.findings import Comment, Finding, Kind, Source, nested
+from tink.convert.findings import Comment, ConversionFinding, FindingKind, ObjectPlace, nested
 from tink.files import private_files
 
 DEFAULT_NAMESPACE = "default"
@@ -49,14 +49,14 @@ _NAME_CHARACTERS = "lower case letters, digits, - and . between these"
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class InputDocument:
     """One object as it was read, and its place.
 
     Every object has `apiVersion` and `kind` as strings, and `metadata` with a name and perhaps a namespace, both
     strings. All other fields may hold any JSON value.
     """
 
-    source: Source
+    source: ObjectPlace
     obj: Raw
     prefix: str = ""
     """The place of the object in its document: `items[3]` in a List, else empty."""
@@ -69,7 +69,7 @@ class Converted:
     """One object of the result."""
 
     obj: Raw
-    document: Document | None = None
+    document: InputDocument | None = None
     """The document that it was made from; None for an object that several documents share."""
     moves: dict[str, str] = field(default_factory=dict)
     """Path in the document -> path in `obj` (`Findings.moved`)."""
@@ -83,7 +83,7 @@ class Lookup(Protocol):
     def __call__(self, kind: str, namespace: str, name: str) -> Raw | None: ...
 
 
-def validated(document: Document) -> Document | Finding:
+def validated(document: InputDocument) -> InputDocument | ConversionFinding:
     """Return the document, or a finding if its object is not a valid Kubernetes object."""
     obj = document.obj
     for key in ("apiVersion", "kind"):
@@ -110,9 +110,9 @@ def validated(document: Document) -> Document | Finding:
     return document
 
 
-def error_in(document: Document, path: str, reason: str) -> Finding:
+def error_in(document: InputDocument, path: str, reason: str) -> ConversionFinding:
     """Return an error finding for a field of the document's object."""
-    return Finding(Kind.ERROR, document.source, nested(document.prefix, path), reason)
+    return ConversionFinding(FindingKind.ERROR, document.source, nested(document.prefix, path), reason)
 
 
 def _too_deep(obj: Raw) -> str | None:
@@ -144,19 +144,21 @@ _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def read(file: str, content: bytes) -> Iterator[Document | Finding]:
+def read(file: str, content: bytes) -> Iterator[InputDocument | ConversionFinding]:
     """Yield the objects of a file's content, YAML or JSON, and an error finding for each part that can't be read."""
     if content.startswith(_UTF16_BOMS):  # as PowerShell's `>` writes
         try:
             content = content.decode("utf-16").encode()
         except UnicodeDecodeError as error:
-            yield Finding(Kind.ERROR, Source(file, 1, "", "", ""), "", f"not UTF-16, as it says: byte {error.start}")
+            yield ConversionFinding(
+                FindingKind.ERROR, ObjectPlace(file, 1, "", "", ""), "", f"not UTF-16, as it says: byte {error.start}"
+            )
             return
     number = 1
     for line, chunk in _chunks(content.removeprefix(_BOM)):
         parts = _json_chunk(file, number, line, chunk)
         if parts is None:
-            parts = [list(_yaml_chunk(Source(file, number, "", "", ""), line, chunk))]
+            parts = [list(_yaml_chunk(ObjectPlace(file, number, "", "", ""), line, chunk))]
         for part in parts:
             yield from part
         number += len(parts)
@@ -177,25 +179,29 @@ def _chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
         yield line, content[start:end]
 
 
-def _yaml_chunk(source: Source, first_line: int, chunk: bytes) -> Iterator[Document | Finding]:
+def _yaml_chunk(source: ObjectPlace, first_line: int, chunk: bytes) -> Iterator[InputDocument | ConversionFinding]:
     try:
         text = chunk.decode()
     except UnicodeDecodeError as error:
         line = first_line + chunk.count(b"\n", 0, error.start)
-        yield Finding(Kind.ERROR, source, "", f"line {line}: not UTF-8 (byte 0x{chunk[error.start]:02x})")
+        yield ConversionFinding(
+            FindingKind.ERROR, source, "", f"line {line}: not UTF-8 (byte 0x{chunk[error.start]:02x})"
+        )
         return
     try:
         values = list(read_yaml(text))
     except YamlError as error:
         where = f"line {first_line + error.line - 1}: " if error.line else ""
-        yield Finding(Kind.ERROR, source, "", f"not YAML: {where}{error}")
+        yield ConversionFinding(FindingKind.ERROR, source, "", f"not YAML: {where}{error}")
         return
     kept = text if has_comments(text) else None
     for found in values:
         yield from _objects(source, found, kept, len(text))
 
 
-def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[list[Document | Finding]] | None:
+def _json_chunk(
+    file: str, number: int, first_line: int, chunk: bytes
+) -> list[list[InputDocument | ConversionFinding]] | None:
     """Read JSON objects that follow one another, as kubectl does. None if the text is not JSON: it may be flow YAML."""
     if _JSON_START.match(chunk) is None:
         return None
@@ -204,9 +210,9 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
     except UnicodeDecodeError:
         return None
     at = _skip_space(text, len("---") if text.startswith("---") else 0)
-    parts: list[list[Document | Finding]] = []
+    parts: list[list[InputDocument | ConversionFinding]] = []
     while at < len(text):
-        source = Source(file, number + len(parts), "", "", "")
+        source = ObjectPlace(file, number + len(parts), "", "", "")
         try:
             obj, end = _DECODER.raw_decode(text, at)
             # The standard library accepts half a surrogate pair, which is no JSON.
@@ -221,7 +227,7 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
                 return None
             line = first_line + text.count("\n", 0, getattr(error, "pos", at))
             reason = f"not JSON: line {line}: {_json_problem(error)}"
-            parts.append([Finding(Kind.ERROR, source, "", reason)])
+            parts.append([ConversionFinding(FindingKind.ERROR, source, "", reason)])
             following = _NEXT_OBJECT.search(text, at + 1)
             end = following.start() if following else len(text)
         at = _skip_space(text, end)
@@ -259,7 +265,9 @@ def _skip_space(text: str, at: int) -> int:
     return at
 
 
-def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterator[Document | Finding]:
+def _objects(
+    source: ObjectPlace, found: Any, text: str | None, size: int
+) -> Iterator[InputDocument | ConversionFinding]:
     """Yield the object of a document, or the objects of a List; nothing for an empty document."""
     if found is None:
         return
@@ -267,7 +275,9 @@ def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterato
     while pending:
         prefix, obj, api_version, kind = pending.pop()
         if not isinstance(obj, dict):
-            yield Finding(Kind.ERROR, source, prefix, f"must be a Kubernetes object, is {type_name(obj)}")
+            yield ConversionFinding(
+                FindingKind.ERROR, source, prefix, f"must be a Kubernetes object, is {type_name(obj)}"
+            )
             continue
         if kind:
             obj = {"apiVersion": api_version, "kind": kind} | obj
@@ -275,7 +285,7 @@ def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterato
         if items is None:
             yield _document(source, obj, prefix, text, size)
         elif prefix.count("items") >= MAX_DEPTH:
-            yield Finding(Kind.ERROR, source, "", f"Lists nested deeper than {MAX_DEPTH} levels")
+            yield ConversionFinding(FindingKind.ERROR, source, "", f"Lists nested deeper than {MAX_DEPTH} levels")
         else:
             at = join(prefix, "items")
             below = [(join(at, index), item, *_kind_of_items(obj)) for index, item in enumerate(items)]
@@ -299,17 +309,19 @@ def _kind_of_items(obj: Raw) -> tuple[str, str]:
     return (api_version, kind) if kind and isinstance(api_version, str) else ("", "")
 
 
-def _document(source: Source, obj: Raw, prefix: str, text: str | None, size: int) -> Document | Finding:
+def _document(
+    source: ObjectPlace, obj: Raw, prefix: str, text: str | None, size: int
+) -> InputDocument | ConversionFinding:
     metadata = as_mapping(obj.get("metadata"))
     kind, namespace, name = obj.get("kind"), metadata.get("namespace"), metadata.get("name")
-    named = Source(
+    named = ObjectPlace(
         source.file,
         source.document,
         kind if isinstance(kind, str) else "",
         namespace if isinstance(namespace, str) else "",
         name if isinstance(name, str) else "",
     )
-    document = Document(named, obj, prefix, text)
+    document = InputDocument(named, obj, prefix, text)
     if size > MAX_BYTES and (path := _too_large(obj)) is not None:
         return error_in(document, path, f"the object is larger than {MAX_BYTES} bytes, most of it here")
     return validated(document)
@@ -345,7 +357,7 @@ MAX_FILE_BYTES = 256 << 20
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read_all(paths: Iterable[str]) -> Iterator[Document | Finding]:
+def read_all(paths: Iterable[str]) -> Iterator[InputDocument | ConversionFinding]:
     """Yield the documents of files (`-`: standard input), and of all YAML and JSON files below directories, in name
     order.
 
@@ -411,8 +423,8 @@ def _content(file: str, seen: set[tuple[int, int]], *, listed: bool) -> bytes | 
         return stream.read(MAX_FILE_BYTES + 1)
 
 
-def _unreadable(file: str, why: str) -> Finding:
-    return Finding(Kind.ERROR, Source(file, 1, "", "", ""), "", f"the file can't be read: {why}")
+def _unreadable(file: str, why: str) -> ConversionFinding:
+    return ConversionFinding(FindingKind.ERROR, ObjectPlace(file, 1, "", "", ""), "", f"the file can't be read: {why}")
 
 
 # --- comments ---------------------------------------------------------------------------------------------------------

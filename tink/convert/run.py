@@ -20,9 +20,9 @@ import orjson
 from tink.api import metal3 as metal3_api
 from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw, as_mapping
 from tink.convert import metal3, v1alpha1, v1alpha2
-from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, Lookup
+from tink.convert.documents import DEFAULT_NAMESPACE, Converted, InputDocument, Lookup
 from tink.convert.fields import Fields, carried
-from tink.convert.findings import Finding, Findings, Kind, Source
+from tink.convert.findings import ConversionFinding, FindingKind, Findings, ObjectPlace
 from tink.convert.metal3 import ConversionSettings, HostOptions
 from tink.printable import printable
 
@@ -35,7 +35,7 @@ _SECRET = ("v1", "Secret")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ConversionContext:
     """The settings and the look-up that converters share."""
 
     lookup: Lookup
@@ -47,7 +47,7 @@ class Context:
     """The registry of images in v1alpha1 Templates that name none."""
 
 
-Converter = Callable[[Raw, Findings, Context], list[Raw]]
+Converter = Callable[[Raw, Findings, ConversionContext], list[Raw]]
 
 
 def converter_of(api_version: str, kind: str, to: str | None) -> Converter:
@@ -71,7 +71,7 @@ def _without_context(convert: Callable[[Raw, Findings], list[Raw]]) -> Converter
 def _to_version(version: str) -> Converter:
     """Return the converter to another version. It reports what a conversion back would lose."""
 
-    def convert(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
+    def convert(obj: Raw, findings: Findings, context: ConversionContext) -> list[Raw]:
         settings = context.versions
         made = metal3.convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
         if obj["apiVersion"] != made["apiVersion"] and made["apiVersion"] != metal3_api.V1ALPHA1:
@@ -90,12 +90,12 @@ def _to_version(version: str) -> Converter:
     return convert
 
 
-def _lookup_only(_obj: Raw, _findings: Findings, _context: Context) -> list[Raw]:
+def _lookup_only(_obj: Raw, _findings: Findings, _context: ConversionContext) -> list[Raw]:
     """Return nothing: the object is only looked up by others (a Secret, a HardwareData)."""
     return []
 
 
-def _pass_through(obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
+def _pass_through(obj: Raw, findings: Findings, _context: ConversionContext) -> list[Raw]:
     """Return an object that needs no conversion, without the metadata that its API server wrote.
 
     Another API server refuses to create an object with a uid, and deletes an object whose owner does not exist there.
@@ -104,7 +104,7 @@ def _pass_through(obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
 
 
 def _refused(reason: str) -> Converter:
-    def refuse(_obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
+    def refuse(_obj: Raw, findings: Findings, _context: ConversionContext) -> list[Raw]:
         findings.error("", reason)
         return []
 
@@ -145,11 +145,11 @@ _HOST_CONVERTERS: dict[tuple[str | None, str], Converter] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ConversionResult:
     """The objects that a run converted, and its findings."""
 
     converted: list[Converted]
-    findings: list[Finding]
+    findings: list[ConversionFinding]
     lost: int = 0
     """The number of `converted` objects that could not be written or applied; findings say why."""
 
@@ -161,19 +161,19 @@ class Result:
     def exit_code(self, *, allow_loss: bool = False) -> int:
         """Return 0 if everything was converted, 2 if a field was dropped and that is not allowed, 1 for an error."""
         kinds = {finding.kind for finding in self.findings}
-        if Kind.ERROR in kinds:
+        if FindingKind.ERROR in kinds:
             return 1
-        return 2 if Kind.DROPPED in kinds and not allow_loss else 0
+        return 2 if FindingKind.DROPPED in kinds and not allow_loss else 0
 
 
 def convert_documents(
-    documents: Iterable[Document | Finding],
+    documents: Iterable[InputDocument | ConversionFinding],
     *,
     to: str | None = None,
     hosts: HostOptions | None = None,
     versions: ConversionSettings | None = None,
     image_registry: str = "",
-) -> Result:
+) -> ConversionResult:
     """Convert all objects.
 
     `to` is one of TARGETS, for Metal3's hosts. `hosts` are the options for hosts that become Hardware, `versions` those
@@ -182,7 +182,7 @@ def convert_documents(
     """
     run = _Run(to, hosts or HostOptions(), versions or ConversionSettings(), image_registry)
     for document in documents:
-        if isinstance(document, Finding):
+        if isinstance(document, ConversionFinding):
             run.findings.append(document)
         else:
             run.documents.append(document)
@@ -193,13 +193,13 @@ class _Run:
     """One run over many objects, which may refer to each other."""
 
     def __init__(self, to: str | None, hosts: HostOptions, versions: ConversionSettings, image_registry: str) -> None:
-        self.documents: list[Document] = []
-        self.findings: list[Finding] = []
-        self._context = Context(self._lookup, to, hosts, versions, image_registry)
+        self.documents: list[InputDocument] = []
+        self.findings: list[ConversionFinding] = []
+        self._context = ConversionContext(self._lookup, to, hosts, versions, image_registry)
         self._made: dict[tuple[str, str, str, str], Converted] = {}
         self._index: dict[tuple[str, str, str], Raw] | None = None
 
-    def result(self) -> Result:
+    def result(self) -> ConversionResult:
         for document in self.documents:
             findings = Findings(document.source, document.prefix)
             for position, obj in enumerate(self._convert(document.obj, findings)):
@@ -217,7 +217,7 @@ class _Run:
             self.findings.extend(findings)
         osies = [each for each in self._made.values() if each.obj["kind"] == "OSIE"]
         others = [each for each in self._made.values() if each.obj["kind"] != "OSIE"]
-        return Result(osies + others, self.findings)
+        return ConversionResult(osies + others, self.findings)
 
     def _convert(self, obj: Raw, findings: Findings) -> list[Raw]:
         """Convert one object. An exception in a converter is a finding and loses this object alone."""
@@ -244,7 +244,7 @@ def _identity(obj: Raw) -> tuple[str, str, str, str]:
 
 _INDEX = re.compile(r"\[[0-9]+\]")
 _MAX_ROWS = 200
-_ORDER = {Kind.ERROR: 0, Kind.DROPPED: 1, Kind.CHANGED: 2}
+_ORDER = {FindingKind.ERROR: 0, FindingKind.DROPPED: 1, FindingKind.CHANGED: 2}
 _MIN_REASON_WIDTH = 30
 
 
@@ -252,10 +252,10 @@ _MIN_REASON_WIDTH = 30
 class _Row:
     """Equal findings of many objects: a rack of them is one row, not a screenful."""
 
-    kind: Kind
+    kind: FindingKind
     path: str
     reason: str
-    first: Source
+    first: ObjectPlace
     objects: int = 1
 
     def where(self) -> str:
@@ -265,7 +265,7 @@ class _Row:
         return f"{self.objects} objects, the first {self.first.label or self.first}"
 
 
-def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
+def as_table(findings: Iterable[ConversionFinding], width: int) -> Iterator[str]:
     """Yield the lines of a table for a terminal: errors first, then dropped fields, then changed fields.
 
     A finding that is the same for many objects appears once.
@@ -293,13 +293,13 @@ def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
         yield f"... and {len(rows) - len(shown)} rows more: --report json has all of them"
 
 
-def summary(result: Result, done: str = "written") -> str:
+def summary(result: ConversionResult, done: str = "written") -> str:
     """Return one line with the counts of objects, errors, dropped and changed fields. `done` is the objects' verb."""
-    counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in Kind}
+    counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in FindingKind}
     prices = [
-        f"{_count(counts[Kind.ERROR], 'error')}",
-        f"{_count(counts[Kind.DROPPED], 'field')} dropped",
-        f"{counts[Kind.CHANGED]} changed",
+        f"{_count(counts[FindingKind.ERROR], 'error')}",
+        f"{_count(counts[FindingKind.DROPPED], 'field')} dropped",
+        f"{counts[FindingKind.CHANGED]} changed",
     ]
     objects = _count(len(result.converted), "object")
     if result.lost:
@@ -307,7 +307,7 @@ def summary(result: Result, done: str = "written") -> str:
     return f"{objects} {done}; {', '.join(prices)}"
 
 
-def as_json(result: Result) -> str:
+def as_json(result: ConversionResult) -> str:
     """Return all findings as JSON, one object each, in the order of the input."""
     content = {
         "objects": len(result.converted) - result.lost,
@@ -328,8 +328,8 @@ def as_json(result: Result) -> str:
     return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _rows(findings: Iterable[Finding]) -> list[_Row]:
-    rows: dict[tuple[Kind, str, str], _Row] = {}
+def _rows(findings: Iterable[ConversionFinding]) -> list[_Row]:
+    rows: dict[tuple[FindingKind, str, str], _Row] = {}
     for finding in findings:
         path = _INDEX.sub("[]", finding.path)
         row = rows.get((finding.kind, path, finding.reason))

@@ -25,7 +25,7 @@ import orjson
 
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw
-from tink.convert.findings import Findings, Kind, Source
+from tink.convert.findings import FindingKind, Findings, ObjectPlace
 from tink.convert.metal3 import bounded, convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
 from tink.errors import TinkedgeError
 from tink.kube.cache import Index
@@ -146,7 +146,7 @@ class Reporter:
 
     def report_findings(self, key: NamespacedName, findings: Findings, *, converted: bool) -> None:
         """Report the fields that the conversion dropped. Findings that have Events of their own are left out."""
-        lost = [f"{each.path}: {each.reason}" for each in findings if each.kind is not Kind.CHANGED]
+        lost = [f"{each.path}: {each.reason}" for each in findings if each.kind is not FindingKind.CHANGED]
         hints = [f"{each.path}: {each.reason}" for each in findings if each.path == "spec.rootDeviceHints"]
         messages = list(dict.fromkeys([*hints, *lost]))
         if not messages:
@@ -367,7 +367,7 @@ class HostReconciler:
         if hardware is not None and is_consumed_by_cluster_api(host):
             # It was free when its Hardware was made. Without one the machine would be unknown, not safe.
             options = replace(options, consumed=True)
-        findings = Findings(Source("cluster", 1, "BareMetalHost", *key))
+        findings = Findings(ObjectPlace("cluster", 1, "BareMetalHost", *key))
         async with self._conversions.held(key.namespace):
             # A host, its inventory and its Secrets may have megabytes: the safety of other hosts must not wait.
             made = await asyncio.to_thread(convert_to_hardware, host, findings, lambda *what: found.get(what), options)

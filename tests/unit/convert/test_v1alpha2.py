@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.findings import Findings, Source
-from tink.convert.run import Result
+from tink.convert.findings import Findings, ObjectPlace
+from tink.convert.run import ConversionResult
 from tink.convert.v1alpha2 import convert_first_revision, is_first_revision
 
-Converting = Callable[..., Result]
-SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
+Converting = Callable[..., ConversionResult]
+SOURCE = ObjectPlace("in.yaml", 1, "Workflow", "", "w")
 MAC = "52:54:00:00:00:01"
 NIC = f'spec.networkInterfaces["{MAC}"]'
 
@@ -30,7 +30,7 @@ def nic(**fields: Any) -> Raw:
     return {"networkInterfaces": {MAC: fields}}
 
 
-def said(result: Result) -> list[tuple[str, str]]:
+def said(result: ConversionResult) -> list[tuple[str, str]]:
     return [(finding.kind.value, finding.path) for finding in result.findings]
 
 

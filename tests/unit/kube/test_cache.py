@@ -26,7 +26,7 @@ from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Index, Informer, ObjectCompressor
 from tink.kube.cache import informer as informer_module
-from tink.kube.cache.store import MAX_LENGTH, Archive, Store, strip
+from tink.kube.cache.store import MAX_LENGTH, Archive, InformerStore, strip
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
@@ -593,7 +593,7 @@ class Short:
 
 
 def test_object_that_enters_and_leaves_the_archive_is_stored_once_and_as_the_format_keeps_it() -> None:
-    store, key = Store(archive_format=Short()), NamespacedName("d", "w")
+    store, key = InformerStore(archive_format=Short()), NamespacedName("d", "w")
     store.put(NamespacedName("d", "new"), obj("new", 1, spec={"n": 1}))
     for version, old in enumerate([False, True, False, True], start=1):
         store.put(key, obj("w", version, old=old))

@@ -31,7 +31,7 @@ FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Rename:
     """The change of one field name on a path through the data."""
 
     name: str = ""
@@ -47,7 +47,7 @@ class Step:
 class Shape:
     """A part of the old data that has another form in v1alpha2."""
 
-    steps: Mapping[str, Step] = field(default_factory=dict)
+    steps: Mapping[str, Rename] = field(default_factory=dict)
     gone: str = ""
     """The reason why names that are not in `steps` have no place; empty if they are unchanged."""
     whole: str = ""
@@ -65,43 +65,41 @@ LOWEST = (
 )
 _NO_METADATA = f"it was metadata of the instance, and {_NO_PLACE}"
 
-_HOSTNAME = Step(
+_HOSTNAME = Rename(
     instead=f"(index {{root}}.Hardware.NetworkInterfaces {FIRST_MAC}).DHCP.Hostname",
     notice=f"the metadata's hostname is the DHCP's of an interface; {LOWEST}",
 )
-_ID = Step(instead=f'(index {{root}}.hardware.metadata.annotations "{INSTANCE_ID_ANNOTATION}")')
-_MAC = Step(instead=FIRST_MAC, notice=LOWEST)
+_ID = Rename(instead=f'(index {{root}}.hardware.metadata.annotations "{INSTANCE_ID_ANNOTATION}")')
+_MAC = Rename(instead=FIRST_MAC, notice=LOWEST)
 
 _INSTANCE = Shape({"ID": _ID, "Hostname": _HOSTNAME, "id": _ID, "hostname": _HOSTNAME}, _NO_METADATA, _WHOLE)
-_METADATA = Shape({"Instance": Step(to=_INSTANCE), "instance": Step(to=_INSTANCE)}, _NO_METADATA, _WHOLE)
+_METADATA = Shape({"Instance": Rename(to=_INSTANCE), "instance": Rename(to=_INSTANCE)}, _NO_METADATA, _WHOLE)
+
+
+_ADDRESS = (
+    ("Address", "IP", "address", "ip"),
+    ("Netmask", "Netmask", "netmask", "netmask"),
+    ("Gateway", "Gateway", "gateway", "gateway"),
+)
+_DHCP = (
+    ("Hostname", "Hostname", "hostname", "hostname"),
+    ("LeaseTime", "LeaseTimeSeconds", "lease_time", "leaseTimeSeconds"),
+    ("NameServers", "Nameservers", "name_servers", "nameservers"),
+    ("TimeServers", "Timeservers", "time_servers", "timeservers"),
+    ("VLANID", "VLANID", "vlan_id", "vlanId"),
+)
+"""The old and the new name in Go, and both names in JSON."""
 
 
 def _interface(*, first: bool, go: bool) -> Shape:
     """Return the Shape of the first interface, or of an element of a range, which does not know its MAC address."""
-    if go:
-        address = {"Address": Step("IP"), "Netmask": Step("Netmask"), "Gateway": Step("Gateway")}
-        dhcp = {
-            "Hostname": Step("Hostname"),
-            "LeaseTime": Step("LeaseTimeSeconds"),
-            "NameServers": Step("Nameservers"),
-            "TimeServers": Step("Timeservers"),
-            "VLANID": Step("VLANID"),
-        }
-        names = ("DHCP", "IP", "MAC", "DisableDHCP", "DisableDHCP")
-    else:
-        address = {"address": Step("ip"), "netmask": Step("netmask"), "gateway": Step("gateway")}
-        dhcp = {
-            "hostname": Step("hostname"),
-            "lease_time": Step("leaseTimeSeconds"),
-            "name_servers": Step("nameservers"),
-            "time_servers": Step("timeservers"),
-            "vlan_id": Step("vlanId"),
-        }
-        names = ("dhcp", "ip", "mac", "disableDHCP", "disableDhcp")
-    dhcp[names[1]] = Step(to=Shape(address, _NO_PLACE, _WHOLE))
+    at = 0 if go else 2
+    address, dhcp = ({row[at]: Rename(row[at + 1]) for row in table} for table in (_ADDRESS, _DHCP))
+    dhcp["IP" if go else "ip"] = Rename(to=Shape(address, _NO_PLACE, _WHOLE))
     if first:
-        dhcp[names[2]] = _MAC
-    steps = {names[0]: Step(names[0], Shape(dhcp, _NO_PLACE, _WHOLE)), names[3]: Step(names[4])}
+        dhcp["MAC" if go else "mac"] = _MAC
+    own, disabled = ("DHCP", "DisableDHCP") if go else ("dhcp", "disableDHCP")
+    steps = {own: Rename(own, Shape(dhcp, _NO_PLACE, _WHOLE)), disabled: Rename("DisableDHCP" if go else "disableDhcp")}
     return Shape(steps, _NO_PLACE, _WHOLE)
 
 
@@ -113,32 +111,36 @@ def _interfaces(*, go: bool) -> Shape:
     )
 
 
-_DISK = Shape({"device": Step()}, _NO_PLACE)
+_DISK = Shape({"device": Rename()}, _NO_PLACE)
 _DISKS = Shape(element=_DISK)
 
 _LEGACY = Shape(
     {
-        "Interfaces": Step("NetworkInterfaces", _interfaces(go=True)),
-        "UserData": Step("Instance.Userdata"),
-        "VendorData": Step("Instance.Vendordata"),
-        "Metadata": Step(to=_METADATA),
+        "Interfaces": Rename("NetworkInterfaces", _interfaces(go=True)),
+        "UserData": Rename("Instance.Userdata"),
+        "VendorData": Rename("Instance.Vendordata"),
+        "Metadata": Rename(to=_METADATA),
     },
     whole=_WHOLE,
 )
 _SPEC_STEPS = {
-    "disks": Step("storageDevices", _DISKS),
-    "interfaces": Step("networkInterfaces", _interfaces(go=False)),
-    "userData": Step("instance.userdata"),
-    "vendorData": Step("instance.vendordata"),
+    "disks": Rename("storageDevices", _DISKS),
+    "interfaces": Rename("networkInterfaces", _interfaces(go=False)),
+    "userData": Rename("instance.userdata"),
+    "vendorData": Rename("instance.vendordata"),
 }
-_SPEC = Shape({**_SPEC_STEPS, "bmcRef": Step("bmcRef"), "metadata": Step(to=_METADATA)}, _NO_PLACE, _WHOLE)
+_SPEC = Shape({**_SPEC_STEPS, "bmcRef": Rename("bmcRef"), "metadata": Rename(to=_METADATA)}, _NO_PLACE, _WHOLE)
 # In proposal 0028, .hardware seems to be the spec. The implementation has the whole object there.
 _OBJECT = Shape(
-    {**_SPEC_STEPS, "metadata": Step("metadata", Shape({"instance": Step(to=_INSTANCE)})), "spec": Step("spec", _SPEC)},
+    {
+        **_SPEC_STEPS,
+        "metadata": Rename("metadata", Shape({"instance": Rename(to=_INSTANCE)})),
+        "spec": Rename("spec", _SPEC),
+    },
     whole=_WHOLE,
 )
 
-ROOT = Shape({"Hardware": Step("Hardware", _LEGACY), "hardware": Step("hardware", _OBJECT)}, whole=_WHOLE)
+ROOT = Shape({"Hardware": Rename("Hardware", _LEGACY), "hardware": Rename("hardware", _OBJECT)}, whole=_WHOLE)
 """All data. Names that are not listed here are keys of the hardwareMap."""
 GONE_ROOTS = {"references": "v1alpha2's templates see no other object than the Hardware"}
 PARAMS = "Params"

@@ -3,7 +3,7 @@
 v1alpha1 rendered the whole text and then parsed it as YAML. v1alpha2 renders each field by itself. So this module finds
 the expressions with Go's own lexer, replaces each with a placeholder word, parses the rest as YAML, and puts each
 expression back into the scalar that it stood in. Control flow around several fields has no scalar to go back to: it is
-a `Problem`.
+a `TextProblem`.
 
 Three rules keep the meaning exact:
 - The Tink controller read all values as text (`MODE: 0600` is "0600"), so scalars are taken as written.
@@ -228,7 +228,7 @@ _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "floa
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TextProblem:
     """A reason why the text can't be converted. `line` is counted from 1; 0 for the whole text."""
 
     line: int
@@ -244,7 +244,7 @@ class Content:
 
     value: Any
     """The first document: mappings, lists, strings as they were written (with their expressions), and None."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[TextProblem] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
     """String with expressions -> the line of its first expression."""
     edges: dict[str, str] = field(default_factory=dict)
@@ -256,15 +256,15 @@ class Content:
 def read(text: str) -> Content:
     """Read a Template's `spec.data`. Raises nothing: `problems` says what is wrong, and then `value` may be None."""
     if len(text) > MAX_TEXT:
-        return Content(None, [Problem(0, f"the text is longer than {MAX_TEXT} characters")])
+        return Content(None, [TextProblem(0, f"the text is longer than {MAX_TEXT} characters")])
     if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
-        return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
+        return Content(None, [TextProblem(0, f"the text has more than {MAX_TOKENS} tokens")])
     tokens = lex(text)
     broken = next((token for token in tokens if token.kind is TokenKind.ERROR), None)
     if broken is not None:
-        return Content(None, [Problem(broken.line, f"no Go template: {broken}")])
+        return Content(None, [TextProblem(broken.line, f"no Go template: {broken}")])
     if len(tokens) > MAX_TOKENS:
-        return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
+        return Content(None, [TextProblem(0, f"the text has more than {MAX_TOKENS} tokens")])
     return _Reading(text, find_expressions(text, tokens)).content()
 
 
@@ -313,7 +313,7 @@ class _Reading:
         return self._content
 
     def _problem(self, line: int, message: str) -> None:
-        self._content.problems.append(Problem(line, message))
+        self._content.problems.append(TextProblem(line, message))
 
     # --- to YAML
 

@@ -20,7 +20,7 @@ import aiohttp
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.kube.cache.store import ArchiveFormat, ObjectCompressor, Store, strip
+from tink.kube.cache.store import ArchiveFormat, InformerStore, ObjectCompressor, strip
 from tink.kube.client import PAGE_SIZE, ApiError, KubeClient, api_error
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import ResourceType
@@ -346,13 +346,13 @@ class Informer:
         """Create an informer of `namespaces` (empty: all) and a Kubernetes label selector such as `site=berlin`.
 
         It waits a random time of at most `start_jitter` seconds before the first list. Pass a `compressor` if an event
-        handler keeps compressed objects, and an `archive_format` if most objects are history (`Store`).
+        handler keeps compressed objects, and an `archive_format` if most objects are history (`InformerStore`).
         """
         self.resource = resource
         self.label_selector = label_selector
         self.start_jitter = start_jitter
         self._namespaces = frozenset(namespaces)
-        self._store = Store(compressor, archive_format)
+        self._store = InformerStore(compressor, archive_format)
         self._reflectors = [
             Reflector(self, client, namespace, backoff()) for namespace in dict.fromkeys(namespaces or (None,))
         ]

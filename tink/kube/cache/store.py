@@ -192,7 +192,7 @@ class ArchiveFormat(Protocol):
         """Return the object with what was archived of it, which includes uid and resourceVersion."""
 
 
-class Store:
+class InformerStore:
     """The local copy of a collection: client-go's Store.
 
     Objects are kept compressed. The most recently changed or requested ones are kept as dictionaries as well. The store
