@@ -33,7 +33,8 @@ from tink.convert.documents import (
     yaml_document,
 )
 from tink.convert.findings import ConversionFinding, FindingKind, ObjectPlace
-from tink.convert.metal3 import ConversionSettings, HostOptions
+from tink.convert.metal3.to_hardware import HostOptions
+from tink.convert.metal3.versions import ConversionSettings
 from tink.convert.run import TARGETS, TO_HARDWARE, ConversionResult, as_json, as_table, convert_documents, summary
 
 if TYPE_CHECKING:

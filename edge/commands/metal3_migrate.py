@@ -14,7 +14,7 @@ import click
 
 from edge.commands import options
 from edge.commands.progress import Progress
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3 import migration
 from tink.metal3.migration import (

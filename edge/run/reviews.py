@@ -21,7 +21,10 @@ from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import ResourceType
 from tink.template_process import TemplateProcess
-from tink.webhooks import SERVICE_PORT, Admission, Examine, Hook, ReviewPlugin, Webhooks, unregister
+from tink.webhooks.admission import Admission, ReviewPlugin
+from tink.webhooks.registration import unregister
+from tink.webhooks.reviewer import Examine
+from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
 
 if TYPE_CHECKING:
     from tink.kubeapi import ApiServer
@@ -134,7 +137,7 @@ class Reviews:
 
 def _conversion(settings: StackSettings) -> Hook:
     # These imports take a tenth of a second, and few sites have Metal3's hosts.
-    from tink.convert.metal3 import ConversionSettings
+    from tink.convert.metal3.versions import ConversionSettings
     from tink.metal3.webhook import HostConversion
 
     conversion = ConversionSettings(settings.empty_checksum_type)

@@ -40,15 +40,15 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION, ConversionSettings
+from tink.convert.metal3.versions import CONVERSION_DATA_ANNOTATION, ConversionSettings
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import migration, webhook
 from tink.metal3.definition import NAME
 from tink.metal3.migration import MigrationSettings, Phase, survey
 from tink.metal3.webhook import HostConversion
-from tink.webhooks import Webhooks, WebhookSettings
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
+from tink.webhooks.server import Webhooks, WebhookSettings
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 

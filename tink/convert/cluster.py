@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tink.api.v1alpha2 import Raw
 from tink.convert.documents import DEFAULT_NAMESPACE, Converted, InputDocument, validated
 from tink.convert.findings import ConversionFinding, FindingKind, ObjectPlace
-from tink.convert.metal3 import secrets_to_read
+from tink.convert.metal3.to_hardware import secrets_to_read
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import (

@@ -19,11 +19,12 @@ import orjson
 
 from tink.api import metal3 as metal3_api
 from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw, as_mapping
-from tink.convert import metal3, v1alpha1, v1alpha2
+from tink.convert import v1alpha1, v1alpha2
 from tink.convert.documents import DEFAULT_NAMESPACE, Converted, InputDocument, Lookup
 from tink.convert.fields import Fields, carried
 from tink.convert.findings import ConversionFinding, FindingKind, Findings, ObjectPlace
-from tink.convert.metal3 import ConversionSettings, HostOptions
+from tink.convert.metal3.to_hardware import HostOptions, convert_to_hardware
+from tink.convert.metal3.versions import ConversionSettings, convert_version, wrongly_md5
 from tink.printable import printable
 
 TO_HARDWARE = "hardware"
@@ -41,8 +42,8 @@ class ConversionContext:
     lookup: Lookup
     to: str | None = None
     """One of TARGETS."""
-    hosts: metal3.HostOptions = field(default_factory=metal3.HostOptions)
-    versions: metal3.ConversionSettings = field(default_factory=metal3.ConversionSettings)
+    hosts: HostOptions = field(default_factory=HostOptions)
+    versions: ConversionSettings = field(default_factory=ConversionSettings)
     image_registry: str = ""
     """The registry of images in v1alpha1 Templates that name none."""
 
@@ -73,15 +74,15 @@ def _to_version(version: str) -> Converter:
 
     def convert(obj: Raw, findings: Findings, context: ConversionContext) -> list[Raw]:
         settings = context.versions
-        made = metal3.convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
+        made = convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
         if obj["apiVersion"] != made["apiVersion"] and made["apiVersion"] != metal3_api.V1ALPHA1:
             if settings.empty_checksum_type == "md5":
-                for path in metal3.wrongly_md5(obj):
+                for path in wrongly_md5(obj):
                     reason = (
                         "empty means md5, and this checksum is not MD5: set its type, or use --empty-checksum-type auto"
                     )
                     findings.changed(f"{path}.checksumType", reason)
-            back = metal3.convert_version(made, obj["apiVersion"], settings)
+            back = convert_version(made, obj["apiVersion"], settings)
             if as_mapping(back.get("status")).get("hardware") != as_mapping(obj.get("status")).get("hardware"):
                 reason = "too large for the annotation that keeps it; a HardwareData of the host's name is to hold it"
                 findings.dropped("status.hardware", reason)
@@ -132,9 +133,7 @@ _CONVERTERS: dict[tuple[str, str], Converter] = {
 }
 
 _HOST_CONVERTERS: dict[tuple[str | None, str], Converter] = {
-    (TO_HARDWARE, _HOST): lambda obj, findings, around: metal3.convert_to_hardware(
-        obj, findings, around.lookup, around.hosts
-    ),
+    (TO_HARDWARE, _HOST): lambda obj, findings, around: convert_to_hardware(obj, findings, around.lookup, around.hosts),
     (TO_HARDWARE, _HARDWARE_DATA): _lookup_only,
     (None, _HOST): _without_target(_HOST),
     (None, _HARDWARE_DATA): _without_target(_HARDWARE_DATA),

@@ -26,7 +26,7 @@ import orjson
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings, convert_version
+from tink.convert.metal3.versions import ConversionSettings, convert_version
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1

@@ -26,7 +26,8 @@ import orjson
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.convert.findings import FindingKind, Findings, ObjectPlace
-from tink.convert.metal3 import bounded, convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
+from tink.convert.metal3.safety import bounded, is_consumed_by_cluster_api
+from tink.convert.metal3.to_hardware import convert_to_hardware, secrets_to_read
 from tink.errors import TinkedgeError
 from tink.kube.cache import Index
 from tink.kube.client import KubeClient, NotFoundError
@@ -37,7 +38,7 @@ from tink.limits.fairness import FairSemaphore
 from tink.limits.log import LimitedLog
 from tink.metal3.hosts import MANAGER, SAFETY_MANAGER, Hosts, is_ours, is_secured, netboots, released, secured
 from tink.metal3.settings import Metal3Settings
-from tink.webhooks import (
+from tink.webhooks.claims import (
     REMEMBERED_SECONDS,
     Claim,
     ClaimKind,

@@ -22,7 +22,8 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
-from tink.webhooks import Admission, Webhooks
+from tink.webhooks.admission import Admission
+from tink.webhooks.server import Webhooks
 
 BASE = "/apis/tinkerbell.org/v1alpha2/namespaces"
 MERGE = "application/merge-patch+json"

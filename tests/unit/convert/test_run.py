@@ -15,7 +15,7 @@ from tink.convert import run
 from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
 from tink.convert.findings import ConversionFinding, FindingKind, Findings, ObjectPlace
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.convert.run import ConversionResult, as_json, as_table, summary
 
 Converting = Callable[..., ConversionResult]

@@ -18,7 +18,7 @@ from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tests.waiting import until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.objects import NamespacedName
 from tink.metal3 import controller, definition, migration
 from tink.metal3.compare import Trip, differences
@@ -36,7 +36,8 @@ from tink.metal3.migration import (
 )
 from tink.metal3.reconciler import Addresses, without
 from tink.metal3.settings import Metal3Settings
-from tink.webhooks import Address, ClaimKind
+from tink.webhooks.claims import ClaimKind
+from tink.webhooks.registration import Address
 
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 

@@ -23,18 +23,10 @@ from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.convert.fields import Fields
 from tink.convert.findings import Findings, ObjectPlace
-from tink.convert.metal3 import (
-    HOST_LABEL,
-    REFUSED_ANNOTATION,
-    HostOptions,
-    convert_to_hardware,
-    label_of,
-    refusals,
-    secrets_to_read,
-)
 from tink.convert.metal3.network_data import parsed, served
 from tink.convert.metal3.root_disk import choose
-from tink.convert.metal3.to_hardware import rufio_machine
+from tink.convert.metal3.safety import HOST_LABEL, REFUSED_ANNOTATION, label_of, refusals
+from tink.convert.metal3.to_hardware import HostOptions, convert_to_hardware, rufio_machine, secrets_to_read
 from tink.kube.resources import HARDWARE_DATA
 from tink.metal3.controller import HOSTS
 

@@ -20,9 +20,10 @@ from tink.kube.certificates import show
 from tink.kube.client import ApiError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import SECRET
-from tink.webhooks import Webhooks, WebhookSettings, certificates, server
+from tink.webhooks import certificates, server
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.registration import CONFIGURATION
+from tink.webhooks.server import Webhooks, WebhookSettings
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)
 DAY = timedelta(days=1)
