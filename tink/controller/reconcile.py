@@ -236,7 +236,13 @@ def reconcile(
         return NOTHING
     state = state_of(workflow)
     if held(workflow) and not deleted(workflow):
-        return _say_held(workflow, now)
+        status: Status = dict(status_of(workflow))
+        message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
+        message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
+        held_by = message[: machine.MAX_MESSAGE]
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now, REASON_HELD, held_by)
+        status["message"] = summary(status)
+        return Decision(_status(workflow, status if status != status_of(workflow) else None))
     if state is None:
         if deleted(workflow):
             return _release(workflow)  # never prepared, so there is nothing to cancel
@@ -347,17 +353,6 @@ def time_to_live(workflow: Raw) -> int | None:
     """Return the seconds that a Workflow is kept after its end; None: until it is deleted."""
     ttl = as_mapping(workflow.get("spec")).get("ttlSecondsAfterFinished")
     return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl >= 0 else None
-
-
-def _say_held(workflow: Raw, now: float) -> Decision:
-    """Record in the status that the Workflow is held; no deadline runs meanwhile."""
-    status: Status = dict(status_of(workflow))
-    message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
-    message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
-    held_by = message[: machine.MAX_MESSAGE]
-    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now, REASON_HELD, held_by)
-    status["message"] = summary(status)
-    return Decision(_status(workflow, status if status != status_of(workflow) else None))
 
 
 # --- Preparing ----------------------------------------------------------------------------------------------------

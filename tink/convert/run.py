@@ -269,7 +269,17 @@ def as_table(findings: Iterable[ConversionFinding], width: int) -> Iterator[str]
 
     A finding that is the same for many objects appears once.
     """
-    rows = _rows(findings)
+    alike: dict[tuple[FindingKind, str, str], _Row] = {}
+    for finding in findings:
+        path = _INDEX.sub("[]", finding.path)
+        row = alike.get((finding.kind, path, finding.reason))
+        if row is None:
+            alike[finding.kind, path, finding.reason] = _Row(finding.kind, finding.path, finding.reason, finding.source)
+            continue
+        row.path = path
+        if finding.source != row.first:
+            row.objects += 1
+    rows = sorted(alike.values(), key=lambda row: _ORDER[row.kind])
     shown = rows[:_MAX_ROWS]
     if not shown:
         return
@@ -325,20 +335,6 @@ def as_json(result: ConversionResult) -> str:
         ],
     }
     return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n"
-
-
-def _rows(findings: Iterable[ConversionFinding]) -> list[_Row]:
-    rows: dict[tuple[FindingKind, str, str], _Row] = {}
-    for finding in findings:
-        path = _INDEX.sub("[]", finding.path)
-        row = rows.get((finding.kind, path, finding.reason))
-        if row is None:
-            rows[finding.kind, path, finding.reason] = _Row(finding.kind, finding.path, finding.reason, finding.source)
-            continue
-        row.path = path
-        if finding.source != row.first:
-            row.objects += 1
-    return sorted(rows.values(), key=lambda row: _ORDER[row.kind])
 
 
 def _count(number: int, what: str) -> str:

@@ -297,7 +297,18 @@ class _Compiler:
             return self._fails(identifier, complaint, final)
         compiled = [self._argument(operand, function.parameter(index)) for index, operand in enumerate(arguments)]
         if function.name in ("and", "or"):
-            return _short_circuit(function.name == "or", compiled, final)
+            wanted = function.name == "or"  # the first argument whose truth decides, else the last one
+
+            def decide(frame: Frame, dot: Value) -> Value:
+                last = final(frame, dot) if final is not None else None
+                value: Any = None
+                for argument in compiled:
+                    value = argument(frame, dot)
+                    if bool(value) is wanted:
+                        return value
+                return last if final is not None else value
+
+            return decide
         if final is None:
             return self._invocation(function, node, compiled, None, None)
         blamed = last_visited(arguments[-1]) if arguments else identifier
@@ -575,21 +586,6 @@ def constant(value: Value) -> Expression:
 def variable(slot: int) -> Expression:
     """Return an expression that reads a slot of the frame."""
     return lambda frame, _dot: frame[slot]
-
-
-def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression | None) -> Expression:
-    """Compile `and` and `or`: the first argument whose truth decides, else the last one."""
-
-    def decide(frame: Frame, dot: Value) -> Value:
-        last = final(frame, dot) if final is not None else None
-        value: Any = None
-        for argument in arguments:
-            value = argument(frame, dot)
-            if bool(value) is wanted:
-                return value
-        return last if final is not None else value
-
-    return decide
 
 
 def no_field(value: Value, name: str, *, elementary: bool) -> str:

@@ -129,7 +129,13 @@ class _Lexer:
         inside = after + 2 if _LEFT_TRIM.match(self.text, after) else after
         if self.text.startswith("/*", inside):
             self._skip(inside)
-            self._comment()
+            end = self.text.find("*/", self.at + 2)
+            if end < 0:
+                raise _LexError("unclosed comment")
+            closing = _COMMENT_END.match(self.text, end)
+            if closing is None:
+                raise _LexError("comment ends before closing delimiter")
+            self._skip(self._trimmed(closing.end()) if closing[1] else closing.end())
             return
         self.at = after
         self._emit(TokenKind.LEFT_DELIM)
@@ -137,15 +143,6 @@ class _Lexer:
         self.parens = 0
         while not self._inside():
             pass
-
-    def _comment(self) -> None:
-        end = self.text.find("*/", self.at + 2)
-        if end < 0:
-            raise _LexError("unclosed comment")
-        closing = _COMMENT_END.match(self.text, end)
-        if closing is None:
-            raise _LexError("comment ends before closing delimiter")
-        self._skip(self._trimmed(closing.end()) if closing[1] else closing.end())
 
     def _trimmed(self, at: int) -> int:
         spaces = _SPACE_RUN.match(self.text, at)
@@ -184,7 +181,10 @@ class _Lexer:
         elif char in "+-.0123456789":
             self._number()
         elif char == "_" or char.isalpha() or char.isdecimal():
-            self._identifier()
+            self.at = self._word_end(self.at)
+            self._require_terminator()
+            word = self.text[self.start : self.at]
+            self._emit(KEYWORDS.get(word) or (TokenKind.BOOL if word in ("true", "false") else TokenKind.IDENTIFIER))
         else:
             self._punctuation(char)
         return False
@@ -249,12 +249,6 @@ class _Lexer:
         elif kind is TokenKind.FIELD:
             kind = TokenKind.DOT
         self._emit(kind)
-
-    def _identifier(self) -> None:
-        self.at = self._word_end(self.at)
-        self._require_terminator()
-        word = self.text[self.start : self.at]
-        self._emit(KEYWORDS.get(word) or (TokenKind.BOOL if word in ("true", "false") else TokenKind.IDENTIFIER))
 
     def _number(self) -> None:
         # The pattern accepts some invalid numbers, which the parser refuses when it converts them.

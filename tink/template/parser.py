@@ -179,7 +179,10 @@ class _Parser:
                 start = self.at
                 self._next()
                 if self._next_non_space().kind is TokenKind.DEFINE:
-                    self._definition()
+                    context = "define clause"
+                    name = self._unquote(self._expect(context, TokenKind.STRING, TokenKind.RAW_STRING))
+                    self._expect(context, TokenKind.RIGHT_DELIM)
+                    self._subtree(name, context)
                     continue
                 self.at = start
             node = self._text_or_action()
@@ -195,12 +198,6 @@ class _Parser:
             self.trees[tree.name] = tree
         elif not tree.is_empty:
             raise self._error(f"template: multiple definition of template {strconv.quote(tree.name or '')}")
-
-    def _definition(self) -> None:
-        context = "define clause"
-        name = self._unquote(self._expect(context, TokenKind.STRING, TokenKind.RAW_STRING))
-        self._expect(context, TokenKind.RIGHT_DELIM)
-        self._subtree(name, context)
 
     def _subtree(self, name: str, context: str) -> None:
         """Parse the body of a define or block up to its end: a tree of its own, which sees no outer variable."""

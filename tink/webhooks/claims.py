@@ -432,26 +432,20 @@ class Claims:
         gone = set(before.claims)
         if not held.terminating:
             gone -= held.claims.keys()
-        gone |= self._change_uses(key.namespace, before, held)
+        old, new = (each.uses if not each.terminating else frozenset() for each in (before, held))
+        for address, use in new - old:
+            users = self._users.setdefault(address, {})
+            users[key.namespace, use] = users.get((key.namespace, use), 0) + 1
+        for address, use in old - new:
+            users = self._users[address]
+            users[key.namespace, use] -= 1
+            if not users[key.namespace, use]:
+                del users[key.namespace, use]
+            if not users:
+                del self._users[address]  # no machine uses the address any more
+                gone.add((ClaimKind.IP, address))
         if held.claims or held.uses:
             self._of[key] = held
         for claim, field in held.claims.items():
             self._holders.setdefault(claim, {})[key] = field
-        return gone
-
-    def _change_uses(self, namespace: str, before: _Held, held: _Held) -> set[Claim]:
-        """Return the addresses that no machine uses any more."""
-        old, new = (each.uses if not each.terminating else frozenset() for each in (before, held))
-        for address, use in new - old:
-            users = self._users.setdefault(address, {})
-            users[namespace, use] = users.get((namespace, use), 0) + 1
-        gone = set()
-        for address, use in old - new:
-            users = self._users[address]
-            users[namespace, use] -= 1
-            if not users[namespace, use]:
-                del users[namespace, use]
-            if not users:
-                del self._users[address]
-                gone.add((ClaimKind.IP, address))
         return gone

@@ -102,7 +102,13 @@ class _Network:
         servers, clocks = self._services(self._top)
         for dhcp in self._served.values():
             _add_services(dhcp, servers, clocks)
-        self._serve_servers6()
+        ipv6_leases = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
+        for path, server in self._servers6:
+            refusal = constraints.ipv6(server.lower()) if ipv6_leases else constraints.NO_IPV6_ADDRESS
+            if refusal:
+                self._findings.dropped(path, refusal)
+            for ipv6 in [] if refusal else ipv6_leases:
+                _add(ipv6, "nameservers", [server.lower()])
         self._top.rest("it has no place in what DHCP serves")
         return self._served
 
@@ -199,15 +205,6 @@ class _Network:
         if vlan:
             dhcp["vlanId"] = vlan
         return dhcp, f" ({note} {mac})" if note else ""
-
-    def _serve_servers6(self) -> None:
-        ipv6_leases = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
-        for path, server in self._servers6:
-            refusal = constraints.ipv6(server.lower()) if ipv6_leases else constraints.NO_IPV6_ADDRESS
-            if refusal:
-                self._findings.dropped(path, refusal)
-            for ipv6 in [] if refusal else ipv6_leases:
-                _add(ipv6, "nameservers", [server.lower()])
 
     def _target(self, name: str) -> tuple[str, str, str] | str:
         """Return MAC address, VLAN ID and a note about them; or the reason (a string) why DHCP can't serve the link."""

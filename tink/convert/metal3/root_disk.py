@@ -78,15 +78,11 @@ def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
     root = wanted.get(PATH) or found[fitting[0]].get("name")
     if problem := _not_a_device(root):
         return Choice(problem=f"the root disk's name {problem}")
-    return _with_others(root, found, fitting[0])
-
-
-def _with_others(root: str, disks: list[Raw], place: int) -> Choice:
     devices: list[str] = [root]
     left_out: list[tuple[int, str]] = []
-    for number, disk in enumerate(disks):
+    for number, disk in enumerate(found):
         name: Any = disk.get("name")
-        if number == place or name in devices:
+        if number == fitting[0] or name in devices:
             continue
         if problem := _not_a_device(name):
             left_out.append((number, problem))

@@ -236,7 +236,19 @@ class _Host:
         metadata = self._metadata()
         spec: Raw = {}
         meta_data = self._document(META_DATA)
-        self._identity(metadata, meta_data)
+        uid = as_mapping(meta_data).get("uuid") or as_mapping(self._obj.get("metadata")).get("uid")
+        if isinstance(uid, str) and uid:
+            _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
+        elif INSTANCE_ID_ANNOTATION not in metadata.get("annotations", {}):
+            self._findings.changed(
+                "metadata.uid",
+                "there is none: the instance id will be the name, and cloud-init takes a running system for a new one",
+            )
+        keys = as_mapping(meta_data).get("public_keys") or as_mapping(meta_data).get("public-keys")
+        lines = list(keys.values()) if isinstance(keys, dict) else keys if isinstance(keys, list) else [keys]
+        texts = [line.strip() for line in lines if isinstance(line, str) and line.strip()]
+        if texts:
+            _annotations(metadata)[SSH_PUBLIC_KEYS_ANNOTATION] = "\n".join(texts)
         hostname = self._hostname(meta_data)
         spec["networkInterfaces"] = self._interfaces(hostname)
         self._safety(spec["networkInterfaces"], metadata)
@@ -453,22 +465,6 @@ class _Host:
             _annotations(metadata).setdefault(DESCRIPTION_ANNOTATION, description)
             self._findings.moved("spec.description", join("metadata.annotations", DESCRIPTION_ANNOTATION))
         return metadata
-
-    def _identity(self, metadata: Raw, meta_data: Any) -> None:
-        """Set the instance id of the installed system: metaData's uuid, or the host's uid as Metal3 serves it."""
-        uid = as_mapping(meta_data).get("uuid") or as_mapping(self._obj.get("metadata")).get("uid")
-        if isinstance(uid, str) and uid:
-            _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
-        elif INSTANCE_ID_ANNOTATION not in metadata.get("annotations", {}):
-            self._findings.changed(
-                "metadata.uid",
-                "there is none: the instance id will be the name, and cloud-init takes a running system for a new one",
-            )
-        keys = as_mapping(meta_data).get("public_keys") or as_mapping(meta_data).get("public-keys")
-        lines = list(keys.values()) if isinstance(keys, dict) else keys if isinstance(keys, list) else [keys]
-        texts = [line.strip() for line in lines if isinstance(line, str) and line.strip()]
-        if texts:
-            _annotations(metadata)[SSH_PUBLIC_KEYS_ANNOTATION] = "\n".join(texts)
 
     def _hostname(self, meta_data: Any) -> str:
         """Return the installed system's host name: from metaData, inspection (except localhost), or the host's name."""

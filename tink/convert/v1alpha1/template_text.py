@@ -80,8 +80,33 @@ class Expression:
 def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
     """Return the expressions of a text, in order. `tokens` are those of Go's lexer, without an error token."""
     expressions = list(_each(text, tokens))
-    _mark_alone(text, expressions)
-    _mark_trimmed(text, expressions)
+    # Mark expressions on lines that hold only expressions that print nothing.
+    group: list[Expression] = []
+    for index, each in enumerate(expressions):
+        group.append(each)
+        following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
+        if "\n" not in text[each.end : following] and following < len(text):
+            continue
+        first = group[0].start
+        around = [text[text.rfind("\n", 0, first) + 1 : first], text[each.end : following].partition("\n")[0]]
+        around += [text[one.end : other.start] for one, other in pairwise(group)]
+        if not any(part.strip() for part in around) and all(one.role is not Role.OUTPUT for one in group):
+            for one in group:
+                one.alone = True
+        group = []
+    at = 0
+    for index, each in enumerate(expressions):
+        following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
+        before, after = text[at : each.start], text[each.end : following]
+        if each.trims_left:
+            run = before[len(before.rstrip(" \t\r\n")) :]
+            each.joins = "\n" in run
+            each.before = "" if each.joins or each.alone else run
+        if each.trims_right:
+            run = after[: len(after) - len(after.lstrip(" \t\r\n"))]
+            each.joins = each.joins or "\n" in run
+            each.after = "" if "\n" in run or each.alone else run
+        at = each.end + len(each.after)
     return expressions
 
 
@@ -141,39 +166,6 @@ def _unquoted(text: str, start: int, inside: list[Token]) -> str:
             + (f"{inside[-1].text} }}}}")
         )
     return ""
-
-
-def _mark_alone(text: str, expressions: list[Expression]) -> None:
-    """Mark expressions on lines that hold only expressions that print nothing."""
-    group: list[Expression] = []
-    for index, each in enumerate(expressions):
-        group.append(each)
-        following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
-        if "\n" not in text[each.end : following] and following < len(text):
-            continue
-        first = group[0].start
-        around = [text[text.rfind("\n", 0, first) + 1 : first], text[each.end : following].partition("\n")[0]]
-        around += [text[one.end : other.start] for one, other in pairwise(group)]
-        if not any(part.strip() for part in around) and all(one.role is not Role.OUTPUT for one in group):
-            for one in group:
-                one.alone = True
-        group = []
-
-
-def _mark_trimmed(text: str, expressions: list[Expression]) -> None:
-    at = 0
-    for index, each in enumerate(expressions):
-        following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
-        before, after = text[at : each.start], text[each.end : following]
-        if each.trims_left:
-            run = before[len(before.rstrip(" \t\r\n")) :]
-            each.joins = "\n" in run
-            each.before = "" if each.joins or each.alone else run
-        if each.trims_right:
-            run = after[: len(after) - len(after.lstrip(" \t\r\n"))]
-            each.joins = each.joins or "\n" in run
-            each.after = "" if "\n" in run or each.alone else run
-        at = each.end + len(each.after)
 
 
 def strip_silent(inside: list[Expression], parts: list[str]) -> None:

@@ -116,7 +116,17 @@ class Archive:
         self._blocks[place] += record
         self._length += 1
         if self._length > len(self._blocks) * _RECORDS_PER_BLOCK:
-            self._grow()
+            # Split the next block in two.
+            split = len(self._blocks) - self._round
+            block = self._blocks[split]
+            self._blocks.append(b"")
+            stays, goes = bytearray(), bytearray()
+            for begin, value, end in _records(block):
+                key = block[begin + 2 * _LENGTH_BYTES : value]
+                (stays if self._place(key) == split else goes).extend(block[begin:end])
+            self._blocks[split], self._blocks[-1] = bytes(stays), bytes(goes)
+            if len(self._blocks) == 2 * self._round:
+                self._round *= 2
 
     def pop(self, key: bytes) -> bytes | None:
         """Remove a key and return its value, or None."""
@@ -140,19 +150,6 @@ class Archive:
         spread = hash(key)
         place = spread % self._round
         return spread % (2 * self._round) if place < len(self._blocks) - self._round else place
-
-    def _grow(self) -> None:
-        """Split the next block in two."""
-        split = len(self._blocks) - self._round
-        block = self._blocks[split]
-        self._blocks.append(b"")
-        stays, goes = bytearray(), bytearray()
-        for begin, value, end in _records(block):
-            key = block[begin + 2 * _LENGTH_BYTES : value]
-            (stays if self._place(key) == split else goes).extend(block[begin:end])
-        self._blocks[split], self._blocks[-1] = bytes(stays), bytes(goes)
-        if len(self._blocks) == 2 * self._round:
-            self._round *= 2
 
 
 def _records(block: bytes) -> Iterator[tuple[int, int, int]]:
