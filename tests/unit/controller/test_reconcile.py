@@ -178,7 +178,7 @@ def plain(index: int, **more: Any) -> Raw:
     return {"name": f"a{index}", "image": "i", **more}
 
 
-# The spec, the rendered actions, and what is said.
+# The spec, the rendered actions, and the message.
 FAILURES: dict[str, tuple[Raw, list[Raw] | Rendered, list[str]]] = {
     "template": ({}, broken, ["Template d/t: template: spec.actions[0].image:1:3: no such thing"]),
     "no actions": ({}, [], ["there are no actions"]),
@@ -465,7 +465,7 @@ def test_who_knows_better_says_how_old_each_timestamp_is() -> None:
     assert set(asked) == {path for path, _ in timestamps(workflow)}
 
 
-def test_timestamps_and_states_that_nobody_can_read_are_none_or_an_error() -> None:
+def test_invalid_timestamps_count_as_absent_and_invalid_states_are_errors() -> None:
     workflow = make_workflow("Running", lastTransitioned="soon", startedAt=7)
     assert list(timestamps(workflow)) == [("metadata.creationTimestamp", CREATED)]
     with pytest.raises(InvalidStatusError, match="d/w"):
@@ -504,7 +504,7 @@ def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(state: str
     assert reconcile(held, hardware, template, SETTINGS, LATE, never) == Decision(), "said once"
 
 
-def test_what_a_hold_said_goes_with_it() -> None:
+def test_message_of_a_hold_is_removed_with_the_hold() -> None:
     released = make_workflow(
         "Pending",
         actions=[{"id": "a", "state": "Pending"}],
@@ -564,7 +564,7 @@ def test_what_has_not_ended_never_goes(state: str | None) -> None:
 
 @pytest.mark.parametrize("annotation", [HOLD_ANNOTATION, PAUSED_ANNOTATION])
 @pytest.mark.parametrize("surplus", [False, True])
-def test_what_somebody_holds_or_moves_stays(annotation: str, surplus: bool) -> None:
+def test_held_or_moved_workflow_is_not_deleted(annotation: str, surplus: bool) -> None:
     workflow = ended(0)
     workflow["metadata"]["annotations"] = {annotation: "for the record"}
     assert reconcile(workflow, None, None, SETTINGS, CREATED + 1e6, never, surplus=surplus) == Decision()
@@ -578,7 +578,7 @@ def test_its_finalizer_goes_first_and_a_deletion_is_asked_for_once() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_our_finalizer_goes_some_seconds_after_the_end_and_at_once_when_somebody_deletes_it(state: str) -> None:
+def test_finalizer_is_removed_seconds_after_the_end_and_at_once_after_a_deletion(state: str) -> None:
     assert look(make_workflow(state), CREATED + 4) == Decision(requeue_after=6.0)
     for outcome in (look(make_workflow(state), CREATED + 10), look(make_workflow(state, deleted=True), CREATED + 4)):
         assert finalizers_in(outcome) == ["other/one"]

@@ -267,7 +267,7 @@ def test_merged_key_does_not_replace_the_own_one(text: str) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(_PIECES, max_size=14).map("".join))
-def test_values_are_those_that_kubectl_reads(text: str) -> None:
+def test_values_equal_what_kubectl_reads(text: str) -> None:
     expected, found = (attempted(reader, text) for reader in (reference_yaml.documents, kubernetes_yaml.read))
     if found is YamlError or expected is YamlError or "!!" in text:
         return  # what is refused may differ (collections as keys, tags); nothing may raise anything else

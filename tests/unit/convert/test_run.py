@@ -29,7 +29,7 @@ INTERFACE = {"dhcp": {"mac": "52:54:00:12:34:56"}, "netboot": {"allowPXE": True}
 HARDWARE = obj("tinkerbell.org/v1alpha1", "Hardware", spec={"interfaces": [INTERFACE]})
 
 
-def said(result: ConversionResult) -> list[tuple[str, str]]:
+def reported(result: ConversionResult) -> list[tuple[str, str]]:
     return [(str(each.kind), each.path) for each in result.findings]
 
 
@@ -77,7 +77,7 @@ def test_fault_of_a_converter_costs_its_object_alone(converting: Converting, mon
     monkeypatch.setattr(run, "_CONVERTERS", {**run._CONVERTERS, key: broken})
     result = converting(TEMPLATE, HARDWARE)
     assert [each["kind"] for each in result.objects] == ["Hardware"]
-    assert said(result) == [("error", "")]
+    assert reported(result) == [("error", "")]
     assert "KeyError" in result.findings[0].reason
 
 
@@ -107,7 +107,7 @@ def test_same_object_twice_is_one_and_another_of_its_name_is_an_error(converting
     elsewhere = {**HARDWARE, "metadata": {"name": "a", "namespace": "elsewhere"}}
     result = converting(HARDWARE, HARDWARE, other, elsewhere)
     assert [each["metadata"] for each in result.objects] == [{"name": "a"}, elsewhere["metadata"]]
-    assert said(result) == [("error", "metadata.name")]
+    assert reported(result) == [("error", "metadata.name")]
     (finding,) = result.findings
     assert (finding.kind, finding.source.document) == (FindingKind.ERROR, 3)
     assert "in.yaml, document 1" in finding.reason
@@ -146,7 +146,7 @@ def test_exit_code_tells_scripts_whether_anything_was_lost(kinds: list[FindingKi
 def test_checksum_that_contradicts_its_empty_type_is_reported(converting: Converting) -> None:
     host = {**_HOST, "spec": {"online": True, "image": _IMAGE}}
     result = converting(host, to="v1beta1")
-    assert said(result) == [("changed", "spec.image.checksumType")]
+    assert reported(result) == [("changed", "spec.image.checksumType")]
     assert result.objects[0]["spec"]["image"]["checksumType"] == "md5"
     auto = converting(host, to="v1beta1", versions=ConversionSettings("auto"))
     assert (auto.findings, auto.objects[0]["spec"]["image"].get("checksumType", "auto")) == ([], "auto")
@@ -158,7 +158,7 @@ def test_hardware_details_too_large_for_the_annotation_are_reported_as_dropped(c
     assert converting(host, to="v1beta1").findings == []
     host["status"] = {"hardware": {"storage": disks}}
     result = converting(host, to="v1beta1")
-    assert said(result) == [("dropped", "status.hardware")]
+    assert reported(result) == [("dropped", "status.hardware")]
     assert result.exit_code() == 2
 
 
@@ -170,7 +170,7 @@ def fields(value: Any) -> tuple[Fields, Findings]:
     return Fields(value, findings, "spec"), findings
 
 
-def told(findings: Findings) -> list[tuple[str, str]]:
+def reasons(findings: Findings) -> list[tuple[str, str]]:
     return [(each.path, each.reason) for each in findings]
 
 
@@ -181,7 +181,7 @@ def test_unread_fields_are_reported_unless_they_are_empty() -> None:
     cursor, findings = fields({"a": 1, "b": {"c": 2}, "d": None, "e": {"f": [{}, ""]}, "g": False, "h/i": 0})
     cursor.take("a")
     cursor.rest("why")
-    assert told(findings) == [("spec.b", "why"), ("spec.g", "why"), ('spec["h/i"]', "why")]
+    assert reasons(findings) == [("spec.b", "why"), ("spec.g", "why"), ('spec["h/i"]', "why")]
     cursor.rest("why")
     assert len(findings) == 3, "once"
 
@@ -202,19 +202,19 @@ def test_field_of_the_wrong_type_is_named_once_and_counts_as_absent(read: Any, g
         cursor, findings = fields({"f": value})
         assert bool(read(cursor, "f")) is (value is good)
         for _ in range(2):
-            assert [path for path, _ in told(findings)] == paths
+            assert [path for path, _ in reasons(findings)] == paths
             cursor.rest()
     empty, findings = fields({"f": None})
     assert not read(empty, "f")
     assert not read(empty, "absent")
-    assert told(findings) == []
+    assert reasons(findings) == []
 
 
 def test_items_of_the_wrong_type_are_named_with_their_index() -> None:
     cursor, findings = fields({"l": [{}, 1, None, "x"]})
     assert [each.path for each in cursor.each("l")] == ["spec.l[0]"]
     wrong = {"spec.l[1]": "must be an object, is a number", "spec.l[3]": "must be an object, is a string"}
-    assert told(findings) == [*wrong.items()]
+    assert reasons(findings) == [*wrong.items()]
     assert cursor.texts("l") == [("spec.l[3]", "x")]
 
 

@@ -404,7 +404,7 @@ def test_command_refuses_options_that_mean_nothing(tmp_path: Path) -> None:
     assert '"disableNetboot"' not in run(tmp_path, bare, options=("--netboot-unmanaged",)).stdout
 
 
-def test_definitions_of_the_hosts_are_those_that_the_controller_follows() -> None:
+def test_controller_follows_every_version_of_the_host_definition() -> None:
     versions = {crd["spec"]["names"]["plural"]: crd["spec"]["versions"] for crd in generate()}
     served = {(plural, version["name"]) for plural, each in versions.items() for version in each}
     assert served == {(each.plural, each.version) for each in (*HOSTS, HARDWARE_DATA)}

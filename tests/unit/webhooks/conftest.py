@@ -66,7 +66,7 @@ class World:
         )
 
 
-def said(verdict: Verdict) -> list[str]:
+def texts(verdict: Verdict) -> list[str]:
     return [f"{cause.field}: {cause.message}" for cause in verdict.causes]
 
 

@@ -102,7 +102,7 @@ async def test_authority_that_has_not_begun_is_replaced(monkeypatch):
 
 
 @pytest.mark.parametrize("stored", [{}, {"data": None}, {"data": {}}], ids=["no Secret", "the chart's", "empty"])
-async def test_replicas_share_one_authority_whoever_made_it(stored):
+async def test_replicas_share_one_authority(stored):
     api = InProcessApi(*([secret(**stored)] if stored else []))
     mine, theirs = SecretKeeper(api, "default", "ca"), SecretKeeper(api, "default", "ca")
     for time in (NOW, NOW + 3000 * DAY):

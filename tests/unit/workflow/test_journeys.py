@@ -103,7 +103,7 @@ class Stream:
     def __init__(self, *, says: bool) -> None:
         self.view = AgentView(says=says)
         self.open = True
-        self.seen = False  # the server has said that the agent is here, while it reboots its machine
+        self.seen = False  # the server has recorded that the agent is connected, while it reboots its machine
         self.wire: list[agent_model.Command] = []
 
 
