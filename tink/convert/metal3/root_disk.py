@@ -81,15 +81,15 @@ def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
     devices: list[str] = [root]
     left_out: list[tuple[int, str]] = []
     for number, disk in enumerate(found):
-        name: Any = disk.get("name")
-        if number == fitting[0] or name in devices:
+        device: Any = disk.get("name")
+        if number == fitting[0] or device in devices:
             continue
-        if problem := _not_a_device(name):
+        if problem := _not_a_device(device):
             left_out.append((number, problem))
         elif len(devices) == bounds.MAX_DISKS:
             left_out.append((number, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine"))
         else:
-            devices.append(name)
+            devices.append(device)
     return Choice(tuple(devices), left_out=tuple(left_out))
 
 

@@ -32,8 +32,11 @@ from tink.convert.fields import Fields, carried, join, put_checked, says_nothing
 from tink.convert.findings import Findings
 
 _UNUSED = "nothing used it, and v1alpha2 has no place for it"
+_SERVED = "the metadata service does not serve it"
 _NOT_OURS = "v1alpha2 serves its own netboot only"
 _ARCHITECTURES = {"": "x86_64", "x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+MAX_STORAGE_CHARACTERS = 128 * 1024
+"""Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
 
 
 @dataclass(slots=True)
@@ -49,24 +52,68 @@ class _NetbootRequest:
     params: list[str] = field(default_factory=list)
 
 
-class _Interfaces:
-    """The conversion of one Hardware's interfaces.
+def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
+    """Return the Hardware, followed by its OSIE if it has one; nothing if there is an error."""
+    return _Machine(Fields(obj, findings), findings).result()
 
-    `result` is `spec.networkInterfaces`; `netboots` are the netboot settings of the interfaces.
-    """
 
-    def __init__(self, interfaces: list[Fields], findings: Findings) -> None:
+class _Machine:
+    """The conversion of one Hardware."""
+
+    def __init__(self, top: Fields, findings: Findings) -> None:
+        self._top = top
         self._findings = findings
         self._macs: dict[str, str] = {}
         """MAC address -> its path."""
-        self.result: Raw = {}
-        self.netboots: list[_NetbootRequest] = []
-        for interface in interfaces:
+        self._interfaces: Raw = {}
+        """`spec.networkInterfaces`."""
+        self._netboots: list[_NetbootRequest] = []
+
+    def result(self) -> list[Raw]:
+        top = self._top
+        top.ignore("apiVersion", "kind")
+        metadata = carried(top, self._findings)
+        spec = top.fields("spec")
+        for interface in spec.each("interfaces"):
             self._interface(interface)
-        if not self.result and not findings.failed:
-            findings.error("spec.interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
-        elif len(self.result) > bounds.MAX_INTERFACES:
-            findings.error("spec.interfaces", f"v1alpha2 takes {bounds.MAX_INTERFACES} interfaces of a machine")
+        if not self._interfaces and not self._findings.failed:
+            spec.error("interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
+        elif len(self._interfaces) > bounds.MAX_INTERFACES:
+            spec.error("interfaces", f"v1alpha2 takes {bounds.MAX_INTERFACES} interfaces of a machine")
+        self._findings.moved("spec.interfaces", "spec.networkInterfaces")
+        result: Raw = {"networkInterfaces": self._interfaces}
+        osies = self._netboot(result, metadata)
+        self._instance(spec, result, metadata)
+        devices: list[str] = []
+        for disk in spec.each("disks"):
+            device = disk.text("device")
+            disk.rest()
+            if not device:
+                continue
+            if refusal := constraints.disk(device):
+                disk.dropped("device", refusal)
+            elif len(devices) == bounds.MAX_DISKS:
+                self._findings.dropped(disk.path, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine")
+            else:
+                self._findings.moved(disk.path, f"spec.storageDevices[{len(devices)}]")
+                devices.append(device)
+        if devices:
+            result["storageDevices"] = devices
+            self._findings.moved("spec.disks", "spec.storageDevices")
+        self._bmc(spec, result)
+        self._agent_id(spec, metadata)
+        spec.drop("tinkVersion", _UNUSED)
+        spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
+        spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
+        spec.rest()
+        if not says_nothing(top.take("status")):
+            self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
+        top.rest()
+        if self._findings.failed:
+            return []
+        return [{"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": result}, *osies]
+
+    # --- interfaces
 
     def _interface(self, interface: Fields) -> None:
         dhcp = interface.fields("dhcp")
@@ -86,13 +133,13 @@ class _Interfaces:
             interface.moved("disableDhcp", f"{at}.disableDhcp")
         # The architecture in the file names of Smee's own OSIE; v1alpha1's default is x86_64.
         arch = _ARCHITECTURES.get(str(dhcp.peek("arch")), "x86_64")
-        netboot = self._netboot(interface, disabled=disabled, arch=arch)
+        netboot = self._requested(interface, disabled=disabled, arch=arch)
         if not netboot.allowed:
             result["disableNetboot"] = True
             self._findings.moved(join(netboot.path, "allowPXE"), f"{at}.disableNetboot")
             self._findings.moved(netboot.path, f"{at}.disableNetboot")
-        self.netboots.append(netboot)
-        self.result[mac] = result
+        self._netboots.append(netboot)
+        self._interfaces[mac] = result
         interface.drop("isoboot", "v1alpha2 has no boot from virtual media")
         interface.rest()
 
@@ -246,7 +293,7 @@ class _Interfaces:
 
     # --- netboot
 
-    def _netboot(self, interface: Fields, *, disabled: bool, arch: str) -> _NetbootRequest:
+    def _requested(self, interface: Fields, *, disabled: bool, arch: str) -> _NetbootRequest:
         """Read allowPXE (unset meant "not allowed") and the boot files of an interface."""
         fields = interface.fields("netboot")
         netboot = _NetbootRequest(fields.path)
@@ -311,91 +358,19 @@ class _Interfaces:
             kernel = kernel or f"vmlinuz-{arch}"
             initrd = initrd or f"initramfs-{arch}"
             self._findings.changed(osie.path, f"file names that are not given are Smee's: {kernel} and {initrd}")
-        urls = (_joined(base, kernel), _joined(base, initrd))
+        directory = base.rstrip("/")
+        urls = (f"{directory}/{kernel.lstrip('/')}", f"{directory}/{initrd.lstrip('/')}")
         for url in urls:
             if refusal := constraints.artifact_url(url):
                 self._findings.dropped(osie.path, f"{shown(url)}: {refusal}")
                 return None
         return urls
 
-
-def _joined(base: str, name: str) -> str:
-    return f"{base.rstrip('/')}/{name.lstrip('/')}"
-
-
-def _is_ipv6(text: str | None) -> bool:
-    if not text or ":" not in text:
-        return False
-    try:
-        ipaddress.IPv6Interface(text)
-    except ValueError:
-        return False
-    return True
-
-
-_SERVED = "the metadata service does not serve it"
-MAX_STORAGE_CHARACTERS = 128 * 1024
-"""Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
-
-
-def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
-    """Return the Hardware, followed by its OSIE if it has one; nothing if there is an error."""
-    return _Machine(Fields(obj, findings), findings).result()
-
-
-class _Machine:
-    """The conversion of one Hardware."""
-
-    def __init__(self, top: Fields, findings: Findings) -> None:
-        self._top = top
-        self._findings = findings
-        self._interfaces: Raw = {}
-
-    def result(self) -> list[Raw]:
-        top = self._top
-        top.ignore("apiVersion", "kind")
-        metadata = carried(top, self._findings)
-        spec = top.fields("spec")
-        interfaces = _Interfaces(spec.each("interfaces"), self._findings)
-        self._interfaces = interfaces.result
-        self._findings.moved("spec.interfaces", "spec.networkInterfaces")
-        result: Raw = {"networkInterfaces": self._interfaces}
-        osies = self._netboot(interfaces.netboots, result, metadata)
-        self._instance(spec, result, metadata)
-        devices: list[str] = []
-        for disk in spec.each("disks"):
-            device = disk.text("device")
-            disk.rest()
-            if not device:
-                continue
-            if refusal := constraints.disk(device):
-                disk.dropped("device", refusal)
-            elif len(devices) == bounds.MAX_DISKS:
-                self._findings.dropped(disk.path, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine")
-            else:
-                self._findings.moved(disk.path, f"spec.storageDevices[{len(devices)}]")
-                devices.append(device)
-        if devices:
-            result["storageDevices"] = devices
-            self._findings.moved("spec.disks", "spec.storageDevices")
-        self._bmc(spec, result)
-        self._agent_id(spec, metadata)
-        spec.drop("tinkVersion", _UNUSED)
-        spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
-        spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
-        spec.rest()
-        if not says_nothing(top.take("status")):
-            self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
-        top.rest()
-        if self._findings.failed:
-            return []
-        return [{"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": result}, *osies]
-
-    def _netboot(self, netboots: list[_NetbootRequest], result: Raw, metadata: Raw) -> list[Raw]:
+    def _netboot(self, result: Raw, metadata: Raw) -> list[Raw]:
         """Merge the netboot settings of all interfaces: the first one that may netboot wins. Return the OSIE."""
         made: list[Raw] = []
         taken: dict[str, Any] = {}
-        for netboot in sorted(netboots, key=lambda netboot: not netboot.allowed):
+        for netboot in sorted(self._netboots, key=lambda netboot: not netboot.allowed):
             wishes = {"ipxe": netboot.ipxe, "osie": netboot.osie, "osie.kernelParams": netboot.params}
             for key, wish in wishes.items():
                 path = f"{netboot.path}.{key}"
@@ -574,6 +549,16 @@ class _Machine:
             reference.dropped("name", refusal)
         else:
             result["bmcRef"] = {"name": name}
+
+
+def _is_ipv6(text: str | None) -> bool:
+    if not text or ":" not in text:
+        return False
+    try:
+        ipaddress.IPv6Interface(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _public(address: Fields) -> str:
