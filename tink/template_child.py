@@ -64,18 +64,17 @@ def _out_of_time(_signal: int, _frame: object) -> NoReturn:
     raise _TooLongError
 
 
-def _work(asked: Raw) -> Any:
-    if asked["job"] == "render":
-        return render_actions(asked["template"], asked["hardware"], asked["params"])
-    return [[str(error), error.name, error.line, error.column] for error in parse_fields(asked["template"])]
-
-
 def _answer(text: bytes, cpu_seconds: float) -> bytes:
     error: TemplateError
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
         try:
-            result = _work(orjson.loads(text))
+            asked = orjson.loads(text)
+            if asked["job"] == "render":
+                result: Any = render_actions(asked["template"], asked["hardware"], asked["params"])
+            else:
+                wrong_fields = parse_fields(asked["template"])
+                result = [[str(each), each.name, each.line, each.column] for each in wrong_fields]
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         return _dumped({"result": result})

@@ -145,19 +145,16 @@ class TemplateProcess:
                 ended = self._end()
                 if fresh or isinstance(error, TimeoutError):
                     raise TemplateProcessError(f"the process that parses Templates {ended}: {error}") from error
-                answer = self._ask_again(text)
+                try:  # a new child: the previous one may have ended for a reason unrelated to this Template
+                    answer = self._ask(text)
+                except (OSError, EOFError) as again:
+                    text_of = f"the process that parses Templates {self._end()}: {again}"
+                    raise TemplateProcessError(text_of) from again
             self._used = time.monotonic()
             self._watch_idle()
         if "error" in answer:
             raise TemplateError(answer["error"], name=answer["name"], line=answer["line"], column=answer["column"])
         return answer["result"]
-
-    def _ask_again(self, text: bytes) -> Raw:
-        """Send the request to a new child: the previous one may have ended for a reason unrelated to this Template."""
-        try:
-            return self._ask(text)
-        except (OSError, EOFError) as error:
-            raise TemplateProcessError(f"the process that parses Templates {self._end()}: {error}") from error
 
     def _ask(self, text: bytes) -> Raw:
         if self._closed:

@@ -24,8 +24,8 @@ import yaml
 from deploy.package.target import PackageError
 from edge.cli import main as commands
 from edge.settings import REMOVED, key, settable
-from tink.webhooks import Address, Admission
-from tink.webhooks.registration import configuration
+from tink.webhooks.admission import Admission
+from tink.webhooks.registration import Address, configuration
 
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 CHART: Final = DEPLOY / "chart" / "tinkedge"

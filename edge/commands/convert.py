@@ -23,7 +23,7 @@ from edge.commands.progress import Progress
 from edge.settings import FilePath
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
-    Document,
+    InputDocument,
     file_name,
     json_text,
     read_all,
@@ -32,10 +32,10 @@ from tink.convert.documents import (
     write_whole,
     yaml_document,
 )
-from tink.convert.findings import Finding, Kind, Source
-from tink.convert.metal3 import ConversionSettings, HostOptions
-from tink.convert.report import as_json, as_table, summary
-from tink.convert.run import TARGETS, TO_HARDWARE, Result, convert_documents
+from tink.convert.findings import ConversionFinding, FindingKind, ObjectPlace
+from tink.convert.metal3.to_hardware import HostOptions
+from tink.convert.metal3.versions import ConversionSettings
+from tink.convert.run import TARGETS, TO_HARDWARE, ConversionResult, as_json, as_table, convert_documents, summary
 
 if TYPE_CHECKING:
     from tink.kube.client import KubeClient
@@ -151,7 +151,7 @@ def convert(
     try:
         with _without_garbage_collection():
             if from_cluster:
-                found: Iterable[Document | Finding] = asyncio.run(_read(cluster, to, progress))
+                found: Iterable[InputDocument | ConversionFinding] = asyncio.run(_read(cluster, to, progress))
             else:
                 found = _counted(progress, "read", read_all(files))
             versions = ConversionSettings(empty_checksum_type)
@@ -172,7 +172,7 @@ def convert(
     sys.exit(result.exit_code(allow_loss=allow_loss))
 
 
-def _write_all(result: Result, output: str, out: Path | None, progress: Progress) -> Result:
+def _write_all(result: ConversionResult, output: str, out: Path | None, progress: Progress) -> ConversionResult:
     """Write the manifests as one stream. Return the result, with a finding if that failed. Raises BrokenPipeError."""
     texts = [to_json(result.objects)] if output == "json" else _counted(progress, "written", to_yaml(result.converted))
     try:
@@ -192,9 +192,9 @@ def _write_all(result: Result, output: str, out: Path | None, progress: Progress
     return result
 
 
-def _write_each(result: Result, output: str, directory: Path, progress: Progress) -> Result:
+def _write_each(result: ConversionResult, output: str, directory: Path, progress: Progress) -> ConversionResult:
     """Write a file for each object. Return the result, with a finding for each file that could not be written."""
-    failed: list[Finding] = []
+    failed: list[ConversionFinding] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -210,8 +210,10 @@ def _write_each(result: Result, output: str, directory: Path, progress: Progress
     return replace(result, findings=[*result.findings, *failed], lost=len(failed))
 
 
-def _not_written(place: str, error: OSError) -> Finding:
-    return Finding(Kind.ERROR, Source(place, 0, "", "", ""), "", f"not written: {error.strerror or error}")
+def _not_written(place: str, error: OSError) -> ConversionFinding:
+    return ConversionFinding(
+        FindingKind.ERROR, ObjectPlace(place, 0, "", "", ""), "", f"not written: {error.strerror or error}"
+    )
 
 
 @contextlib.asynccontextmanager
@@ -223,7 +225,7 @@ async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
         yield client
 
 
-async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[Document | Finding]:
+async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[InputDocument | ConversionFinding]:
     from tink.convert.cluster import read_cluster
 
     async with _connected(cluster) as client:
@@ -232,7 +234,7 @@ async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[D
         )
 
 
-async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force: bool) -> Result:
+async def _apply(cluster: _Cluster, result: ConversionResult, progress: Progress, *, force: bool) -> ConversionResult:
     """Apply the objects. Return the result, with a finding for each object that was rejected."""
     from tink.convert.cluster import apply_all
 
@@ -248,7 +250,7 @@ async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)
 
 
-def _report(result: Result, report: str, file: Path | None, done: str) -> None:
+def _report(result: ConversionResult, report: str, file: Path | None, done: str) -> None:
     """Write the report to its file or to standard error, and a summary to standard error."""
     terminal = file is None and sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if terminal else 120
@@ -264,7 +266,7 @@ def _report(result: Result, report: str, file: Path | None, done: str) -> None:
     else:
         click.echo(text, nl=False, err=True)
     if report == "table" or file is not None:
-        failed = any(finding.kind is Kind.ERROR for finding in result.findings)
+        failed = any(finding.kind is FindingKind.ERROR for finding in result.findings)
         click.secho(summary(result, done), err=True, fg="red" if failed else None)
         if not failed and not result.findings and not result.objects:
             click.echo("no Kubernetes object was found: see what -f names (*.yaml, *.yml, *.json)", err=True)

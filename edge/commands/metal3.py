@@ -91,7 +91,7 @@ def metal3(
     """
     import uvloop
 
-    from tink.convert.metal3 import HostOptions
+    from tink.convert.metal3.to_hardware import HostOptions
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.controller import Follower
     from tink.metal3.settings import Metal3Settings

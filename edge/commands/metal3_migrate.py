@@ -14,12 +14,20 @@ import click
 
 from edge.commands import options
 from edge.commands.progress import Progress
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
-from tink.metal3.migration import plan
-from tink.metal3.migration.carry_out import carry_out
-from tink.metal3.migration.plan import EXIT_CODES, Done, MigrationSettings, Outcome, Phase, Plan
-from tink.metal3.migration.survey import Survey, survey
+from tink.metal3 import migration
+from tink.metal3.migration import (
+    EXIT_CODES,
+    Done,
+    MigrationPlan,
+    MigrationResult,
+    MigrationSettings,
+    Phase,
+    Survey,
+    carry_out,
+    survey,
+)
 
 _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
 
@@ -77,9 +85,9 @@ def metal3_migrate(
     run = _Run(settings, apply, text=output == "text")
     run.outcome = asyncio.run(run.all(kubeconfig, context))
     if output == "json":
-        click.echo(plan.as_json(run.survey, run.plan, run.done, run.outcome, run.error, applied=apply), nl=False)
+        click.echo(migration.as_json(run.survey, run.plan, run.done, run.outcome, run.error, applied=apply), nl=False)
     else:
-        click.echo(plan.closing_line(run.outcome, run.error), err=run.outcome is Outcome.FAILED)
+        click.echo(migration.closing_line(run.outcome, run.error), err=run.outcome is MigrationResult.FAILED)
     sys.exit(EXIT_CODES[run.outcome])
 
 
@@ -91,12 +99,12 @@ class _Run:
     apply: bool
     text: bool
     survey: Survey | None = None
-    plan: Plan | None = None
+    plan: MigrationPlan | None = None
     done: list[Done] = field(default_factory=list)
-    outcome: Outcome = Outcome.FAILED
+    outcome: MigrationResult = MigrationResult.FAILED
     error: str = ""
 
-    async def all(self, kubeconfig: Path | None, context: str | None) -> Outcome:
+    async def all(self, kubeconfig: Path | None, context: str | None) -> MigrationResult:
         """Survey the cluster, make the plan, and carry it out if that is requested and nothing prevents it."""
         progress = Progress()
         try:
@@ -104,26 +112,26 @@ class _Run:
                 return await self._all(client, progress)
         except (ApiError, KubeConfigError) as error:
             self.error = str(error)
-            return Outcome.FAILED
+            return MigrationResult.FAILED
         finally:
             progress.clear()
 
-    async def _all(self, client: KubeClient, progress: Progress) -> Outcome:
+    async def _all(self, client: KubeClient, progress: Progress) -> MigrationResult:
         self.survey = await survey(client, self.settings.conversion, progress)
         progress.clear()
-        self.plan = plan.make_plan(self.survey, self.settings)
+        self.plan = migration.make_plan(self.survey, self.settings)
         if self.text:
-            for line in plan.plan_lines(self.survey, self.plan):
+            for line in migration.plan_lines(self.survey, self.plan):
                 click.echo(line)
         if self.plan.problems:
-            return Outcome.REFUSED
+            return MigrationResult.REFUSED
         if self.plan.finished:
-            return Outcome.FINISHED
+            return MigrationResult.FINISHED
         if not self.apply:
-            return Outcome.PLANNED
+            return MigrationResult.PLANNED
         async for done in carry_out(client, self.plan, self.survey, self.settings, progress):
             progress.clear()
             self.done.append(done)
-            for line in plan.done_lines(done):
+            for line in migration.done_lines(done):
                 click.echo(line, err=True)
-        return Outcome.FAILED if any(done.failures for done in self.done) else Outcome.FINISHED
+        return MigrationResult.FAILED if any(done.failures for done in self.done) else MigrationResult.FINISHED

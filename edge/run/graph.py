@@ -63,7 +63,7 @@ from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, log_missing_namespaces
 from tink.kube.manifests import with_last_applied
-from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
+from tink.kube.metrics import client_metrics, controller_metrics, informer_metrics, leader_metrics
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
@@ -347,7 +347,7 @@ class Stack:
     async def _connect(self) -> None:
         self._client = await KubeClient.connect(self._kubeconfig)
         self._exit.push_async_callback(self._client.close)
-        self.metrics.register(ClientMetrics(self._client))
+        self.metrics.register(Scraped(partial(client_metrics, self._client)))
 
     async def _apply_definitions(self) -> None:
         """Apply this release's CRDs to the embedded API, and the CRDs of --manifests; the informers need them."""
@@ -378,8 +378,8 @@ class Stack:
         remove_unwanted(settings)
         if has_saved_state(settings):
             self._saved = SavedState(settings, self._client, informers, self._pending, self.inventory)
-        self.metrics.register(InformerMetrics(informers.values()))
-        self.metrics.register(ControllerMetrics(self._controllers))
+        self.metrics.register(Scraped(partial(informer_metrics, informers.values())))
+        self.metrics.register(Scraped(partial(controller_metrics, self._controllers)))
         callers = self._callers = callers_of(settings, self.inventory, self._exit)
         networks = self._networks = HostNetworks(settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
@@ -562,7 +562,7 @@ class Stack:
         if settings.leader_elect:
             config = LeaderElectionConfig("tinkedge-controller", settings.lease_namespace or pod_namespace())
             self._elector = LeaderElector(self._client, config)
-            self.metrics.register(LeaderMetrics(self._elector))
+            self.metrics.register(Scraped(partial(leader_metrics, self._elector)))
         controller = WorkflowController(
             self._client,
             workflows=self._informers[WORKFLOW],

@@ -19,9 +19,12 @@ from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import ResourceType
 from tink.template_process import TemplateProcess
-from tink.webhooks import SERVICE_PORT, Admission, Examine, Hook, ReviewPlugin, Webhooks, unregister
+from tink.webhooks.admission import Admission, ReviewPlugin
+from tink.webhooks.registration import unregister
+from tink.webhooks.reviewer import Examine
+from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
 
 if TYPE_CHECKING:
     from tink.kubeapi import ApiServer
@@ -116,10 +119,7 @@ class Reviews:
         if Service.WEBHOOKS in services and reached and self.plugin is None:
             self._admission = Admission(
                 client,
-                hardware=informers[HARDWARE],
-                templates=informers[TEMPLATE],
-                workflows=informers[WORKFLOW],
-                osies=informers[OSIE],
+                informers,
                 site=self._site,
                 failure_policy=self._settings.webhooks.failure_policy,
                 namespaces=self._settings.namespaces,
@@ -137,7 +137,7 @@ class Reviews:
 
 def _conversion(settings: StackSettings) -> Hook:
     # These imports take a tenth of a second, and few sites have Metal3's hosts.
-    from tink.convert.metal3 import ConversionSettings
+    from tink.convert.metal3.versions import ConversionSettings
     from tink.metal3.webhook import HostConversion
 
     conversion = ConversionSettings(settings.empty_checksum_type)

@@ -22,7 +22,7 @@ from ipxe.binaries import BinariesError, BootBinaries
 from tink.files import data_directory
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.server import AgentAuth, TlsError, endings, what_ends
-from tink.webhooks import SERVICE_PORT, WebhookSettings
+from tink.webhooks.server import SERVICE_PORT, WebhookSettings
 
 Services = frozenset[Service]
 Options = Mapping[str, Any]

@@ -33,7 +33,7 @@ from tink.controller import ControllerSettings
 from tink.net.addresses import join_host_port
 from tink.net.urls import shown
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, ServerSettings, TlsFiles, TokenSettings
-from tink.webhooks import WebhookSettings
+from tink.webhooks.server import WebhookSettings
 
 
 class Service(StrEnum):

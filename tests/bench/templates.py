@@ -13,8 +13,7 @@ from typing import Any
 
 from tests.bench.bed import BenchError, cores, installed, pinned, python
 from tests.bench.results import Row, Sample, alternate, row, say
-from tink.template.compile import compile_text
-from tink.template.engine import render
+from tink.template.compile import compile_text, render
 from tink.template.functions import FUNCTIONS
 
 ROUNDS = 5

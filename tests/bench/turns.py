@@ -26,7 +26,7 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.offload import TURN_SECONDS
 from tink.template_process import TemplateProcess
-from tink.webhooks import ReviewPlugin
+from tink.webhooks.admission import ReviewPlugin
 
 BOUND_MS = 5.0
 JSON, YAML, APPLY = "application/json", "application/yaml", "application/apply-patch+yaml"

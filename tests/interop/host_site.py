@@ -13,13 +13,13 @@ from tests.api import serving
 from tests.interop.conftest import Kubectl, Program
 from tests.interop.privileges import Gate, Grant, Upstream
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.client import KubeClient
 from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.kubeapi import ApiServer
 from tink.metal3.definition import NAME
 from tink.metal3.webhook import HostConversion
-from tink.webhooks import Webhooks
+from tink.webhooks.server import Webhooks
 
 OLD, NEW = "metal3.io/v1alpha1", "metal3.io/v1beta1"
 HARDWARE = {

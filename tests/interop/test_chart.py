@@ -23,8 +23,8 @@ from deploy.package.target import PackageError
 from edge.cli import main
 from edge.settings import check
 from tests.programs.build import built
-from tink.webhooks import WebhookSettings
 from tink.webhooks.registration import Address, configuration
+from tink.webhooks.server import WebhookSettings
 
 Raw = dict[str, Any]
 

@@ -35,7 +35,8 @@ from tests.support import objects
 from tests.waiting import until
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import HOST_LABEL, REFUSED_ANNOTATION, SECURED_ANNOTATION, HostOptions
+from tink.convert.metal3.safety import HOST_LABEL, REFUSED_ANNOTATION, SECURED_ANNOTATION
+from tink.convert.metal3.to_hardware import HostOptions
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object

@@ -40,17 +40,15 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION, ConversionSettings
+from tink.convert.metal3.versions import CONVERSION_DATA_ANNOTATION, ConversionSettings
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
-from tink.metal3 import webhook
+from tink.metal3 import migration, webhook
 from tink.metal3.definition import NAME
-from tink.metal3.migration import carry_out, plan
-from tink.metal3.migration.plan import MigrationSettings, Phase
-from tink.metal3.migration.survey import survey
+from tink.metal3.migration import MigrationSettings, Phase, survey
 from tink.metal3.webhook import HostConversion
-from tink.webhooks import Webhooks, WebhookSettings
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
+from tink.webhooks.server import Webhooks, WebhookSettings
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 
@@ -564,12 +562,12 @@ async def meddled(site: Site) -> Any:
         yield client
 
 
-async def carried_out(client: KubeClient) -> list[plan.Done]:
+async def carried_out(client: KubeClient) -> list[migration.Done]:
     settings = MigrationSettings(settle=0)
     seen = await survey(client, settings.conversion, _quiet)
-    made = plan.make_plan(seen, settings)
+    made = migration.make_plan(seen, settings)
     assert not made.problems
-    return [done async for done in carry_out.carry_out(client, made, seen, settings, _quiet)]
+    return [done async for done in migration.carry_out(client, made, seen, settings, _quiet)]
 
 
 def _quiet(what: str, count: int, total: int) -> None:
@@ -579,7 +577,7 @@ def _quiet(what: str, count: int, total: int) -> None:
 async def test_objects_deleted_or_changed_meanwhile_and_failing_calls_are_no_problem(
     site: Site, meddled: Meddled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carry_out, "_RETRY_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(migration, "_RETRY_FIRST_SECONDS", 0.001)
     await fill(site, 6)
     failing = [ApiError(429, "TooManyRequests", "later"), UnreachableError("cut"), ApiError(409, "Conflict", "faster")]
     changes = [{"metadata": {"labels": {"somebody": "else"}}}]
@@ -607,8 +605,8 @@ async def test_hardware_data_that_the_operator_makes_meanwhile_is_left_to_it(sit
     assert seen.missing == [("default", "n0")]
     mine = {"hardware": {"hostname": "newer"}}
     await write_details(site, "n0", **mine)
-    made = plan.make_plan(seen, settings)
-    done = [each async for each in carry_out.carry_out(site.client, made, seen, settings, _quiet)]
+    made = migration.make_plan(seen, settings)
+    done = [each async for each in migration.carry_out(site.client, made, seen, settings, _quiet)]
     assert (done[0].done, done[0].unneeded) == (0, 1)
     assert await details(site, "n0") == mine
 

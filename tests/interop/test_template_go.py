@@ -32,11 +32,10 @@ from tests.unit.template.sprig_left_out import LEFT_OUT
 from tink.golang import fmt
 from tink.golang.strconv import to_bytes
 from tink.golang.values import Value, type_name
-from tink.template.compile import compile_text
-from tink.template.engine import render
+from tink.template.compile import compile_text, render
 from tink.template.errors import TemplateError
 from tink.template.functions import FUNCTIONS
-from tink.template.lexer import Kind, lex
+from tink.template.lexer import TokenKind, lex
 from tink.template.parser import parse
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
@@ -477,16 +476,16 @@ def test_the_test_tables_of_go_have_the_same_results(
 
 
 # As Go's tests call them, where that is not the name.
-KINDS = {Kind.ASSIGN: "=", Kind.DECLARE: ":=", Kind.LEFT_PAREN: "(", Kind.RIGHT_PAREN: ")"}
-KINDS |= {Kind.CHAR_CONSTANT: "charconst", Kind.DOT: ".", Kind.EOF: "EOF"}
+KINDS = {TokenKind.ASSIGN: "=", TokenKind.DECLARE: ":=", TokenKind.LEFT_PAREN: "(", TokenKind.RIGHT_PAREN: ")"}
+KINDS |= {TokenKind.CHAR_CONSTANT: "charconst", TokenKind.DOT: ".", TokenKind.EOF: "EOF"}
 
 
 def tokens(text: str) -> list[list[str]]:
     found = []
     for token in lex(text):
         kind = KINDS.get(token.kind, token.kind.name.lower().replace("_", " "))
-        found.append([kind, "" if token.kind is Kind.EOF else token.text])
-        if token.kind is Kind.ERROR:
+        found.append([kind, "" if token.kind is TokenKind.EOF else token.text])
+        if token.kind is TokenKind.ERROR:
             break
     return found
 

@@ -25,8 +25,9 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
-from tink.webhooks import Admission, ReviewPlugin, Webhooks
+from tink.webhooks.admission import Admission, ReviewPlugin
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
+from tink.webhooks.server import Webhooks
 
 DIRECTORY = Path(__file__).parent / "webhooks"
 RECORDED = json.loads((DIRECTORY / "answers.json").read_text())

@@ -67,7 +67,7 @@ class InMemoryInformer(Informer):
 
     def remove(self, name: str, namespace: str = "default") -> None:
         """Remove an object."""
-        self._deliver(partial(self._gone, NamespacedName(namespace, name), None))
+        self._deliver(partial(self.gone, NamespacedName(namespace, name), None))
 
     def feed(self, kind: str, obj: Raw) -> None:
         """Process a watch event: ADDED, MODIFIED or DELETED, with the object as the API has it."""
@@ -75,9 +75,9 @@ class InMemoryInformer(Informer):
             return
         obj = copy.deepcopy(obj)
         if kind == "DELETED":
-            self._deliver(partial(self._gone, NamespacedName.of(obj), obj))
+            self._deliver(partial(self.gone, NamespacedName.of(obj), obj))
         else:
-            self._deliver(partial(self._changed, obj))
+            self._deliver(partial(self.changed, obj))
 
     def hold(self) -> None:
         """Delay all further changes until `release`."""

@@ -17,14 +17,18 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState, as_mapping
-from tink.controller.metrics import WorkflowMetrics
 from tink.controller.reconcile import (
-    Outcome,
+    Decision,
     Patch,
     Render,
     TimestampAges,
@@ -54,6 +58,7 @@ from tink.kube.runtime import (
     while_leading,
 )
 from tink.limits.fairness import FairSemaphore
+from tink.metrics.families import counter, gauge
 from tink.template import render_actions
 from tink.workflow.ended import has_ended, is_history
 from tink.workflow.guards import hold_of, paused, protected
@@ -150,16 +155,6 @@ class WorkflowHistory:
 COMPONENT = "tinkedge-controller"
 
 
-def _of_hardware(status: Mapping[str, Any], before: Mapping[str, Any]) -> Event | None:
-    """Return the Event for a Hardware that was deleted before its Workflow ended, or that is there again."""
-    gone, was = (condition(each, ConditionType.HARDWARE_GONE) for each in (status, before))
-    if gone.get("status") == was.get("status"):
-        return None
-    if gone.get("status") == ConditionStatus.TRUE:
-        return Event(str(gone.get("reason")), str(gone.get("message", "")), warning=True)
-    return Event(str(gone.get("reason")), "the Hardware is there again") if gone else None
-
-
 def event_for(new: Raw, old: Raw | None) -> Event | None:
     """Return the Event for the change from `old` to `new`, or None if the change needs none.
 
@@ -174,7 +169,12 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
         waits = prepared.get("status") == ConditionStatus.FALSE
         if waits and prepared != condition(status_of(old), ConditionType.PREPARED):
             return Event(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
-        return _of_hardware(status, status_of(old))
+        gone, was = (condition(each, ConditionType.HARDWARE_GONE) for each in (status, status_of(old)))
+        if not gone or gone.get("status") == was.get("status"):
+            return None
+        if gone.get("status") == ConditionStatus.TRUE:
+            return Event(str(gone.get("reason")), str(gone.get("message", "")), warning=True)
+        return Event(str(gone.get("reason")), "the Hardware is there again")
     succeeded = condition(status, ConditionType.SUCCEEDED)
     reason, message = str(succeeded.get("reason") or after), str(succeeded.get("message") or "")
     actions = len(actions_of(status))
@@ -199,6 +199,49 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
             return Event(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
         case _:
             return None
+
+
+# --- Metrics ---
+
+
+_UNPREPARED, _INVALID = "Unprepared", "Invalid"
+
+
+class WorkflowMetrics(Collector):
+    """The Workflows by state, and how many came to each. An informer reports every change."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter({_UNPREPARED: 0, _INVALID: 0, **dict.fromkeys(map(str, WorkflowState), 0)})
+        self._transitions: Counter[str] = Counter(dict.fromkeys(map(str, WorkflowState), 0))
+
+    def apply(self, new: Raw, old: Raw | None) -> None:
+        """Count a Workflow that is new, or has changed."""
+        after, before = _counted_state(new), _counted_state(old) if old is not None else ""
+        if after == before:
+            return
+        self._states[after] += 1
+        if before:
+            self._states[before] -= 1
+            if after in self._transitions:
+                self._transitions[after] += 1
+
+    def remove(self, old: Raw) -> None:
+        """Count a deleted Workflow."""
+        self._states[_counted_state(old)] -= 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        states = {(state,): count for state, count in self._states.items()}
+        reached = {(state,): count for state, count in self._transitions.items()}
+        yield gauge("tinkedge_workflows", "Workflows, by the state in which they are.", ["state"], states)
+        yield counter("tinkedge_workflow_transitions", "Workflows that came to a state.", ["to"], reached)
+
+
+def _counted_state(workflow: Raw) -> str:
+    try:
+        return str(state_of(workflow) or _UNPREPARED)
+    except InvalidStatusError:
+        return _INVALID
 
 
 # --- Controller ---
@@ -255,7 +298,7 @@ class WorkflowController:
         self._history = WorkflowHistory(self._settings.history_limit)
         self._limited_log = controller_log(log, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed, settle=self._settings.event_settle)
-        self._controller = Controller(
+        self.runtime = Controller(
             "Workflow",
             self._reconcile,
             retry_first=self._settings.retry_first,
@@ -264,7 +307,7 @@ class WorkflowController:
             workers=self._settings.workers,
             low_priority_workers=_LOW_PRIORITY_WORKERS,
         )
-        self._queue = self._controller.queue
+        self._queue = self.runtime.queue
         self._looks = asyncio.Semaphore(_LOOKS)
         self._renders = FairSemaphore(_RENDERS)
         self._following = False
@@ -275,13 +318,8 @@ class WorkflowController:
         self.metrics = WorkflowMetrics()
         workflows.add_event_handler(self._changed, self._gone)
         workflows.add_event_handler(self.metrics.apply, self.metrics.remove)
-        hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
+        hardware.add_event_handler(self._hardware_changed, self._look_at_workflows_of)
         templates.add_event_handler(lambda new, _: self._appeared("Template", new))
-
-    @property
-    def runtime(self) -> Controller:
-        """Its queue and workers."""
-        return self._controller
 
     @property
     def remembered(self) -> int:
@@ -304,7 +342,7 @@ class WorkflowController:
         async with asyncio.TaskGroup() as group:
             if self._settings.events:
                 group.create_task(self._recorder.run())
-            group.create_task(self._controller.run())
+            group.create_task(self.runtime.run())
 
     # --- event handlers ---------------------------------------------------------------------------------------------
 
@@ -339,9 +377,6 @@ class WorkflowController:
         if old is None:
             self._look_at_workflows_of(new)  # if it was deleted before, it exists again
 
-    def _hardware_gone(self, old: Raw) -> None:
-        self._look_at_workflows_of(old)
-
     def _look_at_workflows_of(self, hardware: Raw) -> None:
         for key in self._on_hardware.keys(NamespacedName.of(hardware)):
             self._queue.add(key)
@@ -361,28 +396,34 @@ class WorkflowController:
             self._waiting.set(key, ())
             return DONE
         try:
-            outcome = await self._decide(key, workflow)
+            decision = await self._decide(key, workflow)
         except (InvalidStatusError, UnknownActionError) as error:
             text = "%s; it is ignored until that is corrected"
             self._limited_log.log(logging.ERROR, text, error, owner=key.namespace)
             self._recorder.event(workflow, WORKFLOW, Event("InvalidStatus", str(error), warning=True))
             return DONE
-        self._waiting.set(key, outcome.waits_for)
-        if outcome.low_priority and outcome.patches and self._queue.lower_priority(key):
+        self._waiting.set(key, decision.waits_for)
+        if decision.low_priority and decision.patches and self._queue.lower_priority(key):
             return DONE
         try:
-            await self._carry_out(workflow, outcome)
+            try:
+                await self._write(workflow, decision)
+            except _RefusedError as error:
+                await self._write(error.workflow, refused(error.workflow, str(error), self._clock()))
+            if decision.delete:
+                await self._delete(workflow, decision.delete)
         except NotFoundError:
             return DONE  # the Workflow was deleted meanwhile; the informer will report it
-        return Result(outcome.requeue_after)
+        return Result(decision.requeue_after)
 
-    async def _decide(self, key: NamespacedName, workflow: Raw) -> Outcome:
+    async def _decide(self, key: NamespacedName, workflow: Raw) -> Decision:
         named = references(workflow)
         hardware = template = None
         if named is not None:
             hardware, template = self._hardware.get(*named[0].key), self._templates.get(*named[1].key)
             if hardware is None and to_be_supervised(workflow) and not self._hardware.covers(workflow):
-                hardware = await self._read_hardware(named[0].key)
+                with suppress(NotFoundError):  # the informer may not list it (`--hardware-selector`)
+                    hardware = await self._client.get(HARDWARE, named[0].name, named[0].namespace)
         age, surplus = partial(self._ages.age, key), self._history.is_surplus(key)
         decide = partial(
             reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age, surplus
@@ -393,23 +434,6 @@ class WorkflowController:
             # Rendering a template may take seconds and must not block the event loop, which the whole process shares.
             return await asyncio.to_thread(decide)
 
-    async def _carry_out(self, workflow: Raw, outcome: Outcome) -> None:
-        try:
-            await self._write(workflow, outcome)
-        except _RefusedError as error:
-            await self._write(error.workflow, refused(error.workflow, str(error), self._clock()))
-        if outcome.delete:
-            await self._delete(workflow, outcome.delete)
-
-    async def _read_hardware(self, key: NamespacedName) -> Raw | None:
-        """Read a Hardware from the API that the informer may not list (`--hardware-selector`); None if it was
-        deleted.
-        """
-        try:
-            return await self._client.get(HARDWARE, key.name, key.namespace)
-        except NotFoundError:
-            return None
-
     async def _delete(self, workflow: Raw, why: str) -> None:
         """Delete this version of a Workflow only: a user who has changed it meanwhile may want to keep it."""
         key, metadata = NamespacedName.of(workflow), workflow["metadata"]
@@ -419,10 +443,10 @@ class WorkflowController:
         )
         log.info("Workflow %s: deleted, %s", key, why, extra={"fields": {"workflow": str(key)}})
 
-    async def _write(self, workflow: Raw, outcome: Outcome) -> None:
+    async def _write(self, workflow: Raw, decision: Decision) -> None:
         """Apply the patches, each on top of the version that the previous one returned."""
         current = workflow
-        for patch in outcome.patches:
+        for patch in decision.patches:
             before = _shown_state(current)
             key = NamespacedName.of(current)
             body = {

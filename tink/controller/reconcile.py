@@ -103,9 +103,7 @@ class _Workflow:
 
 
 class TimestampAges:
-    """The ages of timestamps of Workflows that have not ended. `wall` returns Unix seconds, `steady` monotonic
-    seconds.
-    """
+    """The ages of timestamps of Workflows that have not ended. `wall` and `steady` are clocks, in seconds."""
 
     def __init__(self, wall: Callable[[], float], steady: Callable[[], float]) -> None:
         self._wall = wall
@@ -164,9 +162,7 @@ REASON_REFUSED = "RefusedByAPI"
 _GONE_SINCE = f"status.conditions[{ConditionType.HARDWARE_GONE}].lastTransitionTime"
 
 MAX_RENDERED_BYTES = 1_000_000
-"""Maximum size of all rendered actions as JSON: the API stores objects up to 1.5 MiB, and the status must have room to
-grow.
-"""
+"""Maximum size of all rendered actions as JSON: the API stores 1.5 MiB, and the status must have room to grow."""
 MAX_OBJECT_BYTES = 1_400_000
 """Maximum size of a Workflow including what its actions will add."""
 ACTION_GROWTH_BYTES = 800
@@ -185,7 +181,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Decision:
     """The decision about a Workflow.
 
     `patches` are applied in order, each on top of the version that the previous one returned. `requeue_after` is in
@@ -201,7 +197,7 @@ class Outcome:
     """Why this version of the Workflow must be deleted; empty: it stays."""
 
 
-NOTHING = Outcome()
+NOTHING = Decision()
 
 
 def references(workflow: Raw) -> tuple[ObjectReference, ObjectReference] | None:
@@ -226,7 +222,7 @@ def reconcile(
     render: Render,
     age: Age | None = None,
     surplus: bool = False,
-) -> Outcome:
+) -> Decision:
     """Decide about `workflow` at `now` (Unix seconds), given the objects that it names (None: missing).
 
     `surplus`: the Workflow has ended and exceeds the history limit. Raises InvalidStatusError for an invalid status.
@@ -235,7 +231,46 @@ def reconcile(
     def by_the_wall_clock(_: str, stamp: float) -> float:
         return max(0.0, now - stamp)
 
-    return _reconcile(workflow, hardware, template, _Context(settings, now, render, age or by_the_wall_clock, surplus))
+    context = _Context(settings, now, render, age or by_the_wall_clock, surplus)
+    if paused(workflow):
+        return NOTHING
+    state = state_of(workflow)
+    if held(workflow) and not deleted(workflow):
+        status: Status = dict(status_of(workflow))
+        message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
+        message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
+        held_by = message[: machine.MAX_MESSAGE]
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now, REASON_HELD, held_by)
+        status["message"] = summary(status)
+        return Decision(_status(workflow, status if status != status_of(workflow) else None))
+    if state is None:
+        if deleted(workflow):
+            return _release(workflow)  # never prepared, so there is nothing to cancel
+        return _prepare(workflow, hardware, template, context)
+    if state.terminal:
+        return _ended(workflow, context)
+    if deleted(workflow):
+        if state is not WorkflowState.CANCELLING:
+            return _apply(workflow, events.CancelRequested("the Workflow was deleted"), now)
+        noticed = _apply(workflow, events.CancelRequested("the Workflow was deleted while Cancelling"), now)
+    elif state is WorkflowState.CANCELLING:
+        noticed = _apply(workflow, events.CancelRequested("status.state was set to Cancelling"), now)
+    elif to_be_rendered(workflow):
+        return _prepare(_unprepared(workflow), hardware, template, context, again=True)
+    elif condition(status_of(workflow), ConditionType.STARTED).get("reason") == REASON_HELD:
+        status: Status = dict(status_of(workflow))
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now)
+        status["message"] = summary(status)
+        noticed = Decision(_status(workflow, status))
+    else:
+        noticed = NOTHING
+    if not noticed.patches:
+        noticed = _look_for_hardware(workflow, state, hardware, context)
+    outcome = noticed if noticed.patches else _supervise(workflow, state, context)
+    if outcome.patches or deleted(workflow):
+        return outcome
+    # The finalizer may have been removed by hand; without it a deletion would not stop the agent.
+    return replace(outcome, patches=(*_finalizers(workflow, present=True), *_summarised(workflow)))
 
 
 def to_be_rendered(workflow: Raw) -> bool:
@@ -269,7 +304,7 @@ def timestamps(workflow: Raw) -> Iterator[tuple[str, float]]:
             yield path, stamp
 
 
-def refused(workflow: Raw, why: str, now: float) -> Outcome:
+def refused(workflow: Raw, why: str, now: float) -> Decision:
     """Return the decision for a prepared Workflow that the API rejects for good."""
     message = f"Workflow {name_of(workflow)}: the API refuses its rendered actions: {why}"
     return _give_up(_unprepared(workflow), REASON_REFUSED, message, now)
@@ -286,47 +321,13 @@ class _Context:
     surplus: bool
 
 
-def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context) -> Outcome:
-    now = context.now
-    if paused(workflow):
-        return NOTHING
-    state = state_of(workflow)
-    if held(workflow) and not deleted(workflow):
-        return _say_held(workflow, now)
-    if state is None:
-        if deleted(workflow):
-            return _release(workflow)  # never prepared, so there is nothing to cancel
-        return _prepare(workflow, hardware, template, context)
-    if state.terminal:
-        return _ended(workflow, context)
-    if deleted(workflow):
-        if state is not WorkflowState.CANCELLING:
-            return _apply(workflow, events.CancelRequested("the Workflow was deleted"), now)
-        noticed = _apply(workflow, events.CancelRequested("the Workflow was deleted while Cancelling"), now)
-    elif state is WorkflowState.CANCELLING:
-        noticed = _apply(workflow, events.CancelRequested("status.state was set to Cancelling"), now)
-    elif to_be_rendered(workflow):
-        return _prepare(_unprepared(workflow), hardware, template, context, again=True)
-    else:
-        noticed = _released(workflow, now)
-    if not noticed.patches:
-        noticed = _look_for_hardware(workflow, state, hardware, context)
-    outcome = noticed if noticed.patches else _supervise(workflow, state, context)
-    if outcome.patches or deleted(workflow):
-        return outcome
-    # The finalizer may have been removed by hand; without it a deletion would not stop the agent.
-    return replace(outcome, patches=(*_finalizers(workflow, present=True), *_summarised(workflow)))
-
-
 def _unprepared(workflow: Raw) -> Raw:
-    """Return the Workflow as if it were not prepared, with its conditions. The merge patch then replaces the
-    actions.
-    """
+    """Return the Workflow as if it were not prepared, with its conditions. The patch then replaces the actions."""
     kept = ("id", "conditions", "creationVersion", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
 
-def _ended(workflow: Raw, context: _Context) -> Outcome:
+def _ended(workflow: Raw, context: _Context) -> Decision:
     """Remove the finalizer of an ended Workflow, or delete the Workflow if it is no longer wanted."""
     summarised = () if status_of(workflow).get("message") else _summarised(workflow)
     ttl, age = time_to_live(workflow), _age(workflow, status_of(workflow), "status.lastTransitioned", context)
@@ -334,18 +335,18 @@ def _ended(workflow: Raw, context: _Context) -> Outcome:
         # This write is not urgent, and many Workflows may be about to end: their ends come first.
         left = min(context.settings.release_after, context.settings.release_after if ttl is None else ttl) - age
         if left > 0:
-            return Outcome(summarised, requeue_after=left)
+            return Decision(summarised, requeue_after=left)
     outcome = _release(workflow, *summarised)
     if outcome.patches or deleted(workflow) or hold_of(workflow) is not None:
         return outcome
     if context.surplus:
         limit = context.settings.history_limit
-        return Outcome(delete=f"its Hardware has {limit} newer ones that have ended (--workflow-history-limit)")
+        return Decision(delete=f"its Hardware has {limit} newer ones that have ended (--workflow-history-limit)")
     if ttl is None:
         return outcome
     if ttl > age:
-        return Outcome(requeue_after=ttl - age)
-    return Outcome(delete=f"it ended {ttl} s ago (spec.ttlSecondsAfterFinished)")
+        return Decision(requeue_after=ttl - age)
+    return Decision(delete=f"it ended {ttl} s ago (spec.ttlSecondsAfterFinished)")
 
 
 def time_to_live(workflow: Raw) -> int | None:
@@ -354,33 +355,12 @@ def time_to_live(workflow: Raw) -> int | None:
     return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl >= 0 else None
 
 
-def _say_held(workflow: Raw, now: float) -> Outcome:
-    """Record in the status that the Workflow is held; no deadline runs meanwhile."""
-    status: Status = dict(status_of(workflow))
-    message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
-    message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
-    held_by = message[: machine.MAX_MESSAGE]
-    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now, REASON_HELD, held_by)
-    status["message"] = summary(status)
-    return Outcome(_status(workflow, status if status != status_of(workflow) else None))
-
-
-def _released(workflow: Raw, now: float) -> Outcome:
-    """Remove the record of a hold from the status."""
-    if condition(status_of(workflow), ConditionType.STARTED).get("reason") != REASON_HELD:
-        return NOTHING
-    status: Status = dict(status_of(workflow))
-    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now)
-    status["message"] = summary(status)
-    return Outcome(_status(workflow, status))
-
-
 # --- Preparing ----------------------------------------------------------------------------------------------------
 
 
 def _prepare(
     workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context, *, again: bool = False
-) -> Outcome:
+) -> Decision:
     """Render a Workflow. `again`: it was Pending before, and its spec has changed since."""
     now = context.now
     try:
@@ -409,7 +389,7 @@ def _prepare(
         status["observedGeneration"] = workflow["metadata"]["generation"]
     # The finalizer first: once an agent may run the Workflow, it must not disappear.
     patches = (*_finalizers(workflow, present=True), *_status(bare, status))
-    return Outcome(patches)
+    return Decision(patches)
 
 
 def action_id(workflow_uid: str, index: int) -> str:
@@ -419,7 +399,7 @@ def action_id(workflow_uid: str, index: int) -> str:
 
 def _await_references(
     workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context, *, again: bool
-) -> Outcome:
+) -> Decision:
     named = references(workflow)
     found = {"Hardware": hardware, "Template": template}
     missing = tuple(reference for reference in named or () if found[reference.kind] is None)
@@ -440,7 +420,7 @@ def _await_references(
         return replace(_give_up(workflow, reason, message, context.now), low_priority=True)
     if not again and waited < context.settings.reference_note_after and not noted:
         # The next object of the same `kubectl apply` may be the missing one.
-        return Outcome(requeue_after=min(left, context.settings.reference_note_after - waited), waits_for=missing)
+        return Decision(requeue_after=min(left, context.settings.reference_note_after - waited), waits_for=missing)
     status: Status = dict(status_of(workflow))
     set_condition(status, ConditionType.PREPARED, ConditionStatus.FALSE, context.now, reason, message)
     if not condition(status, ConditionType.STARTED):
@@ -452,7 +432,7 @@ def _await_references(
     if changed:
         status["state"] = WorkflowState.PENDING.value
         status["message"] = summary(status)
-    return Outcome(
+    return Decision(
         _status(workflow, status if changed else None), requeue_after=left, waits_for=missing, low_priority=True
     )
 
@@ -487,7 +467,7 @@ def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
     return None
 
 
-def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
+def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Decision:
     status: Status = dict(status_of(workflow))
     if not condition(status, ConditionType.STARTED):
         # The default of the condition (CRD refactor proposal, "Workflow Started condition").
@@ -498,19 +478,20 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
 # --- Supervising --------------------------------------------------------------------------------------------------
 
 
-def _supervise(workflow: Raw, state: WorkflowState, context: _Context) -> Outcome:
+def _supervise(workflow: Raw, state: WorkflowState, context: _Context) -> Decision:
     """Enforce the deadline that has passed, or return the time until the next one."""
-    if state is WorkflowState.RUNNING and all(map(_is_final, actions_of(status_of(workflow)))):
+    final = (ActionState.SUCCEEDED, ActionState.FAILED)
+    if state is WorkflowState.RUNNING and all(action_state(each) in final for each in actions_of(status_of(workflow))):
         return _apply(workflow, events.NothingLeft(), context.now)
     soonest: float | None = None
     for left, event in _deadlines(workflow, state, context):
         if left <= 0:
             return _apply(workflow, event, context.now)
         soonest = left if soonest is None else min(soonest, left)
-    return Outcome(requeue_after=soonest)
+    return Decision(requeue_after=soonest)
 
 
-def _look_for_hardware(workflow: Raw, state: WorkflowState, hardware: Raw | None, context: _Context) -> Outcome:
+def _look_for_hardware(workflow: Raw, state: WorkflowState, hardware: Raw | None, context: _Context) -> Decision:
     """Record on a prepared Workflow that its Hardware was deleted, or exists again."""
     if hardware is not None:
         return _apply(workflow, events.HardwareBack(), context.now)
@@ -558,7 +539,8 @@ def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterat
     elif state is WorkflowState.RUNNING:
         # The action first: it is the more precise reason if both have passed.
         for action in actions_of(status):
-            seconds = _action_timeout(action, settings)
+            own = _seconds(as_mapping(action.get("rendered")).get("timeout"))
+            seconds = settings.action_timeout if own is None else own
             if seconds is not None and action_state(action) is ActionState.RUNNING:
                 left = seconds - _age(workflow, action, _started_at(action), context)
                 yield left, events.ActionTimedOut(str(action.get("id")), seconds)
@@ -567,25 +549,13 @@ def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterat
             yield limit - _age(workflow, status, "status.startedAt", context), events.WorkflowTimedOut(limit)
 
 
-def _is_final(action: Mapping[str, Any]) -> bool:
-    return action_state(action) in (ActionState.SUCCEEDED, ActionState.FAILED)
-
-
-def _action_timeout(action: Mapping[str, Any], settings: ControllerSettings) -> float | None:
-    rendered = action.get("rendered")
-    own = _seconds(rendered.get("timeout")) if isinstance(rendered, dict) else None
-    return own if own is not None else settings.action_timeout
-
-
 def _seconds(value: object) -> float | None:
     """Return a timeout of a spec; None for 0, which means no timeout."""
     return float(value) if isinstance(value, int) and value > 0 else None
 
 
 def _age(workflow: Raw, holder: Mapping[str, Any], path: str, context: _Context) -> float:
-    """Return the seconds since the timestamp at `path` in `holder`; since the object's creation if it was
-    removed by hand.
-    """
+    """Return the seconds since the timestamp at `path` in `holder`; if it was removed, since the object's creation."""
     stamp = parse_timestamp(holder.get(path.rpartition(".")[2]))
     if stamp is None:
         path = "metadata.creationTimestamp"
@@ -600,10 +570,8 @@ def _started_at(action: Mapping[str, Any]) -> str:
 # --- Writes -------------------------------------------------------------------------------------------------------
 
 
-def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None = None) -> Outcome:
-    """Return the patches for `event`, if it changes the status. In a terminal state the finalizer is removed as
-    well.
-    """
+def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None = None) -> Decision:
+    """Return the patches for `event` if it changes the status. In a terminal state they remove the finalizer."""
     status = machine.apply(seen_as or workflow, event, now, Author.CONTROLLER)
     if status is None:
         return NOTHING
@@ -611,11 +579,11 @@ def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None =
     if WorkflowState(status["state"]).terminal:
         # Last: a deleted object disappears without the finalizer, and its end state would never be visible.
         patches += _finalizers(workflow, present=False)
-    return Outcome(patches)
+    return Decision(patches)
 
 
-def _release(workflow: Raw, *before: Patch) -> Outcome:
-    return Outcome((*before, *_finalizers(workflow, present=False)))
+def _release(workflow: Raw, *before: Patch) -> Decision:
+    return Decision((*before, *_finalizers(workflow, present=False)))
 
 
 def _summarised(workflow: Raw) -> tuple[Patch, ...]:

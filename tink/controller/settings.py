@@ -18,15 +18,11 @@ class ControllerSettings:
     reference_timeout: float = 60.0
     """Time after its creation that a Workflow waits for its Hardware and Template: `kubectl apply` has no order."""
     hardware_gone_timeout: float = 300.0
-    """Time that a Workflow continues after its Hardware was deleted; if that is applied again, the agent may
-    report again.
-    """
+    """Time that a Workflow continues after its Hardware was deleted, which may be applied again."""
     reference_note_after: float = 1.0
     """Delay before a condition reports a missing reference: it is usually the next object of the same file."""
     release_after: float = 10.0
-    """Time after its end until a Workflow loses its finalizer, unless it is deleted before. This write has low
-    urgency.
-    """
+    """Time after its end until a Workflow loses its finalizer, unless it is deleted before. It is not urgent."""
     history_limit: int | None = None
     """Number of ended Workflows kept of each Hardware; older ones are deleted. None: all are kept."""
     events: bool = True

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, validated
-from tink.convert.findings import Finding, Kind, Source
-from tink.convert.metal3 import secrets_to_read
+from tink.convert.documents import DEFAULT_NAMESPACE, Converted, InputDocument, validated
+from tink.convert.findings import ConversionFinding, FindingKind, ObjectPlace
+from tink.convert.metal3.to_hardware import secrets_to_read
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import (
@@ -45,13 +45,13 @@ _RESOURCES = {
 
 async def read_cluster(
     client: KubeClient, namespace: str | None, *, metal3: bool, on_read: Callable[[int], None]
-) -> list[Document | Finding]:
+) -> list[InputDocument | ConversionFinding]:
     """Read all objects to convert in a namespace, or in all namespaces (None). Call `on_read` with the number so far.
 
     A kind that may not be read is a finding. Raises ApiError if the API does not answer, or if none of the kinds is
     served or may be read.
     """
-    found: list[Document | Finding] = []
+    found: list[InputDocument | ConversionFinding] = []
     missing, denied = 0, 0
     types = _METAL3 if metal3 else _TINKERBELL
     for resource in types:
@@ -65,8 +65,8 @@ async def read_cluster(
             denied += 1
             if error.status != _FORBIDDEN or missing + denied == len(types):
                 raise
-            source = Source(CLUSTER, 0, resource.kind, namespace or "", "")
-            found.append(Finding(Kind.ERROR, source, "", f"none of this kind was read: {error}"))
+            source = ObjectPlace(CLUSTER, 0, resource.kind, namespace or "", "")
+            found.append(ConversionFinding(FindingKind.ERROR, source, "", f"none of this kind was read: {error}"))
     if missing == len(types):
         raise NotFoundError(404, "NotFound", f"the cluster does not serve {types[0].api_version}")
     if metal3:
@@ -74,11 +74,13 @@ async def read_cluster(
     return found
 
 
-async def _network_secrets(client: KubeClient, found: Iterable[Document | Finding]) -> list[Document | Finding]:
+async def _network_secrets(
+    client: KubeClient, found: Iterable[InputDocument | ConversionFinding]
+) -> list[InputDocument | ConversionFinding]:
     """Read the Secrets with the hosts' network data and metadata. No other Secret is read."""
-    secrets: dict[NamespacedName, Document | Finding] = {}
+    secrets: dict[NamespacedName, InputDocument | ConversionFinding] = {}
     for document in list(found):
-        if isinstance(document, Finding) or document.obj["kind"] != "BareMetalHost":
+        if isinstance(document, ConversionFinding) or document.obj["kind"] != "BareMetalHost":
             continue
         for key, path in secrets_to_read(document.obj, document.source.namespace).items():
             if key in secrets:
@@ -88,16 +90,16 @@ async def _network_secrets(client: KubeClient, found: Iterable[Document | Findin
             except UnreachableError:
                 raise
             except ApiError as error:
-                secrets[key] = Finding(Kind.ERROR, document.source, path, f"its Secret {key}: {error}")
+                secrets[key] = ConversionFinding(FindingKind.ERROR, document.source, path, f"its Secret {key}: {error}")
             else:
                 secrets[key] = _document({"apiVersion": "v1", "kind": "Secret"} | secret, 1)
     return list(secrets.values())
 
 
-def _document(obj: Raw, number: int) -> Document | Finding:
+def _document(obj: Raw, number: int) -> InputDocument | ConversionFinding:
     metadata = obj.get("metadata") or {}
-    source = Source(CLUSTER, number, obj["kind"], metadata.get("namespace") or "", metadata.get("name") or "")
-    return validated(Document(source, obj))
+    source = ObjectPlace(CLUSTER, number, obj["kind"], metadata.get("namespace") or "", metadata.get("name") or "")
+    return validated(InputDocument(source, obj))
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class Applied:
 
     count: int = 0
     """The number of objects that were applied."""
-    refused: list[Finding] = field(default_factory=list)
+    refused: list[ConversionFinding] = field(default_factory=list)
 
 
 async def apply_all(
@@ -131,11 +133,13 @@ async def apply_all(
                 *(_apply(client, one, namespace, force=force) for one in batch), return_exceptions=True
             )
             result.count += answers.count(None)
-            result.refused += [answer for answer in answers if isinstance(answer, Finding)]
+            result.refused += [answer for answer in answers if isinstance(answer, ConversionFinding)]
             for answer in answers:
                 if isinstance(answer, UnreachableError):
                     reason = f"{answer}: {result.count} of {len(converted)} objects were applied. Apply it once more"
-                    result.refused.append(Finding(Kind.ERROR, Source(CLUSTER, 0, "", "", ""), "", reason))
+                    result.refused.append(
+                        ConversionFinding(FindingKind.ERROR, ObjectPlace(CLUSTER, 0, "", "", ""), "", reason)
+                    )
                     return result
                 if isinstance(answer, BaseException):
                     raise answer
@@ -143,7 +147,9 @@ async def apply_all(
     return result
 
 
-async def _apply(client: KubeClient, converted: Converted, namespace: str | None, *, force: bool) -> Finding | None:
+async def _apply(
+    client: KubeClient, converted: Converted, namespace: str | None, *, force: bool
+) -> ConversionFinding | None:
     """Apply one object. Return None if it was applied, or else the finding. Raises UnreachableError."""
     obj = converted.obj
     metadata = obj["metadata"]
@@ -151,18 +157,20 @@ async def _apply(client: KubeClient, converted: Converted, namespace: str | None
     if converted.document is not None:
         source = converted.document.source
     else:
-        source = Source(CLUSTER, 0, obj["kind"], own, metadata["name"])
+        source = ObjectPlace(CLUSTER, 0, obj["kind"], own, metadata["name"])
     resource = _RESOURCES.get((obj["apiVersion"], obj["kind"]))
     if resource is None:
         reason = f"{obj['apiVersion']} {obj['kind']} is not applied: write it to a file, and use kubectl"
-        return Finding(Kind.ERROR, source, "", reason)
+        return ConversionFinding(FindingKind.ERROR, source, "", reason)
     obj = {**obj, "metadata": {**metadata, "namespace": own}}
     try:
         await client.apply(resource, metadata["name"], own, obj, manager=FIELD_MANAGER, force=force)
     except UnreachableError:
         raise
     except ConflictError as error:
-        return Finding(Kind.ERROR, source, "", f"not applied: {error}: --force-conflicts takes these fields over")
+        return ConversionFinding(
+            FindingKind.ERROR, source, "", f"not applied: {error}: --force-conflicts takes these fields over"
+        )
     except ApiError as error:
-        return Finding(Kind.ERROR, source, "", f"not applied: {error}")
+        return ConversionFinding(FindingKind.ERROR, source, "", f"not applied: {error}")
     return None

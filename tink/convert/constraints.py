@@ -33,9 +33,7 @@ Check = Callable[[str], str | None]
 
 
 def _matching(pattern: str, rule: rules.Rule, longest: int | None = None, bound: str = "") -> Check:
-    """Return the check of a rule that is a pattern and perhaps a maximum length. `bound` adds that length to the
-    reason.
-    """
+    """Return the check of a rule: a pattern and perhaps a maximum length, which `bound` adds to the reason."""
     compiled = patterns.compiled(pattern)
 
     @lru_cache(1024)  # the same servers, netmasks and URLs for a whole rack

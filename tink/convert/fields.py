@@ -35,9 +35,7 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 @lru_cache(8192)  # all objects of a kind have the same paths
 def join(path: str, key: str | int) -> str:
-    """Return the path of a child: `spec` and `disks` -> `spec.disks`, `a` and 0 -> `a[0]`, odd keys in quotes:
-    `a["b/c"]`.
-    """
+    """Return the path of a child: `spec.disks`, `a[0]`, odd keys in quotes: `a["b/c"]`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if not _PLAIN_KEY.match(key):
@@ -154,10 +152,7 @@ class Fields:
         ]
 
     def mapping(self, key: str) -> list[tuple[str, str, Any]]:
-        """Return path, key and value of each entry of a mapping with free keys (labels, env).
-
-        The list is empty if the field is absent, null or of another type (reported).
-        """
+        """Return path, key and value of each entry of a mapping with free keys (labels, env)."""
         value = self._typed(key, dict, "an object")
         path = self.at(key)
         return [(join(path, name), name, item) for name, item in (value or {}).items()]
@@ -169,6 +164,26 @@ class Fields:
         value = self.take(key)
         if not says_nothing(value) and value is not False and value != 0:
             self._findings.dropped(self.at(key), reason)
+
+    def dropped(self, key: str, reason: str) -> None:
+        """Report that a field is lost, and why. Does not mark it as read."""
+        self._findings.dropped(self.at(key), reason)
+
+    def changed(self, key: str, reason: str) -> None:
+        """Report that a field has another form or meaning now, and which."""
+        self._findings.changed(self.at(key), reason)
+
+    def error(self, key: str, reason: str) -> None:
+        """Report that a field prevents the conversion, and what to do."""
+        self._findings.error(self.at(key), reason)
+
+    def moved(self, key: str, to: str) -> None:
+        """Record the new path of a field (`Findings.moved`)."""
+        self._findings.moved(self.at(key), to)
+
+    def put(self, name: str, check: Check, result: Raw, at: str, key: str) -> bool:
+        """Call `put_checked` for a string field."""
+        return put_checked(self._findings, self.at(name), self.text(name), check, result, at, key)
 
     def ignore(self, *keys: str) -> None:
         """Mark fields as read that need no finding, such as `metadata.uid`."""
@@ -216,11 +231,6 @@ def put_checked(findings: Findings, path: str, value: Any, check: Check, result:
     result[key] = value
     findings.moved(path, join(at, key))
     return True
-
-
-def put_text(findings: Findings, fields: Fields, name: str, check: Check, result: Raw, at: str, key: str) -> bool:
-    """Call `put_checked` for a string field of `fields`."""
-    return put_checked(findings, fields.at(name), fields.text(name), check, result, at, key)
 
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

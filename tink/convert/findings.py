@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """How bad a finding is."""
 
     DROPPED = "dropped"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ObjectPlace:
     """The place where an object was read. An attribute that the object does not have (kind, name) is empty."""
 
     file: str
@@ -47,11 +47,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConversionFinding:
     """One field that was not carried over unchanged."""
 
-    kind: Kind
-    source: Source
+    kind: FindingKind
+    source: ObjectPlace
     path: str
     """A path such as `spec.metadata.instance.tags[0]`; empty for the whole object."""
     reason: str
@@ -79,7 +79,7 @@ class Comment:
 class Findings:
     """The findings of one source object, and the new paths of its fields."""
 
-    def __init__(self, source: Source, prefix: str = "") -> None:
+    def __init__(self, source: ObjectPlace, prefix: str = "") -> None:
         """`prefix` is put before each path: `items[3]` for an object that stands in a List."""
         self.source = source
         self.moves: dict[str, str] = {}
@@ -87,35 +87,33 @@ class Findings:
         self.comments: list[Comment] = []
         """Comments that stood inside a field's text, with their fields' paths in the result."""
         self._prefix = prefix
-        self._found: list[Finding] = []
+        self._found: list[ConversionFinding] = []
 
     def dropped(self, path: str, reason: str) -> None:
         """Report that a field is lost, and why."""
-        self._add(Kind.DROPPED, path, reason)
+        self._add(FindingKind.DROPPED, path, reason)
 
     def changed(self, path: str, reason: str) -> None:
         """Report that a field has another form or meaning now, and which."""
-        self._add(Kind.CHANGED, path, reason)
+        self._add(FindingKind.CHANGED, path, reason)
 
     def error(self, path: str, reason: str) -> None:
         """Report that a field prevents the conversion, and what to do."""
-        self._add(Kind.ERROR, path, reason)
+        self._add(FindingKind.ERROR, path, reason)
 
     def moved(self, path: str, to: str) -> None:
-        """Record the new path of a field in the first object of the result. This is no finding: comments follow the
-        field.
-        """
+        """Record the new path of a field in the first object of the result, so that its comments follow it."""
         self.moves[path] = to
 
     @property
     def failed(self) -> bool:
         """True if there is an error among the findings."""
-        return any(finding.kind is Kind.ERROR for finding in self._found)
+        return any(finding.kind is FindingKind.ERROR for finding in self._found)
 
-    def _add(self, kind: Kind, path: str, reason: str) -> None:
-        self._found.append(Finding(kind, self.source, nested(self._prefix, path), reason))
+    def _add(self, kind: FindingKind, path: str, reason: str) -> None:
+        self._found.append(ConversionFinding(kind, self.source, nested(self._prefix, path), reason))
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[ConversionFinding]:
         """Yield the findings in the order in which they were reported."""
         return iter(self._found)
 

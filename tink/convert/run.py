@@ -10,16 +10,22 @@ The order of the result is stable: OSIEs first, because Hardware refers to them,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+
+import orjson
 
 from tink.api import metal3 as metal3_api
 from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw, as_mapping
-from tink.convert import metal3, v1alpha1, v1alpha2
-from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, Lookup
+from tink.convert import v1alpha1, v1alpha2
+from tink.convert.documents import DEFAULT_NAMESPACE, Converted, InputDocument, Lookup
 from tink.convert.fields import Fields, carried
-from tink.convert.findings import Finding, Findings, Kind
-from tink.convert.metal3 import ConversionSettings, HostOptions
+from tink.convert.findings import ConversionFinding, FindingKind, Findings, ObjectPlace
+from tink.convert.metal3.to_hardware import HostOptions, convert_to_hardware
+from tink.convert.metal3.versions import ConversionSettings, convert_version, wrongly_md5
+from tink.printable import printable
 
 TO_HARDWARE = "hardware"
 TARGETS = (TO_HARDWARE, *metal3_api.HOST_VERSIONS)
@@ -30,19 +36,19 @@ _SECRET = ("v1", "Secret")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ConversionContext:
     """The settings and the look-up that converters share."""
 
     lookup: Lookup
     to: str | None = None
     """One of TARGETS."""
-    hosts: metal3.HostOptions = field(default_factory=metal3.HostOptions)
-    versions: metal3.ConversionSettings = field(default_factory=metal3.ConversionSettings)
+    hosts: HostOptions = field(default_factory=HostOptions)
+    versions: ConversionSettings = field(default_factory=ConversionSettings)
     image_registry: str = ""
     """The registry of images in v1alpha1 Templates that name none."""
 
 
-Converter = Callable[[Raw, Findings, Context], list[Raw]]
+Converter = Callable[[Raw, Findings, ConversionContext], list[Raw]]
 
 
 def converter_of(api_version: str, kind: str, to: str | None) -> Converter:
@@ -66,17 +72,17 @@ def _without_context(convert: Callable[[Raw, Findings], list[Raw]]) -> Converter
 def _to_version(version: str) -> Converter:
     """Return the converter to another version. It reports what a conversion back would lose."""
 
-    def convert(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
+    def convert(obj: Raw, findings: Findings, context: ConversionContext) -> list[Raw]:
         settings = context.versions
-        made = metal3.convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
+        made = convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
         if obj["apiVersion"] != made["apiVersion"] and made["apiVersion"] != metal3_api.V1ALPHA1:
             if settings.empty_checksum_type == "md5":
-                for path in metal3.wrongly_md5(obj):
+                for path in wrongly_md5(obj):
                     reason = (
                         "empty means md5, and this checksum is not MD5: set its type, or use --empty-checksum-type auto"
                     )
                     findings.changed(f"{path}.checksumType", reason)
-            back = metal3.convert_version(made, obj["apiVersion"], settings)
+            back = convert_version(made, obj["apiVersion"], settings)
             if as_mapping(back.get("status")).get("hardware") != as_mapping(obj.get("status")).get("hardware"):
                 reason = "too large for the annotation that keeps it; a HardwareData of the host's name is to hold it"
                 findings.dropped("status.hardware", reason)
@@ -85,12 +91,12 @@ def _to_version(version: str) -> Converter:
     return convert
 
 
-def _lookup_only(_obj: Raw, _findings: Findings, _context: Context) -> list[Raw]:
+def _lookup_only(_obj: Raw, _findings: Findings, _context: ConversionContext) -> list[Raw]:
     """Return nothing: the object is only looked up by others (a Secret, a HardwareData)."""
     return []
 
 
-def _pass_through(obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
+def _pass_through(obj: Raw, findings: Findings, _context: ConversionContext) -> list[Raw]:
     """Return an object that needs no conversion, without the metadata that its API server wrote.
 
     Another API server refuses to create an object with a uid, and deletes an object whose owner does not exist there.
@@ -99,7 +105,7 @@ def _pass_through(obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
 
 
 def _refused(reason: str) -> Converter:
-    def refuse(_obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
+    def refuse(_obj: Raw, findings: Findings, _context: ConversionContext) -> list[Raw]:
         findings.error("", reason)
         return []
 
@@ -127,9 +133,7 @@ _CONVERTERS: dict[tuple[str, str], Converter] = {
 }
 
 _HOST_CONVERTERS: dict[tuple[str | None, str], Converter] = {
-    (TO_HARDWARE, _HOST): lambda obj, findings, around: metal3.convert_to_hardware(
-        obj, findings, around.lookup, around.hosts
-    ),
+    (TO_HARDWARE, _HOST): lambda obj, findings, around: convert_to_hardware(obj, findings, around.lookup, around.hosts),
     (TO_HARDWARE, _HARDWARE_DATA): _lookup_only,
     (None, _HOST): _without_target(_HOST),
     (None, _HARDWARE_DATA): _without_target(_HARDWARE_DATA),
@@ -140,11 +144,11 @@ _HOST_CONVERTERS: dict[tuple[str | None, str], Converter] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ConversionResult:
     """The objects that a run converted, and its findings."""
 
     converted: list[Converted]
-    findings: list[Finding]
+    findings: list[ConversionFinding]
     lost: int = 0
     """The number of `converted` objects that could not be written or applied; findings say why."""
 
@@ -154,23 +158,21 @@ class Result:
         return [each.obj for each in self.converted]
 
     def exit_code(self, *, allow_loss: bool = False) -> int:
-        """Return 0 if everything was converted, 2 if a field was dropped (unless that is allowed), 1 if an object has
-        an error.
-        """
+        """Return 0 if everything was converted, 2 if a field was dropped and that is not allowed, 1 for an error."""
         kinds = {finding.kind for finding in self.findings}
-        if Kind.ERROR in kinds:
+        if FindingKind.ERROR in kinds:
             return 1
-        return 2 if Kind.DROPPED in kinds and not allow_loss else 0
+        return 2 if FindingKind.DROPPED in kinds and not allow_loss else 0
 
 
 def convert_documents(
-    documents: Iterable[Document | Finding],
+    documents: Iterable[InputDocument | ConversionFinding],
     *,
     to: str | None = None,
     hosts: HostOptions | None = None,
     versions: ConversionSettings | None = None,
     image_registry: str = "",
-) -> Result:
+) -> ConversionResult:
     """Convert all objects.
 
     `to` is one of TARGETS, for Metal3's hosts. `hosts` are the options for hosts that become Hardware, `versions` those
@@ -179,7 +181,7 @@ def convert_documents(
     """
     run = _Run(to, hosts or HostOptions(), versions or ConversionSettings(), image_registry)
     for document in documents:
-        if isinstance(document, Finding):
+        if isinstance(document, ConversionFinding):
             run.findings.append(document)
         else:
             run.documents.append(document)
@@ -190,23 +192,31 @@ class _Run:
     """One run over many objects, which may refer to each other."""
 
     def __init__(self, to: str | None, hosts: HostOptions, versions: ConversionSettings, image_registry: str) -> None:
-        self.documents: list[Document] = []
-        self.findings: list[Finding] = []
-        self._context = Context(self._lookup, to, hosts, versions, image_registry)
+        self.documents: list[InputDocument] = []
+        self.findings: list[ConversionFinding] = []
+        self._context = ConversionContext(self._lookup, to, hosts, versions, image_registry)
         self._made: dict[tuple[str, str, str, str], Converted] = {}
         self._index: dict[tuple[str, str, str], Raw] | None = None
 
-    def result(self) -> Result:
+    def result(self) -> ConversionResult:
         for document in self.documents:
             findings = Findings(document.source, document.prefix)
             for position, obj in enumerate(self._convert(document.obj, findings)):
                 first = position == 0
                 made = Converted(obj, document, findings.moves, findings.comments) if first else Converted(obj)
-                self._add(made, findings)
+                # Equal objects are added once (an OSIE that several Hardware need).
+                identity = _identity(made.obj)
+                existing = self._made.setdefault(identity, made)
+                if existing is not made and existing.obj != made.obj:
+                    _, kind, namespace, name = identity
+                    where = f" ({existing.document.source})" if existing.document is not None else ""
+                    findings.error(
+                        "metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept"
+                    )
             self.findings.extend(findings)
         osies = [each for each in self._made.values() if each.obj["kind"] == "OSIE"]
         others = [each for each in self._made.values() if each.obj["kind"] != "OSIE"]
-        return Result(osies + others, self.findings)
+        return ConversionResult(osies + others, self.findings)
 
     def _convert(self, obj: Raw, findings: Findings) -> list[Raw]:
         """Convert one object. An exception in a converter is a finding and loses this object alone."""
@@ -221,22 +231,116 @@ class _Run:
             self._index = {_identity(document.obj)[1:]: document.obj for document in self.documents}
         return self._index.get((kind, namespace or DEFAULT_NAMESPACE, name))
 
-    def _add(self, converted: Converted, findings: Findings) -> None:
-        """Add an object to the result.
-
-        Equal objects are added once (an OSIE that several Hardware need). A different object with the same name is an
-        error.
-        """
-        identity = _identity(converted.obj)
-        existing = self._made.setdefault(identity, converted)
-        if existing is not converted and existing.obj != converted.obj:
-            _, kind, namespace, name = identity
-            where = f" ({existing.document.source})" if existing.document is not None else ""
-            findings.error("metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept")
-
 
 def _identity(obj: Raw) -> tuple[str, str, str, str]:
     """Return group, kind, namespace and name: the same for all versions of one object."""
     metadata = as_mapping(obj.get("metadata"))
     namespace = metadata.get("namespace") or DEFAULT_NAMESPACE
     return (obj["apiVersion"].rpartition("/")[0], obj["kind"], str(namespace), str(metadata.get("name") or ""))
+
+
+# --- the report: findings as a table for people and as JSON for programs ----------------------------------------------
+
+_INDEX = re.compile(r"\[[0-9]+\]")
+_MAX_ROWS = 200
+_ORDER = {FindingKind.ERROR: 0, FindingKind.DROPPED: 1, FindingKind.CHANGED: 2}
+_MIN_REASON_WIDTH = 30
+
+
+@dataclass(slots=True)
+class _Row:
+    """Equal findings of many objects: a rack of them is one row, not a screenful."""
+
+    kind: FindingKind
+    path: str
+    reason: str
+    first: ObjectPlace
+    objects: int = 1
+
+    def where(self) -> str:
+        """Return the object in full, or the number of objects and the first of them."""
+        if self.objects == 1:
+            return str(self.first)
+        return f"{self.objects} objects, the first {self.first.label or self.first}"
+
+
+def as_table(findings: Iterable[ConversionFinding], width: int) -> Iterator[str]:
+    """Yield the lines of a table for a terminal: errors first, then dropped fields, then changed fields.
+
+    A finding that is the same for many objects appears once.
+    """
+    alike: dict[tuple[FindingKind, str, str], _Row] = {}
+    for finding in findings:
+        path = _INDEX.sub("[]", finding.path)
+        row = alike.get((finding.kind, path, finding.reason))
+        if row is None:
+            alike[finding.kind, path, finding.reason] = _Row(finding.kind, finding.path, finding.reason, finding.source)
+            continue
+        row.path = path
+        if finding.source != row.first:
+            row.objects += 1
+    rows = sorted(alike.values(), key=lambda row: _ORDER[row.kind])
+    shown = rows[:_MAX_ROWS]
+    if not shown:
+        return
+    wheres = {id(row): row.where() for row in shown}
+    paths = max(len("FIELD"), *(len(_one_line(row.path)) for row in shown))
+    paths = min(paths, max(20, width // 3))
+    yield f"{'':8}{'FIELD':{paths}}  REASON"
+    for row in shown:
+        indent = " " * (8 + paths + 2)
+        path = _one_line(row.path) or "-"
+        start = f"{row.kind:8}{path:{paths}}  "
+        if len(path) > paths:
+            yield f"{row.kind:8}{path}"
+            start = indent
+        room = max(_MIN_REASON_WIDTH, width - len(indent))
+        for line in (*textwrap.wrap(_one_line(row.reason), room), *textwrap.wrap(f"({wheres[id(row)]})", room)):
+            yield f"{start}{line}"
+            start = indent
+    if len(rows) > len(shown):
+        yield f"... and {len(rows) - len(shown)} rows more: --report json has all of them"
+
+
+def summary(result: ConversionResult, done: str = "written") -> str:
+    """Return one line with the counts of objects, errors, dropped and changed fields. `done` is the objects' verb."""
+    counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in FindingKind}
+    prices = [
+        f"{_count(counts[FindingKind.ERROR], 'error')}",
+        f"{_count(counts[FindingKind.DROPPED], 'field')} dropped",
+        f"{counts[FindingKind.CHANGED]} changed",
+    ]
+    objects = _count(len(result.converted), "object")
+    if result.lost:
+        objects = f"{len(result.converted) - result.lost} of {len(result.converted)} objects"
+    return f"{objects} {done}; {', '.join(prices)}"
+
+
+def as_json(result: ConversionResult) -> str:
+    """Return all findings as JSON, one object each, in the order of the input."""
+    content = {
+        "objects": len(result.converted) - result.lost,
+        "findings": [
+            {
+                "finding": finding.kind,
+                "file": finding.source.file,
+                "document": finding.source.document,
+                "kind": finding.source.kind,
+                "namespace": finding.source.namespace,
+                "name": finding.source.name,
+                "path": finding.path,
+                "reason": finding.reason,
+            }
+            for finding in result.findings
+        ],
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _one_line(text: str) -> str:
+    """Return a text as one line without control characters: it comes from a file or an API server."""
+    return printable(" ".join(text.splitlines()))

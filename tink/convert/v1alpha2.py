@@ -283,9 +283,7 @@ def _paths(value: Any, at: str, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _known(value: Any, stored: Any, path: str, findings: Findings) -> Any:
-    """Return the part of a value that an API server would store. Fields that it would drop are
-    reported, except null.
-    """
+    """Return the part of a value that an API server would store. Report fields that it would drop, except null."""
     if isinstance(value, list) and isinstance(stored, list):
         pairs = zip(value, stored, strict=True)
         return [_known(item, kept, join(path, index), findings) for index, (item, kept) in enumerate(pairs)]

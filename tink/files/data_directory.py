@@ -85,7 +85,7 @@ class DataDirectoryError(TinkedgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DirectoryProblem:
     """A problem of a data directory and its remedy. `is_fixable`: the next start fixes it by itself."""
 
     seen: str
@@ -182,7 +182,7 @@ def claim(directory: Path) -> None:
         )
 
 
-def problems(directory: Path, user: int | None = None) -> list[Problem]:
+def problems(directory: Path, user: int | None = None) -> list[DirectoryProblem]:
     """Return the problems of an existing directory for its intended user (by number; None: that of this process).
 
     The worst comes first. Raises OSError.
@@ -192,11 +192,11 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
     quoted = shlex.quote(str(directory))
     if status.st_uid != user:
         seen = f"belongs to {user_name(status.st_uid)}, who could replace all that is in it"
-        return [Problem(seen, _remedy_for_owner(directory, status.st_uid, user))]
+        return [DirectoryProblem(seen, _remedy_for_owner(directory, status.st_uid, user))]
     names = sorted(os.listdir(directory))  # noqa: PTH208 - only the names are needed
     if strange := [name for name in names if name in SECRET and (directory / name).lstat().st_uid != status.st_uid]:
         return [
-            Problem(
+            DirectoryProblem(
                 f"{', '.join(strange)} in it belongs to another user, who may have put it there",
                 f"check it; if it is right, as root: '{give(directory, user)}'",
             )
@@ -210,11 +210,11 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
             listed = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
             remedy = f"it also has files that are not tinkedge's ({listed}): "
             remedy += f"'chmod 700 {quoted}' if no other user needs them"
-            return [Problem(seen, f"{remedy}, or give a --data-dir of its own")]
-        found.append(Problem(seen, f"the next start closes it; or 'chmod 700 {quoted}'", is_fixable=True))
+            return [DirectoryProblem(seen, f"{remedy}, or give a --data-dir of its own")]
+        found.append(DirectoryProblem(seen, f"the next start closes it; or 'chmod 700 {quoted}'", is_fixable=True))
     if open_files := [str(path.relative_to(directory)) for path in _open_files(directory)]:
         seen = f"{', '.join(open_files)} in it can be read by others"
-        found.append(Problem(seen, f"the next start closes them; or 'chmod -R go= {quoted}'", is_fixable=True))
+        found.append(DirectoryProblem(seen, f"the next start closes them; or 'chmod -R go= {quoted}'", is_fixable=True))
     return found
 
 
@@ -349,7 +349,7 @@ def _is_shut(path: Path) -> bool:
     return not os.access(path, os.R_OK | (os.X_OK if is_directory else 0), effective_ids=True)
 
 
-def out_of_reach(directory: Path) -> list[Problem]:
+def out_of_reach(directory: Path) -> list[DirectoryProblem]:
     """Return the paths that the owner of a data directory can't read in `FOLDERS`, as one problem or none.
 
     Empty for a process that is neither the owner nor root. Raises OSError, DataDirectoryError.
@@ -365,7 +365,7 @@ def out_of_reach(directory: Path) -> list[Problem]:
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     folders = list(dict.fromkeys(directory / path.relative_to(directory).parts[0] for path in paths))
     commands = "; ".join(give(folder, user) for folder in folders)
-    return [Problem(f"{user_name(user)} can't read {listed}{more} in it", f"as root: '{commands}'")]
+    return [DirectoryProblem(f"{user_name(user)} can't read {listed}{more} in it", f"as root: '{commands}'")]
 
 
 def disk_refuses(directory: Path) -> str:

@@ -63,7 +63,9 @@ def stream(path: Path, alike: str = "", *, private: bool = True) -> Iterator[Bin
                 yield file
             return
         path = path.resolve()
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+        mask = os.umask(0o077)
+        os.umask(mask)
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
     for partial in _partial(path.parent, path.name, alike):
         _remove_unless_used(partial)
     with _open_beside(path, mode) as (file, temporary):
@@ -178,9 +180,3 @@ def _remove_unless_used(path: Path) -> None:
                 path.unlink()
         finally:
             os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

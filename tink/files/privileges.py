@@ -57,7 +57,8 @@ def become_owner(directory: Path) -> Owner | None:
         )
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-    kept = [number for number in KEPT.values() if _permitted() >> number & 1]
+    permitted = re.search(r"^CapPrm:\s+([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    kept = [number for number in KEPT.values() if permitted is not None and int(permitted[1], 16) >> number & 1]
     for number in range(_LAST_CAPABILITY + 1):
         if number not in kept:
             library.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails without CAP_SETPCAP, where no_new_privs is enough
@@ -69,7 +70,12 @@ def become_owner(directory: Path) -> Owner | None:
         os.setresuid(owner.user, owner.user, owner.user)
     except PermissionError as error:
         raise DataDirectoryError(not_permitted(owner, directory)) from error
-    _set_capabilities(library, kept)
+    mask = sum(1 << number for number in kept)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    sets = (_Sets * 2)(_Sets(low, low, low), _Sets(high, high, high))
+    _check(library.capset(ctypes.byref(_Header(_VERSION_3, 0)), sets))
+    for number in kept:
+        _check(library.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number, 0, 0))
     _check(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     return owner
 
@@ -84,20 +90,6 @@ def _out_of_reach(directory: Path) -> Path | None:
             if not os.access(path, os.R_OK, effective_ids=True):
                 return path
     return None
-
-
-def _permitted() -> int:
-    found = re.search(r"^CapPrm:\s+([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1], 16) if found is not None else 0
-
-
-def _set_capabilities(library: ctypes.CDLL, kept: list[int]) -> None:
-    mask = sum(1 << number for number in kept)
-    low, high = mask & 0xFFFFFFFF, mask >> 32
-    sets = (_Sets * 2)(_Sets(low, low, low), _Sets(high, high, high))
-    _check(library.capset(ctypes.byref(_Header(_VERSION_3, 0)), sets))
-    for number in kept:
-        _check(library.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number, 0, 0))
 
 
 def _check(status: int) -> None:

@@ -150,7 +150,11 @@ class _Format:
             self.at = percent + 1
             self.index_is_good = True
             self.after_index = False
-            flags = self._flags()
+            flags = Flags()
+            while name := _FLAGS.get(self.template[self.at : self.at + 1]):
+                setattr(flags, name, True)
+                self.at += 1
+            self._index()
             self._width(flags)
             self._precision(flags)
             if not self.after_index:
@@ -162,16 +166,12 @@ class _Format:
             self.at += 1
             self._directive(flags, verb)
         if not self.reordered and self.argument < len(self.arguments):
-            self.out.append(self._extra())
+            shown = [
+                "<nil>" if value is None else f"{type_name(value)}={argument(PLAIN, value, 'v', self.room)}"
+                for value in self.arguments[self.argument :]
+            ]
+            self.out.append("%!(EXTRA " + ", ".join(shown) + ")")
         return "".join(self.out)
-
-    def _flags(self) -> Flags:
-        flags = Flags()
-        while name := _FLAGS.get(self.template[self.at : self.at + 1]):
-            setattr(flags, name, True)
-            self.at += 1
-        self._index()
-        return flags
 
     def _width(self, flags: Flags) -> None:
         if self.template[self.at : self.at + 1] == "*":
@@ -266,13 +266,6 @@ class _Format:
             value = self.arguments[self.argument]
             self.argument += 1
             self.out.append(argument(flags, value, verb, self.room))
-
-    def _extra(self) -> str:
-        shown = [
-            "<nil>" if value is None else f"{type_name(value)}={argument(PLAIN, value, 'v', self.room)}"
-            for value in self.arguments[self.argument :]
-        ]
-        return "%!(EXTRA " + ", ".join(shown) + ")"
 
 
 # --- one value for one verb -------------------------------------------------------------------------------------------

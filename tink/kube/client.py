@@ -181,16 +181,15 @@ class _Credentials:
     async def __call__(self) -> Mapping[str, str]:
         if self._kubeconfig is not None and time.monotonic() - self._checked_at >= _RECHECK_SECONDS:
             self._checked_at = time.monotonic()
-            await self._reread()
+            state = self._stat()
+            if state != self._state:
+                self._state = state
+                await self._reread()
         headers: dict[str, str] = {}
         await self._api.update_params_for_auth(headers, [], ["BearerToken"])
         return headers
 
     async def _reread(self) -> None:
-        state = self._stat()
-        if state == self._state:
-            return
-        self._state = state
         try:
             found = await _configuration(self._kubeconfig, self._context)
         except KubeConfigError as error:
@@ -251,10 +250,9 @@ class KubeClient:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, context: str | None = None) -> KubeClient:
-        """Return a client for a context of `kubeconfig`, by default its current one.
+        """Return a client for a context of `kubeconfig` (default: its current one), or of this pod's cluster.
 
-        Without a kubeconfig it is for the cluster of the pod that this process runs in. Nothing is sent yet. Raises
-        KubeConfigError.
+        Nothing is sent yet. Raises KubeConfigError.
         """
         configuration = await _configuration(kubeconfig, context)
         try:
@@ -324,13 +322,7 @@ class KubeClient:
         return await self._call("POST", resource.path(namespace), body=obj)
 
     async def patch(
-        self,
-        resource: ResourceType,
-        name: str,
-        namespace: str | None,
-        patch: Raw,
-        *,
-        subresource: str | None = None,
+        self, resource: ResourceType, name: str, namespace: str | None, patch: Raw, *, subresource: str | None = None
     ) -> Raw:
         """Merge `patch` into an object (RFC 7386) and return the result.
 
@@ -413,19 +405,7 @@ class KubeClient:
         body: Raw | None = None,
         content: str = "application/json",
     ) -> Raw:
-        raw = await self._retried(method, path, query, body, content)
-        try:
-            answer = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not JSON") from error
-        if not isinstance(answer, dict):
-            raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not an object")
-        return answer
-
-    async def _retried(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Raw | None, content: str
-    ) -> bytes:
-        """Return the body of an answer; repeat the request if a busy API asks for that with Retry-After.
+        """Return the object of an answer; repeat the request if a busy API asks for that with Retry-After.
 
         The limits are those of client-go (rest.Request). Raises ApiError.
         """
@@ -435,7 +415,10 @@ class KubeClient:
             request = self._request(method, path, timeout=_CALL_TIMEOUT, query=query, body=body, content=content)
             try:
                 async with request as response:
-                    return await response.read()
+                    answer = orjson.loads(await response.read())
+                    break
+            except orjson.JSONDecodeError as error:
+                raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not JSON") from error
             except UnreachableError as error:
                 pause = next(pauses, None) if error.is_refused else None
                 if pause is None:
@@ -449,6 +432,9 @@ class KubeClient:
                     raise
                 self.retries[str(error.status), method, self._host] += 1
                 await self._sleep(error.retry_after)
+        if not isinstance(answer, dict):
+            raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not an object")
+        return answer
 
     @asynccontextmanager
     async def _request(
@@ -515,26 +501,19 @@ def _probe(response: aiohttp.ClientResponse) -> None:
 
 
 async def _error(response: aiohttp.ClientResponse) -> ApiError:
-    raw, again = await response.read(), _retry_after(response.headers.get("Retry-After", ""))
+    raw, header = await response.read(), response.headers.get("Retry-After", "")
+    # A date is ignored, as by client-go, because it is right only if the clocks agree.
+    again = min(float(header[:9]), _MAX_RETRY_AFTER) if header.isascii() and header.isdecimal() else None
     try:
         return api_error(response.status, orjson.loads(raw), again)
     except orjson.JSONDecodeError:
         return api_error(response.status, raw, again)
 
 
-def _retry_after(header: str) -> float | None:
-    """Return the seconds of a Retry-After header; None if it is malformed, or a date.
-
-    Like client-go, because a date is right only if the clocks agree.
-    """
-    if not header.isascii() or not header.isdecimal():
-        return None
-    return min(float(header[:9]), _MAX_RETRY_AFTER)
-
-
 # --- whole collections, namespaces, clusters --------------------------------------------------------------------------
 
 PAGE_SIZE = 500
+"""Objects per page. Fewer mean more requests; with more, at 10 kB each, reading one takes half as long again."""
 _EXPIRED = 410
 _MAX_LIST_ATTEMPTS = 3
 
@@ -583,9 +562,9 @@ _MAX_AUTHORITY_BYTES = 1 << 20
 def cluster_ids(url: str, authority: str | None) -> frozenset[str]:
     """Return the identities of the cluster of a configuration, without asking it.
 
-    `authority` is the PEM file of the certificate authorities; None: the authorities of this host. Two configurations
-    that share the certificate of an authority lead to the same cluster, because each cluster has authorities of its
-    own. Without an authority, the URL identifies the cluster.
+    `authority` is the PEM file of the certificate authorities; None: those of this host. Each cluster has
+    authorities of its own, so a shared certificate means the same cluster. Without an authority, the URL identifies
+    the cluster.
     """
     try:
         if authority is not None:

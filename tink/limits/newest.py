@@ -57,14 +57,11 @@ class UsedLists(Generic[K, V]):
         alike.append(entry)
         self._count += 1
         if self._count > self._most:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._count = 0
-        for key, alike in list(self.lists.items()):
-            alike[:] = [entry for entry in alike if entry.used]
-            if not alike:
-                del self.lists[key]
-            self._count += len(alike)
-            for entry in alike:
-                entry.used = False
+            self._count = 0
+            for key, alike in list(self.lists.items()):
+                alike[:] = [entry for entry in alike if entry.used]
+                if not alike:
+                    del self.lists[key]
+                self._count += len(alike)
+                for entry in alike:
+                    entry.used = False

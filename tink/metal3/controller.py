@@ -22,6 +22,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from prometheus_client.registry import Collector
 
 from tink.kube.cache import AWAY_SECONDS, START_JITTER_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError, log_missing_namespaces
-from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
+from tink.kube.metrics import client_metrics, controller_metrics, informer_metrics, leader_metrics
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
 from tink.kube.runtime import (
@@ -46,9 +47,8 @@ from tink.kube.runtime import (
 )
 from tink.limits.backoff import Backoff
 from tink.metal3.hosts import MANAGER, Hosts
-from tink.metal3.reconciler import Addresses, HardwareWriter, HostReconciler, Reporter, WaitingError
+from tink.metal3.reconciler import HostReconciler, WaitingError
 from tink.metal3.settings import SAFETY_WORKERS, Metal3Settings
-from tink.webhooks import References
 from tink.workflow import ended
 
 log = logging.getLogger(__name__)
@@ -76,25 +76,13 @@ class Metal3Controller:
         self._workers = settings.workers
         self._elector = elector
         self._following = False
-        self._addresses = Addresses(steady)
-        self._references = References()
         limited_log = controller_log(log, steady)
         self._recorder = EventRecorder(client, MANAGER, now=time.time, clock=steady)
         self._hosts = Hosts(hosts, hardware_data, hardware, unmanaged=settings.hosts.unmanaged)
-        self._reporter = Reporter(self._hosts, limited_log, self._recorder)
-        self._writer = HardwareWriter(client, elector)
-        reconciler = HostReconciler(
-            client,
-            self._hosts,
-            self._writer,
-            self._reporter,
-            addresses=self._addresses,
-            references=self._references,
-            settings=settings,
-        )
+        self._reconciler = HostReconciler(client, self._hosts, settings, elector, limited_log, self._recorder)
         self._controller = Controller(
             "host",
-            reconciler.reconcile,
+            self._reconciler.reconcile,
             retry_first=settings.retry_first,
             retry_longest=settings.retry_longest,
             limited_log=limited_log,
@@ -117,19 +105,13 @@ class Metal3Controller:
                 lambda new, _: self._changed([NamespacedName.of(new)]),
                 lambda old: self._changed([NamespacedName.of(old)]),
             )
-        self._index(hardware, workflows)
-
-    def _index(self, hardware: Informer, workflows: Informer) -> None:
-        """Index addresses and references, so that a host is reconciled when the Hardware or Workflow it waits for
-        changes.
-        """
+        # A host is reconciled when the Hardware or the Workflow that it waits for changes.
+        addresses, references = self._reconciler.addresses, self._reconciler.references
         hardware.add_event_handler(
-            lambda new, _: self._changed(self._addresses.apply(new)),
-            lambda old: self._changed(self._addresses.remove(old)),
+            lambda new, _: self._changed(addresses.apply(new)), lambda old: self._changed(addresses.remove(old))
         )
         workflows.add_event_handler(
-            lambda new, _: self._released(self._references.apply(new)),
-            lambda old: self._released(self._references.remove(old)),
+            lambda new, _: self._released(references.apply(new)), lambda old: self._released(references.remove(old))
         )
 
     @property
@@ -198,7 +180,7 @@ class Metal3Controller:
     def _released(self, targets: Iterable[ObjectReference]) -> None:
         """Queue Hardware that Workflows no longer refer to: it may have to be deleted."""
         hardware = (target for target in targets if target.kind == "Hardware")
-        self._changed([target.key for target in hardware if not self._references.referrers(target)])
+        self._changed([target.key for target in hardware if not self._reconciler.references.referrers(target)])
 
     # --- reconciling one --------------------------------------------------------------------------------------------
 
@@ -206,14 +188,16 @@ class Metal3Controller:
         """Turn netboot off if it must be off, then queue the host for everything else."""
         hardware = self._hosts.hardware(key)
         if hardware is not None and self._hosts.is_unsafe(key):
-            await self._writer.secure(hardware)
+            await self._reconciler.writer.secure(hardware)
         self._controller.queue.add(key)
         return DONE
 
     def _failed(self, key: NamespacedName, error: Exception, delay: float) -> bool:
         if not isinstance(error, ApiError | WaitingError):
             return False
-        self._reporter.report(key, "NotInStep", f"its Hardware is not brought in step: {error}", warning=True)
+        self._reconciler.reporter.report(
+            key, "NotInStep", f"its Hardware is not brought in step: {error}", warning=True
+        )
         log.debug("host %s: trying again in %.1f s", key, delay)
         return True
 
@@ -266,9 +250,7 @@ class _OtherVersionError(Exception):
 
 
 class Follower(Collector):
-    """Follows the hosts of one API. Without `namespaces`: of all namespaces. `election` None: there is only one
-    replica.
-    """
+    """Follows the hosts of one API, in `namespaces` or in all. Without `election`, there is only one replica."""
 
     def __init__(
         self,
@@ -309,11 +291,11 @@ class Follower(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics, for a Prometheus registry."""
         if self._client is not None:
-            yield from ClientMetrics(self._client).collect()
-        yield from InformerMetrics(self._informers).collect()
-        yield from ControllerMetrics(self._controllers).collect()
+            yield from client_metrics(self._client)
+        yield from informer_metrics(self._informers)
+        yield from controller_metrics(self._controllers)
         if self._elector is not None:
-            yield from LeaderMetrics(self._elector).collect()
+            yield from leader_metrics(self._elector)
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
@@ -420,19 +402,15 @@ class Follower(Collector):
                 if not details and await is_served(client, HARDWARE_DATA, self._namespace):
                     raise _OtherVersionError("the API serves HardwareData now")
             except ApiError as error:
-                if await self._is_other_readable(client, hosts):
-                    raise _OtherVersionError(f"BareMetalHosts can't be read as {hosts.api_version}: {error}") from error
+                with suppress(ApiError):
+                    if await served_hosts(client, self._namespace) not in (None, hosts):
+                        text = f"BareMetalHosts can't be read as {hosts.api_version}: {error}"
+                        raise _OtherVersionError(text) from error
                 if not blind:
                     log.warning("BareMetalHosts can't be read, and what changes is not noticed: %s", error)
                 blind = True
             else:
                 blind = False
-
-    async def _is_other_readable(self, client: KubeClient, hosts: ResourceType) -> bool:
-        try:
-            return await served_hosts(client, self._namespace) not in (None, hosts)
-        except ApiError:
-            return False
 
 
 async def _together(*parts: Coroutine[Any, Any, None]) -> None:

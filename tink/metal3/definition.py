@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tink.api.metal3 import GROUP, HOST_VERSIONS
 from tink.api.v1alpha2 import Raw
-from tink.webhooks import Address
+from tink.webhooks.registration import Address
 
 NAME = f"baremetalhosts.{GROUP}"
 HARDWARE_DATA_NAME = f"hardwaredata.{GROUP}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.convert.metal3 import HOST_LABEL, SECURED_ANNOTATION, Refusal, label_of, refusals
+from tink.convert.metal3.safety import HOST_LABEL, SECURED_ANNOTATION, NetbootRefusal, label_of, refusals
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, ResourceType
@@ -112,6 +112,6 @@ class Hosts:
         host = self.host(key)
         return host is None or bool(self.refusals(host))
 
-    def refusals(self, host: Raw) -> list[Refusal]:
+    def refusals(self, host: Raw) -> list[NetbootRefusal]:
         """Return the reasons why a host must not netboot; empty if it may."""
         return refusals(host, unmanaged=self._unmanaged)

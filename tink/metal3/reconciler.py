@@ -25,19 +25,20 @@ import orjson
 
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw
-from tink.convert.findings import Findings, Kind, Source
-from tink.convert.metal3 import bounded, convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
+from tink.convert.findings import FindingKind, Findings, ObjectPlace
+from tink.convert.metal3.safety import bounded, is_consumed_by_cluster_api
+from tink.convert.metal3.to_hardware import convert_to_hardware, secrets_to_read
 from tink.errors import TinkedgeError
 from tink.kube.cache import Index
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, MACHINE, SECRET
-from tink.kube.runtime import DONE, Event, EventRecorder, LeaderElector, Result, while_leading
+from tink.kube.runtime import DONE, Event, EventRecorder, LeaderElector, Result, steady, while_leading
 from tink.limits.fairness import FairSemaphore
 from tink.limits.log import LimitedLog
 from tink.metal3.hosts import MANAGER, SAFETY_MANAGER, Hosts, is_ours, is_secured, netboots, released, secured
 from tink.metal3.settings import Metal3Settings
-from tink.webhooks import (
+from tink.webhooks.claims import (
     REMEMBERED_SECONDS,
     Claim,
     ClaimKind,
@@ -123,10 +124,7 @@ _MAX_FINDINGS = 8
 
 
 class Reporter:
-    """Reports about hosts in the log and in Events. Each message is reported once, until it changes.
-
-    `limited_log` limits the lines of the log, `recorder` the Events.
-    """
+    """Reports about hosts in the log and in Events. Each message is reported once, until it changes."""
 
     def __init__(self, hosts: Hosts, limited_log: LimitedLog, recorder: EventRecorder) -> None:
         self._hosts = hosts
@@ -149,7 +147,7 @@ class Reporter:
 
     def report_findings(self, key: NamespacedName, findings: Findings, *, converted: bool) -> None:
         """Report the fields that the conversion dropped. Findings that have Events of their own are left out."""
-        lost = [f"{each.path}: {each.reason}" for each in findings if each.kind is not Kind.CHANGED]
+        lost = [f"{each.path}: {each.reason}" for each in findings if each.kind is not FindingKind.CHANGED]
         hints = [f"{each.path}: {each.reason}" for each in findings if each.path == "spec.rootDeviceHints"]
         messages = list(dict.fromkeys([*hints, *lost]))
         if not messages:
@@ -239,8 +237,7 @@ class HardwareWriter:
     async def _apply(self, body: Raw, manager: str, *, force: bool = False) -> Raw:
         namespace, name = NamespacedName.of(body)
         return await while_leading(
-            self._elector,
-            lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force),
+            self._elector, lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force)
         )
 
 
@@ -260,52 +257,45 @@ class HostReconciler:
         self,
         client: KubeClient,
         hosts: Hosts,
-        writer: HardwareWriter,
-        reporter: Reporter,
-        *,
-        addresses: Addresses,
-        references: References,
         settings: Metal3Settings,
+        elector: LeaderElector | None,
+        limited_log: LimitedLog,
+        recorder: EventRecorder,
     ) -> None:
-        """`references` are those of the Workflows that have not ended."""
+        """`limited_log` limits the lines of the log, `recorder` the Events."""
         self._client = client
         self._hosts = hosts
-        self._writer = writer
-        self._reporter = reporter
-        self._addresses = addresses
-        self._references = references
         self._settings = settings
+        self.writer = HardwareWriter(client, elector)
+        self.reporter = Reporter(hosts, limited_log, recorder)
+        self.addresses = Addresses(steady)
+        self.references = References()
+        """The references of the Workflows that have not ended."""
         self._conversions = FairSemaphore(_CONVERSIONS)
 
     async def reconcile(self, key: NamespacedName) -> Result:
         """Read a host and its Hardware as they are now, and bring the Hardware in step."""
         result = await self._reconcile(key)
-        self._reporter.clear(key, "NotInStep")
+        self.reporter.clear(key, "NotInStep")
         return result
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         host, hardware = self._hosts.host(key), self._hosts.hardware(key)
         if hardware is None and host is not None:
-            hardware = await self._unseen(key)
+            with contextlib.suppress(NotFoundError):  # the informer may not know it yet
+                hardware = await self._client.get(HARDWARE, key.name, key.namespace)
         if hardware is not None and not is_ours(hardware):
             if host is not None:
                 what = "a Hardware of this name is there, and was not made from the host: it is left alone"
-                self._reporter.report(key, "NotOurs", f"{what}; rename or delete one of them", warning=True)
+                self.reporter.report(key, "NotOurs", f"{what}; rename or delete one of them", warning=True)
             return DONE
         if host is not None:
             return await self._keep(key, host, hardware)
         if hardware is not None:
-            await self._writer.secure(hardware)
+            await self.writer.secure(hardware)
             return await self._give_up(key)
         self._forget(key)
         return DONE
-
-    async def _unseen(self, key: NamespacedName) -> Raw | None:
-        """Return the Hardware of a host if it exists but the informer does not know it yet."""
-        try:
-            return await self._client.get(HARDWARE, key.name, key.namespace)
-        except NotFoundError:
-            return None
 
     # --- a host that is there ---------------------------------------------------------------------------------------
 
@@ -313,14 +303,17 @@ class HostReconciler:
         """Bring the Hardware of a host in step with it."""
         off = hardware is None or not netboots(hardware)
         if off and not self._hosts.refusals(host):
-            host = await self._as_it_is(key)
+            try:  # from the API, because the informer may be behind
+                host = await self._client.get(self._hosts.resource, key.name, key.namespace)
+            except NotFoundError as error:
+                raise WaitingError("the host has just been deleted") from error
         refusals = self._hosts.refusals(host)
         if hardware is not None and refusals:
-            hardware = await self._writer.secure(hardware)
+            hardware = await self.writer.secure(hardware)
         made = await self._converted(key, host, hardware)
         if not made:
             if hardware is not None:
-                await self._writer.secure(hardware)
+                await self.writer.secure(hardware)
             return DONE
         if (later := self._refused_addresses(key, made[0], hardware)) is not None:
             return later
@@ -328,15 +321,15 @@ class HostReconciler:
             # The host was free when it was read, but it is not free any more.
             return await self._keep(key, now, hardware) if now is not None else DONE
         if hardware is not None and not refusals and is_secured(hardware):
-            hardware = await self._writer.release(hardware)
-        hardware = await self._writer.apply(key, made[0], hardware)
+            hardware = await self.writer.release(hardware)
+        hardware = await self.writer.apply(key, made[0], hardware)
         for machine in made[1:]:
-            if not await self._writer.apply_machine(key, machine, hardware):
+            if not await self.writer.apply_machine(key, machine, hardware):
                 what = "a Machine of this name is there, and was not made from the host: it is left alone"
-                self._reporter.report(key, "MachineNotOurs", what, warning=True)
+                self.reporter.report(key, "MachineNotOurs", what, warning=True)
         if refusals:
-            self._reporter.report(key, "NetbootRefused", "; ".join(map(str, refusals)))
-        elif self._reporter.clear(key, "NetbootRefused"):
+            self.reporter.report(key, "NetbootRefused", "; ".join(map(str, refusals)))
+        elif self.reporter.clear(key, "NetbootRefused"):
             log.info("Hardware %s: netboot is on, the host is free", key)
         return Result(requeue_after=self._settings.resync)
 
@@ -345,27 +338,20 @@ class HostReconciler:
 
         If another Hardware has the MAC addresses, return when to try again.
         """
-        taken = self._addresses.claim(key, wanted, hardware)
+        taken = self.addresses.claim(key, wanted, hardware)
         if not taken:
-            self._reporter.clear(key, "AddressTaken")
+            self.reporter.clear(key, "AddressTaken")
             return None
         without(wanted, {each.claim for each in taken})
         refused = any(each.claim[0] is ClaimKind.MAC for each in taken)
         conflicts = "; ".join(_taken(key, each) for each in taken)
         result = "its Hardware is left as it is" if refused else "it is not served to this one"
-        self._reporter.report(key, "AddressTaken", f"{conflicts}: {result} until that is gone", warning=True)
+        self.reporter.report(key, "AddressTaken", f"{conflicts}: {result} until that is gone", warning=True)
         if not refused:
             return None
         # A Hardware that is only being admitted may be rejected, and its address become free.
         soon = any(isinstance(each, Conflict) and each.arriving for each in taken)
         return Result(requeue_after=REMEMBERED_SECONDS if soon else self._settings.resync)
-
-    async def _as_it_is(self, key: NamespacedName) -> Raw:
-        """Return a host from the API, because the informer may be behind. Raises WaitingError if it is gone."""
-        try:
-            return await self._client.get(self._hosts.resource, key.name, key.namespace)
-        except NotFoundError as error:
-            raise WaitingError("the host has just been deleted") from error
 
     async def _converted(self, key: NamespacedName, host: Raw, hardware: Raw | None) -> list[Raw]:
         """Convert a host. Return nothing if it is skipped or can't be converted: the findings say why.
@@ -382,11 +368,11 @@ class HostReconciler:
         if hardware is not None and is_consumed_by_cluster_api(host):
             # It was free when its Hardware was made. Without one the machine would be unknown, not safe.
             options = replace(options, consumed=True)
-        findings = Findings(Source("cluster", 1, "BareMetalHost", *key))
+        findings = Findings(ObjectPlace("cluster", 1, "BareMetalHost", *key))
         async with self._conversions.held(key.namespace):
             # A host, its inventory and its Secrets may have megabytes: the safety of other hosts must not wait.
             made = await asyncio.to_thread(convert_to_hardware, host, findings, lambda *what: found.get(what), options)
-        self._reporter.report_findings(key, findings, converted=bool(made))
+        self.reporter.report_findings(key, findings, converted=bool(made))
         return made
 
     # --- a host that is gone ----------------------------------------------------------------------------------------
@@ -400,20 +386,20 @@ class HostReconciler:
         else:
             # The host exists again. The informer will report it.
             return Result(requeue_after=self._settings.retry_first)
-        if workflows := self._references.referrers(ObjectReference("Hardware", *key)):
+        if workflows := self.references.referrers(ObjectReference("Hardware", *key)):
             names = ", ".join(sorted(each.name for each in workflows)[:_MAX_NAMES])
             text = f"its host is gone; it is deleted when no Workflow runs on it any more: {names}"
-            self._reporter.report(key, "DeletionWaits", text, warning=True)
+            self.reporter.report(key, "DeletionWaits", text, warning=True)
             return DONE
-        await self._writer.delete(key)
+        await self.writer.delete(key)
         log.info("Hardware %s: deleted, its host is gone", key)
         self._forget(key)
         return DONE
 
     def _forget(self, key: NamespacedName) -> None:
-        self._reporter.forget(key)
-        self._writer.forget(key)
-        self._addresses.forget(key)
+        self.reporter.forget(key)
+        self.writer.forget(key)
+        self.addresses.forget(key)
 
 
 def _taken(key: NamespacedName, conflict: Conflict | UsedAddress) -> str:

@@ -16,7 +16,7 @@ import orjson
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings, convert_version
+from tink.convert.metal3.versions import ConversionSettings, convert_version
 from tink.errors import TinkedgeError
 
 API_VERSION = "apiextensions.k8s.io/v1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tink.convert.metal3 import HostOptions
+from tink.convert.metal3.to_hardware import HostOptions
 
 SAFETY_WORKERS = 2
 """The number of workers that only turn netboot off."""

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 
 from aiohttp import web
 
 from tink.api.metal3 import crds
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD
 from tink.metal3 import definition, review
-from tink.webhooks import Address, holds
+from tink.webhooks.registration import Address, holds
 
 log = logging.getLogger(__name__)
 
 MAX_REVIEW_BYTES = 128 << 20
 """Maximum bytes of a review. A list is sent in one review, and a host with hardware details has about 10,000 bytes."""
 _LARGE = 1 << 20
-_LARGE_AT_ONCE = 2
+_MAX_LARGE = 2
 _READ_SECONDS = 30.0
 """The API server waits this long for its answer."""
 _THREAD_BYTES = 8 << 10
@@ -43,7 +44,7 @@ class HostConversion:
         self._settings = settings
         self._install = install
         self._absent = False
-        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._large = asyncio.Semaphore(_MAX_LARGE)
 
     async def ready(self) -> None:
         """Return at once: a conversion needs no other data."""
@@ -51,29 +52,22 @@ class HostConversion:
     # --- asked ----------------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Convert. The status is 200 for a review, 400 for any other body, 413 for a too large and 408 for a too slow
-        one.
-        """
+        """Convert. Status 200: a review, 400: any other body, 413: a too large one, 408: a too slow one."""
         length = request.content_length
-        if length is None or length > _LARGE:
-            async with self._large:
-                return await self._answer(request)
-        return await self._answer(request)
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                body = await request.clone(client_max_size=MAX_REVIEW_BYTES).read()
-        except TimeoutError:
-            return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
-        try:
-            if len(body) > _THREAD_BYTES:
-                made = await asyncio.to_thread(review.answer, body, self._settings)
-            else:
-                made = review.answer(body, self._settings)
-        except review.ReviewError as error:
-            return web.Response(status=400, text=f"no ConversionReview: {error}\n")
-        return web.Response(body=made, content_type="application/json")
+        async with self._large if length is None or length > _LARGE else nullcontext():
+            try:
+                async with asyncio.timeout(_READ_SECONDS):
+                    body = await request.clone(client_max_size=MAX_REVIEW_BYTES).read()
+            except TimeoutError:
+                return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
+            try:
+                if len(body) > _THREAD_BYTES:
+                    made = await asyncio.to_thread(review.answer, body, self._settings)
+                else:
+                    made = review.answer(body, self._settings)
+            except review.ReviewError as error:
+                return web.Response(status=400, text=f"no ConversionReview: {error}\n")
+            return web.Response(body=made, content_type="application/json")
 
     # --- registered -----------------------------------------------------------------------------------------------
 

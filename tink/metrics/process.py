@@ -8,9 +8,8 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
-from tink.metrics.families import gauge
+from tink.metrics.families import Scraped, gauge
 
 
 def process_registry(not_ready: Callable[[], str]) -> CollectorRegistry:
@@ -22,7 +21,13 @@ def process_registry(not_ready: Callable[[], str]) -> CollectorRegistry:
     _Process(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(_Ready(not_ready))
+    release = version("tinkedge")
+
+    def families() -> Iterator[Metric]:
+        yield gauge("tinkedge_build_info", "The release that runs; always 1.", ["version"], {(release,): 1})
+        yield gauge("tinkedge_ready", "Whether this process can do its work: /readyz.", [], {(): not not_ready()})
+
+    registry.register(Scraped(families))
     return registry
 
 
@@ -34,13 +39,3 @@ class _Process(ProcessCollector):
 
     def _boot_time(self) -> float:
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class _Ready(Collector):
-    def __init__(self, not_ready: Callable[[], str]) -> None:
-        self._not_ready = not_ready
-        self._version = version("tinkedge")
-
-    def collect(self) -> Iterator[Metric]:
-        yield gauge("tinkedge_build_info", "The release that runs; always 1.", ["version"], {(self._version,): 1})
-        yield gauge("tinkedge_ready", "Whether this process can do its work: /readyz.", [], {(): not self._not_ready()})

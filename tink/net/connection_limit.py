@@ -153,21 +153,18 @@ class OpenConnections(Generic[C]):
 # --- the HTTPS listener -----------------------------------------------------------------------------------------------
 
 
-def _affordable() -> int:
-    """Return the number of connections that the limit of open files leaves room for."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(64, min(2048, soft // 8))
-
-
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Limits of an HTTPS listener: numbers of connections, times in seconds.
 
     `handshake` is the time for TLS, `first` the time until the first request. A network may open `at_once` connections,
     and `per_second` after that.
     """
 
-    connections: int = field(default_factory=_affordable)
+    # The limit of open files must leave room for them.
+    connections: int = field(
+        default_factory=lambda: max(64, min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
+    )
     per_address: int = 128
     handshake: float = 10.0
     first: float = 15.0
@@ -189,7 +186,7 @@ class LimitedSite(web.BaseSite):
         port: int,
         context: ssl.SSLContext,
         what: str,
-        limits: Limits,
+        limits: ConnectionLimits | None = None,
         *,
         free: bool = False,
     ) -> None:
@@ -198,8 +195,9 @@ class LimitedSite(web.BaseSite):
             raise RuntimeError("the runner is not set up")
         self._hosts = [hosts] if isinstance(hosts, str) else list(hosts)
         self._free = free
-        self._limiter = ConnectionLimiter(runner.server, context, what, limits)
-        self._listener: Listener | None = None
+        self._limiter = ConnectionLimiter(runner.server, context, what, limits or ConnectionLimits())
+        self._sockets: list[socket.socket] = []
+        self._pauses: set[asyncio.TimerHandle] = set()
         self.port = port
         """The port to listen on; after `start`, the port that was chosen for 0."""
 
@@ -216,21 +214,43 @@ class LimitedSite(web.BaseSite):
         for host in self._hosts:
             found = await loop.getaddrinfo(host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             wanted |= dict.fromkeys((family, address) for family, _, _, _, address in found)
-        sockets: list[socket.socket] = []
         try:
             for family, address in wanted:
-                sockets.append(_listening(family, address, free=self._free))
+                self._sockets.append(_listening(family, address, free=self._free))
         except OSError:
-            for each in sockets:
+            for each in self._sockets:
                 each.close()
             raise
-        self.port = sockets[0].getsockname()[1]
-        self._listener = Listener(sockets, self._limiter)
+        self.port = self._sockets[0].getsockname()[1]
+        for each in self._sockets:
+            each.setblocking(False)
+            loop.add_reader(each, self._accept, each)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept connections, and ask the limiter before anything is spent on them."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTED_PER_TURN):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors, or of memory
+                self._limiter.warn("accept", f"{error.strerror}: no connections for {_PAUSE_SECONDS:g} s")
+                loop.remove_reader(listening)
+                self._pauses = {timer for timer in self._pauses if timer.when() > loop.time()}
+                self._pauses.add(loop.call_later(_PAUSE_SECONDS, loop.add_reader, listening, self._accept, listening))
+                return
+            sock.setblocking(False)
+            Connection(self._limiter, str(address[0])).begin(sock)
 
     async def stop(self) -> None:
         """Stop listening. Open connections stay open."""
-        if self._listener is not None:
-            self._listener.close()
+        for timer in self._pauses:
+            timer.cancel()
+        for each in self._sockets:
+            asyncio.get_running_loop().remove_reader(each)
+            each.close()
+        self._sockets = []
         await super().stop()
 
 
@@ -251,46 +271,6 @@ def _listening(family: socket.AddressFamily, address: Any, *, free: bool) -> soc
     return sock
 
 
-class Listener:
-    """Accepts connections and asks the limiter before anything is spent on them. Owns the `sockets`."""
-
-    def __init__(self, sockets: list[socket.socket], limiter: ConnectionLimiter) -> None:
-        self._sockets = sockets
-        self._limiter = limiter
-        self._loop = asyncio.get_running_loop()
-        self._pauses: set[asyncio.TimerHandle] = set()
-        for each in sockets:
-            each.setblocking(False)
-            self._listen(each)
-
-    def _listen(self, sock: socket.socket) -> None:
-        self._loop.add_reader(sock, self._accept, sock)
-
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTED_PER_TURN):
-            try:
-                sock, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # out of descriptors, or of memory
-                self._limiter.warn("accept", f"{error.strerror}: no connections for {_PAUSE_SECONDS:g} s")
-                self._loop.remove_reader(listening)
-                self._pauses = {timer for timer in self._pauses if timer.when() > self._loop.time()}
-                self._pauses.add(self._loop.call_later(_PAUSE_SECONDS, self._listen, listening))
-                return
-            sock.setblocking(False)
-            Connection(self._limiter, str(address[0])).begin(sock)
-
-    def close(self) -> None:
-        """Stop listening. Open connections stay open."""
-        for timer in self._pauses:
-            timer.cancel()
-        for each in self._sockets:
-            self._loop.remove_reader(each)
-            each.close()
-        self._sockets = []
-
-
 class ConnectionLimiter:
     """Decides which connections of an HTTPS listener may stay. `serve` creates the protocol of a connection."""
 
@@ -299,7 +279,7 @@ class ConnectionLimiter:
         serve: Callable[[], asyncio.Protocol],
         context: ssl.SSLContext,
         what: str,
-        limits: Limits,
+        limits: ConnectionLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.serve = serve

@@ -118,17 +118,15 @@ class Reach:
             raise RefusedAddressError(f"{host} is not an IP address")
         embedded = carried(address)
         forms = [address] if embedded is None else [address, embedded]
-        why = special(address) or self._own(forms)
+        why = special(address)
+        try:
+            why = why or (OWN if any(self.is_own(each) for each in forms) else "")
+        except OSError as error:
+            why = f"an address that may be this host's: the kernel can't be asked ({error.strerror})"
         if port in self.own_ports and why in (LOOPBACK, UNSPECIFIED, OWN):
             raise RefusedAddressError(f"{host} is this host, where port {port} is tinkedge's own")
         if why and not any(each in network for each in forms for network in self.allowed):
             raise RefusedAddressError(f"{host} is {why}", allowable=str(embedded or address))
-
-    def _own(self, forms: list[Address]) -> str:
-        try:
-            return OWN if any(self.is_own(each) for each in forms) else ""
-        except OSError as error:
-            return f"an address that may be this host's: the kernel can't be asked ({error.strerror})"
 
 
 async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

@@ -1,8 +1,9 @@
 """Render Go text/template in the fields of Template resources, as Go executes it, over JSON-like values.
 
-The path of a text: `lexer` makes tokens, `parser` makes trees of `nodes`, `compile` makes closures and runs them.
+The path of a text: `lexer` makes tokens, `parser` makes trees of `nodes`, `compile` makes closures, caches
+and runs them.
 Templates can call the functions in `functions` and `sprig`, which `signatures` declares. `errors` has the exceptions.
-`tink.golang` has the values and their Go representation. `engine` caches programs and renders one text. `fields` builds
+`tink.golang` has the values and their Go representation. `fields` builds
 the data from a Hardware and renders a whole Template: the rest of the program uses it.
 
 No Python library renders Go templates correctly, so this package is our own. Tests compare it with real Go

@@ -1,7 +1,7 @@
 """Compile the trees of a template into closures, and run them (Go: text/template, exec.go).
 
-`compile_text` returns a `Program`. A Program is immutable, holds neither its name nor its data, and several callers can
-run it at once. Each node becomes a function of (frame, dot). Everything that the text alone determines (constants,
+`compile_text` returns a `TemplateProgram`. It is immutable, holds neither its name nor its data, and several callers
+can run it at once. Each node becomes a function of (frame, dot). Everything that the text alone determines (constants,
 number of arguments, variable slots, literals that fit a parameter) is decided once, at compile time. Messages and their
 places are Go's. Errors that Go reports when it executes a node are reported when the node runs, so an error in a branch
 that is never taken has no effect.
@@ -17,8 +17,10 @@ Steps cost the same everywhere; CPU time is bounded too, for the few templates w
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final
 
 from tink.golang.fmt import text_of
@@ -26,12 +28,14 @@ from tink.golang.strconv import byte_length, from_bytes, quote, to_bytes
 from tink.golang.values import CallError, Struct, Uint8, Value, type_name
 from tink.template import nodes
 from tink.template.errors import TemplateExecutionError, place, shortened
+from tink.template.functions import FUNCTIONS
 from tink.template.parser import FIRST_SLOT, parse
-from tink.template.signatures import PYTHON_TYPES, Function, Functions, Type, is_large, text_size
+from tink.template.signatures import PYTHON_TYPES, Function, Functions, ParameterType, is_large, text_size
+from tink.template.sprig import deep_copy
 
 Frame = list[Any]
 Expression = Callable[[Frame, Value], Value]
-Statement = Callable[[Frame, Value], None]
+Statement = Callable[[Frame, Value], object]
 
 WRITE: Final = 0
 RUN: Final = 1
@@ -39,24 +43,22 @@ _UNTIMED_STEPS: Final = 8  # Cheaper operations do not read the clock, which wou
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one budget: executed nodes, bytes of output of each template, nesting of templates, seconds of CPU
-    time.
-    """
+class RenderLimits:
+    """The limits of one budget."""
 
-    steps: int = 100_000
-    output: int = 256 * 1024
-    depth: int = 64
-    seconds: float = 3.0
+    steps: int = 100_000  # executed nodes
+    output: int = 256 * 1024  # bytes, of each template
+    depth: int = 64  # of templates
+    seconds: float = 3.0  # of CPU time
 
 
-class Budget:
+class RenderBudget:
     """The steps and the time that are left. Several templates can share one budget."""
 
     __slots__ = ("_clock", "_end", "limits", "steps")
 
-    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.thread_time) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: RenderLimits | None = None, clock: Callable[[], float] = time.thread_time) -> None:
+        self.limits = limits or RenderLimits()
         self.steps = self.limits.steps
         self._clock = clock
         self._end = clock() + self.limits.seconds
@@ -73,7 +75,7 @@ class Run:
 
     __slots__ = ("budget", "depth", "name", "output")
 
-    def __init__(self, name: str, budget: Budget) -> None:
+    def __init__(self, name: str, budget: RenderBudget) -> None:
         self.name = name
         self.budget = budget
         self.depth = 0
@@ -87,13 +89,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TreeOrigin:
     """The source of compiled code, for error messages: the text, and the name that `define` gave it."""
 
     text: str
     tree: str | None
 
-    def error(self, frame: Frame, node: nodes.Node, message: str) -> TemplateExecutionError:
+    def error(self, frame: Frame, node: nodes.ParseNode, message: str) -> TemplateExecutionError:
         """Return the error that Go reports for this node. The caller raises it."""
         name = frame[RUN].name
         line, column = place(self.text, node.position)
@@ -105,7 +107,7 @@ class Origin:
             column=column,
         )
 
-    def charge(self, frame: Frame, node: nodes.Node, steps: int) -> None:
+    def charge(self, frame: Frame, node: nodes.ParseNode, steps: int) -> None:
         """Take steps from the budget. Raises TemplateExecutionError if it is exhausted."""
         budget = frame[RUN].budget
         budget.steps -= steps
@@ -122,12 +124,24 @@ Check = Callable[[Frame, Value], Value]
 """Returns a value unchanged, or raises TemplateExecutionError."""
 
 
-class ExpressionCompiler:
-    """Compiles the expressions of one tree."""
+_CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
 
-    def __init__(self, origin: Origin, functions: Functions) -> None:
+
+class _Break(Exception):  # noqa: N818 (control flow, no error)
+    pass
+
+
+class _Continue(Exception):  # noqa: N818 (control flow, no error)
+    pass
+
+
+class _Compiler:
+    """Compiles one tree of a program."""
+
+    def __init__(self, origin: TreeOrigin, functions: Functions, program: TemplateProgram) -> None:
         self.origin = origin
         self.functions = functions
+        self.program = program
         self.range_dots = 0
         """The number of enclosing range bodies. There, dot is an element, of which Go knows less."""
         self.changes_maps = False
@@ -135,19 +149,16 @@ class ExpressionCompiler:
 
     # --- pipelines and commands ---
 
-    def pipe(self, node: nodes.Pipe) -> Expression:
+    def pipe(self, node: nodes.PipeNode) -> Expression:
         """Compile a pipeline with its declarations."""
         value, seen = self._command(node.commands[0], None, node), last_visited(node.commands[0])
         for command in node.commands[1:]:
             value, seen = self._command(command, value, seen), last_visited(command)
         if not node.variables:
             return value
-        return self._stored(node, value)
-
-    def _stored(self, node: nodes.Pipe, value: Expression) -> Expression:
         for variable in node.variables:
             if variable.slot is None:
-                return self._fails_after(value, last_visited(node), f"undefined variable: {variable.name}")
+                return self._fails(last_visited(node), f"undefined variable: {variable.name}", value)
         slots = [variable.slot for variable in node.variables if variable.slot is not None]
 
         def store(frame: Frame, dot: Value) -> Value:
@@ -158,7 +169,7 @@ class ExpressionCompiler:
 
         return store
 
-    def _command(self, node: nodes.Command, final: Expression | None, seen: nodes.Node) -> Expression:
+    def _command(self, node: nodes.CommandNode, final: Expression | None, seen: nodes.ParseNode) -> Expression:
         """Compile one stage of a pipeline.
 
         `final` computes the value of the previous stage, which becomes the last argument. `seen` is the node that Go
@@ -166,24 +177,22 @@ class ExpressionCompiler:
         """
         first = node.operands[0]
         arguments = node.operands[1:]
-        if isinstance(first, nodes.Identifier):
+        if isinstance(first, nodes.IdentifierNode):
             return self._call(first, node, arguments, final)
         if arguments or final is not None:
-            return self._misapplied(first, final, seen)
-        if isinstance(first, nodes.Nil):
+            # Arguments for an operand that is no function are an error when it runs.
+            if isinstance(first, nodes.FieldNode | nodes.ChainNode) or (
+                isinstance(first, nodes.VariableNode) and first.names
+            ):
+                return self._fields_with_arguments(first, final)
+            blamed = seen if isinstance(first, nodes.PipeNode) else first
+            return self._fails(blamed, f"can't give argument to non-function {first}", final)
+        if isinstance(first, nodes.NilNode):
             return self._fails(first, "nil is not a command")
         return self.operand(first)
 
-    def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.Node) -> Expression:
-        """Compile arguments for an operand that is no function: an error when it runs."""
-        if isinstance(first, nodes.Field | nodes.Chain) or (isinstance(first, nodes.Variable) and first.names):
-            return self._fields_with_arguments(first, final)
-        complaint = f"can't give argument to non-function {first}"
-        blamed = seen if isinstance(first, nodes.Pipe) else first
-        return self._fails_after(final, blamed, complaint) if final else self._fails(blamed, complaint)
-
     def _fields_with_arguments(
-        self, node: nodes.Field | nodes.Chain | nodes.Variable, final: Expression | None
+        self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode, final: Expression | None
     ) -> Expression:
         *names, last = node.names
         base = self._base(node)
@@ -208,22 +217,22 @@ class ExpressionCompiler:
     def operand(self, node: nodes.Operand) -> Expression:
         """Compile an operand of any type."""
         match node:
-            case nodes.Field() | nodes.Chain():
+            case nodes.FieldNode() | nodes.ChainNode():
                 return self._walk(node, self._base(node), node.names)
-            case nodes.Variable():
+            case nodes.VariableNode():
                 base = self._base(node)
                 return self._walk(node, base, node.names) if node.names else base
-            case nodes.Pipe():
+            case nodes.PipeNode():
                 return self.pipe(node)
-            case nodes.Identifier():
+            case nodes.IdentifierNode():
                 return self._call(node, node, [], None)
-            case nodes.Dot():
+            case nodes.DotNode():
                 return _dot
-            case nodes.Bool():
+            case nodes.BoolNode():
                 return constant(node.value)
-            case nodes.String():
+            case nodes.StringNode():
                 return constant(node.text)
-            case nodes.Number():
+            case nodes.NumberNode():
                 if node.imaginary is not None:
                     return constant(node.imaginary)
                 if node.is_real:
@@ -231,23 +240,25 @@ class ExpressionCompiler:
                 if node.integer is None:
                     return self._fails(node, f"{node.text} overflows int")
                 return constant(node.integer)
-            case nodes.Nil():
+            case nodes.NilNode():
                 return constant(None)
 
-    def _base(self, node: nodes.Field | nodes.Chain | nodes.Variable) -> Expression:
+    def _base(self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode) -> Expression:
         """Compile the value in which the fields of a node are looked up."""
-        if isinstance(node, nodes.Field):
+        if isinstance(node, nodes.FieldNode):
             return _dot
-        if isinstance(node, nodes.Chain):
+        if isinstance(node, nodes.ChainNode):
             return self.operand(node.base)
         if node.slot is None:
             return self._fails(node, f"undefined variable: {node.name}")
         return variable(node.slot)
 
-    def _is_element(self, node: nodes.Node) -> bool:
-        return isinstance(node, nodes.Field) and self.range_dots > 0
+    def _is_element(self, node: nodes.ParseNode) -> bool:
+        return isinstance(node, nodes.FieldNode) and self.range_dots > 0
 
-    def _walk(self, node: nodes.Field | nodes.Chain | nodes.Variable, base: Expression, path: list[str]) -> Expression:
+    def _walk(
+        self, node: nodes.FieldNode | nodes.ChainNode | nodes.VariableNode, base: Expression, path: list[str]
+    ) -> Expression:
         names = tuple(path)
         origin, element, blamed = self.origin, self._is_element(node), last_visited(node)
 
@@ -273,8 +284,8 @@ class ExpressionCompiler:
 
     def _call(
         self,
-        identifier: nodes.Identifier,
-        node: nodes.Command | nodes.Identifier,
+        identifier: nodes.IdentifierNode,
+        node: nodes.CommandNode | nodes.IdentifierNode,
         arguments: list[nodes.Operand],
         final: Expression | None,
     ) -> Expression:
@@ -283,10 +294,21 @@ class ExpressionCompiler:
         total = len(arguments) + (final is not None)
         complaint = function.arity_complaint(len(arguments), total)
         if complaint is not None:
-            return self._fails_after(final, identifier, complaint) if final else self._fails(identifier, complaint)
+            return self._fails(identifier, complaint, final)
         compiled = [self._argument(operand, function.parameter(index)) for index, operand in enumerate(arguments)]
         if function.name in ("and", "or"):
-            return _short_circuit(function.name == "or", compiled, final)
+            wanted = function.name == "or"  # the first argument whose truth decides, else the last one
+
+            def decide(frame: Frame, dot: Value) -> Value:
+                last = final(frame, dot) if final is not None else None
+                value: Any = None
+                for argument in compiled:
+                    value = argument(frame, dot)
+                    if bool(value) is wanted:
+                        return value
+                return last if final is not None else value
+
+            return decide
         if final is None:
             return self._invocation(function, node, compiled, None, None)
         blamed = last_visited(arguments[-1]) if arguments else identifier
@@ -296,7 +318,7 @@ class ExpressionCompiler:
     def _invocation(
         self,
         function: Function,
-        node: nodes.Command | nodes.Identifier,
+        node: nodes.CommandNode | nodes.IdentifierNode,
         arguments: list[Expression],
         final: Expression | None,
         check: Check | None,
@@ -324,44 +346,42 @@ class ExpressionCompiler:
             return call_piped
         return lambda frame, dot: call_with(frame, *[argument(frame, dot) for argument in arguments])
 
-    def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
+    def _argument(self, node: nodes.Operand, wanted: ParameterType) -> Expression:
         """Compile an argument for a parameter of this type."""
-        if isinstance(node, nodes.Nil):
-            if wanted is Type.MAP:
+        if isinstance(node, nodes.NilNode):
+            if wanted is ParameterType.MAP:
                 return lambda _frame, _dot: {}
-            if wanted is Type.ANY:
+            if wanted is ParameterType.ANY:
                 return constant(None)
             return self._fails(node, f"cannot assign nil to {wanted.value}")
-        if wanted is Type.ANY:
+        if wanted is ParameterType.ANY:
             return self.operand(node)
-        if isinstance(node, nodes.Bool | nodes.Number | nodes.String):
+        if isinstance(node, nodes.BoolNode | nodes.NumberNode | nodes.StringNode):
             return self._literal(node, wanted)
-        return self._checked(self.operand(node), wanted, node)
-
-    def _literal(self, node: nodes.Bool | nodes.Number | nodes.String, wanted: Type) -> Expression:
-        if wanted is Type.STRING and isinstance(node, nodes.String):
-            return constant(node.text)
-        if wanted is Type.BOOL and isinstance(node, nodes.Bool):
-            return constant(node.value)
-        if wanted is Type.INT and isinstance(node, nodes.Number) and node.integer is not None:
-            return constant(node.integer)
-        if wanted is Type.FLOAT and isinstance(node, nodes.Number) and node.real is not None:
-            return constant(node.real)
-        if wanted is Type.MAP:
-            return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
-        expected = {Type.INT: "integer", Type.FLOAT: "float"}.get(wanted, wanted.value)
-        return self._fails(node, f"expected {expected}; found {node}")
-
-    def _checked(self, value: Expression, wanted: Type, node: nodes.Operand) -> Expression:
-        elementary = isinstance(node, nodes.Field | nodes.Chain) or (
-            isinstance(node, nodes.Variable) and node.names != []
+        value = self.operand(node)
+        elementary = isinstance(node, nodes.FieldNode | nodes.ChainNode) or (
+            isinstance(node, nodes.VariableNode) and node.names != []
         )
         check = self._check(wanted, last_visited(node), elementary=elementary)
         return value if check is None else lambda frame, dot: check(frame, value(frame, dot))
 
-    def _check(self, wanted: Type, blamed: nodes.Node, *, elementary: bool) -> Check | None:
+    def _literal(self, node: nodes.BoolNode | nodes.NumberNode | nodes.StringNode, wanted: ParameterType) -> Expression:
+        if wanted is ParameterType.STRING and isinstance(node, nodes.StringNode):
+            return constant(node.text)
+        if wanted is ParameterType.BOOL and isinstance(node, nodes.BoolNode):
+            return constant(node.value)
+        if wanted is ParameterType.INT and isinstance(node, nodes.NumberNode) and node.integer is not None:
+            return constant(node.integer)
+        if wanted is ParameterType.FLOAT and isinstance(node, nodes.NumberNode) and node.real is not None:
+            return constant(node.real)
+        if wanted is ParameterType.MAP:
+            return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
+        expected = {ParameterType.INT: "integer", ParameterType.FLOAT: "float"}.get(wanted, wanted.value)
+        return self._fails(node, f"expected {expected}; found {node}")
+
+    def _check(self, wanted: ParameterType, blamed: nodes.ParseNode, *, elementary: bool) -> Check | None:
         """Return a check that a value fits a parameter of this type (Go: validateType); None if every value fits."""
-        if wanted is Type.ANY:
+        if wanted is ParameterType.ANY:
             return None
         origin, python_type = self.origin, PYTHON_TYPES[wanted]
 
@@ -372,7 +392,7 @@ class ExpressionCompiler:
                 message = f"wrong type for value; expected {wanted.value}; got {type_name(value)}"
             elif elementary:
                 message = f"wrong type for value; expected {wanted.value}; got interface {{}}"
-            elif wanted is Type.MAP:
+            elif wanted is ParameterType.MAP:
                 return {}
             else:
                 message = f"invalid value; expected {wanted.value}"
@@ -382,163 +402,30 @@ class ExpressionCompiler:
 
     # --- failures that wait for their turn ---
 
-    def _fails(self, node: nodes.Node, message: str) -> Expression:
-        origin = self.origin
-
-        def fail(frame: Frame, _dot: Value) -> Value:
-            raise origin.error(frame, node, message)
-
-        return fail
-
-    def _fails_after(self, value: Expression, node: nodes.Node, message: str) -> Expression:
+    def _fails(self, node: nodes.ParseNode, message: str, after: Expression | None = None) -> Expression:
         origin = self.origin
 
         def fail(frame: Frame, dot: Value) -> Value:
-            value(frame, dot)
+            if after is not None:
+                after(frame, dot)
             raise origin.error(frame, node, message)
 
         return fail
 
-
-def _dot(_frame: Frame, dot: Value) -> Value:
-    return dot
-
-
-def constant(value: Value) -> Expression:
-    """Return an expression with a constant value."""
-    return lambda _frame, _dot: value
-
-
-def variable(slot: int) -> Expression:
-    """Return an expression that reads a slot of the frame."""
-    return lambda frame, _dot: frame[slot]
-
-
-def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression | None) -> Expression:
-    """Compile `and` and `or`: the first argument whose truth decides, else the last one."""
-
-    def decide(frame: Frame, dot: Value) -> Value:
-        last = final(frame, dot) if final is not None else None
-        value: Any = None
-        for argument in arguments:
-            value = argument(frame, dot)
-            if bool(value) is wanted:
-                return value
-        return last if final is not None else value
-
-    return decide
-
-
-def no_field(value: Value, name: str, *, elementary: bool) -> str:
-    """Return the error message for a missing field.
-
-    `elementary`: the value is from a map or list, where Go only knows that it is an interface.
-    """
-    if type(value) is dict:
-        return f'map has no entry for key "{name}"'
-    if value is None:
-        if elementary:
-            return f"nil pointer evaluating interface {{}}.{name}"
-        return f'nil data; no entry for key "{name}"'
-    known = "interface {}" if elementary and type(value) is not Struct else type_name(value)
-    return f"can't evaluate field {name} in type {known}"
-
-
-def last_visited(node: nodes.Node) -> nodes.Node:
-    """Return the node that Go has visited last after it evaluated `node`. Go reports following errors there."""
-    while True:
-        if isinstance(node, nodes.Pipe):
-            node = node.commands[-1]
-        elif isinstance(node, nodes.Chain):
-            node = node.base
-        elif isinstance(node, nodes.Command):
-            node = node.operands[-1 if isinstance(node.operands[0], nodes.Identifier) else 0]
-        else:
-            return node
-
-
-_CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
-
-
-class _Break(Exception):  # noqa: N818 (control flow, no error)
-    pass
-
-
-class _Continue(Exception):  # noqa: N818 (control flow, no error)
-    pass
-
-
-class Program:
-    """A compiled template with the templates that it defines.
-
-    `changes_maps`: it may change maps in its data.
-    """
-
-    def __init__(self, text: str, trees: dict[str | None, nodes.Tree], functions: Functions) -> None:
-        self.text = text
-        self._slots = {name: tree.slots for name, tree in trees.items()}
-        self._costs = {name: 10 + tree.slots + weight(tree.body) for name, tree in trees.items()}
-        compilers = {name: _StatementCompiler(Origin(text, name), functions, self) for name in trees}
-        self._bodies = {name: compilers[name].block(tree.body) for name, tree in trees.items()}
-        self.changes_maps = any(compiler.expressions.changes_maps for compiler in compilers.values())
-
-    def find(self, name: str, main: str) -> tuple[Statement, int, int] | None:
-        """Return body, number of slots and cost of a defined template. `main` is the name of the main template; None if
-        undefined.
-        """
-        key = name if name in self._bodies else None
-        if key is None and name != main:
-            return None
-        return self._bodies[key], self._slots[key], self._costs[key]
-
-    def render(self, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
-        """Execute the template. Errors call it `name`.
-
-        The result may hold bytes that are not UTF-8 (as lone surrogates), if the template makes such bytes. Raises
-        TemplateExecutionError for values that do not fit the template, and for an exceeded limit.
-        """
-        run = Run(name, budget or Budget())
-        try:
-            self._bodies[None](run.frame(dot, self._slots[None]), dot)
-        except RecursionError:
-            raise TemplateExecutionError(f"template: {name}: templates are nested too deeply", name=name) from None
-        output = run.output
-        limit = run.budget.limits.output
-        # Before joining: the pieces may be many references to one large value.
-        if sum(map(len, output)) <= limit:
-            result = "".join(output)
-            if not result.isascii():
-                result = from_bytes(to_bytes(result))
-            if byte_length(result) <= limit:
-                return result
-        raise TemplateExecutionError(f"template: {name}: the output is larger than {limit} bytes", name=name)
-
-
-def compile_text(text: str, functions: Functions, name: str = "template") -> Program:
-    """Compile a template. Raises TemplateSyntaxError, whose text calls the template `name`."""
-    return Program(text, parse(text, functions, name), functions)
-
-
-class _StatementCompiler:
-    """Compiles the statements of one tree."""
-
-    def __init__(self, origin: Origin, functions: Functions, program: Program) -> None:
-        self.origin = origin
-        self.program = program
-        self.expressions = ExpressionCompiler(origin, functions)
+    # --- statements ---
 
     def block(self, statements: Iterable[nodes.Statement]) -> Statement:
         """Compile a list of statements into one."""
         steps: list[tuple[str, Statement]] = []
         text = ""
         for node in statements:
-            if isinstance(node, nodes.Text):
+            if isinstance(node, nodes.TextNode):
                 text += node.text
             else:
                 steps.append((text, self._statement(node)))
                 text = ""
         if not steps:
-            return _text(text)
+            return lambda frame, _dot: frame[WRITE](text)
         if len(steps) == 1 and not text and not steps[0][0]:
             return steps[0][1]
 
@@ -554,30 +441,32 @@ class _StatementCompiler:
         return run
 
     def _statement(
-        self, node: nodes.Action | nodes.Branch | nodes.Range | nodes.Invoke | nodes.Break | nodes.Continue
+        self,
+        node: nodes.ActionNode
+        | nodes.BranchNode
+        | nodes.RangeNode
+        | nodes.InvokeNode
+        | nodes.BreakNode
+        | nodes.ContinueNode,
     ) -> Statement:
         match node:
-            case nodes.Action():
+            case nodes.ActionNode():
                 return self._action(node)
-            case nodes.Branch():
+            case nodes.BranchNode():
                 return self._branch(node)
-            case nodes.Range():
+            case nodes.RangeNode():
                 return self._range(node)
-            case nodes.Invoke():
+            case nodes.InvokeNode():
                 return self._invoke(node)
-            case nodes.Break():
+            case nodes.BreakNode():
                 return _raise_break
-            case nodes.Continue():
+            case nodes.ContinueNode():
                 return _raise_continue
 
-    def _action(self, node: nodes.Action) -> Statement:
-        value_of = self.expressions.pipe(node.pipe)
+    def _action(self, node: nodes.ActionNode) -> Statement:
+        value_of = self.pipe(node.pipe)
         if node.pipe.variables:
-
-            def declare(frame: Frame, dot: Value) -> None:
-                value_of(frame, dot)
-
-            return declare
+            return value_of
         origin = self.origin
 
         def show(frame: Frame, dot: Value) -> None:
@@ -595,10 +484,10 @@ class _StatementCompiler:
 
         return show
 
-    def _branch(self, node: nodes.Branch) -> Statement:
+    def _branch(self, node: nodes.BranchNode) -> Statement:
         arms = []
         for is_with, pipe, body in node.arms:
-            condition = self.expressions.pipe(pipe)
+            condition = self.pipe(pipe)
             arms.append((is_with, condition, self._scoped(body, 0) if is_with else self.block(body)))
         otherwise = self.block(node.otherwise) if node.otherwise is not None else None
 
@@ -615,15 +504,15 @@ class _StatementCompiler:
 
     def _scoped(self, body: list[nodes.Statement], range_dots: int) -> Statement:
         """Compile a body in which dot is another value: an element of a range (1) or not (0)."""
-        outer = self.expressions.range_dots
-        self.expressions.range_dots = range_dots
+        outer = self.range_dots
+        self.range_dots = range_dots
         compiled = self.block(body)
-        self.expressions.range_dots = outer
+        self.range_dots = outer
         return compiled
 
-    def _range(self, node: nodes.Range) -> Statement:
+    def _range(self, node: nodes.RangeNode) -> Statement:
         pipe = node.pipe
-        subject = self.expressions.pipe(pipe)
+        subject = self.pipe(pipe)
         body = self._scoped(node.body, 1)
         otherwise = self.block(node.otherwise) if node.otherwise is not None else None
         origin = self.origin
@@ -664,8 +553,8 @@ class _StatementCompiler:
 
         return loop
 
-    def _invoke(self, node: nodes.Invoke) -> Statement:
-        argument = self.expressions.pipe(node.pipe) if node.pipe is not None else None
+    def _invoke(self, node: nodes.InvokeNode) -> Statement:
+        argument = self.pipe(node.pipe) if node.pipe is not None else None
         origin, program = self.origin, self.program
 
         def invoke(frame: Frame, dot: Value) -> None:
@@ -685,11 +574,95 @@ class _StatementCompiler:
         return invoke
 
 
-def _text(text: str) -> Statement:
-    def write(frame: Frame, _dot: Value) -> None:
-        frame[WRITE](text)
+def _dot(_frame: Frame, dot: Value) -> Value:
+    return dot
 
-    return write
+
+def constant(value: Value) -> Expression:
+    """Return an expression with a constant value."""
+    return lambda _frame, _dot: value
+
+
+def variable(slot: int) -> Expression:
+    """Return an expression that reads a slot of the frame."""
+    return lambda frame, _dot: frame[slot]
+
+
+def no_field(value: Value, name: str, *, elementary: bool) -> str:
+    """Return the error message for a missing field.
+
+    `elementary`: the value is from a map or list, where Go only knows that it is an interface.
+    """
+    if type(value) is dict:
+        return f'map has no entry for key "{name}"'
+    if value is None:
+        if elementary:
+            return f"nil pointer evaluating interface {{}}.{name}"
+        return f'nil data; no entry for key "{name}"'
+    known = "interface {}" if elementary and type(value) is not Struct else type_name(value)
+    return f"can't evaluate field {name} in type {known}"
+
+
+def last_visited(node: nodes.ParseNode) -> nodes.ParseNode:
+    """Return the node that Go has visited last after it evaluated `node`. Go reports following errors there."""
+    while True:
+        if isinstance(node, nodes.PipeNode):
+            node = node.commands[-1]
+        elif isinstance(node, nodes.ChainNode):
+            node = node.base
+        elif isinstance(node, nodes.CommandNode):
+            node = node.operands[-1 if isinstance(node.operands[0], nodes.IdentifierNode) else 0]
+        else:
+            return node
+
+
+class TemplateProgram:
+    """A compiled template with the templates that it defines.
+
+    `changes_maps`: it may change maps in its data.
+    """
+
+    def __init__(self, text: str, trees: dict[str | None, nodes.Tree], functions: Functions) -> None:
+        self.text = text
+        self._slots = {name: tree.slots for name, tree in trees.items()}
+        self._costs = {name: 10 + tree.slots + weight(tree.body) for name, tree in trees.items()}
+        compilers = {name: _Compiler(TreeOrigin(text, name), functions, self) for name in trees}
+        self._bodies = {name: compilers[name].block(tree.body) for name, tree in trees.items()}
+        self.changes_maps = any(compiler.changes_maps for compiler in compilers.values())
+
+    def find(self, name: str, main: str) -> tuple[Statement, int, int] | None:
+        """Return body, number of slots and cost of a defined template; None if undefined. `main` names the main one."""
+        key = name if name in self._bodies else None
+        if key is None and name != main:
+            return None
+        return self._bodies[key], self._slots[key], self._costs[key]
+
+    def render(self, dot: Value, name: str = "template", budget: RenderBudget | None = None) -> str:
+        """Execute the template. Errors call it `name`.
+
+        The result may hold bytes that are not UTF-8 (as lone surrogates), if the template makes such bytes. Raises
+        TemplateExecutionError for values that do not fit the template, and for an exceeded limit.
+        """
+        run = Run(name, budget or RenderBudget())
+        try:
+            self._bodies[None](run.frame(dot, self._slots[None]), dot)
+        except RecursionError:
+            raise TemplateExecutionError(f"template: {name}: templates are nested too deeply", name=name) from None
+        output = run.output
+        limit = run.budget.limits.output
+        # Before joining: the pieces may be many references to one large value.
+        if sum(map(len, output)) <= limit:
+            result = "".join(output)
+            if not result.isascii():
+                result = from_bytes(to_bytes(result))
+            if byte_length(result) <= limit:
+                return result
+        raise TemplateExecutionError(f"template: {name}: the output is larger than {limit} bytes", name=name)
+
+
+def compile_text(text: str, functions: Functions, name: str = "template") -> TemplateProgram:
+    """Compile a template. Raises TemplateSyntaxError, whose text calls the template `name`."""
+    return TemplateProgram(text, parse(text, functions, name), functions)
 
 
 def _raise_break(_frame: Frame, _dot: Value) -> None:
@@ -719,19 +692,90 @@ def weight(statements: Iterable[nodes.Statement]) -> int:
     total = 0
     for node in statements:
         total += 1
-        if isinstance(node, nodes.Action | nodes.Invoke | nodes.Range) and node.pipe is not None:
+        if isinstance(node, nodes.ActionNode | nodes.InvokeNode | nodes.RangeNode) and node.pipe is not None:
             total += _operands(node.pipe)
-        if isinstance(node, nodes.Branch):
+        if isinstance(node, nodes.BranchNode):
             total += sum(_operands(pipe) + weight(body) for _, pipe, body in node.arms)
-        if isinstance(node, nodes.Branch | nodes.Range):
+        if isinstance(node, nodes.BranchNode | nodes.RangeNode):
             total += weight(node.otherwise or ())
     return total
 
 
-def _operands(pipe: nodes.Pipe) -> int:
+def _operands(pipe: nodes.PipeNode) -> int:
     total = 0
     for command in pipe.commands:
         for operand in command.operands:
-            base = operand.base if isinstance(operand, nodes.Chain) else operand
-            total += 1 + (_operands(base) if isinstance(base, nodes.Pipe) else 0)
+            base = operand.base if isinstance(operand, nodes.ChainNode) else operand
+            total += 1 + (_operands(base) if isinstance(base, nodes.PipeNode) else 0)
     return total
+
+
+# --- one text, from a cache: a Template of a thousand Workflows is parsed once ----------------------------------------
+
+CACHED_CHARACTERS: Final = 1 << 20
+"""Characters of template text in the cache. A compiled character takes about 100 bytes."""
+
+
+class ProgramCache:
+    """A cache of compiled templates by their text. It drops the least recently used template first."""
+
+    def __init__(self, capacity: int = CACHED_CHARACTERS) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._programs: OrderedDict[str, TemplateProgram] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def get(self, text: str, name: str) -> TemplateProgram:
+        """Return the program of a text. Raises TemplateSyntaxError, which calls it `name`. Failures are not cached."""
+        with self._lock:
+            program = self._programs.get(text)
+            if program is not None:
+                self._programs.move_to_end(text)
+                return program
+        program = compile_text(text, FUNCTIONS, name)
+        with self._lock:
+            if text not in self._programs and len(text) <= self._capacity:
+                self._programs[text] = program
+                self._size += len(text)
+                while self._size > self._capacity:
+                    dropped, _ = self._programs.popitem(last=False)
+                    self._size -= len(dropped)
+        return program
+
+
+_cache: Final = ProgramCache()
+
+
+def check(text: str, name: str = "template") -> None:
+    """Raise TemplateSyntaxError if the text is no template."""
+    if "{{" in text:
+        _cache.get(text, name)
+
+
+def render(text: str, dot: Value, name: str = "template", budget: RenderBudget | None = None) -> str:
+    """Render a text with `dot` as its data, which must be JSON-like.
+
+    Errors call the template `name`. Raises TemplateSyntaxError and TemplateExecutionError.
+    """
+    if "{{" not in text:
+        return text
+    program = _cache.get(text, name)
+    if not program.changes_maps:
+        return program.render(dot, name, budget)
+    charged = budget or RenderBudget()
+
+    def spend(steps: int) -> None:
+        charged.steps -= steps
+        if charged.steps < 0:
+            raise TemplateExecutionError(
+                f"template: {name}: to copy the data takes more than {charged.limits.steps} steps", name=name
+            )
+
+    try:  # a copy, so that no other template sees the changes
+        own = deep_copy(spend, dot)
+    except CallError as error:
+        raise TemplateExecutionError(f"template: {name}: {error}", name=name) from None
+    return program.render(own, name, budget)

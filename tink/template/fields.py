@@ -28,8 +28,7 @@ from typing import Any, Final
 from tink.api.v1alpha2 import Raw
 from tink.golang.strconv import INT64_MIN, UINT64_MAX, byte_length
 from tink.golang.values import Struct, Value
-from tink.template import engine
-from tink.template.compile import Budget
+from tink.template.compile import RenderBudget, check, render
 from tink.template.errors import TemplateError, TemplateSyntaxError
 
 _MAX_DEPTH: Final = 64
@@ -205,7 +204,7 @@ def parse_fields(template: Raw) -> list[TemplateSyntaxError]:
     errors = []
     for path, text in _texts(_spec(template)):
         try:
-            engine.check(text, path)
+            check(text, path)
         except TemplateSyntaxError as error:
             errors.append(error)
     return errors
@@ -244,7 +243,7 @@ class _Rendering:
 
     def __init__(self, context: dict[str, Value]) -> None:
         self._context = context
-        self._budget = Budget()
+        self._budget = RenderBudget()
         self._size = 0
 
     def actions(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -279,11 +278,7 @@ class _Rendering:
             rendered["timeout"] = expected(int, action["timeout"], f"{path}.timeout")
         if action.get("reboots") is not None:
             rendered["reboots"] = expected(bool, action["reboots"], f"{path}.reboots")
-        self._weigh(rendered, path)
-        return rendered
-
-    def _weigh(self, action: Mapping[str, Any], path: str) -> None:
-        for value in action.values():
+        for value in rendered.values():
             if isinstance(value, dict):
                 self._size += sum(byte_length(name) + byte_length(text) for name, text in value.items())
             elif isinstance(value, list):
@@ -292,6 +287,7 @@ class _Rendering:
                 self._size += byte_length(value)
         if self._size > MAX_RESULT_BYTES:
             raise TemplateError(f"{path}: the rendered actions are larger than {MAX_RESULT_BYTES} bytes", name=path)
+        return rendered
 
     def _env(self, raw: Any, path: str) -> dict[str, str]:
         rendered: dict[str, str] = {}
@@ -311,7 +307,9 @@ class _Rendering:
         for index, item in enumerate(expected(list, [] if raw is None else raw, path)):
             place = f"{path}[{index}]"
             volume = self._required(item, place, "a volume")
-            target = _container_path(volume)
+            # SOURCE:TARGET[:OPTIONS], or TARGET for an anonymous volume.
+            parts = volume.split(":")
+            target = posixpath.normpath(parts[1] if len(parts) > 1 else parts[0])
             if target in rendered:
                 raise TemplateError(f"{place}: {rendered[target]!r} is mounted on {target}, too", name=place)
             rendered[target] = volume
@@ -324,15 +322,9 @@ class _Rendering:
         return text
 
     def _text(self, raw: Any, path: str) -> str:
-        text = engine.render(expected(str, raw, path), self._context, path, self._budget)
+        text = render(expected(str, raw, path), self._context, path, self._budget)
         if "\0" in text:
             raise TemplateError(f"{path}: renders to text with a NUL byte, which no container can be given", name=path)
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
             raise TemplateError(f"{path}: renders to bytes that are no UTF-8", name=path)
         return text
-
-
-def _container_path(volume: str) -> str:
-    """Return the path in the container of `SOURCE:TARGET[:OPTIONS]`, or of `TARGET` for an anonymous volume."""
-    parts = volume.split(":")
-    return posixpath.normpath(parts[1] if len(parts) > 1 else parts[0])

@@ -151,9 +151,7 @@ _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMP
 
 
 def _and_or(*_arguments: Value) -> Value:
-    """Raise CallError: never called. The compiler translates `and` and `or`, which evaluate only the arguments they
-    need.
-    """
+    """Raise CallError: never called. The compiler translates `and` and `or`, which may skip arguments."""
     raise CallError("and, or are no plain functions")
 
 
@@ -314,9 +312,7 @@ def _escapable(arguments: tuple[Value, ...]) -> str:
     return fmt.sprint(["<no value>" if value is None else value for value in arguments])
 
 
-_HTML: Final = str.maketrans(
-    {"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"},
-)
+_HTML: Final = str.maketrans({"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _JS_SPECIAL: Final = re.compile("[\\\\'\"<>&=\0-\x1f\x80-\U0010ffff]")
 _JS: Final = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
 

@@ -8,69 +8,36 @@ parser never sees them.
 from __future__ import annotations
 
 import re
-from enum import Enum, auto
+from enum import Enum
 from typing import Final, NamedTuple
 
 from tink.golang.strconv import quote
 
-
-class Kind(Enum):
-    """The kind of a token."""
-
-    ERROR = auto()
-    BOOL = auto()
-    CHAR = auto()
-    CHAR_CONSTANT = auto()
-    COMPLEX = auto()
-    ASSIGN = auto()
-    DECLARE = auto()
-    EOF = auto()
-    FIELD = auto()
-    IDENTIFIER = auto()
-    LEFT_DELIM = auto()
-    LEFT_PAREN = auto()
-    NUMBER = auto()
-    PIPE = auto()
-    RAW_STRING = auto()
-    RIGHT_DELIM = auto()
-    RIGHT_PAREN = auto()
-    SPACE = auto()
-    STRING = auto()
-    TEXT = auto()
-    VARIABLE = auto()
-    # Keywords.
-    BLOCK = auto()
-    BREAK = auto()
-    CONTINUE = auto()
-    DOT = auto()
-    DEFINE = auto()
-    ELSE = auto()
-    END = auto()
-    IF = auto()
-    NIL = auto()
-    RANGE = auto()
-    TEMPLATE = auto()
-    WITH = auto()
-
-
+TokenKind = Enum(
+    "TokenKind",
+    "ERROR BOOL CHAR CHAR_CONSTANT COMPLEX ASSIGN DECLARE EOF FIELD IDENTIFIER LEFT_DELIM LEFT_PAREN NUMBER PIPE "
+    "RAW_STRING RIGHT_DELIM RIGHT_PAREN SPACE STRING TEXT VARIABLE "
+    "BLOCK BREAK CONTINUE DOT DEFINE ELSE END IF NIL RANGE TEMPLATE WITH",
+)
+"""The kind of a token. The last line has the keywords."""
 _WORDS: Final = "block break continue define else end if nil range template with"
-KEYWORDS: Final = {word: Kind[word.upper()] for word in _WORDS.split()}
-_KEYWORD_KINDS: Final = frozenset(KEYWORDS.values()) | {Kind.DOT}
+KEYWORDS: Final = {word: TokenKind[word.upper()] for word in _WORDS.split()}
+_KEYWORD_KINDS: Final = frozenset(KEYWORDS.values()) | {TokenKind.DOT}
 
 
 class Token(NamedTuple):
     """A piece of the text, with its position (characters from 0) and line (from 1)."""
 
-    kind: Kind
+    kind: TokenKind
     position: int
     text: str
     line: int
 
     def __str__(self) -> str:
         """Return the token as Go's error messages show it."""
-        if self.kind is Kind.EOF:
+        if self.kind is TokenKind.EOF:
             return "EOF"
-        if self.kind is Kind.ERROR:
+        if self.kind is TokenKind.ERROR:
             return self.text
         if self.kind in _KEYWORD_KINDS:
             return f"<{self.text}>"
@@ -92,11 +59,11 @@ _NUMBER = re.compile(
     r"|[0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9_]*)?)i?"
 )
 _QUOTED = {
-    '"': (re.compile(r'(?:[^"\\\n]|\\[^\n])*"'), Kind.STRING, "unterminated quoted string"),
-    "'": (re.compile(r"(?:[^'\\\n]|\\[^\n])*'"), Kind.CHAR_CONSTANT, "unterminated character constant"),
-    "`": (re.compile(r"[^`]*`"), Kind.RAW_STRING, "unterminated raw quoted string"),
+    '"': (re.compile(r'(?:[^"\\\n]|\\[^\n])*"'), TokenKind.STRING, "unterminated quoted string"),
+    "'": (re.compile(r"(?:[^'\\\n]|\\[^\n])*'"), TokenKind.CHAR_CONSTANT, "unterminated character constant"),
+    "`": (re.compile(r"[^`]*`"), TokenKind.RAW_STRING, "unterminated raw quoted string"),
 }
-_SINGLE = {"=": Kind.ASSIGN, "|": Kind.PIPE}
+_SINGLE = {"=": TokenKind.ASSIGN, "|": TokenKind.PIPE}
 
 
 class _LexError(Exception):
@@ -122,11 +89,11 @@ class _Lexer:
             while self._text():
                 self._left_delim()
         except _LexError as broken:
-            self.out.append(Token(Kind.ERROR, self.start, str(broken), self.line))
-        self.out.append(Token(Kind.EOF, len(self.text), "EOF", self.line))
+            self.out.append(Token(TokenKind.ERROR, self.start, str(broken), self.line))
+        self.out.append(Token(TokenKind.EOF, len(self.text), "EOF", self.line))
         return self.out
 
-    def _emit(self, kind: Kind) -> None:
+    def _emit(self, kind: TokenKind) -> None:
         """Add the text since the last token as a token."""
         text = self.text[self.start : self.at]
         self.out.append(Token(kind, self.start, text, self.line))
@@ -146,13 +113,13 @@ class _Lexer:
         if opening < 0:
             self.at = len(self.text)
             if self.at > self.start:
-                self._emit(Kind.TEXT)
+                self._emit(TokenKind.TEXT)
             return False
         self.at = opening
         if _LEFT_TRIM.match(self.text, opening + 2):
             self.at = self.start + len(self.text[self.start : opening].rstrip(_SPACES))
         if self.at > self.start:
-            self._emit(Kind.TEXT)
+            self._emit(TokenKind.TEXT)
         self._skip(opening)
         return True
 
@@ -162,23 +129,20 @@ class _Lexer:
         inside = after + 2 if _LEFT_TRIM.match(self.text, after) else after
         if self.text.startswith("/*", inside):
             self._skip(inside)
-            self._comment()
+            end = self.text.find("*/", self.at + 2)
+            if end < 0:
+                raise _LexError("unclosed comment")
+            closing = _COMMENT_END.match(self.text, end)
+            if closing is None:
+                raise _LexError("comment ends before closing delimiter")
+            self._skip(self._trimmed(closing.end()) if closing[1] else closing.end())
             return
         self.at = after
-        self._emit(Kind.LEFT_DELIM)
+        self._emit(TokenKind.LEFT_DELIM)
         self._skip(inside)
         self.parens = 0
         while not self._inside():
             pass
-
-    def _comment(self) -> None:
-        end = self.text.find("*/", self.at + 2)
-        if end < 0:
-            raise _LexError("unclosed comment")
-        closing = _COMMENT_END.match(self.text, end)
-        if closing is None:
-            raise _LexError("comment ends before closing delimiter")
-        self._skip(self._trimmed(closing.end()) if closing[1] else closing.end())
 
     def _trimmed(self, at: int) -> int:
         spaces = _SPACE_RUN.match(self.text, at)
@@ -197,7 +161,7 @@ class _Lexer:
             if trim:
                 self._skip(at + 2)
             self.at = closing.end()
-            self._emit(Kind.RIGHT_DELIM)
+            self._emit(TokenKind.RIGHT_DELIM)
             if trim:
                 self._skip(self._trimmed(self.at))
             return True
@@ -211,18 +175,21 @@ class _Lexer:
         elif char in _QUOTED:
             self._quoted(*_QUOTED[char])
         elif char == "$":
-            self._name(Kind.VARIABLE)
+            self._name(TokenKind.VARIABLE)
         elif char == "." and not ("0" <= text[at + 1 : at + 2] <= "9"):
-            self._name(Kind.FIELD)
+            self._name(TokenKind.FIELD)
         elif char in "+-.0123456789":
             self._number()
         elif char == "_" or char.isalpha() or char.isdecimal():
-            self._identifier()
+            self.at = self._word_end(self.at)
+            self._require_terminator()
+            word = self.text[self.start : self.at]
+            self._emit(KEYWORDS.get(word) or (TokenKind.BOOL if word in ("true", "false") else TokenKind.IDENTIFIER))
         else:
             self._punctuation(char)
         return False
 
-    def _take(self, length: int, kind: Kind) -> None:
+    def _take(self, length: int, kind: TokenKind) -> None:
         self.at += length
         self._emit(kind)
 
@@ -234,27 +201,27 @@ class _Lexer:
             end -= 1
         if end > self.at:
             self.at = end
-            self._emit(Kind.SPACE)
+            self._emit(TokenKind.SPACE)
 
     def _punctuation(self, char: str) -> None:
         if char == ":":
             if not self.text.startswith(":=", self.at):
                 raise _LexError("expected :=")
-            self._take(2, Kind.DECLARE)
+            self._take(2, TokenKind.DECLARE)
         elif char == "(":
             self.parens += 1
-            self._take(1, Kind.LEFT_PAREN)
+            self._take(1, TokenKind.LEFT_PAREN)
         elif char == ")":
             self.parens -= 1
             if self.parens < 0:
                 raise _LexError("unexpected right paren")
-            self._take(1, Kind.RIGHT_PAREN)
+            self._take(1, TokenKind.RIGHT_PAREN)
         elif " " <= char <= "~":
-            self._take(1, Kind.CHAR)
+            self._take(1, TokenKind.CHAR)
         else:
             raise _LexError(f"unrecognized character in action: {_unicode(char)}")
 
-    def _quoted(self, pattern: re.Pattern[str], kind: Kind, complaint: str) -> None:
+    def _quoted(self, pattern: re.Pattern[str], kind: TokenKind, complaint: str) -> None:
         found = pattern.match(self.text, self.at + 1)
         if found is None:
             raise _LexError(complaint)
@@ -273,28 +240,22 @@ class _Lexer:
                     return at + offset
         return end
 
-    def _name(self, kind: Kind) -> None:
+    def _name(self, kind: TokenKind) -> None:
         """Read `.Field`, `$variable`, or the bare `.` and `$`."""
         self.at += 1
         if not self._at_terminator():
             self.at = self._word_end(self.at)
             self._require_terminator()
-        elif kind is Kind.FIELD:
-            kind = Kind.DOT
+        elif kind is TokenKind.FIELD:
+            kind = TokenKind.DOT
         self._emit(kind)
-
-    def _identifier(self) -> None:
-        self.at = self._word_end(self.at)
-        self._require_terminator()
-        word = self.text[self.start : self.at]
-        self._emit(KEYWORDS.get(word) or (Kind.BOOL if word in ("true", "false") else Kind.IDENTIFIER))
 
     def _number(self) -> None:
         # The pattern accepts some invalid numbers, which the parser refuses when it converts them.
-        kind = Kind.NUMBER
+        kind = TokenKind.NUMBER
         good = self._scan_number()
         if good and self.text[self.at : self.at + 1] in ("+", "-"):
-            kind = Kind.COMPLEX
+            kind = TokenKind.COMPLEX
             good = self._scan_number() and self.text[self.at - 1] == "i"
         if not good:
             raise _LexError(f"bad number syntax: {quote(self.text[self.start : self.at])}")

@@ -12,7 +12,7 @@ from tink.golang.strconv import quote
 
 
 @dataclass(slots=True)
-class Node:
+class ParseNode:
     """Any part of a template."""
 
     position: int
@@ -22,7 +22,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Bool(Node):
+class BoolNode(ParseNode):
     """true, false"""
 
     value: bool
@@ -32,7 +32,7 @@ class Bool(Node):
 
 
 @dataclass(slots=True)
-class Dot(Node):
+class DotNode(ParseNode):
     """The current value: `.`"""
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Dot(Node):
 
 
 @dataclass(slots=True)
-class Nil(Node):
+class NilNode(ParseNode):
     """The untyped nil."""
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Nil(Node):
 
 
 @dataclass(slots=True)
-class Number(Node):
+class NumberNode(ParseNode):
     """A constant.
 
     `integer` and `real` are its values of these types; None if it has none. `is_real`: Go reads it as a float if no
@@ -66,7 +66,7 @@ class Number(Node):
 
 
 @dataclass(slots=True)
-class String(Node):
+class StringNode(ParseNode):
     """A string constant: its source and its value."""
 
     quoted: str
@@ -77,7 +77,7 @@ class String(Node):
 
 
 @dataclass(slots=True)
-class Identifier(Node):
+class IdentifierNode(ParseNode):
     """The name of a function."""
 
     name: str
@@ -87,7 +87,7 @@ class Identifier(Node):
 
 
 @dataclass(slots=True)
-class Field(Node):
+class FieldNode(ParseNode):
     """`.a.b`"""
 
     names: list[str]
@@ -97,7 +97,7 @@ class Field(Node):
 
 
 @dataclass(slots=True)
-class Variable(Node):
+class VariableNode(ParseNode):
     """`$x.a.b`. `slot` is the variable's slot in the frame; None if it was never declared."""
 
     name: str
@@ -109,33 +109,33 @@ class Variable(Node):
 
 
 @dataclass(slots=True)
-class Chain(Node):
+class ChainNode(ParseNode):
     """`(pipeline).a.b`, or fields of a function's result."""
 
     base: Operand
     names: list[str]
 
     def __str__(self) -> str:
-        base = f"({self.base})" if isinstance(self.base, Pipe) else str(self.base)
+        base = f"({self.base})" if isinstance(self.base, PipeNode) else str(self.base)
         return base + "".join(f".{name}" for name in self.names)
 
 
 @dataclass(slots=True)
-class Command(Node):
+class CommandNode(ParseNode):
     """One stage of a pipeline: operands."""
 
     operands: list[Operand] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return " ".join(f"({operand})" if isinstance(operand, Pipe) else str(operand) for operand in self.operands)
+        return " ".join(f"({operand})" if isinstance(operand, PipeNode) else str(operand) for operand in self.operands)
 
 
 @dataclass(slots=True)
-class Pipe(Node):
+class PipeNode(ParseNode):
     """Stages joined by `|`, with the variables that take the result."""
 
-    commands: list[Command] = field(default_factory=list)
-    variables: list[Variable] = field(default_factory=list)
+    commands: list[CommandNode] = field(default_factory=list)
+    variables: list[VariableNode] = field(default_factory=list)
     is_assignment: bool = False
 
     def __str__(self) -> str:
@@ -146,70 +146,81 @@ class Pipe(Node):
         return f"{', '.join(map(str, self.variables))} {operator} {commands}"
 
 
-Operand = Bool | Dot | Nil | Number | String | Identifier | Field | Variable | Chain | Pipe
+Operand = (
+    BoolNode
+    | DotNode
+    | NilNode
+    | NumberNode
+    | StringNode
+    | IdentifierNode
+    | FieldNode
+    | VariableNode
+    | ChainNode
+    | PipeNode
+)
 
 
 # --- what stands in a list --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Text(Node):
+class TextNode(ParseNode):
     """Plain text."""
 
     text: str
 
 
 @dataclass(slots=True)
-class Action(Node):
+class ActionNode(ParseNode):
     """`{{pipeline}}`"""
 
-    pipe: Pipe
+    pipe: PipeNode
 
     def __str__(self) -> str:
         return f"{{{{{self.pipe}}}}}"
 
 
 @dataclass(slots=True)
-class Break(Node):
+class BreakNode(ParseNode):
     """`{{break}}`"""
 
 
 @dataclass(slots=True)
-class Continue(Node):
+class ContinueNode(ParseNode):
     """`{{continue}}`"""
 
 
 @dataclass(slots=True)
-class Branch(Node):
+class BranchNode(ParseNode):
     """`if` or `with`: pipelines that are tried in order, each with its body, then the body of `else`."""
 
     is_with: bool
-    arms: list[tuple[bool, Pipe, list[Statement]]]
+    arms: list[tuple[bool, PipeNode, list[Statement]]]
     otherwise: list[Statement] | None = None
 
 
 @dataclass(slots=True)
-class Range(Node):
+class RangeNode(ParseNode):
     """`range`"""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: list[Statement]
     otherwise: list[Statement] | None = None
 
 
 @dataclass(slots=True)
-class Invoke(Node):
+class InvokeNode(ParseNode):
     """`{{template "name" pipeline}}`, also in place of a block."""
 
     name: str
-    pipe: Pipe | None
+    pipe: PipeNode | None
 
     def __str__(self) -> str:
         argument = f" {self.pipe}" if self.pipe else ""
         return f"{{{{template {quote(self.name)}{argument}}}}}"
 
 
-Statement = Text | Action | Break | Continue | Branch | Range | Invoke
+Statement = TextNode | ActionNode | BreakNode | ContinueNode | BranchNode | RangeNode | InvokeNode
 
 
 @dataclass(slots=True)
@@ -223,4 +234,4 @@ class Tree:
     @property
     def is_empty(self) -> bool:
         """True if it holds only white space. Another definition then replaces it (Go: IsEmptyTree)."""
-        return all(isinstance(node, Text) and not node.text.strip() for node in self.body)
+        return all(isinstance(node, TextNode) and not node.text.strip() for node in self.body)

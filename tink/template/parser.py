@@ -13,7 +13,7 @@ from typing import Final
 from tink.golang import strconv
 from tink.template import nodes
 from tink.template.errors import TemplateSyntaxError, place
-from tink.template.lexer import Kind, Token, lex
+from tink.template.lexer import Token, TokenKind, lex
 
 MAX_NESTING: Final = 64
 """Maximum nesting of parentheses and blocks."""
@@ -29,21 +29,21 @@ FIRST_SLOT: Final = 2
 
 _OPERAND_KINDS: Final = frozenset(
     {
-        Kind.BOOL,
-        Kind.CHAR_CONSTANT,
-        Kind.COMPLEX,
-        Kind.DOT,
-        Kind.FIELD,
-        Kind.IDENTIFIER,
-        Kind.NUMBER,
-        Kind.NIL,
-        Kind.RAW_STRING,
-        Kind.STRING,
-        Kind.VARIABLE,
-        Kind.LEFT_PAREN,
+        TokenKind.BOOL,
+        TokenKind.CHAR_CONSTANT,
+        TokenKind.COMPLEX,
+        TokenKind.DOT,
+        TokenKind.FIELD,
+        TokenKind.IDENTIFIER,
+        TokenKind.NUMBER,
+        TokenKind.NIL,
+        TokenKind.RAW_STRING,
+        TokenKind.STRING,
+        TokenKind.VARIABLE,
+        TokenKind.LEFT_PAREN,
     }
 )
-_LITERALS = (nodes.Bool, nodes.Dot, nodes.Nil, nodes.Number, nodes.String)
+_LITERALS = (nodes.BoolNode, nodes.DotNode, nodes.NilNode, nodes.NumberNode, nodes.StringNode)
 
 
 def parse(text: str, functions: Container[str], name: str = "template") -> dict[str | None, nodes.Tree]:
@@ -77,9 +77,7 @@ class _Scope:
         return slot
 
     def assign(self, name: str) -> int | None:
-        """Return the slot of an assigned variable. Go accepts an assignment to an undeclared variable, and so does this
-        parser.
-        """
+        """Return the slot of an assigned variable. As in Go, the variable need not have been declared."""
         known = self.slots.get(name)
         if not known:
             self._push(name, None)
@@ -128,10 +126,10 @@ class _Parser:
 
     def _next_non_space(self) -> Token:
         token = self._next()
-        return self._next() if token.kind is Kind.SPACE else token
+        return self._next() if token.kind is TokenKind.SPACE else token
 
     def _peek_non_space(self) -> Token:
-        if self._peek().kind is Kind.SPACE:
+        if self._peek().kind is TokenKind.SPACE:
             self._next()
         return self._peek()
 
@@ -145,14 +143,14 @@ class _Parser:
             column=place(self.text, token.position)[1],
         )
 
-    def _expect(self, context: str, *kinds: Kind) -> Token:
+    def _expect(self, context: str, *kinds: TokenKind) -> Token:
         token = self._next_non_space()
         if token.kind not in kinds:
             raise self._unexpected(token, context)
         return token
 
     def _unexpected(self, token: Token, context: str) -> TemplateSyntaxError:
-        if token.kind is not Kind.ERROR:
+        if token.kind is not TokenKind.ERROR:
             return self._error(f"unexpected {token} in {context}")
         extra = ""
         if self.action_line not in (0, token.line):
@@ -176,17 +174,20 @@ class _Parser:
 
     def parse(self) -> dict[str | None, nodes.Tree]:
         body: list[nodes.Statement] = []
-        while self._peek().kind is not Kind.EOF:
-            if self._peek().kind is Kind.LEFT_DELIM:
+        while self._peek().kind is not TokenKind.EOF:
+            if self._peek().kind is TokenKind.LEFT_DELIM:
                 start = self.at
                 self._next()
-                if self._next_non_space().kind is Kind.DEFINE:
-                    self._definition()
+                if self._next_non_space().kind is TokenKind.DEFINE:
+                    context = "define clause"
+                    name = self._unquote(self._expect(context, TokenKind.STRING, TokenKind.RAW_STRING))
+                    self._expect(context, TokenKind.RIGHT_DELIM)
+                    self._subtree(name, context)
                     continue
                 self.at = start
             node = self._text_or_action()
             if isinstance(node, Token):
-                raise self._error("unexpected {{end}}" if node.kind is Kind.END else "unexpected {{else}}")
+                raise self._error("unexpected {{end}}" if node.kind is TokenKind.END else "unexpected {{else}}")
             body.append(node)
         self._add(nodes.Tree(None, body, self.scope.size))
         return self.trees
@@ -198,18 +199,12 @@ class _Parser:
         elif not tree.is_empty:
             raise self._error(f"template: multiple definition of template {strconv.quote(tree.name or '')}")
 
-    def _definition(self) -> None:
-        context = "define clause"
-        name = self._unquote(self._expect(context, Kind.STRING, Kind.RAW_STRING))
-        self._expect(context, Kind.RIGHT_DELIM)
-        self._subtree(name, context)
-
     def _subtree(self, name: str, context: str) -> None:
         """Parse the body of a define or block up to its end: a tree of its own, which sees no outer variable."""
         outer = self.scope, self.action_line, self.range_depth
         self.scope, self.action_line, self.range_depth = _Scope(), 0, 0
         body, closing = self._list()
-        if closing.kind is not Kind.END:
+        if closing.kind is not TokenKind.END:
             raise self._error(f"unexpected {{{{else}}}} in {context}")
         self._add(nodes.Tree(name, body, self.scope.size))
         self.scope, self.action_line, self.range_depth = outer
@@ -218,7 +213,7 @@ class _Parser:
         """Parse statements up to an `end` or `else`. Return that token, too."""
         self._deeper("blocks are nested too deeply")
         body: list[nodes.Statement] = []
-        while self._peek_non_space().kind is not Kind.EOF:
+        while self._peek_non_space().kind is not TokenKind.EOF:
             node = self._text_or_action()
             if isinstance(node, Token):
                 self.depth -= 1
@@ -228,9 +223,9 @@ class _Parser:
 
     def _text_or_action(self) -> nodes.Statement | Token:
         token = self._next_non_space()
-        if token.kind is Kind.TEXT:
-            return nodes.Text(token.position, token.text)
-        if token.kind is Kind.LEFT_DELIM:
+        if token.kind is TokenKind.TEXT:
+            return nodes.TextNode(token.position, token.text)
+        if token.kind is TokenKind.LEFT_DELIM:
             self.action_line = token.line
             node = self._action()
             self.action_line = 0
@@ -243,48 +238,48 @@ class _Parser:
         start = self.at
         token = self._next_non_space()
         kind = token.kind
-        if kind in (Kind.IF, Kind.WITH):
+        if kind in (TokenKind.IF, TokenKind.WITH):
             return self._branch(token)
-        if kind is Kind.RANGE:
+        if kind is TokenKind.RANGE:
             return self._range()
-        if kind is Kind.END:
-            self._expect("end", Kind.RIGHT_DELIM)
+        if kind is TokenKind.END:
+            self._expect("end", TokenKind.RIGHT_DELIM)
             return token
-        if kind is Kind.ELSE:
+        if kind is TokenKind.ELSE:
             # `else if` and `else with` leave their keyword to the branch that they continue.
-            if self._peek_non_space().kind not in (Kind.IF, Kind.WITH):
-                self._expect("else", Kind.RIGHT_DELIM)
+            if self._peek_non_space().kind not in (TokenKind.IF, TokenKind.WITH):
+                self._expect("else", TokenKind.RIGHT_DELIM)
             return token
-        if kind in (Kind.BREAK, Kind.CONTINUE):
+        if kind in (TokenKind.BREAK, TokenKind.CONTINUE):
             return self._loop_exit(token)
-        if kind is Kind.TEMPLATE:
+        if kind is TokenKind.TEMPLATE:
             return self._invoke()
-        if kind is Kind.BLOCK:
+        if kind is TokenKind.BLOCK:
             return self._block()
         self.at = start
         position = self._peek_non_space().position
-        return nodes.Action(position, self._pipeline("command", Kind.RIGHT_DELIM))
+        return nodes.ActionNode(position, self._pipeline("command", TokenKind.RIGHT_DELIM))
 
     def _loop_exit(self, token: Token) -> nodes.Statement:
         closing = self._next_non_space()
-        if closing.kind is not Kind.RIGHT_DELIM:
+        if closing.kind is not TokenKind.RIGHT_DELIM:
             raise self._unexpected(closing, f"{{{{{token.text}}}}}")
         if not self.range_depth:
             raise self._error(f"{{{{{token.text}}}}} outside {{{{range}}}}")
-        return (nodes.Break if token.kind is Kind.BREAK else nodes.Continue)(token.position)
+        return (nodes.BreakNode if token.kind is TokenKind.BREAK else nodes.ContinueNode)(token.position)
 
-    def _branch(self, keyword: Token) -> nodes.Branch:
+    def _branch(self, keyword: Token) -> nodes.BranchNode:
         """Parse if or with, and all `else if` or `else with` that follow."""
         mark = self.scope.mark()
-        is_with = keyword.kind is Kind.WITH
-        node: nodes.Branch | None = None
+        is_with = keyword.kind is TokenKind.WITH
+        node: nodes.BranchNode | None = None
         while True:
-            pipe = self._pipeline(keyword.text, Kind.RIGHT_DELIM)
+            pipe = self._pipeline(keyword.text, TokenKind.RIGHT_DELIM)
             if node is None:
-                node = nodes.Branch(pipe.position, is_with, [])
+                node = nodes.BranchNode(pipe.position, is_with, [])
             body, closing = self._list()
             node.arms.append((is_with, pipe, body))
-            if closing.kind is Kind.END:
+            if closing.kind is TokenKind.END:
                 break
             if self._peek().kind is keyword.kind:
                 self._next()
@@ -296,41 +291,41 @@ class _Parser:
 
     def _otherwise(self) -> list[nodes.Statement]:
         body, closing = self._list()
-        if closing.kind is not Kind.END:
+        if closing.kind is not TokenKind.END:
             raise self._error("expected end; found {{else}}")
         return body
 
-    def _range(self) -> nodes.Range:
+    def _range(self) -> nodes.RangeNode:
         mark = self.scope.mark()
-        pipe = self._pipeline("range", Kind.RIGHT_DELIM)
+        pipe = self._pipeline("range", TokenKind.RIGHT_DELIM)
         self.range_depth += 1
         body, closing = self._list()
         self.range_depth -= 1
-        otherwise = self._otherwise() if closing.kind is Kind.ELSE else None
+        otherwise = self._otherwise() if closing.kind is TokenKind.ELSE else None
         self.scope.pop(mark)
-        return nodes.Range(pipe.position, pipe, body, otherwise)
+        return nodes.RangeNode(pipe.position, pipe, body, otherwise)
 
-    def _invoke(self) -> nodes.Invoke:
+    def _invoke(self) -> nodes.InvokeNode:
         context = "template clause"
-        token = self._expect(context, Kind.STRING, Kind.RAW_STRING)
+        token = self._expect(context, TokenKind.STRING, TokenKind.RAW_STRING)
         name = self._unquote(token)
-        if self._peek_non_space().kind is Kind.RIGHT_DELIM:
+        if self._peek_non_space().kind is TokenKind.RIGHT_DELIM:
             self._next()
-            return nodes.Invoke(token.position, name, None)
-        return nodes.Invoke(token.position, name, self._pipeline(context, Kind.RIGHT_DELIM))
+            return nodes.InvokeNode(token.position, name, None)
+        return nodes.InvokeNode(token.position, name, self._pipeline(context, TokenKind.RIGHT_DELIM))
 
-    def _block(self) -> nodes.Invoke:
+    def _block(self) -> nodes.InvokeNode:
         context = "block clause"
-        token = self._expect(context, Kind.STRING, Kind.RAW_STRING)
+        token = self._expect(context, TokenKind.STRING, TokenKind.RAW_STRING)
         name = self._unquote(token)
-        pipe = self._pipeline(context, Kind.RIGHT_DELIM)
+        pipe = self._pipeline(context, TokenKind.RIGHT_DELIM)
         self._subtree(name, context)
-        return nodes.Invoke(token.position, name, pipe)
+        return nodes.InvokeNode(token.position, name, pipe)
 
     # --- pipelines ---
 
-    def _pipeline(self, context: str, end: Kind) -> nodes.Pipe:
-        pipe = nodes.Pipe(self._peek_non_space().position)
+    def _pipeline(self, context: str, end: TokenKind) -> nodes.PipeNode:
+        pipe = nodes.PipeNode(self._peek_non_space().position)
         declared = self._declarations(pipe, context)
         self.scope.pending += [token.text for token in declared]
         while True:
@@ -350,45 +345,45 @@ class _Parser:
             del self.scope.pending[-len(declared) :]
         for token in declared:
             slot = self.scope.assign(token.text) if pipe.is_assignment else self.scope.declare(token.text)
-            pipe.variables.append(nodes.Variable(token.position, token.text, [], slot))
+            pipe.variables.append(nodes.VariableNode(token.position, token.text, [], slot))
         return pipe
 
-    def _declarations(self, pipe: nodes.Pipe, context: str) -> list[Token]:
+    def _declarations(self, pipe: nodes.PipeNode, context: str) -> list[Token]:
         """Parse the variables before `:=` or `=`; none if the pipeline only begins with a variable."""
         declared: list[Token] = []
-        while self._peek_non_space().kind is Kind.VARIABLE:
+        while self._peek_non_space().kind is TokenKind.VARIABLE:
             start = self.at
             variable = self._next()
             operator = self._peek_non_space()
-            if operator.kind in (Kind.ASSIGN, Kind.DECLARE):
+            if operator.kind in (TokenKind.ASSIGN, TokenKind.DECLARE):
                 self._next()
-                pipe.is_assignment = operator.kind is Kind.ASSIGN
+                pipe.is_assignment = operator.kind is TokenKind.ASSIGN
                 declared.append(variable)
                 break
-            if operator.kind is not Kind.CHAR or operator.text != ",":
+            if operator.kind is not TokenKind.CHAR or operator.text != ",":
                 self.at = start
                 break
             self._next()
             declared.append(variable)
             if context != "range" or len(declared) > 1:
                 raise self._error(f"too many declarations in {context}")
-            if self._peek_non_space().kind not in (Kind.VARIABLE, Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+            if self._peek_non_space().kind not in (TokenKind.VARIABLE, TokenKind.RIGHT_DELIM, TokenKind.RIGHT_PAREN):
                 raise self._error("range can only initialize variables")
         return declared
 
-    def _command(self) -> nodes.Command:
-        command = nodes.Command(self._peek_non_space().position)
+    def _command(self) -> nodes.CommandNode:
+        command = nodes.CommandNode(self._peek_non_space().position)
         while True:
             self._peek_non_space()
             operand = self._operand()
             if operand is not None:
                 command.operands.append(operand)
             token = self._next()
-            if token.kind is Kind.SPACE:
+            if token.kind is TokenKind.SPACE:
                 continue
-            if token.kind in (Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+            if token.kind in (TokenKind.RIGHT_DELIM, TokenKind.RIGHT_PAREN):
                 self.at -= 1
-            elif token.kind is not Kind.PIPE:
+            elif token.kind is not TokenKind.PIPE:
                 raise self._unexpected(token, "operand")
             break
         if not command.operands:
@@ -397,70 +392,70 @@ class _Parser:
 
     def _operand(self) -> nodes.Operand | None:
         base = self._term()
-        if base is None or self._peek().kind is not Kind.FIELD:
+        if base is None or self._peek().kind is not TokenKind.FIELD:
             return base
         # Go's messages give the column of a chain for the whole operand.
         position = self._peek().position
         names: list[str] = []
-        while self._peek().kind is Kind.FIELD:
+        while self._peek().kind is TokenKind.FIELD:
             names.append(self._next().text[1:])
-        if isinstance(base, nodes.Field):
-            return nodes.Field(position, base.names + names)
-        if isinstance(base, nodes.Variable):
-            return nodes.Variable(position, base.name, base.names + names, base.slot)
+        if isinstance(base, nodes.FieldNode):
+            return nodes.FieldNode(position, base.names + names)
+        if isinstance(base, nodes.VariableNode):
+            return nodes.VariableNode(position, base.name, base.names + names, base.slot)
         if isinstance(base, _LITERALS):
             raise self._error(f"unexpected . after term {strconv.quote(str(base))}")
-        return nodes.Chain(position, base, names)
+        return nodes.ChainNode(position, base, names)
 
     def _term(self) -> nodes.Operand | None:
         start = self.at
         token = self._next_non_space()
         position, text = token.position, token.text
         match token.kind:
-            case Kind.IDENTIFIER:
+            case TokenKind.IDENTIFIER:
                 if text not in self.functions:
                     raise self._error(f"function {strconv.quote(text)} not defined")
-                return nodes.Identifier(position, text)
-            case Kind.DOT:
-                return nodes.Dot(position)
-            case Kind.NIL:
-                return nodes.Nil(position)
-            case Kind.VARIABLE:
+                return nodes.IdentifierNode(position, text)
+            case TokenKind.DOT:
+                return nodes.DotNode(position)
+            case TokenKind.NIL:
+                return nodes.NilNode(position)
+            case TokenKind.VARIABLE:
                 return self._variable(token)
-            case Kind.FIELD:
-                return nodes.Field(position, [text[1:]])
-            case Kind.BOOL:
-                return nodes.Bool(position, text == "true")
-            case Kind.CHAR_CONSTANT | Kind.COMPLEX | Kind.NUMBER:
+            case TokenKind.FIELD:
+                return nodes.FieldNode(position, [text[1:]])
+            case TokenKind.BOOL:
+                return nodes.BoolNode(position, text == "true")
+            case TokenKind.CHAR_CONSTANT | TokenKind.COMPLEX | TokenKind.NUMBER:
                 return self._number(token)
-            case Kind.LEFT_PAREN:
+            case TokenKind.LEFT_PAREN:
                 self._deeper("max expression depth exceeded")
-                pipe = self._pipeline("parenthesized pipeline", Kind.RIGHT_PAREN)
+                pipe = self._pipeline("parenthesized pipeline", TokenKind.RIGHT_PAREN)
                 self.depth -= 1
                 return pipe
-            case Kind.STRING | Kind.RAW_STRING:
-                return nodes.String(position, text, self._unquote(token))
+            case TokenKind.STRING | TokenKind.RAW_STRING:
+                return nodes.StringNode(position, text, self._unquote(token))
         self.at = start
         self._peek_non_space()
         return None
 
-    def _variable(self, token: Token) -> nodes.Variable:
+    def _variable(self, token: Token) -> nodes.VariableNode:
         slots = self.scope.slots.get(token.text)
         if slots:
-            return nodes.Variable(token.position, token.text, [], slots[-1])
+            return nodes.VariableNode(token.position, token.text, [], slots[-1])
         if token.text in self.scope.pending:
-            return nodes.Variable(token.position, token.text, [], None)
+            return nodes.VariableNode(token.position, token.text, [], None)
         raise self._error(f"undefined variable {strconv.quote(token.text)}")
 
-    def _number(self, token: Token) -> nodes.Number:
+    def _number(self, token: Token) -> nodes.NumberNode:
         """Return a constant with its values of all types (Go: newNumber)."""
         text, position = token.text, token.position
-        if token.kind is Kind.CHAR_CONSTANT:
+        if token.kind is TokenKind.CHAR_CONSTANT:
             try:
                 code = strconv.unquote_char(text)
             except ValueError as error:
                 raise self._error(str(error)) from None
-            return nodes.Number(position, text, code, float(code))
+            return nodes.NumberNode(position, text, code, float(code))
         if text.endswith("i"):
             return self._imaginary(token)
         looks_real = any(char in ".eEpP" for char in text)
@@ -468,23 +463,23 @@ class _Parser:
         value = strconv.parse_integer(text)
         if value is not None and strconv.INT64_MIN <= value <= strconv.UINT64_MAX:
             if value <= strconv.INT64_MAX:
-                return nodes.Number(position, text, value, float(value), looks_real and not is_hex)
+                return nodes.NumberNode(position, text, value, float(value), looks_real and not is_hex)
             if text[0] not in "+-":
-                return nodes.Number(position, text, None, float(value))
+                return nodes.NumberNode(position, text, None, float(value))
         real = strconv.parse_float(text)
         if real is None:
             raise self._error(f"illegal number syntax: {strconv.quote(text)}")
         if not looks_real:
             raise self._error(f"integer overflow: {strconv.quote(text)}")
         whole = int(real) if real.is_integer() and -(2.0**63) <= real < 2.0**63 else None
-        return nodes.Number(position, text, whole, real, is_real=not is_hex)
+        return nodes.NumberNode(position, text, whole, real, is_real=not is_hex)
 
-    def _imaginary(self, token: Token) -> nodes.Number:
+    def _imaginary(self, token: Token) -> nodes.NumberNode:
         """Return a constant with an i. It is a plain number, too, if only zero precedes the i."""
         text = token.text
         real: float | None = 0.0
         imaginary = text
-        if token.kind is Kind.COMPLEX:
+        if token.kind is TokenKind.COMPLEX:
             split = max(text.rfind("+"), text.rfind("-"))
             if text[split - 1] in "eEpP":  # the sign of an exponent
                 split = max(text.rfind("+", 0, split), text.rfind("-", 0, split))
@@ -493,6 +488,6 @@ class _Parser:
         if real is None or imaginary_value is None:
             raise self._error(f"illegal number syntax: {strconv.quote(text)}")
         if imaginary_value:
-            return nodes.Number(token.position, text, None, None, imaginary=complex(real, imaginary_value))
+            return nodes.NumberNode(token.position, text, None, None, imaginary=complex(real, imaginary_value))
         whole = int(real) if real.is_integer() and -(2.0**63) <= real < 2.0**63 else None
-        return nodes.Number(token.position, text, whole, real, imaginary=complex(real, imaginary_value))
+        return nodes.NumberNode(token.position, text, whole, real, imaginary=complex(real, imaginary_value))

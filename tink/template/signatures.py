@@ -15,7 +15,7 @@ from typing import Any, Final
 from tink.golang.values import Value
 
 
-class Type(Enum):
+class ParameterType(Enum):
     """A parameter's type, as Go names it."""
 
     ANY = "interface {}"
@@ -26,7 +26,13 @@ class Type(Enum):
     MAP = "map[string]interface {}"
 
 
-PYTHON_TYPES: dict[Type, type] = {Type.STRING: str, Type.INT: int, Type.FLOAT: float, Type.BOOL: bool, Type.MAP: dict}
+PYTHON_TYPES: dict[ParameterType, type] = {
+    ParameterType.STRING: str,
+    ParameterType.INT: int,
+    ParameterType.FLOAT: float,
+    ParameterType.BOOL: bool,
+    ParameterType.MAP: dict,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,13 @@ class Function:
 
     name: str
     call: Callable[..., Any]
-    parameters: tuple[Type, ...] = ()
-    variadic: Type | None = None
+    parameters: tuple[ParameterType, ...] = ()
+    variadic: ParameterType | None = None
     metered: bool = False
     changing: bool = False
 
     def arity_complaint(self, written: int, total: int) -> str | None:
-        """Return Go's message for a wrong number of arguments: `written` ones, `total` with that of the pipeline; None
-        if right.
-        """
+        """Return Go's message for `written` arguments, `total` with the pipeline's; None if that is right."""
         if self.variadic is not None:
             least = len(self.parameters)
             if total < least:
@@ -57,14 +61,21 @@ class Function:
             return f"wrong number of args for {self.name}: want {len(self.parameters)} got {total}"
         return None
 
-    def parameter(self, index: int) -> Type:
+    def parameter(self, index: int) -> ParameterType:
         """Return the type of the argument at this index."""
         if index < len(self.parameters):
             return self.parameters[index]
-        return self.variadic or Type.ANY
+        return self.variadic or ParameterType.ANY
 
 
-ANY, STRING, INT, FLOAT, BOOL, MAP = Type.ANY, Type.STRING, Type.INT, Type.FLOAT, Type.BOOL, Type.MAP
+ANY, STRING, INT, FLOAT, BOOL, MAP = (
+    ParameterType.ANY,
+    ParameterType.STRING,
+    ParameterType.INT,
+    ParameterType.FLOAT,
+    ParameterType.BOOL,
+    ParameterType.MAP,
+)
 
 Functions = dict[str, Function]
 

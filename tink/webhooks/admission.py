@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 from aiohttp import web
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
@@ -17,11 +20,49 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
-from tink.webhooks.metrics import ReviewMetrics
+from tink.metrics.families import counter
 from tink.webhooks.registration import NAME, TIMEOUT_SECONDS, Address, configuration, register, reviewed, unregister
-from tink.webhooks.reviewer import Examine, Lookup, Parse, Request, Reviewer, Verdict, parse_here
+from tink.webhooks.reviewer import Examine, Parse, Reviewer, ReviewRequest, Verdict, parse_here
 
 log = logging.getLogger(__name__)
+
+
+class ReviewMetrics(Collector):
+    """Counts reviewed writes by kind and outcome, and those that were stored without a review."""
+
+    def __init__(self) -> None:
+        self._reviewed: Counter[tuple[str, str]] = Counter()
+        self._unreviewed: Counter[tuple[str, str]] = Counter({("Hardware", "failed"): 0, ("Hardware", "late"): 0})
+
+    @property
+    def unreviewed(self) -> int:
+        """The number of writes that were stored unreviewed since the start, as far as this process knows."""
+        return self._unreviewed.total()
+
+    def decided(self, request: Mapping[str, Any], outcome: str) -> None:
+        """Count a review. `outcome` is `allowed`, `warned`, `refused`, `busy` or `failed`."""
+        self._reviewed[_kind(request), outcome] += 1
+
+    def let_in(self, request: Mapping[str, Any], reason: str) -> None:
+        """Count a write that its API server stores although the review has `failed`, or came `late`."""
+        self._unreviewed[_kind(request), reason] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        labels = ["kind", "outcome"]
+        yield counter("tinkedge_reviewed_writes", "Writes that were reviewed, by the outcome.", labels, self._reviewed)
+        text = "Writes that were let in unreviewed because the review failed or came too late."
+        yield counter("tinkedge_unreviewed_writes", text, ["kind", "reason"], self._unreviewed)
+
+
+_KINDS = frozenset({"Hardware", "OSIE", "Template", "Workflow"})
+
+
+def _kind(request: Mapping[str, Any]) -> str:
+    kind = request.get("kind")
+    name = kind.get("kind") if isinstance(kind, dict) else None
+    return name if name in _KINDS else "other"
+
 
 # --- Admission reviews ---
 
@@ -39,11 +80,8 @@ class Admission:
     def __init__(
         self,
         client: KubeClient,
+        informers: Mapping[ResourceType, Informer],
         *,
-        hardware: Informer,
-        templates: Informer,
-        workflows: Informer,
-        osies: Informer,
         site: Callable[[], Site] = lambda: ELSEWHERE,
         failure_policy: str = "Fail",
         namespaces: Sequence[str] = (),
@@ -52,26 +90,27 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         examine: Examine | None = None,
     ) -> None:
-        """Review objects of these `namespaces` (empty: of all). `name` is the name of the configuration."""
+        """Review objects of these `namespaces` (empty: of all). `name` is the name of the configuration.
+
+        `informers` has the informers of Hardware, OSIEs, Templates and Workflows.
+        """
         self._client = client
         self._failure_policy = failure_policy
         self._namespaces = tuple(namespaces)
         self._name = name
         self._differences: tuple[str, ...] = ()
         """The last log message about a configuration that the chart or an operator made."""
-        self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
-        self._synced = (hardware, templates, workflows, osies)
+        self._informers = {each.kind: informers[each] for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
         self._clock = clock
         self.metrics = ReviewMetrics()
         self._reviewer = Reviewer(self._look_up, self._cached, clock, site, parse=parse, examine=examine)
-        references, claims = self._reviewer.references, self._reviewer.claims
-        for informer in (hardware, workflows):
-            informer.add_event_handler(lambda new, _: references.apply(new), references.remove)
-        hardware.add_event_handler(lambda new, _: claims.apply(new), claims.remove)
+        _follow(informers, self._reviewer)
+        claims = self._reviewer.claims
+        informers[HARDWARE].add_event_handler(lambda new, _: claims.apply(new), claims.remove)
 
     async def ready(self) -> None:
         """Return when the informers have listed all objects."""
-        for informer in self._synced:
+        for informer in self._informers.values():
             await informer.wait_for_cache_sync()
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
@@ -79,7 +118,8 @@ class Admission:
 
         Raises RegistrationError, ApiError.
         """
-        registered = await register(client, self._configuration(address, bundle))
+        wanted = configuration(address, bundle, self._failure_policy, self._namespaces, self._name)
+        registered = await register(client, wanted)
         if registered.differences and registered.differences != self._differences:
             log.warning(
                 "ValidatingWebhookConfiguration %s is not the one of this version: %s. Some writes may not be "
@@ -94,9 +134,6 @@ class Admission:
         """Delete the configuration, so that no write waits for a review that can't be held. Raises ApiError."""
         await unregister(client, self._name)
 
-    def _configuration(self, address: Address, bundle: bytes) -> Raw:
-        return configuration(address, bundle, self._failure_policy, self._namespaces, self._name)
-
     async def answer(self, request: web.Request) -> web.Response:
         """Review a write."""
         try:
@@ -110,21 +147,18 @@ class Admission:
             return web.Response(status=408, text=f"no AdmissionReview within {_READ_SECONDS:.0f} s\n")
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             return web.Response(status=400, text=f"no AdmissionReview: {error}\n")
-        begun = self._clock()
+        begun, request_read = self._clock(), ReviewRequest.read(asked)
         try:
-            verdict = await self._reviewer.review(Request.read(asked))
+            verdict = await self._reviewer.review(request_read)
         except Exception as error:
-            log.exception("%s can't be reviewed", _named(asked))
+            log.exception("%s %s can't be reviewed", request_read.kind, "/".join(request_read.key))
             self._not_decided(asked, "failed")
             return web.Response(status=500, text=f"the review has failed: {error or type(error).__name__}\n")
         self.metrics.decided(asked, verdict.outcome)
         if self._clock() - begun > TIMEOUT_SECONDS:
             self._not_decided(asked, "late")
-        body = {
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "response": {"uid": uid, **respond(verdict, asked)},
-        }
+        response = {"uid": uid, **respond(verdict, asked)}
+        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
         return web.Response(body=orjson.dumps(body), content_type="application/json")
 
     def _not_decided(self, asked: Mapping[str, Any], reason: str) -> None:
@@ -159,7 +193,7 @@ def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
     if verdict.causes:
-        asked = Request.read(request)
+        asked = ReviewRequest.read(request)
         causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in verdict.causes]
         response["status"] = {
             "status": "Failure",
@@ -175,9 +209,10 @@ def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
     return response
 
 
-def _named(asked: Mapping[str, Any]) -> str:
-    request = Request.read(asked)
-    return f"{request.kind} {'/'.join(request.key)}"
+def _follow(informers: Mapping[ResourceType, Informer], reviewer: Reviewer) -> None:
+    """Let the informers of Hardware and Workflows feed the references."""
+    for resource in (HARDWARE, WORKFLOW):
+        informers[resource].add_event_handler(lambda new, _: reviewer.references.apply(new), reviewer.references.remove)
 
 
 # --- Plugin of the embedded API ---
@@ -199,10 +234,7 @@ _KEYS: Final = {each.kind: f"{each.group}/{each.plural}" for each in (HARDWARE, 
 
 
 class ReviewPlugin:
-    """Reviews writes in the process of the API server.
-
-    `find` reads its store; `site` returns the site for each Hardware.
-    """
+    """Reviews writes in the process of the API server. `find` reads its store."""
 
     followed = f"{GROUP}/{HARDWARE.plural}"
 
@@ -224,13 +256,12 @@ class ReviewPlugin:
         self._synced = False
         self._unread: set[NamespacedName] = set()
         """Stored Hardware whose claims could not be read. As long as there is one, no Hardware may claim anything."""
-        self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse, examine=examine)
+        self._find = find
+        self._reviewer = Reviewer(self._look_up, self._cached, clock, site, exact=True, parse=parse, examine=examine)
 
     def follow(self, informers: Mapping[ResourceType, Informer]) -> None:
         """Use these informers for warnings about references, once they run."""
-        references = self._reviewer.references
-        for resource in (HARDWARE, WORKFLOW):
-            informers[resource].add_event_handler(lambda new, _: references.apply(new), references.remove)
+        _follow(informers, self._reviewer)
         self._informers = {each.kind: informers[each] for each in (HARDWARE, OSIE, TEMPLATE)}
 
     def apply(self, obj: Raw) -> None:
@@ -258,9 +289,14 @@ class ReviewPlugin:
 
     async def answer(self, request: Raw) -> tuple[Raw, Callable[[], None] | None]:
         """Review an AdmissionRequest. Return an AdmissionResponse, and a function that releases the reserved claims."""
-        asked = Request.read(request)
+        asked = ReviewRequest.read(request)
         try:
-            verdict = await self._review(asked)
+            if not self._synced:
+                raise RuntimeError("the Hardware that is stored has not been read yet: try again in a second")
+            if self._unread and asked.kind == HARDWARE.kind and not asked.is_harmless:
+                one = min(self._unread)
+                raise RuntimeError(f"the addresses of Hardware {one} can't be read (see the log): correct or delete it")
+            verdict = await self._reviewer.review(asked)
         except Exception as error:
             self.metrics.decided(request, "failed")
             if not asked.is_harmless:
@@ -270,21 +306,9 @@ class ReviewPlugin:
         self.metrics.decided(request, verdict.outcome)
         return respond(verdict, request), verdict.release
 
-    async def _review(self, asked: Request) -> Verdict:
-        if not self._synced:
-            raise RuntimeError("the Hardware that is stored has not been read yet: try again in a second")
-        if self._unread and asked.kind == HARDWARE.kind and not asked.is_harmless:
-            one = min(self._unread)
-            raise RuntimeError(f"the addresses of Hardware {one} can't be read (see the log): correct or delete it")
-        return await self._reviewer.review(asked)
-
     def _cached(self, kind: str, namespace: str, name: str) -> Raw | None:
         informer = self._informers.get(kind)
         return informer.get(namespace, name) if informer is not None else None
 
-
-def _lookup(find: Find) -> Lookup:
-    async def look_up(kind: str, namespace: str, name: str) -> Raw | None:
-        return await find(_KEYS[kind], namespace, name)
-
-    return look_up
+    async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
+        return await self._find(_KEYS[kind], namespace, name)

@@ -8,7 +8,8 @@ serve the new certificate after every API server has had time to learn the new a
 
 If one process serves on loopback, the authority is in memory and new at each start. Several replicas behind one Service
 share it through a Secret. The chart makes that Secret, empty, and the first replica fills it: an account that may
-create Secrets could create one that holds the token of another account. Serving keys are never written to a disk.
+create Secrets could create one that holds the token of another account. Serving keys are never written to a
+disk.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import as_mapping
 from tink.errors import TinkedgeError
 from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
@@ -92,7 +93,7 @@ def renewed(old: Authority | None, now: datetime) -> Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingCertificate:
     """A certificate for the server with its key, in PEM, and the times at which it was made and is to be replaced."""
 
     pem: bytes
@@ -104,7 +105,7 @@ class Serving:
         return not self.made_at - _CLOCKS_DIFFER <= now < self.renew_at
 
 
-def serving(authority: Authority, names: Sequence[str], now: datetime) -> Serving:
+def serving(authority: Authority, names: Sequence[str], now: datetime) -> ServingCertificate:
     """A certificate for these host names and addresses."""
     key = new_key()
     subject = common_name("tinkedge webhooks server")
@@ -118,7 +119,7 @@ def serving(authority: Authority, names: Sequence[str], now: datetime) -> Servin
         .sign(authority.key, hashes.SHA256())
     )
     pem = private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
-    return Serving(pem, now, now + SERVING_LIFE * 2 / 3)
+    return ServingCertificate(pem, now, now + SERVING_LIFE * 2 / 3)
 
 
 class MemoryKeeper:
@@ -204,22 +205,19 @@ class SecretKeeper:
         if version is None:
             metadata = {"name": self._name, "namespace": self._namespace}
             secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
-            stored = await self._create(secret)
+            try:
+                stored = await self._client.create(SECRET, secret)
+            except ApiError as error:
+                if error.status != 403:
+                    raise
+                raise CertificateError(
+                    f"Secret {self._namespace}/{self._name} does not exist, and this account may not create it: run "
+                    f"`helm upgrade`, or: kubectl create secret generic -n {self._namespace} {self._name}"
+                ) from error
         else:
             patch = {"metadata": {"resourceVersion": version}, "data": data}
             stored = await self._client.patch(SECRET, self._name, self._namespace, patch)
         self._version = stored["metadata"]["resourceVersion"]
-
-    async def _create(self, secret: Raw) -> Raw:
-        try:
-            return await self._client.create(SECRET, secret)
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            raise CertificateError(
-                f"Secret {self._namespace}/{self._name} does not exist, and this account may not create it: run `helm "
-                f"upgrade`, or: kubectl create secret generic -n {self._namespace} {self._name}"
-            ) from error
 
 
 def _general(name: str) -> x509.GeneralName:

@@ -40,10 +40,7 @@ from tink.mac import mac_in
 # Informers feed it. A look-up is a dictionary access.
 
 
-_REFERENCES = {
-    "Hardware": (("osie", "OSIE"),),
-    "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template")),
-}
+_REFERENCES = {"Hardware": (("osie", "OSIE"),), "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template"))}
 _ENDED = tuple(state.value for state in WorkflowState if state.terminal)
 
 
@@ -94,8 +91,8 @@ def _reference(obj: Raw) -> ObjectReference:
 
 REMEMBERED_SECONDS = 5.0
 """Maximum seconds until the informer delivers an admitted write."""
-MOST_REMEMBERED = 10_000
-_MOST_SHARED = 4096
+MAX_REMEMBERED = 10_000
+_MAX_SHARED = 4096
 
 
 class ClaimKind(StrEnum):
@@ -185,10 +182,7 @@ def is_terminating(obj: Any) -> bool:
 
 
 def claims_of(hardware: Any) -> dict[Claim, str]:
-    """Return the addresses and the agent id of a Hardware, each with the path of its field.
-
-    Unreadable values are no claims.
-    """
+    """Return the readable addresses and the agent id of a Hardware, each with the path of its field."""
     claims: dict[Claim, str] = {}
     for mac, interface in _interfaces(hardware).items():
         path = f"spec.networkInterfaces[{mac}]"
@@ -244,10 +238,7 @@ def _listed(of: Mapping[str, Any], name: str, use: Use, field: str) -> Iterator[
 
 
 def _ends(ip: str, mask: str) -> tuple[tuple[Use, str], ...]:
-    """Return the first and last addresses of a network that hosts can't have.
-
-    `ip` is any address in the network, `mask` its netmask or prefix length.
-    """
+    """Return the first and last addresses of the network of `ip`, which hosts can't have. `mask`: netmask or length."""
     try:
         if ":" in ip:
             network = IPv6Interface(f"{ip}/{mask}").network
@@ -298,7 +289,7 @@ class Claims:
         self._holders: dict[Claim, dict[NamespacedName, str]] = {}
         self._users: dict[str, dict[tuple[str, Use], int]] = {}
         """The number of a namespace's Hardware that have an address in this use, by address."""
-        self._shared: Newest[_Uses, _Uses] = Newest(_MOST_SHARED)
+        self._shared: Newest[_Uses, _Uses] = Newest(_MAX_SHARED)
         """Shared copies: the machines of one network use the same addresses."""
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
         self._reserved: dict[Claim, list[_Reservation]] = {}
@@ -399,7 +390,7 @@ class Claims:
                 continue
             self._arrivals[claim] = _Arrival(key, field, now + REMEMBERED_SECONDS)
             self._arrivals.move_to_end(claim)
-        while len(self._arrivals) > MOST_REMEMBERED:
+        while len(self._arrivals) > MAX_REMEMBERED:
             self._arrivals.popitem(last=False)
 
     def _conflicts(
@@ -441,26 +432,20 @@ class Claims:
         gone = set(before.claims)
         if not held.terminating:
             gone -= held.claims.keys()
-        gone |= self._change_uses(key.namespace, before, held)
+        old, new = (each.uses if not each.terminating else frozenset() for each in (before, held))
+        for address, use in new - old:
+            users = self._users.setdefault(address, {})
+            users[key.namespace, use] = users.get((key.namespace, use), 0) + 1
+        for address, use in old - new:
+            users = self._users[address]
+            users[key.namespace, use] -= 1
+            if not users[key.namespace, use]:
+                del users[key.namespace, use]
+            if not users:
+                del self._users[address]  # no machine uses the address any more
+                gone.add((ClaimKind.IP, address))
         if held.claims or held.uses:
             self._of[key] = held
         for claim, field in held.claims.items():
             self._holders.setdefault(claim, {})[key] = field
-        return gone
-
-    def _change_uses(self, namespace: str, before: _Held, held: _Held) -> set[Claim]:
-        """Return the addresses that no machine uses any more."""
-        old, new = (each.uses if not each.terminating else frozenset() for each in (before, held))
-        for address, use in new - old:
-            users = self._users.setdefault(address, {})
-            users[namespace, use] = users.get((namespace, use), 0) + 1
-        gone = set()
-        for address, use in old - new:
-            users = self._users[address]
-            users[namespace, use] -= 1
-            if not users[namespace, use]:
-                del users[namespace, use]
-            if not users:
-                del self._users[address]
-                gone.add((ClaimKind.IP, address))
         return gone

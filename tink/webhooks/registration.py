@@ -58,10 +58,7 @@ ADVICE = f"advice.hardware.admission.{GROUP}"
 
 
 def reviewed(namespaces: Sequence[str] = ()) -> list[Raw]:
-    """Return the webhooks without an address: one for each resource, so that an answer names its subject.
-
-    They cover the objects of these namespaces; empty: of all.
-    """
+    """Return the webhooks without an address, one for each resource, for objects of these namespaces (empty: all)."""
     chosen = {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
     return [
         {
@@ -166,7 +163,18 @@ async def _register(client: KubeClient, wanted: Raw) -> Registered:
     try:
         found = await client.get(CONFIGURATION, name, None)
     except NotFoundError:
-        return Registered(await _create(client, wanted))
+        try:
+            await client.create(CONFIGURATION, wanted)
+        except ConflictError:  # another replica was faster, with the same content
+            return Registered(written=False)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise RegistrationError(
+                f"{_named(wanted)} does not exist, and this account may not create it: run `helm upgrade`, or apply "
+                "deploy/webhooks.yaml"
+            ) from error
+        return Registered(written=True)
     if as_mapping(as_mapping(found.get("metadata")).get("labels")).get(_MANAGED_BY) != _TINKEDGE:
         return await _trust(client, found, wanted)
     if holds(found.get("webhooks"), wanted["webhooks"]):
@@ -175,28 +183,17 @@ async def _register(client: KubeClient, wanted: Raw) -> Registered:
     return Registered(written=True)
 
 
-async def _create(client: KubeClient, wanted: Raw) -> bool:
-    try:
-        await client.create(CONFIGURATION, wanted)
-    except ConflictError:  # another replica was faster, with the same content
-        return False
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        raise RegistrationError(
-            f"{_named(wanted)} does not exist, and this account may not create it: run `helm upgrade`, or apply "
-            "deploy/webhooks.yaml"
-        ) from error
-    return True
-
-
 async def _trust(client: KubeClient, found: Raw, wanted: Raw) -> Registered:
     """Write the caBundle of `wanted` into the webhooks of `found` that have the same address."""
     expected = {webhook["name"]: webhook for webhook in wanted["webhooks"]}
     webhooks: list[Raw] = [dict(webhook) for webhook in found.get("webhooks") or []]
-    ours = [webhook for webhook in webhooks if _is_asked_here(webhook, expected)]
+    where = {k: v for k, v in wanted["webhooks"][0]["clientConfig"].items() if k != "caBundle"}
+    ours = [each for each in webhooks if each.get("name") in expected and holds(each.get("clientConfig"), where)]
     if not ours:
-        address = _address(wanted["webhooks"][0]["clientConfig"])
+        service = as_mapping(where.get("service"))
+        address = str(where.get("url"))
+        if service:
+            address = f"Service {service['namespace']}/{service['name']}:{service['port']}{service['path']}"
         raise RegistrationError(
             f"{_named(wanted)}: none of its webhooks is asked at {address}: correct webhooks[].clientConfig, or give "
             "--webhook-configuration the name of another one"
@@ -215,13 +212,6 @@ async def _trust(client: KubeClient, found: Raw, wanted: Raw) -> Registered:
     return Registered(written=True, differences=differences)
 
 
-def _is_asked_here(webhook: Raw, expected: dict[str, Raw]) -> bool:
-    if webhook.get("name") not in expected:
-        return False
-    address = {k: v for k, v in expected[webhook["name"]]["clientConfig"].items() if k != "caBundle"}
-    return holds(webhook.get("clientConfig"), address)
-
-
 def _differences(webhooks: list[Raw], expected: dict[str, Raw]) -> Iterator[str]:
     """Yield descriptions of the differences between these webhooks and the expected ones."""
     found = {str(webhook.get("name")): webhook for webhook in webhooks}
@@ -232,13 +222,6 @@ def _differences(webhooks: list[Raw], expected: dict[str, Raw]) -> Iterator[str]
         for field, value in webhook.items():
             if not holds(found[name].get(field), value):
                 yield f"{name} has another {field}"
-
-
-def _address(config: Raw) -> str:
-    service = as_mapping(config.get("service"))
-    if not service:
-        return str(config.get("url"))
-    return f"Service {service['namespace']}/{service['name']}:{service['port']}{service['path']}"
 
 
 def _named(configuration: Raw) -> str:

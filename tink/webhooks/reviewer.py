@@ -91,8 +91,9 @@ _AFTER_DELETION = {
 }
 """The consequence of a deletion for the objects that refer to the deleted one, by its kind."""
 NAMED_REFERRERS = 3
-MOST_CAUSES = 20
+MAX_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
+_TWO_SCRIPTS = "spec.ipxe has both inline and url: the machine gets neither until one of them is removed"
 _APART = "agents are told apart by address, token or certificate only; give one of them another id"
 _TEXT_WEIGHT = 64
 """Cost of measuring an argument or a variable, in bytes of JSON."""
@@ -106,7 +107,7 @@ async def parse_here(_namespace: str, template: Raw) -> list[TemplateSyntaxError
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FieldCause:
     """A problem of one field. `reason` is one of Kubernetes' cause types."""
 
     field: str
@@ -116,10 +117,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review. It is a rejection if there are causes or if `busy`; the user receives `warnings` either
-    way."""
+    """The result of a review: a rejection if there are causes or if `busy`. The user always receives `warnings`."""
 
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[FieldCause, ...] = ()
     warnings: tuple[str, ...] = ()
     busy: str = ""
     """The reason why the write can't be reviewed now, with the remedy. It is rejected and may be tried again (429)."""
@@ -136,7 +136,7 @@ ALLOWED = Verdict()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReviewRequest:
     """The parts of an AdmissionRequest that the decision depends on."""
 
     kind: str
@@ -147,7 +147,7 @@ class Request:
     dry_run: bool = False
 
     @classmethod
-    def read(cls, request: Mapping[str, Any]) -> Request:
+    def read(cls, request: Mapping[str, Any]) -> ReviewRequest:
         """Parse the JSON; missing or malformed parts count as absent."""
         new, old = request.get("object"), request.get("oldObject")
         name = request.get("name") or _metadata(new).get("name") or _metadata(old).get("name") or ""
@@ -169,11 +169,11 @@ class Request:
         """
         if self.operation != "UPDATE":
             return self.operation == "DELETE"
-        return _judged(self.new) == _judged(self.old)
-
-
-def _judged(obj: Any) -> tuple[Any, Any]:
-    return _spec(obj), as_mapping(_metadata(obj).get("annotations")).get(AGENT_ID_ANNOTATION)
+        new, old = (
+            (_spec(obj), as_mapping(_metadata(obj).get("annotations")).get(AGENT_ID_ANNOTATION))
+            for obj in (self.new, self.old)
+        )
+        return bool(new == old)
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ class Reviewer:
     examine: Examine | None = None
     """The check by an edge in this process; None if there is none."""
 
-    async def review(self, request: Request) -> Verdict:
+    async def review(self, request: ReviewRequest) -> Verdict:
         """Decide about a write. Raises any error that prevents the decision: the caller rejects the write then."""
         if request.operation == "DELETE":
             return self._deletion(request)
@@ -201,10 +201,10 @@ class Reviewer:
             return ALLOWED
         verdict = await self._written(request)
         before = [*misspelled_annotations(request.old)]
-        slips = [each for each in misspelled_annotations(request.new) if each not in before][:MOST_CAUSES]
+        slips = [each for each in misspelled_annotations(request.new) if each not in before][:MAX_CAUSES]
         return replace(verdict, warnings=(*verdict.warnings, *slips)) if slips and not verdict.causes else verdict
 
-    async def _written(self, request: Request) -> Verdict:
+    async def _written(self, request: ReviewRequest) -> Verdict:
         match request.kind:
             case "Hardware":
                 return await self._hardware(request)
@@ -223,7 +223,7 @@ class Reviewer:
 
     # --- Hardware -------------------------------------------------------------------------------------------------
 
-    async def _hardware(self, request: Request) -> Verdict:
+    async def _hardware(self, request: ReviewRequest) -> Verdict:
         had = claims_of(request.old)
         wanted = {claim: path for claim, path in claims_of(request.new).items() if claim not in had}
         terminating = is_terminating(request.new)
@@ -245,11 +245,18 @@ class Reviewer:
             for each in lasting
             if first[each.claim] is each
         ]
-        causes += [_foreign_use(each) for each in used if each.is_foreign]
+        text = "IP address {} is the {} of machines of another namespace: reserve another address"
+        causes += [
+            FieldCause(each.field, text.format(each.claim[1], each.use), "FieldValueDuplicate")
+            for each in used
+            if each.is_foreign
+        ]
         if causes:
-            return Verdict(tuple(causes[:MOST_CAUSES]))
+            return Verdict(tuple(causes[:MAX_CAUSES]))
         advice = [_own_use(each) for each in used] + self._names(request, wanted)
-        warnings = (*_two_scripts(request.new), *advice[:MOST_CAUSES], *mistakes)
+        ipxe = as_mapping(as_mapping(_spec(request.new)).get("ipxe"))
+        scripts = [_TWO_SCRIPTS] if ipxe.get("inline") and ipxe.get("url") else []
+        warnings = (*scripts, *advice[:MAX_CAUSES], *mistakes)
         if request.dry_run or terminating or not wanted:
             return Verdict(warnings=warnings)
         if self.exact:
@@ -257,7 +264,7 @@ class Reviewer:
         self.claims.admitted(request.key, wanted, now)
         return Verdict(warnings=warnings)
 
-    def _names(self, request: Request, wanted: Mapping[Claim, str]) -> list[str]:
+    def _names(self, request: ReviewRequest, wanted: Mapping[Claim, str]) -> list[str]:
         """Return warnings about addresses and agent ids that this write names and another Hardware has."""
         before = uses_of(request.old)
         uses = {use: path for use, path in uses_of(request.new).items() if use not in before}
@@ -276,7 +283,7 @@ class Reviewer:
             found.append(f"metadata.name: another Hardware has {name} as its agent id: {_APART}")
         return found
 
-    async def _mistakes(self, request: Request) -> list[str]:
+    async def _mistakes(self, request: ReviewRequest) -> list[str]:
         """Those that this write makes."""
         site = self.site()
         cards = max(
@@ -300,11 +307,11 @@ class Reviewer:
         metadata = {"namespace": request.key.namespace}
         before = targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.old)})
         for target in targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.new)}):
-            if target not in before and await self._missing(target):
+            if target not in before and await self._find(target) is None:
                 told.append(f"spec.osie.name: there is no {target} yet: the machine netboots nothing until there is")
-        return told[:MOST_CAUSES]
+        return told[:MAX_CAUSES]
 
-    async def _missing_secrets(self, request: Request) -> list[str]:
+    async def _missing_secrets(self, request: ReviewRequest) -> list[str]:
         """Return a warning for each Secret that an annotation names and that the API of this process does not have.
 
         On a cluster the reviewer has no right to read Secrets, so there are no such warnings.
@@ -317,16 +324,17 @@ class Reviewer:
             name = str(new or "").strip().partition("/")[0]
             if not self.exact or not name or new == old:
                 continue
-            if await self._missing(ObjectReference("Secret", request.key.namespace, name)):
+            if await self._find(ObjectReference("Secret", request.key.namespace, name)) is None:
                 what = f"there is no Secret {request.key.namespace}/{name} yet: the machine gets no {field_name} until"
                 found.append(f"metadata.annotations[{annotation}]: {what} there is")
         return found
 
-    async def _examined(self, request: Request) -> list[str] | None:
+    async def _examined(self, request: ReviewRequest) -> list[str] | None:
         """Return what the edge in this process can't do with what this write changes; None if it can't be asked."""
         if self.examine is None or not isinstance(request.new, dict):
             return None
-        if _examinable(request.new) == _examinable(request.old):
+        new, old = ((_spec(obj), _metadata(obj).get("annotations")) for obj in (request.new, request.old))
+        if new == old:
             return []
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
@@ -335,7 +343,7 @@ class Reviewer:
         except Exception as error:
             log.warning("%s %s can't be examined, so nothing is said of it: %r", request.kind, request.key, error)
             return None
-        return [one for one in found if one not in known][:MOST_CAUSES]
+        return [one for one in found if one not in known][:MAX_CAUSES]
 
     async def _holds(self, conflict: Conflict, *, terminating: bool) -> bool | None:
         """Return True if the holder still has its claim, by a fresh read, and None if that can't be read.
@@ -353,7 +361,7 @@ class Reviewer:
 
     # --- Templates and Workflows ----------------------------------------------------------------------------------
 
-    async def _template(self, request: Request) -> Verdict:
+    async def _template(self, request: ReviewRequest) -> Verdict:
         template = request.new
         if not isinstance(template, dict) or _spec(template) == _spec(request.old):
             return ALLOWED
@@ -365,15 +373,23 @@ class Reviewer:
             return Verdict(busy=str(error))
         size = text_count(template) * _TEXT_WEIGHT
         known, found = await offload(size, lambda: [unstartable_template(each) for each in (request.old, template)])
-        causes = [_syntax(error) for error in errors]
-        causes += [Cause(one.field, one.message) for one in found if one not in known]
+        # Go's own sentence begins with the field and the line, which stand beside it here.
+        causes = [
+            FieldCause(
+                error.name,
+                f"is no Go template: {f'line {error.line}, column {error.column}: ' if error.line else ''}"
+                + str(error).removeprefix(f"template: {error.name}:{error.line}: "),
+            )
+            for error in errors
+        ]
+        causes += [FieldCause(one.field, one.message) for one in found if one not in known]
         if causes:
-            return Verdict(tuple(causes[:MOST_CAUSES]))
+            return Verdict(tuple(causes[:MAX_CAUSES]))
         before = _wrong_images(request.old)
         warnings = [one for one in _wrong_images(template) if one not in before]
-        return Verdict(warnings=(*warnings, *(await self._examined(request) or ()))[:MOST_CAUSES])
+        return Verdict(warnings=(*warnings, *(await self._examined(request) or ()))[:MAX_CAUSES])
 
-    async def _workflow(self, request: Request) -> Verdict:
+    async def _workflow(self, request: ReviewRequest) -> Verdict:
         workflow = request.new
         if not isinstance(workflow, dict) or ended(workflow):
             return ALLOWED
@@ -391,9 +407,6 @@ class Reviewer:
                 warnings.append(f"{where}: {target} {why}")
         return Verdict(warnings=tuple(warnings))
 
-    async def _missing(self, target: ObjectReference) -> bool:
-        return await self._find(target) is None
-
     async def _find(self, target: ObjectReference) -> Raw | None:
         """Return an object, {} where that can't be known, and None if there is none."""
         if (found := self.cached(*target)) is not None:
@@ -404,7 +417,7 @@ class Reviewer:
             log.debug("%s can't be read, so nothing is said of it: %s", target, error)
             return {}
 
-    def _deletion(self, request: Request) -> Verdict:
+    def _deletion(self, request: ReviewRequest) -> Verdict:
         if request.kind not in ("Hardware", "OSIE", "Template"):
             return ALLOWED
         target = ObjectReference(request.kind, *request.key)
@@ -415,9 +428,8 @@ class Reviewer:
         more = f" and {len(referrers) - len(named)} more" if len(referrers) > len(named) else ""
         still = " (not ended)" if named[0].kind == "Workflow" else ""
         then = _AFTER_DELETION[request.kind]
-        return Verdict(
-            warnings=(f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}: {then}",)
-        )
+        text = f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}: {then}"
+        return Verdict(warnings=(text,))
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         async with asyncio.timeout(_LOOKUP_SECONDS):
@@ -455,11 +467,7 @@ def _wrong_images(template: Any) -> list[str]:
     return found
 
 
-def _examinable(obj: Any) -> tuple[Any, Any]:
-    return _spec(obj), _metadata(obj).get("annotations")
-
-
-def _conflict(conflict: Conflict, *, arriving: bool) -> Cause:
+def _conflict(conflict: Conflict, *, arriving: bool) -> FieldCause:
     kind, value = conflict.claim
     holder = f"Hardware {conflict.holder}"
     if conflict.held != conflict.claim:
@@ -469,12 +477,7 @@ def _conflict(conflict: Conflict, *, arriving: bool) -> Cause:
     else:
         what = f"{kind} {value} is that of {holder}"
     when = ", which is written at this moment" if arriving else " already"
-    return Cause(conflict.field, f"{what}{when} ({conflict.held_in})", "FieldValueDuplicate")
-
-
-def _foreign_use(used: UsedAddress) -> Cause:
-    what = f"IP address {used.claim[1]} is the {used.use} of machines of another namespace: reserve another address"
-    return Cause(used.field, what, "FieldValueDuplicate")
+    return FieldCause(conflict.field, f"{what}{when} ({conflict.held_in})", "FieldValueDuplicate")
 
 
 def _own_use(used: UsedAddress) -> str:
@@ -482,20 +485,6 @@ def _own_use(used: UsedAddress) -> str:
     if used.use in (Use.NETWORK, Use.BROADCAST):
         return f"{what}: reserve another address, or correct their netmask"
     return f"{what}: reserve another address, unless this machine is that {used.use}"
-
-
-def _syntax(error: TemplateSyntaxError) -> Cause:
-    where = f"line {error.line}, column {error.column}: " if error.line else ""
-    # Go's own sentence begins with the field and the line, which stand beside it here.
-    said = str(error).removeprefix(f"template: {error.name}:{error.line}: ")
-    return Cause(error.name, f"is no Go template: {where}{said}")
-
-
-def _two_scripts(hardware: Any) -> tuple[str, ...]:
-    ipxe = as_mapping(as_mapping(_spec(hardware)).get("ipxe"))
-    if ipxe.get("inline") and ipxe.get("url"):
-        return ("spec.ipxe has both inline and url: the machine gets neither until one of them is removed",)
-    return ()
 
 
 def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:

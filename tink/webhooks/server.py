@@ -16,7 +16,8 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,14 +25,17 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from tink.api.bounds import MAX_NAME_CHARACTERS
 from tink.kube.certificates import show, watch_handshakes
 from tink.kube.client import ApiError, KubeClient
-from tink.net.connection_limit import LimitedSite, Limits
+from tink.metrics import Histograms
+from tink.metrics.families import counter, histogram
+from tink.net.connection_limit import LimitedSite
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
-from tink.webhooks.metrics import WebhookMetrics
 from tink.webhooks.registration import Address, RegistrationError
 
 log = logging.getLogger(__name__)
@@ -95,6 +99,53 @@ class WebhookSettings:
         """Return the port of the Service."""
         return int(self.service.partition(":")[2] or 443)
 
+    @property
+    def host_names(self) -> list[str]:
+        """Return the names and addresses at which API servers reach the webhooks."""
+        if self.service:
+            host = f"{self.name}.{self.namespace}.svc"
+            return [host, f"{host}.cluster.local"]
+        return [urlsplit(self.url).hostname or "localhost"] if self.url else ["localhost", LOOPBACK]
+
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class WebhookMetrics(Collector):
+    """The API servers' requests, by controller-runtime's names."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._seconds = Histograms(_BUCKETS)
+        self._rejections: Counter[tuple[str]] = Counter()
+
+    def rejected(self, alert: str) -> None:
+        """Count a client that rejected the certificate by this alert of TLS."""
+        self._rejections[alert,] += 1
+
+    def counted(self, path: str, answer: _Handler) -> _Handler:
+        """Return a handler that counts its requests."""
+
+        async def counting(request: web.Request) -> web.Response:
+            begun, code = time.monotonic(), "500"
+            try:
+                response = await answer(request)
+                code = str(response.status)
+                return response
+            finally:
+                self._requests[path, code] += 1
+                self._seconds[path,].observe(time.monotonic() - begun)
+
+        return counting
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        yield counter("controller_runtime_webhook_requests", "Reviews.", ["webhook", "code"], self._requests)
+        text = "Handshakes in which a client rejected the certificate of the webhooks."
+        yield counter("tinkedge_webhook_rejected_certificates", text, ["alert"], self._rejections)
+        yield histogram("controller_runtime_webhook_latency_seconds", "How long one took.", ["webhook"], self._seconds)
+
 
 # --- Server ---
 
@@ -103,7 +154,7 @@ LOOPBACK = "127.0.0.1"
 SERVICE_PORT = 9443
 """Default port of a Service's endpoints, as is usual for Kubernetes controllers."""
 
-_LARGEST_REVIEW = 16 << 20
+_MAX_REVIEW_BYTES = 16 << 20
 """Maximum size of a request in bytes: an old and a new object of 3 MiB each, and their growth by JSON escapes.
 
 A hook that expects larger requests has a note about that.
@@ -173,7 +224,7 @@ class Webhooks:
         self._keeper: MemoryKeeper | SecretKeeper = MemoryKeeper()
         if self._settings.service:
             self._keeper = SecretKeeper(client, self._settings.namespace, f"{self._settings.name}-ca")
-        self._serving: certificates.Serving | None = None
+        self._serving: certificates.ServingCertificate | None = None
         self._bundle = b""
         """The bundle of the authority whose certificate is served."""
         self._former = b""
@@ -201,7 +252,7 @@ class Webhooks:
         """
         for hook in self._hooks:
             await hook.ready()
-        app = web.Application(client_max_size=_LARGEST_REVIEW)
+        app = web.Application(client_max_size=_MAX_REVIEW_BYTES)
         for hook in self._hooks:
             app.router.add_post(hook.path + self._secret, self.metrics.counted(hook.path, hook.answer))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -209,7 +260,7 @@ class Webhooks:
         everywhere = self._settings.url or self._settings.service
         port = self._settings.port or (SERVICE_PORT if everywhere else 0)
         host = "0.0.0.0" if everywhere else LOOPBACK  # noqa: S104 - the API server is elsewhere
-        site = LimitedSite(self._runner, host, port, self._context, "webhooks", Limits())
+        site = LimitedSite(self._runner, host, port, self._context, "webhooks")
         await site.start()
         self.port = site.port
         await self.look_after()
@@ -222,22 +273,16 @@ class Webhooks:
 
     async def _rest(self) -> None:
         """Return when the authority was replaced, or when something is due."""
-        seconds = LOOK_AFTER_SECONDS
         if self._show_from is not None:
-            seconds = max(self._show_from - self._monotonic(), 0.0)
+            await asyncio.sleep(max(self._show_from - self._monotonic(), 0.0))
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                if self._show_from is not None or not await self._replaced():
-                    await asyncio.sleep(seconds)
-
-    async def _replaced(self) -> bool:
-        """Return when the authority may have been replaced. Return False if it can't be watched."""
-        try:
-            await self._keeper.changed()
-        except (ApiError, ValueError) as error:
-            log.debug("the authority of the webhooks is looked at now and then, and not watched: %s", error)
-            return False
-        return True
+            async with asyncio.timeout(LOOK_AFTER_SECONDS):
+                try:
+                    await self._keeper.changed()
+                except (ApiError, ValueError) as error:
+                    log.debug("the authority of the webhooks is looked at now and then, and not watched: %s", error)
+                    await asyncio.sleep(LOOK_AFTER_SECONDS)
 
     async def stop(self) -> None:
         """Remove the registrations that no other process serves, then stop listening."""
@@ -330,7 +375,7 @@ class Webhooks:
         self._failing[hook] = error
 
     def _show(self, authority: certificates.Authority, now: datetime) -> None:
-        self._serving = certificates.serving(authority, self._names(), now)
+        self._serving = certificates.serving(authority, self._settings.host_names, now)
         self._bundle = authority.bundle()
         self._rejection = ""
         show(self._context, self._serving.pem)
@@ -342,12 +387,3 @@ class Webhooks:
             if not self._rejection:
                 log.warning("an API server rejects the certificate of the webhooks: %s", rejection)
         self._rejection = rejection
-
-    def _names(self) -> list[str]:
-        settings = self._settings
-        if settings.service:
-            host = f"{settings.name}.{settings.namespace}.svc"
-            return [host, f"{host}.cluster.local"]
-        if settings.url:
-            return [urlsplit(settings.url).hostname or "localhost"]
-        return ["localhost", LOOPBACK]

@@ -22,22 +22,17 @@ _NOT_BEGUN = (None, WorkflowState.PENDING, WorkflowState.SCHEDULED)
 
 
 def paused(workflow: Raw) -> bool:
-    """Return True if no component may change the Workflow: it is being moved to another API, or was left behind
-    by that.
-    """
+    """Return True if the Workflow is being moved to another API, or was left behind: no component may change it."""
     return PAUSED_ANNOTATION in as_mapping(workflow["metadata"].get("annotations"))
 
 
 def held(workflow: Raw) -> bool:
-    """Return True if the Workflow has not begun and its hold annotation keeps it from beginning. Raises
-    InvalidStatusError.
-    """
+    """Return True if the Workflow has not begun and a hold annotation prevents it. Raises InvalidStatusError."""
     return hold_of(workflow) is not None and not begun(workflow)
 
 
 def begun(workflow: Raw) -> bool:
-    """Return True if an action has begun, or the Workflow has ended or is being cancelled. It is no longer sent to
-    agents.
+    """Return True if an action has begun, or it has ended or is being cancelled: it is no longer sent to agents.
 
     Raises InvalidStatusError.
     """

@@ -25,37 +25,11 @@ object and applies the event again. So every transition is atomic, with any numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState
 from tink.errors import TinkedgeError
-from tink.workflow.events import (
-    ActionFailed,
-    ActionStarted,
-    ActionSucceeded,
-    ActionTimedOut,
-    AgentAway,
-    AgentLost,
-    AgentRefused,
-    AgentSeen,
-    CancelRequested,
-    CancelTimedOut,
-    Dispatched,
-    Event,
-    GivenBack,
-    HardwareBack,
-    HardwareMissing,
-    HardwareTimedOut,
-    NothingLeft,
-    PreparationFailed,
-    Prepared,
-    Reclaimed,
-    Rejected,
-    StartTimedOut,
-    Undelivered,
-    WorkflowTimedOut,
-)
+from tink.workflow import events
 from tink.workflow.guards import last_action_reboots
 from tink.workflow.status import (
     REASON_ACTION_TIMEOUT,
@@ -116,7 +90,7 @@ class NotAllowedError(TinkedgeError, RuntimeError):
     """A component tried a transition that belongs to the other one: a bug in this program."""
 
 
-def apply(workflow: Raw, event: Event, now: float, author: Author) -> Status | None:
+def apply(workflow: Raw, event: events.Event, now: float, author: Author) -> Status | None:
     """Return the status of `workflow` after `event` at `now` (Unix seconds), or None if nothing changes.
 
     `workflow` is not changed. Raises UnknownActionError, NotAllowedError, and InvalidStatusError.
@@ -130,15 +104,6 @@ def apply(workflow: Raw, event: Event, now: float, author: Author) -> Status | N
     return transition.result()
 
 
-def _own(status: Mapping[str, Any]) -> Status:
-    """Return a copy whose fields and actions may be changed. Deeper values are shared."""
-    own = dict(status)
-    actions = own.get("actions")
-    if isinstance(actions, list):
-        own["actions"] = [dict(action) if isinstance(action, dict) else action for action in actions]
-    return own
-
-
 class _Transition:
     """The application of one event: a copy of the status that is being changed."""
 
@@ -147,50 +112,56 @@ class _Transition:
         self._workflow = workflow
         self._state = state_of(workflow)
         self._before = status_of(workflow)
-        self._after = _own(self._before)
+        self._after: Status = dict(self._before)
+        actions = self._after.get("actions")
+        if isinstance(actions, list):  # copies: actions may be changed; deeper values are shared
+            self._after["actions"] = [dict(each) if isinstance(each, dict) else each for each in actions]
         self._now = now
         self._time = timestamp(now)
         self._author = author
 
-    def take(self, event: Event) -> None:
+    def take(self, event: events.Event) -> None:
         match event:
-            case Prepared():
+            case events.Prepared():
                 self._prepare(event)
-            case PreparationFailed():
+            case events.PreparationFailed():
                 if self._move(Cause.PREPARATION_FAILED):
                     self._fail(event.reason, event.message)
                     self._observe(ConditionType.PREPARED, ConditionStatus.FALSE, event.reason, event.message)
-            case Dispatched():
+            case events.Dispatched():
                 self._move(Cause.DISPATCHED)
-            case Reclaimed():
+            case events.Reclaimed():
                 if self._state is WorkflowState.SCHEDULED:
                     self._claim(Cause.DISPATCHED)
-            case Undelivered():
+            case events.Undelivered():
                 self._take_back(event)
-            case GivenBack():
+            case events.GivenBack():
                 self._move(Cause.RETURNED)
-            case Rejected():
+            case events.Rejected():
                 self._reject(event)
-            case ActionStarted() | ActionSucceeded() | ActionFailed():
+            case events.ActionStarted() | events.ActionSucceeded() | events.ActionFailed():
                 self._report(event)
-            case AgentLost():
-                self._lose()
-            case AgentRefused():
+            case events.AgentLost() if self._state is WorkflowState.CANCELLING:
+                self._stopped("the agent came back without the Workflow")
+            case events.AgentLost():
+                message = "the agent came back without the Workflow: its machine, or the agent itself, was restarted"
+                self._lose(Cause.AGENT_LOST, message)
+            case events.AgentRefused():
                 if self._state is WorkflowState.PENDING:
                     self._observe(ConditionType.STARTED, ConditionStatus.FALSE, REASON_AGENT_REFUSED, event.message)
-            case AgentSeen():
+            case events.AgentSeen():
                 if self._state is WorkflowState.RUNNING and self._rebooting():
                     self._after["agentSeenAt"] = self._time
-            case AgentAway():
+            case events.AgentAway():
                 gone = event.seen == agent_seen(self._before)  # False if another server saw the agent meanwhile
                 if gone and self._rebooting() and self._move(Cause.REBOOTED):
                     self._rebooted(REASON_REBOOTED, f"the agent has been gone for {event.seconds:g} s")
-            case CancelRequested():
+            case events.CancelRequested():
                 self._cancel(event)
-            case NothingLeft():
+            case events.NothingLeft():
                 if self._move(Cause.NOTHING_LEFT):
                     self._fail(REASON_INVALID_STATUS, _NOTHING_LEFT)
-            case HardwareMissing() | HardwareBack() | HardwareTimedOut():
+            case events.HardwareMissing() | events.HardwareBack() | events.HardwareTimedOut():
                 self._without_hardware(event)
             case _:
                 self._time_out(event)
@@ -238,7 +209,7 @@ class _Transition:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _prepare(self, event: Prepared) -> None:
+    def _prepare(self, event: events.Prepared) -> None:
         if not self._move(Cause.PREPARED):
             return
         self._after["actions"] = [
@@ -255,7 +226,7 @@ class _Transition:
         self._observe(ConditionType.STARTED, ConditionStatus.FALSE)
         self._observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
 
-    def _take_back(self, event: Undelivered) -> None:
+    def _take_back(self, event: events.Undelivered) -> None:
         if event.claim != claim_of(self._before):
             return  # another server has claimed it since, and may have sent it
         if self._state is WorkflowState.CANCELLING:
@@ -264,12 +235,14 @@ class _Transition:
         elif self._state is WorkflowState.PENDING or self._move(Cause.RETURNED):  # Pending: another server gave it back
             self._after["dispatched"] = event.given
 
-    def _reject(self, event: Rejected) -> None:
+    def _reject(self, event: events.Rejected) -> None:
         not_run = event.reason in (REASON_UNKNOWN_WORKFLOW, REASON_ALREADY_FINISHED)
         if not_run and self._state is WorkflowState.CANCELLING:
             self._stopped("the agent does not run the Workflow")
         elif event.reason == REASON_ALREADY_FINISHED:
-            self._ended_unheard(event.message)
+            # The agent reports in order, so its reports of the end are lost.
+            message = "the agent says that it ended the Workflow before, and its reports never came"
+            self._lose(Cause.ENDED_UNHEARD, f"{message}: {event.message}" if event.message else message)
         elif self._move(Cause.RETURNED):
             self._after["dispatched"] = False
             self._after["rejections"] = min(rejections(self._before) + 1, MAX_REJECTIONS)
@@ -277,28 +250,28 @@ class _Transition:
             reason = event.reason or REASON_REJECTED
             self._observe(ConditionType.STARTED, ConditionStatus.FALSE, reason, event.message)
 
-    def _report(self, event: ActionStarted | ActionSucceeded | ActionFailed) -> None:
+    def _report(self, event: events.ActionStarted | events.ActionSucceeded | events.ActionFailed) -> None:
         action = self._action(event.action_id)
         if self._state is not None and self._state.terminal:
             return
         if self._move_action(action, ActionCause.STARTED):
             self._began()
         match event:
-            case ActionSucceeded():
+            case events.ActionSucceeded():
                 done = (action_state(each) is ActionState.SUCCEEDED for each in actions_of(self._after))
                 if self._move_action(action, ActionCause.SUCCEEDED) and all(done):
                     if self._move(Cause.SUCCEEDED):
                         self._observe(ConditionType.SUCCEEDED, ConditionStatus.TRUE)
                     else:
                         self._stopped("all actions had succeeded before the agent could be told")
-            case ActionFailed():
+            case events.ActionFailed():
                 if self._fail_action(action, event.reason or REASON_DEFAULT_FAILURE, event.message):
                     if self._move(Cause.ACTION_FAILED):
                         self._fail(action["failureReason"], action.get("failureMessage", ""))
                     else:
                         self._stopped("the agent stopped the Workflow")
 
-    def _cancel(self, event: CancelRequested) -> None:
+    def _cancel(self, event: events.CancelRequested) -> None:
         self._check(Cause.CANCEL_REQUESTED)
         cancelling = self._state is WorkflowState.CANCELLING
         noted = condition(self._before, ConditionType.SUCCEEDED).get("reason") == REASON_CANCELLING
@@ -314,55 +287,46 @@ class _Transition:
         else:
             self._observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN, REASON_CANCELLING, event.message)
 
-    def _ended_unheard(self, reported: str) -> None:
-        """Fail the Workflow: the agent ended it before and reports in order, so its reports of the end are lost."""
+    def _lose(self, cause: Cause, message: str) -> None:
+        """Fail the Workflow, because its agent does not have it any more, unless its last action is a reboot."""
         if self._rebooting():
             if self._move(Cause.REBOOTED):
                 self._rebooted(REASON_REBOOTED, "the agent came back anew")
-        elif self._move(Cause.ENDED_UNHEARD):
-            message = "the agent says that it ended the Workflow before, and its reports never came"
-            self._fail(REASON_AGENT_LOST, f"{message}: {reported}" if reported else message)
-
-    def _lose(self) -> None:
-        if self._state is WorkflowState.CANCELLING:
-            self._stopped("the agent came back without the Workflow")
-        elif self._rebooting():
-            if self._move(Cause.REBOOTED):
-                self._rebooted(REASON_REBOOTED, "the agent came back anew")
-        elif self._move(Cause.AGENT_LOST):
-            message = "the agent came back without the Workflow: its machine, or the agent itself, was restarted"
+        elif self._move(cause):
             self._fail(REASON_AGENT_LOST, message)
 
-    def _time_out(self, event: StartTimedOut | CancelTimedOut | WorkflowTimedOut | ActionTimedOut) -> None:
+    def _time_out(
+        self, event: events.StartTimedOut | events.CancelTimedOut | events.WorkflowTimedOut | events.ActionTimedOut
+    ) -> None:
         match event:
-            case StartTimedOut():
+            case events.StartTimedOut():
                 if self._move(Cause.START_TIMED_OUT):
                     message = f"the agent did not start the Workflow within {event.seconds:g} s after it was scheduled"
                     self._fail(REASON_START_TIMEOUT, message)
-            case CancelTimedOut():
+            case events.CancelTimedOut():
                 if self._move(Cause.CANCEL_TIMED_OUT):
                     message = f"the agent did not report within {event.seconds:g} s that it stopped"
                     self._fail(REASON_CANCEL_TIMEOUT, f"{message}; it may still be running")
-            case WorkflowTimedOut():
+            case events.WorkflowTimedOut():
                 what = f"the Workflow did not complete within {event.seconds:g} s (spec.timeout)"
                 self._run_timed_out(REASON_WORKFLOW_TIMEOUT, what)
-            case ActionTimedOut():
+            case events.ActionTimedOut():
                 action = self._action(event.action_id)
                 if action_state(action) is ActionState.RUNNING:
                     what = f"the action {action_name(action)!r} did not complete within {event.seconds:g} s"
                     self._run_timed_out(REASON_ACTION_TIMEOUT, what)
 
-    def _without_hardware(self, event: HardwareMissing | HardwareBack | HardwareTimedOut) -> None:
+    def _without_hardware(self, event: events.HardwareMissing | events.HardwareBack | events.HardwareTimedOut) -> None:
         is_gone = condition(self._before, ConditionType.HARDWARE_GONE).get("status") == ConditionStatus.TRUE
         match event:
-            case HardwareMissing():
+            case events.HardwareMissing():
                 if self._state is not None and not self._state.terminal:
                     kind, reason = ConditionType.HARDWARE_GONE, REASON_HARDWARE_DELETED
                     self._observe(kind, ConditionStatus.TRUE, reason, event.message)
-            case HardwareBack():
+            case events.HardwareBack():
                 if is_gone and self._state is not None and not self._state.terminal:
                     self._observe(ConditionType.HARDWARE_GONE, ConditionStatus.FALSE, REASON_HARDWARE_BACK)
-            case HardwareTimedOut():
+            case events.HardwareTimedOut():
                 if self._rebooting():
                     if self._move(Cause.REBOOT_ASSUMED):
                         self._rebooted(REASON_REBOOT_ASSUMED, f"{event.message}; its last action reboots the machine")

@@ -117,9 +117,7 @@ def status_of(workflow: Raw) -> Mapping[str, Any]:
 
 
 def unprepared(status: Mapping[str, Any]) -> bool:
-    """Return True before the Workflow is prepared: every change of state sets a time, and the first one adds the
-    actions.
-    """
+    """Return True before the Workflow is prepared: a change of state sets a time, and the first one adds actions."""
     return not status.get("lastTransitioned") and not actions_of(status)
 
 
@@ -219,14 +217,10 @@ def creation_order(workflow: Raw) -> tuple[str, int, str]:
     """
     metadata = workflow["metadata"]
     versions = (status_of(workflow).get("creationVersion"), metadata.get("resourceVersion"))
-    number = next(filter(None, map(_version_number, versions)), 0)
-    return str(metadata.get("creationTimestamp", "")), number, str(metadata["name"])
-
-
-def _version_number(value: object) -> int:
     # Bounded: a user may have written any text into the status, and int() of a long one is slow.
-    is_number = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
-    return int(str(value)) if is_number else 0
+    usable = (each for each in versions if isinstance(each, str) and each.isascii() and each.isdecimal())
+    number = next(filter(None, (int(each) for each in usable if len(each) <= 20)), 0)
+    return str(metadata.get("creationTimestamp", "")), number, str(metadata["name"])
 
 
 def deleted(obj: Raw) -> bool:
@@ -291,9 +285,7 @@ def set_condition(
 
 
 def status_patch(workflow: Raw, status: Status) -> Raw:
-    """Return the merge patch that turns the status of `workflow` into `status`; it fails if another writer was
-    faster.
-    """
+    """Return the merge patch to `status`, which fails if the object has changed since `workflow` was read."""
     old = status_of(workflow)
     changed = {field: value for field, value in status.items() if field not in old or old[field] != value}
     changed |= {field: None for field in old if field not in status}
@@ -342,7 +334,10 @@ def _summary(status: Mapping[str, Any]) -> str:
         case WorkflowState.SCHEDULED:
             return _held(status) or "given to the agent, which has not begun yet"
         case WorkflowState.RUNNING:
-            return _running(actions)
+            begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
+            if not begun:
+                return "the agent has begun"
+            return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"
         case WorkflowState.CANCELLING:
             why = message if reason == REASON_CANCELLING else ""
             return f"{why}: waits for the agent to stop" if why else "waits for the agent to stop"
@@ -376,10 +371,3 @@ def _held(status: Mapping[str, Any]) -> str:
     if started.get("reason") != REASON_HELD:
         return ""
     return f"held ({HOLD_ANNOTATION}): {str(started.get('message') or '').partition(TO_RELEASE)[0]}"
-
-
-def _running(actions: list[dict[str, Any]]) -> str:
-    begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
-    if not begun:
-        return "the agent has begun"
-    return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"

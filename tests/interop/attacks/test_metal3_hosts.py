@@ -11,7 +11,7 @@ import pytest
 from tests.interop.metal3_site import HOST, NAMESPACE, Site, host, mac, site, status
 from tests.waiting import until
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.convert.metal3 import SECURED_ANNOTATION
+from tink.convert.metal3.safety import SECURED_ANNOTATION
 from tink.kube.client import NotFoundError
 from tink.kube.resources import EVENT, HARDWARE, HARDWARE_DATA, SECRET, ResourceType
 from tink.metal3.hosts import netboots

@@ -22,7 +22,8 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
-from tink.webhooks import Admission, Webhooks
+from tink.webhooks.admission import Admission
+from tink.webhooks.server import Webhooks
 
 BASE = "/apis/tinkerbell.org/v1alpha2/namespaces"
 MERGE = "application/merge-patch+json"
@@ -115,8 +116,7 @@ async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, s
 async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]:
     """Serve the webhooks with their own informers; the caller stops and cancels."""
     informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
-    names = {"hardware": HARDWARE, "templates": TEMPLATE, "workflows": WORKFLOW, "osies": OSIE}
-    admission = Admission(client, **{name: informers[resource] for name, resource in names.items()})  # type: ignore[arg-type]
+    admission = Admission(client, informers)
     webhooks = Webhooks(client, [admission])
     tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]
     await webhooks.start()

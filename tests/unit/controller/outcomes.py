@@ -13,7 +13,7 @@ from tests.support.api import InProcessApi
 from tests.waiting import until
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.controller.controller import WorkflowController
-from tink.controller.reconcile import Outcome, reconcile
+from tink.controller.reconcile import Decision, reconcile
 from tink.controller.settings import ControllerSettings
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
 from tink.workflow.status import summary
@@ -61,12 +61,12 @@ def never(*_: Any) -> list[Raw]:
     raise AssertionError("rendered without need")
 
 
-def look(workflow: Raw, now: float, settings: ControllerSettings = SETTINGS) -> Outcome:
+def look(workflow: Raw, now: float, settings: ControllerSettings = SETTINGS) -> Decision:
     """Reconcile a Workflow that has been prepared: its Template does not matter any more."""
     return reconcile(workflow, hardware, None, settings, now, never)
 
 
-def status_in(outcome: Outcome) -> Raw:
+def status_in(outcome: Decision) -> Raw:
     bodies = [patch.body["status"] for patch in outcome.patches if patch.subresource == "status"]
     assert len(bodies) == 1, outcome
     status: Raw = bodies[0]
@@ -79,7 +79,7 @@ def condition(status: Raw, kind: str) -> Raw:
     return {field: value for field, value in found.items() if field != "lastTransitionTime"}
 
 
-def finalizers_in(outcome: Outcome) -> list[str] | None:
+def finalizers_in(outcome: Decision) -> list[str] | None:
     lists = [patch.body["metadata"].get("finalizers") for patch in outcome.patches if patch.subresource is None]
     return lists[0] if lists else None
 

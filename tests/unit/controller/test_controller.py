@@ -377,7 +377,7 @@ async def test_a_write_of_a_leader_ends_before_its_lease_does(replica: Rig) -> N
 
 
 @virtual
-async def test_a_worker_that_has_not_heard_yet_that_another_leads_does_not_write(replica: Rig) -> None:
+async def test_worker_that_lost_leadership_without_noticing_does_not_write(replica: Rig) -> None:
     async with replica.running():
         replica.elector.lead()
         await until(lambda: replica.elector.is_leader)
@@ -412,7 +412,7 @@ async def test_the_finalizer_goes_though_a_clock_is_set_back_meanwhile(rig: Rig)
 
 
 @virtual
-async def test_the_controller_deletes_what_nobody_wants_any_more() -> None:
+async def test_controller_deletes_expired_and_surplus_workflows() -> None:
     rig = Rig(
         ended(None, "old", "2027-01-14T00:00:00Z"),
         ended(None, "new"),
@@ -428,7 +428,7 @@ async def test_the_controller_deletes_what_nobody_wants_any_more() -> None:
 
 
 @virtual
-async def test_a_clock_that_jumps_shortens_nobodys_time(rig: Rig) -> None:
+async def test_clock_that_jumps_shortens_no_timeout(rig: Rig) -> None:
     async with rig.running():
         await turns()
         rig.now = CREATED

@@ -27,7 +27,7 @@ from tests.unit.controller.outcomes import (
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import FINALIZER, UNPREPARED, Raw, WorkflowStatus
 from tink.controller.controller import WorkflowHistory
-from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused, timestamps
+from tink.controller.reconcile import MAX_OBJECT_BYTES, Decision, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.template import TemplateError
@@ -48,7 +48,7 @@ def prepare(
     hardware: Raw | None = hardware,
     template: Raw | None = template,
     render: Rendered = render,
-) -> Outcome:
+) -> Decision:
     return reconcile(workflow or make_workflow(), hardware, template, SETTINGS, now, render)
 
 
@@ -97,7 +97,7 @@ def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may
     assert first["observedGeneration"] == 1
     del first["state"]
     workflow = generation(make_workflow("Pending", spec={"templateParams": {"k": "w"}}, id="where-it-was", **first), 1)
-    assert prepare(workflow, render=never) == Outcome()
+    assert prepare(workflow, render=never) == Decision()
     generation(workflow, 2)
     again = status_in(prepare(workflow))
     assert again["actions"][0]["rendered"]["image"] == "t/h:k=w"
@@ -138,7 +138,7 @@ def test_a_missing_reference_is_waited_for_and_then_named(missing: list[str], sa
     workflow, reason = make_workflow(), f"{missing[0]}NotFound"
     found: Any = {"Hardware": hardware, "Template": template} | dict.fromkeys(missing)
 
-    def seen(seconds: float) -> Outcome:
+    def seen(seconds: float) -> Decision:
         there: Any = {"hardware": found["Hardware"], "template": found["Template"]}
         return prepare(workflow, CREATED + seconds, render=never, **there)
 
@@ -178,7 +178,7 @@ def plain(index: int, **more: Any) -> Raw:
     return {"name": f"a{index}", "image": "i", **more}
 
 
-# The spec, the rendered actions, and what is said.
+# The spec, the rendered actions, and the message.
 FAILURES: dict[str, tuple[Raw, list[Raw] | Rendered, list[str]]] = {
     "template": ({}, broken, ["Template d/t: template: spec.actions[0].image:1:3: no such thing"]),
     "no actions": ({}, [], ["there are no actions"]),
@@ -253,7 +253,7 @@ def test_what_the_api_refuses_fails_the_workflow_with_its_words() -> None:
 
 def test_the_next_object_of_the_same_file_is_waited_for_in_silence_and_then_with_low_priority() -> None:
     silent = prepare(now=CREATED + 0.25, template=None, render=never)
-    assert silent == Outcome(requeue_after=0.75, waits_for=(ObjectReference("Template", "d", "t"),))
+    assert silent == Decision(requeue_after=0.75, waits_for=(ObjectReference("Template", "d", "t"),))
     waiting = prepare(now=CREATED + 2, template=None, render=never)
     assert condition(status_in(waiting), "Started") == {"type": "Started", "status": "False"}
     assert condition(status_in(waiting), "Succeeded") == {"type": "Succeeded", "status": "Unknown"}
@@ -266,7 +266,7 @@ def test_the_next_object_of_the_same_file_is_waited_for_in_silence_and_then_with
 def test_a_spec_changed_long_after_its_creation_has_the_whole_time_for_its_new_reference() -> None:
     workflow = generation(make_workflow("Pending", observedGeneration=1, actions=[{"id": "a"}]), 2)
 
-    def seen(seconds: float) -> Outcome:
+    def seen(seconds: float) -> Decision:
         return prepare(workflow, CREATED + 86_400 + seconds, template=None, render=never)
 
     outcome = seen(0)
@@ -313,7 +313,7 @@ def test_deleting_cancels_a_workflow_and_lets_it_go_if_no_agent_has_it(
         assert status_in(outcome)["state"] == after
     kinds = [patch.subresource for patch in outcome.patches]
     assert kinds == ["status"] * (after is not None) + [None] * (finalizers is not None), "the end must be seen first"
-    assert look(make_workflow(None, deleted=True), CREATED) == Outcome()
+    assert look(make_workflow(None, deleted=True), CREATED) == Decision()
 
 
 @pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Succeeded", "Failed"])
@@ -340,13 +340,13 @@ def test_a_workflow_that_an_older_release_has_written_gets_its_message(state: st
 def test_scheduled_or_cancelling_for_too_long_ends_with_its_reason(state: str, after: str, reason: str) -> None:
     conditions = CANCELLING if state == "Cancelling" else []
     workflow = make_workflow(state, deleted=state == "Cancelling", conditions=conditions, dispatched=True)
-    assert look(workflow, CREATED + 299) == Outcome(requeue_after=1)
+    assert look(workflow, CREATED + 299) == Decision(requeue_after=1)
     outcome = look(workflow, CREATED + 300)
     assert status_in(outcome)["state"] == after
     assert condition(status_in(outcome), "Succeeded")["reason"] == reason
     assert finalizers_in(outcome) == ["other/one"]
     workflow["status"]["lastTransitioned"] = "2999-01-01T00:00:00Z"
-    assert look(workflow, CREATED) == Outcome(requeue_after=300), "one in the future is looked at within the timeout"
+    assert look(workflow, CREATED) == Decision(requeue_after=300), "one in the future is looked at within the timeout"
     workflow["status"]["lastTransitioned"] = "whenever"
     assert status_in(look(workflow, CREATED + 300))["state"] == after, "one taken away by hand stops no clock"
 
@@ -389,7 +389,7 @@ def test_cancelling_set_by_hand_long_after_the_last_transition_gives_the_agent_i
     status = status_in(look(workflow, CREATED + 4000))
     assert "state" not in status
     workflow["status"] |= status
-    assert look(workflow, CREATED + 4100) == Outcome(requeue_after=200)
+    assert look(workflow, CREATED + 4100) == Decision(requeue_after=200)
 
 
 def running(*, timeout: int = 0, action: Raw | None = None) -> Raw:
@@ -415,7 +415,7 @@ def test_timeouts_of_a_running_workflow(timeout: int, action: int, default: int,
     workflow = running(timeout=timeout, action={"name": "y", "timeout": action})
     settings = ControllerSettings(action_timeout=default) if default else SETTINGS
     early, late = (look(workflow, CREATED + after - before, settings) for before in (10, 0))
-    assert early == Outcome(requeue_after=10 if reason else None)
+    assert early == Decision(requeue_after=10 if reason else None)
     if not reason:
         assert late == early, "without timeouts it runs for ever"
         return
@@ -457,15 +457,15 @@ def test_who_knows_better_says_how_old_each_timestamp_is() -> None:
         return 45.0
 
     workflow = running(timeout=600, action={"name": "y", "timeout": 50})
-    assert reconcile(workflow, hardware, None, SETTINGS, CREATED + 1e9, never, age) == Outcome(requeue_after=5)
+    assert reconcile(workflow, hardware, None, SETTINGS, CREATED + 1e9, never, age) == Decision(requeue_after=5)
     assert asked == ["status.actions[a1].startedAt", "status.startedAt"]
     assert set(asked) < {path for path, _ in timestamps(workflow)}
-    assert reconcile(make_workflow("Scheduled"), hardware, None, SETTINGS, 0, never, age) == Outcome(requeue_after=255)
+    assert reconcile(make_workflow("Scheduled"), hardware, None, SETTINGS, 0, never, age) == Decision(requeue_after=255)
     assert reconcile(make_workflow(), None, None, SETTINGS, 0, never, age).requeue_after == 15
     assert set(asked) == {path for path, _ in timestamps(workflow)}
 
 
-def test_timestamps_and_states_that_nobody_can_read_are_none_or_an_error() -> None:
+def test_invalid_timestamps_count_as_absent_and_invalid_states_are_errors() -> None:
     workflow = make_workflow("Running", lastTransitioned="soon", startedAt=7)
     assert list(timestamps(workflow)) == [("metadata.creationTimestamp", CREATED)]
     with pytest.raises(InvalidStatusError, match="d/w"):
@@ -501,10 +501,10 @@ def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(state: str
     assert "state" not in status_in(outcome)
     assert outcome.requeue_after is None
     held["status"] = {**held.get("status", {}), **status_in(outcome)}
-    assert reconcile(held, hardware, template, SETTINGS, LATE, never) == Outcome(), "said once"
+    assert reconcile(held, hardware, template, SETTINGS, LATE, never) == Decision(), "said once"
 
 
-def test_what_a_hold_said_goes_with_it() -> None:
+def test_message_of_a_hold_is_removed_with_the_hold() -> None:
     released = make_workflow(
         "Pending",
         actions=[{"id": "a", "state": "Pending"}],
@@ -529,7 +529,7 @@ def test_held_workflow_can_be_deleted_and_cancelled_and_what_has_begun_goes_on()
 @pytest.mark.parametrize("deleted", [False, True])
 def test_paused_workflow_is_left_alone(state: str | None, deleted: bool) -> None:
     paused = annotated(make_workflow(state, deleted=deleted, spec={"timeout": 1}), PAUSED_ANNOTATION)
-    assert reconcile(paused, None, None, SETTINGS, LATE, never) == Outcome()
+    assert reconcile(paused, None, None, SETTINGS, LATE, never) == Decision()
 
 
 # --- ended ---
@@ -545,13 +545,13 @@ def ended(ttl: int | None = 60, state: str = "Succeeded", name: str = "w", at: s
 @pytest.mark.parametrize("state", STATES)
 def test_it_goes_when_its_time_is_up_and_not_before(state: str) -> None:
     workflow = ended(60, state)
-    assert look(workflow, CREATED + 59) == Outcome(requeue_after=1.0)
+    assert look(workflow, CREATED + 59) == Decision(requeue_after=1.0)
     gone = look(workflow, CREATED + 60)
     assert "spec.ttlSecondsAfterFinished" in gone.delete
     assert gone.patches == ()
     assert look(ended(0, state), CREATED).delete, "at once"
     # The clock that wrote it is ahead of ours, or ours was set back.
-    assert look(workflow, CREATED - 1000) == Outcome(requeue_after=60.0)
+    assert look(workflow, CREATED - 1000) == Decision(requeue_after=60.0)
 
 
 @pytest.mark.parametrize("state", [None, "Pending", "Scheduled", "Running", "Cancelling"])
@@ -564,27 +564,27 @@ def test_what_has_not_ended_never_goes(state: str | None) -> None:
 
 @pytest.mark.parametrize("annotation", [HOLD_ANNOTATION, PAUSED_ANNOTATION])
 @pytest.mark.parametrize("surplus", [False, True])
-def test_what_somebody_holds_or_moves_stays(annotation: str, surplus: bool) -> None:
+def test_held_or_moved_workflow_is_not_deleted(annotation: str, surplus: bool) -> None:
     workflow = ended(0)
     workflow["metadata"]["annotations"] = {annotation: "for the record"}
-    assert reconcile(workflow, None, None, SETTINGS, CREATED + 1e6, never, surplus=surplus) == Outcome()
+    assert reconcile(workflow, None, None, SETTINGS, CREATED + 1e6, never, surplus=surplus) == Decision()
 
 
 def test_its_finalizer_goes_first_and_a_deletion_is_asked_for_once() -> None:
     with_finalizer = make_workflow("Succeeded", spec={"ttlSecondsAfterFinished": 0})
     assert (look(with_finalizer, CREATED).delete, len(look(with_finalizer, CREATED).patches)) == ("", 1)
     deleted = make_workflow("Succeeded", finalizer=False, deleted=True, spec={"ttlSecondsAfterFinished": 0})
-    assert look(deleted, CREATED) == Outcome(), "somebody else's finalizer keeps it"
+    assert look(deleted, CREATED) == Decision(), "somebody else's finalizer keeps it"
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_our_finalizer_goes_some_seconds_after_the_end_and_at_once_when_somebody_deletes_it(state: str) -> None:
-    assert look(make_workflow(state), CREATED + 4) == Outcome(requeue_after=6.0)
+def test_finalizer_is_removed_seconds_after_the_end_and_at_once_after_a_deletion(state: str) -> None:
+    assert look(make_workflow(state), CREATED + 4) == Decision(requeue_after=6.0)
     for outcome in (look(make_workflow(state), CREATED + 10), look(make_workflow(state, deleted=True), CREATED + 4)):
         assert finalizers_in(outcome) == ["other/one"]
         assert len(outcome.patches) == 1
     for deleted in (False, True):
-        assert look(make_workflow(state, deleted=deleted, finalizer=False), CREATED) == Outcome()
+        assert look(make_workflow(state, deleted=deleted, finalizer=False), CREATED) == Decision()
 
 
 def test_the_finalizer_goes_at_once_when_the_workflow_is_to_go() -> None:
@@ -592,7 +592,7 @@ def test_the_finalizer_goes_at_once_when_the_workflow_is_to_go() -> None:
     outcome = reconcile(make_workflow("Failed"), None, None, settings, CREATED, never, surplus=True)
     assert finalizers_in(outcome) == ["other/one"]
     timed = make_workflow("Succeeded", spec={"ttlSecondsAfterFinished": 3})
-    assert look(timed, CREATED + 1) == Outcome(requeue_after=2.0)
+    assert look(timed, CREATED + 1) == Decision(requeue_after=2.0)
     assert finalizers_in(look(timed, CREATED + 3)) == ["other/one"]
 
 
@@ -600,7 +600,7 @@ def test_the_finalizer_goes_at_once_when_the_workflow_is_to_go() -> None:
 def test_a_time_that_is_none_deletes_nothing(ttl: Any) -> None:
     workflow = ended(60)
     workflow["spec"]["ttlSecondsAfterFinished"] = ttl
-    assert look(workflow, LATE) == look(ended(None), LATE) == Outcome()
+    assert look(workflow, LATE) == look(ended(None), LATE) == Decision()
 
 
 # --- so many of each Hardware ---
@@ -657,7 +657,7 @@ UNTIL = "2027-01-15T08:06:40Z"
 """GONE_AT and 300 s."""
 
 
-def without_hardware(workflow: Raw, now: float = GONE_AT) -> Outcome:
+def without_hardware(workflow: Raw, now: float = GONE_AT) -> Decision:
     return reconcile(workflow, None, template, SETTINGS, now, never)
 
 
@@ -715,7 +715,7 @@ def test_what_an_agent_has_fails_when_its_hardware_stays_away(state: str) -> Non
 
 
 def test_pending_workflow_waits_for_its_hardware_without_an_end() -> None:
-    assert without_hardware(noted("Pending"), GONE_AT + 1e6) == Outcome()
+    assert without_hardware(noted("Pending"), GONE_AT + 1e6) == Decision()
 
 
 def test_last_action_that_reboots_its_machine_has_done_so_when_the_hardware_stays_away() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.documents import Document, read
-from tink.convert.findings import Finding
-from tink.convert.run import Result, convert_documents
+from tink.convert.documents import InputDocument, read
+from tink.convert.findings import ConversionFinding
+from tink.convert.run import ConversionResult, convert_documents
 from tink.kubeapi.schema.field_errors import WalkResult
 from tink.kubeapi.schema.rules import compile_rules
 from tink.kubeapi.schema.structural import compile_schema
@@ -43,20 +43,20 @@ def refused() -> Callable[[Raw], list[str]]:
     return refusals
 
 
-def documents(text: str | bytes, file: str = "in.yaml") -> list[Document | Finding]:
+def documents(text: str | bytes, file: str = "in.yaml") -> list[InputDocument | ConversionFinding]:
     return list(read(file, text.encode() if isinstance(text, str) else text))
 
 
 @pytest.fixture
-def reading() -> Callable[..., list[Document | Finding]]:
+def reading() -> Callable[..., list[InputDocument | ConversionFinding]]:
     return documents
 
 
 @pytest.fixture
-def converting() -> Callable[..., Result]:
+def converting() -> Callable[..., ConversionResult]:
     """Convert a text, or objects."""
 
-    def run(*sources: str | Raw, to: str | None = None, **settings: Any) -> Result:
+    def run(*sources: str | Raw, to: str | None = None, **settings: Any) -> ConversionResult:
         texts = [source if isinstance(source, str) else json.dumps(source) for source in sources]
         return convert_documents(documents("\n---\n".join(texts)), to=to, **settings)
 

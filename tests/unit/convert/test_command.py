@@ -21,8 +21,8 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert import cluster
 from tink.convert.cluster import apply_all, read_cluster
-from tink.convert.documents import Converted, Document
-from tink.convert.findings import Finding
+from tink.convert.documents import Converted, InputDocument
+from tink.convert.findings import ConversionFinding
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.resources import CRD, HARDWARE, NAMESPACE, ResourceType
 from tink.kubeapi.apiserver.server import ApiServer
@@ -290,8 +290,8 @@ async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
         host = {"apiVersion": HOSTS.api_version, "kind": HOSTS.kind, "metadata": metadata, "spec": spec}
         client.put(host)
     found = await read_cluster(client, None, metal3=True, on_read=lambda _: None)
-    assert [each.source.name for each in found if isinstance(each, Document)] == ["a", "b", "c", "net"]
-    assert [each.path for each in found if isinstance(each, Finding)] == ["spec.networkData"]
+    assert [each.source.name for each in found if isinstance(each, InputDocument)] == ["a", "b", "c", "net"]
+    assert [each.path for each in found if isinstance(each, ConversionFinding)] == ["spec.networkData"]
 
 
 async def test_rack_moves_from_one_cluster_to_another(server: ApiServer, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_kind_that_may_not_be_read_costs_no_other(client: Any) -> None:
     forbidden = ApiError(403, "Forbidden", "templates is forbidden")
     client.fail("list", forbidden, of=ResourceType("tinkerbell.org", "v1alpha1", "templates", "Template"))
     found = await read_cluster(client, "rack", metal3=False, on_read=lambda _: None)
-    (refused,) = [each for each in found if isinstance(each, Finding)]
+    (refused,) = [each for each in found if isinstance(each, ConversionFinding)]
     assert (refused.kind, refused.source.kind, len(found)) == ("error", "Template", 4)
     assert "templates is forbidden" in refused.reason
     client.fail("list", *[forbidden] * 3)

@@ -21,24 +21,22 @@ from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError
 from tink.convert.documents import (
     Converted,
-    Document,
+    InputDocument,
     collect,
-    compose,
     file_name,
     json_text,
-    node_value,
     read,
     write_whole,
     yaml_document,
 )
-from tink.convert.findings import Finding, Kind, Source
+from tink.convert.findings import ConversionFinding, FindingKind, ObjectPlace
 from tink.convert.run import convert_documents
 
 JSON = '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}, "x": '
 GOOD = "apiVersion: v1\nkind: Good\nmetadata: {name: %s}\n"
 
 
-def found(text: str | bytes, file: str = "in.yaml") -> list[Document | Finding]:
+def found(text: str | bytes, file: str = "in.yaml") -> list[InputDocument | ConversionFinding]:
     return list(read(file, text.encode() if isinstance(text, str) else text))
 
 
@@ -46,16 +44,16 @@ def names(text: str | bytes, file: str = "in.yaml") -> list[str]:
     """Return the names of the documents, and `document path: reason` of the findings."""
     return [
         each.obj["metadata"]["name"]
-        if isinstance(each, Document)
+        if isinstance(each, InputDocument)
         else f"{each.source.document} {each.path}: {each.reason}".replace(" : ", ": ")
         for each in found(text, file)
     ]
 
 
-def error(text: str | bytes, file: str = "in.yaml") -> Finding:
+def error(text: str | bytes, file: str = "in.yaml") -> ConversionFinding:
     (finding,) = found(text, file)
-    assert isinstance(finding, Finding)
-    assert finding.kind is Kind.ERROR
+    assert isinstance(finding, ConversionFinding)
+    assert finding.kind is FindingKind.ERROR
     return finding
 
 
@@ -113,8 +111,8 @@ def test_documents_are_counted_as_a_person_would() -> None:
 def test_broken_document_is_named_with_its_line_and_its_neighbours_are_read(broken: str, line: int, word: str) -> None:
     text = GOOD % "a" + "---\n" + broken + "---\n" + GOOD % "b"
     first, finding, last = found(text)
-    assert isinstance(finding, Finding)
-    assert (finding.kind, finding.source.document, finding.source.file) == (Kind.ERROR, 2, "in.yaml")
+    assert isinstance(finding, ConversionFinding)
+    assert (finding.kind, finding.source.document, finding.source.file) == (FindingKind.ERROR, 2, "in.yaml")
     assert word in finding.reason
     if line:
         assert f"line {4 + line}: " in finding.reason
@@ -209,7 +207,7 @@ def test_list_is_split_and_items_keep_their_places() -> None:
     inner = {"apiVersion": "v1", "kind": "List", "items": [obj("b"), 5]}
     outer = {**inner, "metadata": {"resourceVersion": ""}, "items": [obj("a"), inner, {}, obj("c")]}
     found = list(read("in.json", orjson.dumps(outer)))
-    places = [(each.prefix if isinstance(each, Document) else each.path) for each in found]
+    places = [(each.prefix if isinstance(each, InputDocument) else each.path) for each in found]
     assert places == ["items[0]", "items[1].items[0]", "items[1].items[1]", "items[2].apiVersion", "items[3]"]
     assert {each.source.document for each in found} == {1}
 
@@ -217,8 +215,8 @@ def test_list_is_split_and_items_keep_their_places() -> None:
 def test_list_as_the_api_answers_it_gives_its_items_their_kind() -> None:
     items = "[{metadata: {name: a}}, {kind: Other, metadata: {name: b}}]"
     one, two = found(f"apiVersion: tinkerbell.org/v1alpha1\nkind: HardwareList\nitems: {items}")
-    assert isinstance(one, Document)
-    assert isinstance(two, Document)
+    assert isinstance(one, InputDocument)
+    assert isinstance(two, InputDocument)
     assert (one.obj["apiVersion"], one.obj["kind"]) == ("tinkerbell.org/v1alpha1", "Hardware")
     assert two.obj["kind"] == "Other"
 
@@ -239,8 +237,8 @@ def test_object_larger_than_an_api_server_takes_is_named_with_its_largest_field_
     assert str(MAX_BYTES) in finding.reason
     items = [obj(f"n{index}", data="x" * 1_000_000) for index in range(5)] + [obj("big", data=["x" * 2_000_000] * 2)]
     found = list(read("in.json", orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})))
-    assert [isinstance(each, Document) for each in found] == [True] * 5 + [False]
-    assert isinstance(found[-1], Finding)
+    assert [isinstance(each, InputDocument) for each in found] == [True] * 5 + [False]
+    assert isinstance(found[-1], ConversionFinding)
     assert found[-1].path == "items[5].data[0]"
 
 
@@ -269,11 +267,8 @@ def test_merged_key_does_not_replace_the_own_one(text: str) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(_PIECES, max_size=14).map("".join))
-def test_values_are_those_that_kubectl_reads(text: str) -> None:
+def test_values_equal_what_kubectl_reads(text: str) -> None:
     expected, found = (attempted(reader, text) for reader in (reference_yaml.documents, kubernetes_yaml.read))
-    nodes = attempted(lambda text: (node_value(node, len(text)) for node in compose(text)), text)
-    if nodes is not YamlError and found is not YamlError:
-        assert repr(nodes) == repr(found), "with a look at the places of fields in between"
     if found is YamlError or expected is YamlError or "!!" in text:
         return  # what is refused may differ (collections as keys, tags); nothing may raise anything else
     assert repr(found) == repr(expected)
@@ -283,9 +278,9 @@ def test_values_are_those_that_kubectl_reads(text: str) -> None:
 @given(st.binary(max_size=60))
 def test_no_bytes_bring_the_reader_down(content: bytes) -> None:
     for each in read("in.yaml", content):
-        assert isinstance(each, Document | Finding)
+        assert isinstance(each, InputDocument | ConversionFinding)
     for each in read("in.json", b"{" + content):
-        assert isinstance(each, Document | Finding)
+        assert isinstance(each, InputDocument | ConversionFinding)
 
 
 def written(obj: Raw) -> str:
@@ -358,12 +353,12 @@ def test_comments_change_no_value_and_stay_when_written_again(lines: list[str]) 
         return
     if not isinstance(obj, dict):
         return
-    source = Source("in.yaml", 1, "", "", "")
-    once = yaml_document(Converted(obj, Document(source, obj, text=text)))
+    source = ObjectPlace("in.yaml", 1, "", "", "")
+    once = yaml_document(Converted(obj, InputDocument(source, obj, text=text)))
     assert list(kubernetes_yaml.documents(once)) == [obj]
     kept = sorted(comment.text for comment in collect(text))
     assert sorted(comment.text for comment in collect(once)) == kept
-    twice = yaml_document(Converted(obj, Document(source, obj, text=once)))
+    twice = yaml_document(Converted(obj, InputDocument(source, obj, text=once)))
     assert twice == once
 
 

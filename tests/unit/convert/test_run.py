@@ -14,12 +14,11 @@ from tink.api.v1alpha2 import Raw
 from tink.convert import run
 from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
-from tink.convert.findings import Finding, Findings, Kind, Source
-from tink.convert.metal3 import ConversionSettings
-from tink.convert.report import as_json, as_table, summary
-from tink.convert.run import Result
+from tink.convert.findings import ConversionFinding, FindingKind, Findings, ObjectPlace
+from tink.convert.metal3.versions import ConversionSettings
+from tink.convert.run import ConversionResult, as_json, as_table, summary
 
-Converting = Callable[..., Result]
+Converting = Callable[..., ConversionResult]
 
 
 def obj(api_version: str, kind: str, name: str = "a", **more: Any) -> Raw:
@@ -30,7 +29,7 @@ INTERFACE = {"dhcp": {"mac": "52:54:00:12:34:56"}, "netboot": {"allowPXE": True}
 HARDWARE = obj("tinkerbell.org/v1alpha1", "Hardware", spec={"interfaces": [INTERFACE]})
 
 
-def said(result: Result) -> list[tuple[str, str]]:
+def reported(result: ConversionResult) -> list[tuple[str, str]]:
     return [(str(each.kind), each.path) for each in result.findings]
 
 
@@ -63,7 +62,7 @@ def test_each_object_gets_the_converter_of_its_version_and_kind(
 ) -> None:
     result = converting(source, to=to)
     assert [each["kind"] for each in result.objects] == ([made] if made else [])
-    assert not any(each.kind is Kind.ERROR for each in result.findings)
+    assert not any(each.kind is FindingKind.ERROR for each in result.findings)
     if source["apiVersion"] == "tinkerbell.org/v1alpha1":
         assert result.objects[0]["apiVersion"] == "tinkerbell.org/v1alpha2"
     if to == "v1beta1" and source["kind"] == "BareMetalHost":
@@ -78,7 +77,7 @@ def test_fault_of_a_converter_costs_its_object_alone(converting: Converting, mon
     monkeypatch.setattr(run, "_CONVERTERS", {**run._CONVERTERS, key: broken})
     result = converting(TEMPLATE, HARDWARE)
     assert [each["kind"] for each in result.objects] == ["Hardware"]
-    assert said(result) == [("error", "")]
+    assert reported(result) == [("error", "")]
     assert "KeyError" in result.findings[0].reason
 
 
@@ -98,7 +97,7 @@ def test_unknown_kind_is_an_error_and_the_rest_is_converted(converting: Converti
     result = converting(source, HARDWARE)
     assert [each["kind"] for each in result.objects] == ["Hardware"]
     (finding,) = result.findings
-    assert (finding.kind, finding.source.document, finding.source.kind) == (Kind.ERROR, 1, source["kind"])
+    assert (finding.kind, finding.source.document, finding.source.kind) == (FindingKind.ERROR, 1, source["kind"])
     assert (finding.source.file, finding.source.name) == ("in.yaml", "a")
     assert source["kind"] in finding.reason
 
@@ -108,9 +107,9 @@ def test_same_object_twice_is_one_and_another_of_its_name_is_an_error(converting
     elsewhere = {**HARDWARE, "metadata": {"name": "a", "namespace": "elsewhere"}}
     result = converting(HARDWARE, HARDWARE, other, elsewhere)
     assert [each["metadata"] for each in result.objects] == [{"name": "a"}, elsewhere["metadata"]]
-    assert said(result) == [("error", "metadata.name")]
+    assert reported(result) == [("error", "metadata.name")]
     (finding,) = result.findings
-    assert (finding.kind, finding.source.document) == (Kind.ERROR, 3)
+    assert (finding.kind, finding.source.document) == (FindingKind.ERROR, 3)
     assert "in.yaml, document 1" in finding.reason
 
 
@@ -128,11 +127,16 @@ def test_second_conversion_changes_nothing(converting: Converting) -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "code", "allowed"),
-    [([], 0, 0), ([Kind.CHANGED], 0, 0), ([Kind.DROPPED], 2, 0), ([Kind.DROPPED, Kind.ERROR], 1, 1)],
+    [
+        ([], 0, 0),
+        ([FindingKind.CHANGED], 0, 0),
+        ([FindingKind.DROPPED], 2, 0),
+        ([FindingKind.DROPPED, FindingKind.ERROR], 1, 1),
+    ],
 )
-def test_exit_code_tells_scripts_whether_anything_was_lost(kinds: list[Kind], code: int, allowed: int) -> None:
-    source = Source("f", 1, "", "", "")
-    result = Result([], [Finding(kind, source, "", "") for kind in kinds])
+def test_exit_code_tells_scripts_whether_anything_was_lost(kinds: list[FindingKind], code: int, allowed: int) -> None:
+    source = ObjectPlace("f", 1, "", "", "")
+    result = ConversionResult([], [ConversionFinding(kind, source, "", "") for kind in kinds])
     assert (result.exit_code(), result.exit_code(allow_loss=True)) == (code, allowed)
 
 
@@ -142,7 +146,7 @@ def test_exit_code_tells_scripts_whether_anything_was_lost(kinds: list[Kind], co
 def test_checksum_that_contradicts_its_empty_type_is_reported(converting: Converting) -> None:
     host = {**_HOST, "spec": {"online": True, "image": _IMAGE}}
     result = converting(host, to="v1beta1")
-    assert said(result) == [("changed", "spec.image.checksumType")]
+    assert reported(result) == [("changed", "spec.image.checksumType")]
     assert result.objects[0]["spec"]["image"]["checksumType"] == "md5"
     auto = converting(host, to="v1beta1", versions=ConversionSettings("auto"))
     assert (auto.findings, auto.objects[0]["spec"]["image"].get("checksumType", "auto")) == ([], "auto")
@@ -154,11 +158,11 @@ def test_hardware_details_too_large_for_the_annotation_are_reported_as_dropped(c
     assert converting(host, to="v1beta1").findings == []
     host["status"] = {"hardware": {"storage": disks}}
     result = converting(host, to="v1beta1")
-    assert said(result) == [("dropped", "status.hardware")]
+    assert reported(result) == [("dropped", "status.hardware")]
     assert result.exit_code() == 2
 
 
-SOURCE = Source("rack.yaml", 2, "Hardware", "lab", "node-1")
+SOURCE = ObjectPlace("rack.yaml", 2, "Hardware", "lab", "node-1")
 
 
 def fields(value: Any) -> tuple[Fields, Findings]:
@@ -166,7 +170,7 @@ def fields(value: Any) -> tuple[Fields, Findings]:
     return Fields(value, findings, "spec"), findings
 
 
-def told(findings: Findings) -> list[tuple[str, str]]:
+def reasons(findings: Findings) -> list[tuple[str, str]]:
     return [(each.path, each.reason) for each in findings]
 
 
@@ -177,7 +181,7 @@ def test_unread_fields_are_reported_unless_they_are_empty() -> None:
     cursor, findings = fields({"a": 1, "b": {"c": 2}, "d": None, "e": {"f": [{}, ""]}, "g": False, "h/i": 0})
     cursor.take("a")
     cursor.rest("why")
-    assert told(findings) == [("spec.b", "why"), ("spec.g", "why"), ('spec["h/i"]', "why")]
+    assert reasons(findings) == [("spec.b", "why"), ("spec.g", "why"), ('spec["h/i"]', "why")]
     cursor.rest("why")
     assert len(findings) == 3, "once"
 
@@ -198,19 +202,19 @@ def test_field_of_the_wrong_type_is_named_once_and_counts_as_absent(read: Any, g
         cursor, findings = fields({"f": value})
         assert bool(read(cursor, "f")) is (value is good)
         for _ in range(2):
-            assert [path for path, _ in told(findings)] == paths
+            assert [path for path, _ in reasons(findings)] == paths
             cursor.rest()
     empty, findings = fields({"f": None})
     assert not read(empty, "f")
     assert not read(empty, "absent")
-    assert told(findings) == []
+    assert reasons(findings) == []
 
 
 def test_items_of_the_wrong_type_are_named_with_their_index() -> None:
     cursor, findings = fields({"l": [{}, 1, None, "x"]})
     assert [each.path for each in cursor.each("l")] == ["spec.l[0]"]
     wrong = {"spec.l[1]": "must be an object, is a number", "spec.l[3]": "must be an object, is a string"}
-    assert told(findings) == [*wrong.items()]
+    assert reasons(findings) == [*wrong.items()]
     assert cursor.texts("l") == [("spec.l[3]", "x")]
 
 
@@ -232,12 +236,12 @@ def test_path_of_any_key_is_one_short_line(key: str) -> None:
 # --- the table
 
 
-def result(*findings: Findings) -> Result:
-    return Result([Converted({"kind": "x"})] * 3, [each for some in findings for each in some])
+def result(*findings: Findings) -> ConversionResult:
+    return ConversionResult([Converted({"kind": "x"})] * 3, [each for some in findings for each in some])
 
 
 def some(index: int) -> Findings:
-    findings = Findings(Source("rack.yaml", index + 1, "Hardware", "lab", f"node-{index}"))
+    findings = Findings(ObjectPlace("rack.yaml", index + 1, "Hardware", "lab", f"node-{index}"))
     findings.changed("spec.c", "another form")
     findings.dropped(f"spec.interfaces[{index}].dhcp.arch", "no place")
     findings.dropped(f"spec.interfaces[{index + 1}].dhcp.arch", "no place")
@@ -285,8 +289,11 @@ def test_summary_counts() -> None:
     findings = Findings(SOURCE)
     findings.error("", "x")
     findings.dropped("", "x")
-    assert summary(Result([Converted({})], list(findings))) == "1 object written; 1 error, 1 field dropped, 0 changed"
-    assert [each.kind for each in findings] == [Kind.ERROR, Kind.DROPPED]
-    partly = Result([Converted({})] * 3, [], lost=1)
+    assert (
+        summary(ConversionResult([Converted({})], list(findings)))
+        == "1 object written; 1 error, 1 field dropped, 0 changed"
+    )
+    assert [each.kind for each in findings] == [FindingKind.ERROR, FindingKind.DROPPED]
+    partly = ConversionResult([Converted({})] * 3, [], lost=1)
     assert summary(partly, "applied").startswith("2 of 3 objects applied; ")
     assert json.loads(as_json(partly))["objects"] == 2

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.findings import Findings, Source
-from tink.convert.run import Result
+from tink.convert.findings import Findings, ObjectPlace
+from tink.convert.run import ConversionResult
 from tink.convert.v1alpha2 import convert_first_revision, is_first_revision
 
-Converting = Callable[..., Result]
-SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
+Converting = Callable[..., ConversionResult]
+SOURCE = ObjectPlace("in.yaml", 1, "Workflow", "", "w")
 MAC = "52:54:00:00:00:01"
 NIC = f'spec.networkInterfaces["{MAC}"]'
 
@@ -30,7 +30,7 @@ def nic(**fields: Any) -> Raw:
     return {"networkInterfaces": {MAC: fields}}
 
 
-def said(result: Result) -> list[tuple[str, str]]:
+def reported(result: ConversionResult) -> list[tuple[str, str]]:
     return [(finding.kind.value, finding.path) for finding in result.findings]
 
 
@@ -58,7 +58,7 @@ def test_field_that_an_api_would_drop_silently_is_reported(converting: Convertin
     spec = {**nic(dhcp={"ip": "10.0.0.1", "mtu": 9000}), "disks": [], "bmcRef": None, "rack": {"u": 7}}
     result = converting(obj("Hardware", spec, extra="x"))
     assert result.objects == [obj("Hardware", nic(dhcp={"ip": "10.0.0.1"}))]
-    assert said(result) == [("dropped", path) for path in (f"{NIC}.dhcp.mtu", "spec.rack", "extra")]
+    assert reported(result) == [("dropped", path) for path in (f"{NIC}.dhcp.mtu", "spec.rack", "extra")]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_field_that_an_api_would_drop_silently_is_reported(converting: Convertin
 )
 def test_object_that_no_api_takes_is_an_error(converting: Converting, source: Raw, path: str) -> None:
     result = converting(source)
-    assert (result.objects, said(result)) == ([], [("error", path)])
+    assert (result.objects, reported(result)) == ([], [("error", path)])
     words = {"spec.storageDevices": 'must be of type array: "string"', "spec.templateRef": "Required value"}
     assert words.get(path, "") in result.findings[0].reason, "in the API server's words"
 
@@ -87,7 +87,7 @@ def test_what_a_server_wrote_stays_there(converting: Converting) -> None:
     others = (obj("Machine", {}, apiVersion="bmc.tinkerbell.org/v1alpha1"), obj("Secret", {}, apiVersion="v1"))
     for source in (*CURRENT, *others):
         result = converting({**source, "metadata": source["metadata"] | written | owners})
-        assert (result.objects, said(result)) == ([source], [("dropped", "metadata.ownerReferences")])
+        assert (result.objects, reported(result)) == ([source], [("dropped", "metadata.ownerReferences")])
 
 
 # --- tinkerbell/tinkerbell's own v1alpha2
@@ -111,7 +111,7 @@ def test_other_schema_of_the_same_name_is_refused_and_named(
     converting: Converting, kind: str, spec: Raw, path: str
 ) -> None:
     result = converting(obj(kind, spec))
-    assert (result.objects, said(result)) == ([], [("error", path)])
+    assert (result.objects, reported(result)) == ([], [("error", path)])
     assert "tinkerbell/tinkerbell" in result.findings[0].reason
 
 
@@ -138,7 +138,7 @@ spec:
     assert [action.get("networkNamespace") for action in made["spec"]["actions"]] == ["host", "own", None]
     assert [action.get("pidNamespace") for action in made["spec"]["actions"]] == ["host", None, None]
     assert not any("namespaces" in action for action in made["spec"]["actions"])
-    assert said(result) == [("dropped", f"spec.actions[1].namespaces.{name}") for name in ("pid", "ipc", "network")]
+    assert reported(result) == [("dropped", f"spec.actions[1].namespaces.{name}") for name in ("pid", "ipc", "network")]
 
 
 # --- the first revision is known by its fields, and brought to the final one

@@ -49,7 +49,7 @@ def put(directory: Path, *names: str, permissions: int = 0o644) -> None:
         path.chmod(permissions)
 
 
-def test_missing_directory_is_made_closed_whatever_the_umask_and_what_is_none_is_named(tmp_path: Path) -> None:
+def test_missing_directory_is_made_with_mode_0700_without_following_links(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         claim(tmp_path / "a" / "data")
@@ -155,7 +155,7 @@ def packaged(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_directory_of_the_package_is_given_to_its_user_whoever_asks(packaged: Path) -> None:
+def test_package_directory_of_the_wrong_user_names_the_remedy(packaged: Path) -> None:
     for user in (NOBODY, 4242):
         (found,) = problems(packaged, user)
         assert f"as root: 'chown -R nobody: {packaged}'" in found.remedy
@@ -181,7 +181,7 @@ def test_missing_directory_of_the_package_is_made_for_its_user_and_any_other_for
         assert (os.geteuid(), other.exists()) == (0, False)
 
 
-def test_root_acts_as_the_owner_and_as_root_for_what_is_elsewhere(place: Path) -> None:
+def test_root_acts_as_the_owner_inside_the_directory_and_as_root_outside(place: Path) -> None:
     os.chown(place, NOBODY, -1)
     place.chmod(0o700)
     open_the_way(place)

@@ -24,8 +24,9 @@ from tests.support.virtual_time import elapse, turns
 from tests.unit.kube.conftest import CUT, END
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
-from tink.kube.cache import Index, Informer, ObjectCompressor, reflector
-from tink.kube.cache.store import MAX_LENGTH, Archive, Store, strip
+from tink.kube.cache import Index, Informer, ObjectCompressor
+from tink.kube.cache import informer as informer_module
+from tink.kube.cache.store import MAX_LENGTH, Archive, InformerStore, strip
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
@@ -256,7 +257,7 @@ async def test_an_api_that_is_away_is_asked_again_and_logged_once(api, client, c
     api.answers = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
     async with running(client) as (_, recorder):
         assert await recorder.until(1) == ["a ->3"]
-    first, second = [r.getMessage() for r in caplog.records if r.name == "tink.kube.cache.reflector"]
+    first, second = [r.getMessage() for r in caplog.records if r.name == "tink.kube.cache.informer"]
     assert first.startswith("can't follow workflows")
     assert second == "watching workflows again"
 
@@ -532,7 +533,7 @@ async def test_refused_selector_is_named(api: Any, client: KubeClient) -> None:
 @pytest.mark.looptime
 @pytest.mark.parametrize("jitter", [0.0, 2.0])
 async def test_start_jitter_and_retry_after_of_the_api_are_respected(monkeypatch, jitter: float) -> None:
-    monkeypatch.setattr(reflector.random, "uniform", lambda low, high: low + 0.9 * (high - low))
+    monkeypatch.setattr(informer_module.random, "uniform", lambda low, high: low + 0.9 * (high - low))
     api: Any = InProcessApi()
     api.fail("watch", ApiError(429, "TooManyRequests", "busy", retry_after=45.0))
     async with started(Informer(api, WORKFLOW, start_jitter=jitter)) as informer:
@@ -592,7 +593,7 @@ class Short:
 
 
 def test_object_that_enters_and_leaves_the_archive_is_stored_once_and_as_the_format_keeps_it() -> None:
-    store, key = Store(archive_format=Short()), NamespacedName("d", "w")
+    store, key = InformerStore(archive_format=Short()), NamespacedName("d", "w")
     store.put(NamespacedName("d", "new"), obj("new", 1, spec={"n": 1}))
     for version, old in enumerate([False, True, False, True], start=1):
         store.put(key, obj("w", version, old=old))

@@ -28,9 +28,10 @@ from tink.kube.client import (
     cluster_ids,
     log_missing_namespaces,
 )
-from tink.kube.metrics import ClientMetrics
+from tink.kube.metrics import client_metrics
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
 from tink.kubeapi.apiserver import credentials
+from tink.metrics.families import Scraped
 
 
 def test_path_of_a_resource_stays_in_its_collection_and_needs_its_namespace() -> None:
@@ -196,7 +197,7 @@ async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: Ku
 
 async def test_requests_are_counted_by_status_and_one_without_an_answer_as_client_go_does(api, client) -> None:
     registry = CollectorRegistry()
-    registry.register(ClientMetrics(client))
+    registry.register(Scraped(lambda: client_metrics(client)))
     host = urlsplit(client.url).netloc
     api.answers = [*[(200, {"kind": "Workflow"})] * 2, (409, {"reason": "Conflict"})]
     for _ in range(2):

@@ -18,7 +18,7 @@ from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse, pause, turns
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, UnreachableError
-from tink.kube.metrics import ControllerMetrics, QueueMetrics
+from tink.kube.metrics import controller_metrics, queue_metrics
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import LEASE
 from tink.kube.runtime import (
@@ -33,6 +33,7 @@ from tink.kube.runtime import (
     while_leading,
 )
 from tink.kube.runtime.controller import Reconcile
+from tink.metrics.families import Scraped
 
 pytestmark = pytest.mark.looptime
 A, B = NamespacedName("d", "a"), NamespacedName("d", "b")
@@ -161,7 +162,7 @@ async def test_reconciles_are_counted_by_result() -> None:
 
     registry = CollectorRegistry()
     async with running(reconcile, workers=3) as controller:
-        registry.register(ControllerMetrics({"thing": controller}))
+        registry.register(Scraped(lambda: controller_metrics({"thing": controller})))
         controller.queue.add(A)
         controller.queue.add(B)
         await elapse(1)
@@ -339,7 +340,7 @@ async def test_metrics_show_waiting_and_hanging_work() -> None:
     now = [100.0]
     q: WorkQueue[str] = WorkQueue(60, 60, clock=lambda: now[0])
     registry = CollectorRegistry()
-    registry.register(QueueMetrics({"q": q}, lambda: now[0]))
+    registry.register(Scraped(lambda: queue_metrics({"q": q}, lambda: now[0])))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"workqueue_{name}", {"name": "q", **labels})

@@ -49,7 +49,7 @@ def test_key_that_passes_seldom_always_passes_and_is_dropped() -> None:
     assert len(buckets) == 1
 
 
-def test_of_many_keys_at_once_those_that_passed_last_are_remembered() -> None:
+def test_capacity_keeps_the_keys_that_passed_last() -> None:
     buckets = TokenBuckets(1, 1.0, capacity=10)
     assert all(buckets.allows(number, 0.0) for number in range(50))
     assert len(buckets) == 10
@@ -163,7 +163,9 @@ def test_lines_are_bounded_in_all(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.messages) == 20
 
 
-def test_the_same_is_said_once_in_the_interval_and_is_not_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_line_is_logged_once_and_not_counted_as_omitted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = 0.0
     limited = LimitedLog(log, lambda: now, capacity=2, interval=60.0)
     for second in (0.0, 1.0, 59.0, 60.0):

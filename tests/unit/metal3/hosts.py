@@ -11,7 +11,7 @@ import orjson
 import yaml
 
 from tink.api.metal3.crds import generate
-from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION
+from tink.convert.metal3.versions import CONVERSION_DATA_ANNOTATION
 
 Raw = dict[str, Any]
 

@@ -18,19 +18,26 @@ from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tests.waiting import until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.objects import NamespacedName
-from tink.metal3 import controller, definition
+from tink.metal3 import controller, definition, migration
+from tink.metal3.compare import Trip, differences
 from tink.metal3.controller import Follower
 from tink.metal3.definition import Definition
-from tink.metal3.migration import plan
-from tink.metal3.migration.carry_out import details
-from tink.metal3.migration.compare import Trip, differences
-from tink.metal3.migration.plan import Done, MigrationSettings, Outcome, Phase, Plan
-from tink.metal3.migration.survey import MAX_DIFFERENCES, Survey
+from tink.metal3.migration import (
+    MAX_DIFFERENCES,
+    Done,
+    MigrationPlan,
+    MigrationResult,
+    MigrationSettings,
+    Phase,
+    Survey,
+    details,
+)
 from tink.metal3.reconciler import Addresses, without
 from tink.metal3.settings import Metal3Settings
-from tink.webhooks import Address, ClaimKind
+from tink.webhooks.claims import ClaimKind
+from tink.webhooks.registration import Address
 
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 
@@ -53,11 +60,11 @@ def surveyed(raw: Any = None, **fields: Any) -> Survey:
     return Survey(Definition.of(raw or defined()), details_defined=True, **{"hosts": 5, **fields})
 
 
-def planned(survey: Survey, **settings: Any) -> Plan:
-    return plan.make_plan(survey, MigrationSettings(**settings))
+def planned(survey: Survey, **settings: Any) -> MigrationPlan:
+    return migration.make_plan(survey, MigrationSettings(**settings))
 
 
-def todo(made: Plan) -> dict[str, int]:
+def todo(made: MigrationPlan) -> dict[str, int]:
     return {step.phase.value: step.todo for step in made.steps}
 
 
@@ -129,7 +136,7 @@ def test_differences_of_very_many_hosts_are_counted_and_not_kept() -> None:
     for _ in range(MAX_DIFFERENCES + 5):
         survey.add(differences(before, {"spec": 2}, "r"))
     assert (len(survey.differences), survey.more_differences) == (MAX_DIFFERENCES, 5)
-    lines = list(plan.plan_lines(survey, planned(survey)))
+    lines = list(migration.plan_lines(survey, planned(survey)))
     assert len(lines) < 70
     assert f"... and {MAX_DIFFERENCES + 5 - 50} more differences" in lines
 
@@ -189,17 +196,17 @@ def test_hardware_data_belongs_to_its_host_and_goes_with_it() -> None:
 
 def test_failures_are_shown_the_first_ten_and_all_in_json() -> None:
     failed = Done(Phase.REWRITE, done=3, unneeded=2, failures=[f"f{number}" for number in range(30)])
-    lines = list(plan.done_lines(failed))
+    lines = list(migration.done_lines(failed))
     assert lines[0] == "rewrite: 3 done, 2 were so already, 30 failed"
     assert len(lines) == 11
     survey = surveyed(missing=[NamespacedName("m", "h")])
-    made = json.loads(plan.as_json(survey, planned(survey), [failed], Outcome.FAILED, "why", applied=True))
+    made = json.loads(migration.as_json(survey, planned(survey), [failed], MigrationResult.FAILED, "why", applied=True))
     assert len(made["done"][0]["failures"]) == 30
     assert (made["outcome"], made["error"], made["applied"]) == ("failed", "why", True)
     assert made["before"]["storedVersions"] == ["v1alpha1"]
     assert made["hardwareDataMissing"] == ["m/h"]
     assert [step["phase"] for step in made["plan"]] == ["hardware-data", "storage", "rewrite", "stored-versions"]
-    assert json.loads(plan.as_json(None, None, [], Outcome.FAILED, "why", applied=False))["done"] == []
+    assert json.loads(migration.as_json(None, None, [], MigrationResult.FAILED, "why", applied=False))["done"] == []
 
 
 KEY = NamespacedName("e", "host")

@@ -32,7 +32,7 @@ from tests.unit.metal3.hosts import (
     with_auto,
 )
 from tink.api.metal3.crds import generate
-from tink.convert.metal3 import (
+from tink.convert.metal3.versions import (
     CONVERSION_DATA_ANNOTATION,
     MAX_ANNOTATIONS_BYTES,
     ConversionSettings,

@@ -17,7 +17,7 @@ from tests.unit.kubeapi.apiserver.conftest import CRDS, Client
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Hosts, Raw, copied, full, hardware, view, with_auto
 from tink.api.crds import to_yaml
 from tink.api.metal3.crds import generate
-from tink.convert.metal3 import ConversionSettings, convert_version
+from tink.convert.metal3.versions import ConversionSettings, convert_version
 from tink.kubeapi import ApiServer
 from tink.kubeapi.schema.field_errors import WalkResult
 from tink.kubeapi.schema.structural import compile_schema

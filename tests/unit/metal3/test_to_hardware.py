@@ -22,19 +22,11 @@ from tests.unit.convert import conftest as convert
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.convert.fields import Fields
-from tink.convert.findings import Findings, Source
-from tink.convert.metal3 import (
-    HOST_LABEL,
-    REFUSED_ANNOTATION,
-    HostOptions,
-    convert_to_hardware,
-    label_of,
-    refusals,
-    secrets_to_read,
-)
+from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.metal3.network_data import parsed, served
 from tink.convert.metal3.root_disk import choose
-from tink.convert.metal3.to_hardware import rufio_machine
+from tink.convert.metal3.safety import HOST_LABEL, REFUSED_ANNOTATION, label_of, refusals
+from tink.convert.metal3.to_hardware import HostOptions, convert_to_hardware, rufio_machine, secrets_to_read
 from tink.kube.resources import HARDWARE_DATA
 from tink.metal3.controller import HOSTS
 
@@ -94,7 +86,7 @@ class Result:
     def __init__(self, obj: Raw, *others: Raw, **options: Any) -> None:
         known = {(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]): each for each in others}
         before = copy.deepcopy(obj)
-        findings = Findings(Source("in.yaml", 1, "BareMetalHost", "m", "n0"))
+        findings = Findings(ObjectPlace("in.yaml", 1, "BareMetalHost", "m", "n0"))
         self.made = convert_to_hardware(obj, findings, lambda *what: known.get(what), HostOptions(**options))
         assert obj == before
         self.findings = [(str(each.kind), each.path) for each in findings]
@@ -412,7 +404,7 @@ def test_command_refuses_options_that_mean_nothing(tmp_path: Path) -> None:
     assert '"disableNetboot"' not in run(tmp_path, bare, options=("--netboot-unmanaged",)).stdout
 
 
-def test_definitions_of_the_hosts_are_those_that_the_controller_follows() -> None:
+def test_controller_follows_every_version_of_the_host_definition() -> None:
     versions = {crd["spec"]["names"]["plural"]: crd["spec"]["versions"] for crd in generate()}
     served = {(plural, version["name"]) for plural, each in versions.items() for version in each}
     assert served == {(each.plural, each.version) for each in (*HOSTS, HARDWARE_DATA)}
@@ -421,7 +413,7 @@ def test_definitions_of_the_hosts_are_those_that_the_controller_follows() -> Non
 # --- no machine that may run a workload netboots, whatever else its host says
 
 MAC = "52:54:00:00:00:01"
-SOURCE = Source("in.yaml", 1, "BareMetalHost", "metal3", "n0")
+SOURCE = ObjectPlace("in.yaml", 1, "BareMetalHost", "metal3", "n0")
 NICS = [{"mac": MAC, "pxe": True}, {"mac": "52:54:00:00:00:02", "pxe": True}, {"mac": "52:54:00:00:00:03"}]
 ALL = HostOptions(bmc=True, consumed=True)
 DATA: Raw = {"spec": {"hardware": {"nics": NICS}}}
@@ -579,7 +571,7 @@ LINKS = [phy("eno1", ONE.upper()), phy("eno2", TWO)]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["networks"])[:80])
 def test_network_data_is_served_by_dhcp_or_named_with_the_reason(case: Raw) -> None:
-    findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
+    findings = Findings(ObjectPlace("f", 1, "BareMetalHost", "m", "n"))
     document = {"links": LINKS} | {name: case[name] for name in ("networks", "links", "services") if name in case}
     found = served(document, "data", case.get("boot", ONE), findings)
     assert {mac: dhcp for mac, dhcp in found.items() if dhcp} == case.get("served", {})
@@ -610,7 +602,7 @@ def test_yaml_and_json_are_read_and_nothing_else_is_quoted() -> None:
     ],
 )
 def test_odd_document_serves_nothing_and_is_reported(document: Any) -> None:
-    findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
+    findings = Findings(ObjectPlace("f", 1, "BareMetalHost", "m", "n"))
     assert served(document, "data", ONE, findings) == {}
     assert document == [] or len(findings)
 
@@ -777,9 +769,9 @@ METADATA = {"name": "n0", "namespace": "metal3", "labels": {"a": "b"}}
 
 
 def made(address: Any, **more: Any) -> tuple[Raw | None, list[str]]:
-    findings = Findings(Source("f", 1, "BareMetalHost", "metal3", "n0"))
+    findings = Findings(ObjectPlace("f", 1, "BareMetalHost", "metal3", "n0"))
     bmc = Fields({"address": address, "credentialsName": "n0-bmc", **more}, findings, "spec.bmc")
-    return rufio_machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
+    return rufio_machine(bmc, METADATA), [f"{each.path}: {each.reason}" for each in findings]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ from aiohttp import web
 
 from tests.waiting import until
 from tink.kubeapi.apiserver import credentials
-from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, OpenConnections, _idlest
+from tink.net.connection_limit import (
+    Connection,
+    ConnectionLimiter,
+    ConnectionLimits,
+    LimitedSite,
+    OpenConnections,
+    _idlest,
+)
 
 Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -44,7 +51,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[Listen]:
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
             await runner.setup()
             closing.push_async_callback(runner.cleanup)
-            site = LimitedSite(runner, host, 0, context, "test", Limits(**limits))
+            site = LimitedSite(runner, host, 0, context, "test", ConnectionLimits(**limits))
             await site.start()
             trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
             return f"https://{host}:{site.port}", trust
@@ -126,7 +133,7 @@ def test_longest_idle_connection_is_aborted_for_a_new_one_and_a_busy_one_never()
 
 def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
     limiter = ConnectionLimiter(
-        asyncio.Protocol, ssl.create_default_context(), "test", Limits(connections=40, per_address=10)
+        asyncio.Protocol, ssl.create_default_context(), "test", ConnectionLimits(connections=40, per_address=10)
     )
     greedy = [Connection(limiter, "192.0.2.1") for _ in range(30)]
     assert all(limiter.admit(each) for each in greedy)
@@ -145,7 +152,7 @@ def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
 
 def test_network_that_reconnects_too_often_is_rejected_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    limits = Limits(at_once=20, per_second=2)
+    limits = ConnectionLimits(at_once=20, per_second=2)
     limiter = ConnectionLimiter(asyncio.Protocol, ssl.create_default_context(), "test", limits, clock=lambda: now)
 
     def come_and_go(address: str, count: int) -> int:

@@ -169,7 +169,7 @@ async def test_operators_netrc_is_not_for_hosts_that_others_name(
     assert await asked(LOOPBACK, with_user, trust_env=True) == "reached Basic dXNlcjpwYXNz"
 
 
-async def test_kernel_that_does_not_say_what_is_its_own_is_taken_for_saying_yes() -> None:
+async def test_address_is_refused_if_the_kernel_does_not_list_its_own() -> None:
     def cannot(_address: Any) -> bool:
         raise OSError(1, "Operation not permitted")
 

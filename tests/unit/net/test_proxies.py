@@ -68,7 +68,7 @@ def test_proxy_that_cannot_be_used_is_an_error_that_says_what_to_write(value: st
     assert "secret" not in str(caught.value)
 
 
-def test_program_gets_the_variables_in_both_cases_but_for_those_that_it_has() -> None:
+def test_program_gets_variables_in_both_cases_unless_it_has_its_own() -> None:
     proxies = Proxies("http://p", "", "10.0.0.0/8")
     given = proxies.added_to({"A": "b", "no_proxy": ""})
     assert given == {"HTTP_PROXY": "http://p", "http_proxy": "http://p", "A": "b", "no_proxy": ""}

@@ -31,7 +31,7 @@ from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.controller import WorkflowController
-from tink.kube.cache.reflector import Reflector
+from tink.kube.cache.informer import Reflector
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW

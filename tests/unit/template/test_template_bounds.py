@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tink.template.compile import Budget, Limits, compile_text
-from tink.template.engine import render
+from tink.template.compile import RenderBudget, RenderLimits, compile_text, render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import KEYWORDS
@@ -27,12 +26,12 @@ DATA["lists"] = [[number] for number in range(2000)]
 SHARED = "{{$x := list 1}}{{$y := list 1}}{{range 40}}{{$x = list $x $x}}{{$y = list $y $y}}{{end}}"
 
 
-def counted(share: int = 5) -> Budget:
+def counted(share: int = 5) -> RenderBudget:
     """Return a budget whose clock stands still: only steps, sizes and depths can run out.
 
     It has a fifth of the usual steps: each function has to count its own.
     """
-    return Budget(Limits(steps=Limits().steps // share), clock=lambda: 0.0)
+    return RenderBudget(RenderLimits(steps=RenderLimits().steps // share), clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -147,21 +146,21 @@ def test_long_chains_of_else_if_are_no_nesting() -> None:
 
 def test_limits_are_the_callers() -> None:
     with pytest.raises(TemplateExecutionError, match="more than 50 steps"):
-        render("{{range 100}}{{end}}", DATA, budget=Budget(Limits(steps=50)))
+        render("{{range 100}}{{end}}", DATA, budget=RenderBudget(RenderLimits(steps=50)))
     with pytest.raises(TemplateExecutionError, match="larger than 10 bytes"):
-        render("{{.s}}{{.s}}{{.s}}é", DATA, budget=Budget(Limits(output=10)))
-    assert render("{{.s}}{{.s}}{{.s}}é"[:-1], DATA, budget=Budget(Limits(output=10))) == "abcabcabc"
+        render("{{.s}}{{.s}}{{.s}}é", DATA, budget=RenderBudget(RenderLimits(output=10)))
+    assert render("{{.s}}{{.s}}{{.s}}é"[:-1], DATA, budget=RenderBudget(RenderLimits(output=10))) == "abcabcabc"
 
 
 def test_time_of_the_processor_is_bounded() -> None:
     seconds = iter(range(1000))
-    budget = Budget(Limits(seconds=4), clock=lambda: float(next(seconds)))
+    budget = RenderBudget(RenderLimits(seconds=4), clock=lambda: float(next(seconds)))
     with pytest.raises(TemplateExecutionError, match=r"at <upper .big>: the template takes more than 4 s"):
         render("{{$x := upper .big}}" * 10, DATA, budget=budget)
 
 
 def test_budget_is_shared_by_the_templates_that_are_given_it() -> None:
-    budget = Budget(Limits(steps=300))
+    budget = RenderBudget(RenderLimits(steps=300))
     render("{{range 100}}{{end}}", DATA, budget=budget)
     render("{{range 100}}{{end}}", DATA, budget=budget)
     with pytest.raises(TemplateExecutionError):

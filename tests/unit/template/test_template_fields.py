@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tink.api import v1alpha2
 from tink.template import fields
-from tink.template.engine import render
+from tink.template.compile import render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
 from tink.template.fields import GoStruct, build_context, parse_fields, render_actions
 

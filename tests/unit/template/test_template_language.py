@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.unit.template.sprig_left_out import LEFT_OUT
-from tink.template.engine import ProgramCache, check, render
+from tink.template.compile import ProgramCache, check, render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
 from tink.template.functions import FUNCTIONS
 from tink.template.sprig import SPRIG

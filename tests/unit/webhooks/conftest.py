@@ -11,7 +11,7 @@ from tests.support.api import InProcessApi
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
-from tink.webhooks.reviewer import Request, Reviewer, Verdict
+from tink.webhooks.reviewer import Reviewer, ReviewRequest, Verdict
 
 RESOURCES = {each.kind: each for each in (HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW)}
 
@@ -62,11 +62,11 @@ class World:
         metadata = some["metadata"]
         request = {"kind": {"kind": some["kind"]}, "operation": operation, "namespace": metadata["namespace"]}
         return await self.reviewer.review(
-            Request.read({**request, "name": metadata["name"], "object": new, "oldObject": old, **more})
+            ReviewRequest.read({**request, "name": metadata["name"], "object": new, "oldObject": old, **more})
         )
 
 
-def said(verdict: Verdict) -> list[str]:
+def texts(verdict: Verdict) -> list[str]:
     return [f"{cause.field}: {cause.message}" for cause in verdict.causes]
 
 

@@ -20,9 +20,10 @@ from tink.kube.certificates import show
 from tink.kube.client import ApiError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import SECRET
-from tink.webhooks import Webhooks, WebhookSettings, certificates, server
+from tink.webhooks import certificates, server
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.registration import CONFIGURATION
+from tink.webhooks.server import Webhooks, WebhookSettings
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -101,7 +102,7 @@ async def test_authority_that_has_not_begun_is_replaced(monkeypatch):
 
 
 @pytest.mark.parametrize("stored", [{}, {"data": None}, {"data": {}}], ids=["no Secret", "the chart's", "empty"])
-async def test_replicas_share_one_authority_whoever_made_it(stored):
+async def test_replicas_share_one_authority(stored):
     api = InProcessApi(*([secret(**stored)] if stored else []))
     mine, theirs = SecretKeeper(api, "default", "ca"), SecretKeeper(api, "default", "ca")
     for time in (NOW, NOW + 3000 * DAY):
@@ -349,7 +350,8 @@ async def test_of_hundreds_of_writes_none_goes_unreviewed_while_the_secret_is_re
     monkeypatch.setattr(server, "SPREAD_SECONDS", 1.0)
     monkeypatch.setattr(server, "OVERLAP_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(server, "LOOK_AFTER_SECONDS", 3600.0)
-    monkeypatch.setattr(Webhooks, "_names", lambda _: ["127.0.0.1"])  # an embedded API knows no Services
+    # An embedded API knows no Services.
+    monkeypatch.setattr(WebhookSettings, "host_names", ["127.0.0.1"])
     async with serving(tmp_path / "state") as (_, client):
         hooks = [RegisteredHook(f"replica-{number}") for number in range(2)]
         replicas = []

@@ -15,7 +15,8 @@ from tink.kube.resources import HARDWARE
 from tink.kubeapi import ApiServer
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.template_process import BusyError
-from tink.webhooks import ReviewPlugin, claims
+from tink.webhooks import claims
+from tink.webhooks.admission import ReviewPlugin
 
 HARDWARES = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 

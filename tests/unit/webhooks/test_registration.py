@@ -113,7 +113,7 @@ async def test_conflict_is_tried_again_and_a_configuration_that_may_not_be_creat
         await register(api, configuration(SERVICE, b"CA", "Ignore"))
 
 
-def test_service_is_read_from_its_flag_and_the_api_server_is_told_of_it_or_of_a_url():
+def test_service_is_parsed_from_its_flag_and_registered_like_a_url():
     settings = WebhookSettings(service="ns/name:8443")
     assert (settings.namespace, settings.name, settings.service_port) == ("ns", "name", 8443)
     assert WebhookSettings(service="ns/name").service_port == 443

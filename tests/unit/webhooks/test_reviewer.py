@@ -3,13 +3,13 @@
 import pytest
 
 from tests.support import objects
-from tests.unit.webhooks.conftest import hardware, said, workflow
+from tests.unit.webhooks.conftest import hardware, texts, workflow
 from tink.api.mistakes import Site
 from tink.kube.client import UnreachableError
 from tink.template_process import BusyError
 from tink.webhooks.admission import respond
 from tink.webhooks.claims import Claims
-from tink.webhooks.reviewer import Request, Verdict
+from tink.webhooks.reviewer import ReviewRequest, Verdict
 
 ODD = [None, [], "x", 7, {}, {"spec": None}, {"spec": []}, {"spec": {"networkInterfaces": ["x"]}}]
 ODD += [{"spec": {"networkInterfaces": {"m": value}}} for value in (None, 1, {"dhcp": []}, {"dhcp": {"ip": 7}})]
@@ -58,7 +58,7 @@ async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(world,
         for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT", None):
             for new, old in ((odd, None), (odd, odd), (None, odd)):
                 asked = {"kind": {"kind": kind}, "operation": operation, "object": new, "oldObject": old}
-                verdict = await world.reviewer.review(Request.read(asked))
+                verdict = await world.reviewer.review(ReviewRequest.read(asked))
                 assert verdict.causes == ()
     assert caplog.text == "", "not even a mistake that was caught"
 
@@ -66,7 +66,7 @@ async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(world,
 # --- references -------------------------------------------------------------------------------------------------------
 
 
-async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_names(world):
+async def test_deletion_of_a_referenced_object_warns_with_the_first_few_names(world):
     for number in range(5):
         world.store(hardware(f"h{number}", osie="o"))
     verdict = await world.review("DELETE", None, objects.osie("o", namespace="d"))
@@ -124,7 +124,7 @@ def template(**fields):
 
 async def test_every_field_that_does_not_parse_is_named_with_line_and_column(world):
     verdict = await world.review("CREATE", template(image="{{ .X", args=["ok", "a\nb {{ nosuch }}"], cmd="{{ .Y }}"))
-    assert said(verdict) == [
+    assert texts(verdict) == [
         "spec.actions[0].image: is no Go template: line 1, column 5: unclosed action",
         'spec.actions[0].args[1]: is no Go template: line 2, column 5: function "nosuch" not defined',
     ]
@@ -149,17 +149,17 @@ AT_LIMIT = "ä" * 65_533
     ],
 )
 async def test_template_with_more_than_linux_takes_is_rejected_by_field_in_bytes(world, fields, refused):
-    causes = said(await world.review("CREATE", template(**fields)))
+    causes = texts(await world.review("CREATE", template(**fields)))
     assert len(causes) == len(refused)
     assert all(cause.startswith(expected) for cause, expected in zip(causes, refused, strict=True)), causes
 
 
 async def test_template_that_exceeds_linux_already_can_be_corrected_in_steps(world):
     old = template(args=["x" * 131_072, "x" * 131_072])
-    assert not said(await world.review("UPDATE", template(args=["x" * 131_072, "x"]), old))
-    assert said(await world.review("UPDATE", template(args=["x", "x", "x" * 131_072]), old))
+    assert not texts(await world.review("UPDATE", template(args=["x" * 131_072, "x"]), old))
+    assert texts(await world.review("UPDATE", template(args=["x", "x", "x" * 131_072]), old))
     shared = template() | {"spec": {"env": {"KEY": AT_LIMIT + "xx"}, "actions": [{"name": "a", "image": "i"}]}}
-    assert said(await world.review("CREATE", shared))[0].startswith('spec.env["KEY"]: has 131073 bytes')
+    assert texts(await world.review("CREATE", shared))[0].startswith('spec.env["KEY"]: has 131073 bytes')
 
 
 async def test_template_without_a_place_in_the_queue_is_refused_for_now(world):
@@ -189,8 +189,8 @@ async def test_internal_error_is_raised_so_the_caller_rejects_or_admits_the_writ
 
 async def test_template_that_did_not_parse_before_can_be_labelled(world):
     bad = template(image="{{")
-    assert not said(await world.review("UPDATE", bad | {"metadata": bad["metadata"] | {"labels": {"a": "b"}}}, bad))
-    assert said(await world.review("UPDATE", template(image="{{ x"), bad))
+    assert not texts(await world.review("UPDATE", bad | {"metadata": bad["metadata"] | {"labels": {"a": "b"}}}, bad))
+    assert texts(await world.review("UPDATE", template(image="{{ x"), bad))
     assert respond(Verdict(), {}) == {"allowed": True}
     assert respond(Verdict(warnings=("w",)), {}) == {"allowed": True, "warnings": ["w"]}
 
@@ -211,8 +211,8 @@ async def test_mistake_in_a_hardware_is_warned_about_once_and_only_where_the_net
 async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world):
     bad = osie("http://192.0.2.1/k")
     bad["metadata"]["annotations"] = {"tinkerbell.org/kernel-sha256": "md5:1"}
-    (said,) = (await world.review("CREATE", bad)).warnings
-    assert said.startswith("metadata.annotations[tinkerbell.org/kernel-sha256]: a SHA-256 checksum is 64 ")
+    (text,) = (await world.review("CREATE", bad)).warnings
+    assert text.startswith("metadata.annotations[tinkerbell.org/kernel-sha256]: a SHA-256 checksum is 64 ")
     assert (await world.review("UPDATE", bad, bad)).warnings == ()
 
 
@@ -222,11 +222,11 @@ async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world):
 async def test_reference_to_a_bmc_is_warned_about_once_because_nothing_uses_it(world):
     new = hardware("h")
     new["spec"]["bmcRef"] = {"name": "h-bmc"}
-    said = (
+    text = (
         "spec.bmcRef.name: is stored and not used: tinkedge looks for no Machine h-bmc (bmc.tinkerbell.org), and "
         "switches no power"
     )
-    assert (await world.review("CREATE", new)).warnings == (said,)
+    assert (await world.review("CREATE", new)).warnings == (text,)
     assert (await world.review("UPDATE", new, new)).warnings == ()
 
 

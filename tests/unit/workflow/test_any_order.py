@@ -36,7 +36,7 @@ SUPERVISION = st.sampled_from(
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A Workflow of three actions that is told anything, in any order, by both components."""
+    """A Workflow of three actions receives any events, in any order, from both components."""
 
     def __init__(self) -> None:
         super().__init__()

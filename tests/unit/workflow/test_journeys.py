@@ -22,7 +22,7 @@ from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.controller import ControllerSettings
-from tink.controller.reconcile import Outcome, reconcile
+from tink.controller.reconcile import Decision, reconcile
 from tink.kubeapi.apiserver.patch import merge
 from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
@@ -103,7 +103,7 @@ class Stream:
     def __init__(self, *, says: bool) -> None:
         self.view = AgentView(says=says)
         self.open = True
-        self.seen = False  # the server has said that the agent is here, while it reboots its machine
+        self.seen = False  # the server has recorded that the agent is connected, while it reboots its machine
         self.wire: list[agent_model.Command] = []
 
 
@@ -230,7 +230,7 @@ class Journeys(RuleBasedStateMachine):
             written = True
         return written
 
-    def _decide(self, workflow: Raw) -> Outcome:
+    def _decide(self, workflow: Raw) -> Decision:
         template = {"metadata": {"name": workflow["spec"]["templateRef"]["name"]}}
         return reconcile(workflow, {"metadata": {}}, template, SETTINGS, self.api.now, _render)
 

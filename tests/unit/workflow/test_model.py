@@ -1,4 +1,4 @@
-"""A model check: every way that two servers, any number of controllers and one agent can go, as far as is told.
+"""A model check: every order of steps of two servers, any number of controllers and one agent.
 
 Breadth first through the states of `world`, by the `steps` of `moves`: commands and reports that are lost, repeated and
 late, streams that break seen and unseen, crashes and reboots, informers that lag, timers that fire at any moment. On

@@ -114,13 +114,13 @@ class Stream(NamedTuple):
     view: int
     live: bool
     lag: tuple[int, ...]  # by how many versions of each Workflow the server may be behind at most
-    holds: tuple[str, ...] | None = None  # what the agent said, until the conclusions are drawn
+    holds: tuple[str, ...] | None = None  # what the agent reported, until it is processed
     missing: tuple[int, ...] = ()  # the Workflows that were under way then, and not held
     wire: tuple[tuple[str, int], ...] = ()
     claimed: int = -1  # the Workflow that was claimed and is still to be sent
     claim: str = ""  # which claim that was, if no other server can have sent it since
     given: bool = False  # whether the agent may have had it before
-    seen: bool = False  # it has said of a machine that reboots that its agent is here
+    seen: bool = False  # it has recorded that the agent of a rebooting machine is connected
 
 
 class Agent(NamedTuple):
@@ -323,7 +323,7 @@ def stored(versions: tuple[int, ...], age: int, event: ServerEvent) -> tuple[int
 
 
 def _stamps(workflow: Raw) -> int:
-    """Another second than that in which a server last said that it sees the agent."""
+    """Return a second that differs from the last one in which a server recorded that it sees the agent."""
     at = status.parse_timestamp(status.agent_seen(status.status_of(workflow)))
     return 0 if at is None else int(at - NOW + 1) % (LAG + 1)
 

@@ -28,9 +28,7 @@ _TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
 _DHCP_TYPES = ("ipv4_dhcp", "ipv4")
 _MAX_LINKS = 256
 MAX_BYTES = 256 << 10
-"""Maximum size in bytes of a document, also after its aliases are expanded. A machine with `_MAX_LINKS` links needs a
-third.
-"""
+"""Maximum bytes of a document, also after its aliases are expanded. One with `_MAX_LINKS` links needs a third."""
 
 
 def parsed(text: str) -> Any:
@@ -103,10 +101,14 @@ class _Network:
             self._network(network)
         servers, clocks = self._services(self._top)
         for dhcp in self._served.values():
-            if "ip" in dhcp:
-                _add(dhcp, "nameservers", servers)
-                _add(dhcp, "timeservers", clocks)
-        self._serve_servers6()
+            _add_services(dhcp, servers, clocks)
+        ipv6_leases = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
+        for path, server in self._servers6:
+            refusal = constraints.ipv6(server.lower()) if ipv6_leases else constraints.NO_IPV6_ADDRESS
+            if refusal:
+                self._findings.dropped(path, refusal)
+            for ipv6 in [] if refusal else ipv6_leases:
+                _add(ipv6, "nameservers", [server.lower()])
         self._top.rest("it has no place in what DHCP serves")
         return self._served
 
@@ -128,7 +130,7 @@ class _Network:
             self._network6(network, address, link)
             return
         if kind not in _DHCP_TYPES:
-            self._findings.dropped(network.at("type"), f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
+            network.dropped("type", f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
             return
         network.ignore("id", "network_id")
         target = self._target(link)
@@ -147,13 +149,8 @@ class _Network:
                 self._findings.changed(network.path, f"{note} {mac}")
         self._routes(network, dhcp)
         servers, clocks = self._services(network)
-        servers = [
-            *[server for path, server in network.texts("dns_nameservers") if self._server(path, server)],
-            *servers,
-        ]
-        if "ip" in dhcp:
-            _add(dhcp, "nameservers", servers)
-            _add(dhcp, "timeservers", clocks)
+        own = [server for path, server in network.texts("dns_nameservers") if self._server(path, server)]
+        _add_services(dhcp, [*own, *servers], clocks)
         network.rest("it has no place in what DHCP serves")
 
     def _network6(self, network: Fields, address: str, link: str) -> None:
@@ -184,16 +181,14 @@ class _Network:
         if length is not None:
             dhcp["ipv6"]["prefixLength"] = length
         elif netmask:
-            self._findings.dropped(network.at("netmask"), constraints.NO_NETMASK6)
+            network.dropped("netmask", constraints.NO_NETMASK6)
         self._findings.changed(network.path, f"DHCPv6 serves it{note}, if the edge runs with --ipv6")
         for key in ("gateway", "routes"):
             network.drop(key, constraints.ROUTERS_ADVERTISE)
         network.rest("it has no place in what DHCP serves")
 
     def _target6(self, name: str) -> tuple[Raw, str] | str:
-        """Return what DHCP serves to the interface of a link, and a note about it; or a string with the reason why it
-        serves nothing.
-        """
+        """Return what DHCP serves to a link's interface, with a note; or a string, the reason why it serves nothing."""
         link = self._links.get(name)
         if link is not None and link.kind == "vlan":
             below = self._links.get(link.below)
@@ -210,15 +205,6 @@ class _Network:
         if vlan:
             dhcp["vlanId"] = vlan
         return dhcp, f" ({note} {mac})" if note else ""
-
-    def _serve_servers6(self) -> None:
-        ipv6_leases = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
-        for path, server in self._servers6:
-            refusal = constraints.ipv6(server.lower()) if ipv6_leases else constraints.NO_IPV6_ADDRESS
-            if refusal:
-                self._findings.dropped(path, refusal)
-            for ipv6 in [] if refusal else ipv6_leases:
-                _add(ipv6, "nameservers", [server.lower()])
 
     def _target(self, name: str) -> tuple[str, str, str] | str:
         """Return MAC address, VLAN ID and a note about them; or the reason (a string) why DHCP can't serve the link."""
@@ -251,9 +237,7 @@ class _Network:
         return mac, vlan, f"DHCP serves it in VLAN {vlan} to"
 
     def _member(self, bond: _Link) -> str:
-        """Return the MAC address of the bond's member that gets its address: the one that netboots, else the one with
-        the bond's MAC.
-        """
+        """Return the MAC address of the bond's member that netboots, else the member with the bond's MAC."""
         macs = [self._links[name].mac for name in bond.members if name in self._links]
         macs = [mac for mac in macs if mac in self._served]
         for mac in (self._boot_mac, bond.mac):
@@ -262,18 +246,16 @@ class _Network:
         return macs[0] if macs else ""
 
     def _address(self, network: Fields, address: str, dhcp: Raw) -> bool:
-        """Set address and netmask. The netmask may be a number of bits, or stand behind the address. Return False if
-        refused.
-        """
+        """Set address and netmask: a number of bits, or behind the address. Return False if refused."""
         address, _, bits = address.partition("/")
         given = network.take("netmask")
         netmask = _dotted(bits if given in (None, "") else given)
         if refusal := constraints.ipv4(address) or constraints.unicast(address):
-            self._findings.dropped(network.at("ip_address"), refusal)
+            network.dropped("ip_address", refusal)
             return False
         dhcp["ip"] = address
         if netmask is None or (netmask and constraints.netmask(netmask)):
-            self._findings.dropped(network.at("netmask"), "must be a netmask, such as 255.255.255.0")
+            network.dropped("netmask", "must be a netmask, such as 255.255.255.0")
         elif netmask:
             dhcp["netmask"] = netmask
         return True
@@ -282,30 +264,26 @@ class _Network:
         gateways = [(network.at("gateway"), network.text("gateway"))]
         for route in network.each("routes"):
             to, netmask, gateway = (route.take(key) for key in ("network", "netmask", "gateway"))
-            servers, clocks = self._services(route)
-            if "ip" in dhcp:
-                _add(dhcp, "nameservers", servers)
-                _add(dhcp, "timeservers", clocks)
+            _add_services(dhcp, *self._services(route))
             route.rest("it has no place in what DHCP serves")
             if not _is_default(to, netmask):
                 self._findings.dropped(route.path, "v1alpha2 serves no routes but the gateway: user-data can add them")
             elif isinstance(gateway, str):
                 gateways.append((route.at("gateway"), gateway))
         for path, gateway in gateways:
-            if gateway:
-                self._gateway(path, gateway, dhcp)
-
-    def _gateway(self, path: str, gateway: str, dhcp: Raw) -> None:
-        if refusal := constraints.ipv4(gateway):
-            self._findings.dropped(path, refusal)
-        elif "ip" not in dhcp:
-            self._findings.dropped(path, "there is no address that it could be the gateway of")
-        elif dhcp.get("gateway", gateway) != gateway:
-            self._findings.dropped(path, f"DHCP serves one gateway, and {dhcp['gateway']} is taken")
-        elif "netmask" in dhcp and (refusal := constraints.gateway_of(dhcp["ip"], dhcp["netmask"], gateway)):
-            self._findings.dropped(path, refusal)
-        else:
-            dhcp["gateway"] = gateway
+            if not gateway:
+                continue
+            refusal = constraints.ipv4(gateway)
+            if not refusal and "ip" not in dhcp:
+                refusal = "there is no address that it could be the gateway of"
+            elif not refusal and dhcp.get("gateway", gateway) != gateway:
+                refusal = f"DHCP serves one gateway, and {dhcp['gateway']} is taken"
+            elif not refusal and "netmask" in dhcp:
+                refusal = constraints.gateway_of(dhcp["ip"], dhcp["netmask"], gateway)
+            if refusal:
+                self._findings.dropped(path, refusal)
+            else:
+                dhcp["gateway"] = gateway
 
     def _services(self, fields: Fields) -> tuple[list[str], list[str]]:
         """Return the name servers and the time servers."""
@@ -316,7 +294,7 @@ class _Network:
             if kind not in found:
                 self._findings.dropped(service.path, f"v1alpha2 serves no {kind[:60]!r}, only dns and ntp")
             elif kind == "ntp" and ":" in address:
-                self._findings.dropped(service.at("address"), constraints.NOT_OVER_IPV6)
+                service.dropped("address", constraints.NOT_OVER_IPV6)
             elif self._server(service.at("address"), address):
                 found[kind].append(address)
         return found["dns"], found["ntp"]
@@ -342,14 +320,18 @@ def _add(dhcp: Raw, key: str, servers: list[str]) -> None:
         dhcp[key] = there
 
 
+def _add_services(dhcp: Raw, servers: list[str], clocks: list[str]) -> None:
+    if "ip" in dhcp:
+        _add(dhcp, "nameservers", servers)
+        _add(dhcp, "timeservers", clocks)
+
+
 def _is_default(network: Any, netmask: Any) -> bool:
     return network in ("0.0.0.0/0", "default") or (network == "0.0.0.0" and netmask in ("0.0.0.0", "0", 0, None))  # noqa: S104 - a route
 
 
 def _dotted(netmask: Any) -> str | None:
-    """Return a netmask in dotted form, from that form or from a number of bits; "" if it is empty, None if it is
-    invalid.
-    """
+    """Return a netmask in dotted form, from that or a number of bits; "" if it is empty, None if it is invalid."""
     if netmask == "":
         return ""
     if isinstance(netmask, int) and not isinstance(netmask, bool):

@@ -61,41 +61,35 @@ def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
     if any(not isinstance(disk, dict) for disk in found):
         return Choice(problem="the inventory's storage has entries that are no objects: inspect the host again")
     if not found:
-        return _unseen(wanted, verified)
-    wanted_values = [(_MATCH[name], _normal_hint(name, value)) for name, value in wanted.items()]
+        # Choose without an inventory: only a path can be accepted as it is.
+        if set(wanted) != {PATH} or verified:
+            return Choice(problem="there is no HardwareData with the host's disks to choose from")
+        if problem := _not_a_device(wanted[PATH]):
+            return Choice(problem=f"the path {problem}")
+        return Choice((wanted[PATH],))
+    for name, value in wanted.items():
+        if _KINDS[name] is str and name != PATH:
+            wanted[name] = _normal(value)
     fitting = [
-        place for place, disk in enumerate(found) if all(matches(disk, value) for matches, value in wanted_values)
+        place for place, disk in enumerate(found) if all(_MATCH[name](disk, value) for name, value in wanted.items())
     ]
     if len(fitting) != 1:
         return Choice(problem=_ambiguous(wanted, found, fitting))
     root = wanted.get(PATH) or found[fitting[0]].get("name")
     if problem := _not_a_device(root):
         return Choice(problem=f"the root disk's name {problem}")
-    return _with_others(root, found, fitting[0])
-
-
-def _unseen(wanted: Raw, verified: bool) -> Choice:
-    """Choose without an inventory: only a path can be accepted as it is."""
-    if set(wanted) != {PATH} or verified:
-        return Choice(problem="there is no HardwareData with the host's disks to choose from")
-    if problem := _not_a_device(wanted[PATH]):
-        return Choice(problem=f"the path {problem}")
-    return Choice((wanted[PATH],))
-
-
-def _with_others(root: str, disks: list[Raw], place: int) -> Choice:
     devices: list[str] = [root]
     left_out: list[tuple[int, str]] = []
-    for number, disk in enumerate(disks):
-        name: Any = disk.get("name")
-        if number == place or name in devices:
+    for number, disk in enumerate(found):
+        device: Any = disk.get("name")
+        if number == fitting[0] or device in devices:
             continue
-        if problem := _not_a_device(name):
+        if problem := _not_a_device(device):
             left_out.append((number, problem))
         elif len(devices) == bounds.MAX_DISKS:
             left_out.append((number, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine"))
         else:
-            devices.append(name)
+            devices.append(device)
     return Choice(tuple(devices), left_out=tuple(left_out))
 
 
@@ -119,11 +113,6 @@ def _unfit(name: str, value: Any) -> str:
     if isinstance(value, str) and len(value) > _MAX_HINT_CHARACTERS:
         return f"{name} has {len(value)} characters; the most that are compared are {_MAX_HINT_CHARACTERS}"
     return ""
-
-
-def _normal_hint(name: str, value: Any) -> Any:
-    """Return the value that every disk is compared with."""
-    return _normal(value) if _KINDS[name] is str and name != PATH else value
 
 
 def _not_a_device(name: Any) -> str:

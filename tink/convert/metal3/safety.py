@@ -71,8 +71,7 @@ _POWER = {V1ALPHA1: "online", V1BETA1: "poweredOn"}
 _FREE = ("available", "ready")
 """The states of a host with no installation and no operation in progress. `ready` is the older name."""
 _UNMANAGED = ("", "unmanaged")
-"""The states of a host that no operator has inspected, or that has no management controller: its workload is unknown.
-"""
+"""The states of a host that no operator inspected, or without a management controller: its workload is unknown."""
 _HARMLESS_OPERATION = ("", "OK", "discovered", "error", "delayed")
 _IN_USE = {
     "provisioned": "it runs what Metal3 has installed",
@@ -85,7 +84,7 @@ _MAX_WORD_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NetbootRefusal:
     """One reason against netbooting a host, and the field with that reason."""
 
     path: str
@@ -95,7 +94,7 @@ class Refusal:
         return f"{self.path}: {self.reason}"
 
 
-def refusals(host: Raw, *, unmanaged: bool = False) -> list[Refusal]:
+def refusals(host: Raw, *, unmanaged: bool = False) -> list[NetbootRefusal]:
     """Return all reasons against netbooting a BareMetalHost of either version; empty if it may netboot.
 
     `unmanaged` means that no baremetal-operator manages hosts without a state. Such hosts may then netboot, unless they
@@ -109,13 +108,13 @@ def refusals(host: Raw, *, unmanaged: bool = False) -> list[Refusal]:
     ]
 
 
-def _metadata_refusals(host: Raw) -> list[Refusal]:
+def _metadata_refusals(host: Raw) -> list[NetbootRefusal]:
     metadata = host.get("metadata")
     if not isinstance(metadata, dict):
         return [_odd("metadata", metadata, "an object")]
     found = []
     if metadata.get("deletionTimestamp") is not None:
-        found.append(Refusal("metadata.deletionTimestamp", "the host is being deleted"))
+        found.append(NetbootRefusal("metadata.deletionTimestamp", "the host is being deleted"))
     annotations = metadata.get("annotations")
     if annotations is not None and not isinstance(annotations, dict):
         return [*found, _odd("metadata.annotations", annotations, "an object")]
@@ -125,33 +124,33 @@ def _metadata_refusals(host: Raw) -> list[Refusal]:
         (DETACHED, "detached: Metal3 no longer manages it"),
     ):
         if name in (annotations or {}):
-            found.append(Refusal(join("metadata.annotations", name), f"the host is {what}"))
+            found.append(NetbootRefusal(join("metadata.annotations", name), f"the host is {what}"))
     return found
 
 
-def _spec_refusals(host: Raw) -> list[Refusal]:
+def _spec_refusals(host: Raw) -> list[NetbootRefusal]:
     spec = host.get("spec")
     if not isinstance(spec, dict):
         return [_odd("spec", spec, "an object")]
     found = []
-    wanted = _POWER.get(_text(host.get("apiVersion")))
+    wanted = next((name for version, name in _POWER.items() if version == host.get("apiVersion")), None)
     if wanted is None:
-        found.append(Refusal("apiVersion", f"must be {V1ALPHA1} or {V1BETA1}"))
+        found.append(NetbootRefusal("apiVersion", f"must be {V1ALPHA1} or {V1BETA1}"))
     for name in _POWER.values():
         if (name in spec or name == wanted) and spec.get(name) is not True:
             off = spec.get(name) is False
             why = "the host is to be powered off" if off else f"must be true or false, is {type_name(spec.get(name))}"
-            found.append(Refusal(f"spec.{name}", why))
+            found.append(NetbootRefusal(f"spec.{name}", why))
     external = spec.get("externallyProvisioned")
     if external is not None and external is not False:
-        found.append(Refusal("spec.externallyProvisioned", "it runs a system that Metal3 did not install"))
+        found.append(NetbootRefusal("spec.externallyProvisioned", "it runs a system that Metal3 did not install"))
     consumer = spec.get("consumerRef")
     if not _is_blank(consumer):
-        found.append(Refusal("spec.consumerRef", f"the host is in use by {consumer_name(consumer)}"))
+        found.append(NetbootRefusal("spec.consumerRef", f"the host is in use by {consumer_name(consumer)}"))
     return found
 
 
-def _status_refusals(host: Raw) -> list[Refusal]:
+def _status_refusals(host: Raw) -> list[NetbootRefusal]:
     status = host.get("status")
     if status is None:
         return []
@@ -160,10 +159,10 @@ def _status_refusals(host: Raw) -> list[Refusal]:
     found = []
     operation = status.get("operationalStatus")
     if operation is not None and operation not in _HARMLESS_OPERATION:
-        found.append(Refusal("status.operationalStatus", f"is {_short(operation)}"))
+        found.append(NetbootRefusal("status.operationalStatus", f"is {_short(operation)}"))
     if status.get("errorType") == _REGISTRATION_ERROR:
         found.append(
-            Refusal("status.errorType", "it runs what Metal3 has installed, and Metal3 has lost touch with it")
+            NetbootRefusal("status.errorType", "it runs what Metal3 has installed, and Metal3 has lost touch with it")
         )
     provisioning = status.get("provisioning")
     if provisioning is None:
@@ -174,11 +173,11 @@ def _status_refusals(host: Raw) -> list[Refusal]:
     for name, key in (("image", "url"), ("customDeploy", "method")):
         value = provisioning.get(name)
         if not _is_blank({key: value.get(key)} if isinstance(value, dict) else value):
-            found.append(Refusal(f"status.provisioning.{name}", "it runs what Metal3 has installed"))
+            found.append(NetbootRefusal(f"status.provisioning.{name}", "it runs what Metal3 has installed"))
     return found
 
 
-def _state_refusals(host: Raw, unmanaged: bool) -> list[Refusal]:
+def _state_refusals(host: Raw, unmanaged: bool) -> list[NetbootRefusal]:
     path = "status.provisioning.state"
     state = provisioning_state(host)
     if state in _FREE:
@@ -187,24 +186,24 @@ def _state_refusals(host: Raw, unmanaged: bool) -> list[Refusal]:
         return [_odd(path, state, "a string")]
     if state not in _UNMANAGED:
         why = _IN_USE.get(state, "only hosts that are available netboot")
-        return [Refusal(path, f"is {_short(state)}: {why}")]
+        return [NetbootRefusal(path, f"is {_short(state)}: {why}")]
     if not unmanaged:
         unmanaged_says = ", the host is unmanaged" if state else ""
-        return [Refusal(path, f"nothing says that the machine is free: Metal3 has given no state{unmanaged_says}")]
-    return _unmanaged_refusals(host)
-
-
-def _unmanaged_refusals(host: Raw) -> list[Refusal]:
-    """Return reasons from the installation that a host without a state had, or requests."""
+        return [
+            NetbootRefusal(path, f"nothing says that the machine is free: Metal3 has given no state{unmanaged_says}")
+        ]
+    # Reasons from the installation that a host without a state had, or requests.
     spec, metadata = as_mapping(host.get("spec")), as_mapping(host.get("metadata"))
     found = [
-        Refusal(f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so")
+        NetbootRefusal(
+            f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so"
+        )
         for name in ("image", "customDeploy")
         if not _is_blank(spec.get(name))
     ]
     if SAVED_STATUS in as_mapping(metadata.get("annotations")):
         path = join("metadata.annotations", SAVED_STATUS)
-        found.append(Refusal(path, "the host's state stands here, and Metal3 has not taken it over yet"))
+        found.append(NetbootRefusal(path, "the host's state stands here, and Metal3 has not taken it over yet"))
     return found
 
 
@@ -227,14 +226,10 @@ def consumer_name(consumer: Any) -> str:
     return _short(" ".join(word for word in words if isinstance(word, str) and word) or "an unknown consumer")
 
 
-def _odd(path: str, value: Any, wanted: str) -> Refusal:
-    return Refusal(path, f"must be {wanted}, is {type_name(value)}: nothing is known of the machine")
+def _odd(path: str, value: Any, wanted: str) -> NetbootRefusal:
+    return NetbootRefusal(path, f"must be {wanted}, is {type_name(value)}: nothing is known of the machine")
 
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else type_name(value)
     return text if len(text) <= _MAX_WORD_CHARACTERS else text[:_MAX_WORD_CHARACTERS] + "…"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

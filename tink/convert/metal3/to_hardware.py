@@ -1,8 +1,8 @@
 """Convert Metal3's BareMetalHost, of either version, to Hardware, and its management controller to a Machine of Rufio.
 
 `docs/metal3.md` lists what becomes of each field. `safety` decides whether the machine may netboot, `root_disk` which
-disk is the root disk, `network_data` what DHCP serves. `HostInputs` finds the HardwareData and the Secrets of a host
-through `lookup`; a missing one is a finding.
+disk is the root disk, `network_data` what DHCP serves. `lookup` finds the HardwareData and the Secrets of a host; a
+missing one is a finding.
 
 A Secret of another namespace is never read: a user who may write hosts could otherwise read it in the Hardware. The
 content of a user-data Secret is never read either: a user who may read Hardware need not be allowed to read Secrets.
@@ -60,10 +60,7 @@ _DETAILS = "HardwareData.spec.hardware"
 
 
 def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
-    """Return the Secrets whose content a conversion of `host` needs, each with the field that names it.
-
-    The user-data Secret is never among them.
-    """
+    """Return the Secrets whose content a conversion needs (never user-data), with the field that names each."""
     spec = as_mapping(host.get("spec"))
     names = {f"spec.{key}": as_mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
     if spec.get(NETWORK_DATA) is None:
@@ -74,107 +71,6 @@ def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
         if isinstance(name, str) and name and each.get("namespace") in (None, "", namespace):
             found.setdefault(NamespacedName(namespace, name), path)
     return found
-
-
-class HostInputs:
-    """The HardwareData and the Secrets of one host.
-
-    `details` are its HardwareDetails ({} without an inspection), `details_path` is their place.
-    """
-
-    def __init__(self, obj: Raw, spec: Fields, findings: Findings, lookup: Lookup, namespace: str) -> None:
-        self._obj = obj
-        self._spec = spec
-        self._findings = findings
-        self._lookup = lookup
-        self._namespace = namespace
-        self.details, self.details_path = self._find_details()
-
-    def secret_name(self, key: str) -> str:
-        """Return the name of the Secret that a field of `spec` refers to; empty if no such Secret may be read."""
-        reference = self._spec.fields(key)
-        name, namespace = reference.text("name") or "", reference.text("namespace") or ""
-        reference.rest()
-        if name and namespace not in ("", self._namespace):
-            self._findings.dropped(
-                reference.at("namespace"),
-                f"a host's Secrets are in its own namespace, {self._namespace}: copy Secret {name} to there",
-            )
-            return ""
-        if name and (refusal := constraints.object_name(name)):
-            self._findings.dropped(reference.at("name"), refusal)
-            return ""
-        return name
-
-    def document(self, key: str) -> Any:
-        """Return the YAML or JSON content of a field's Secret; None if there is none."""
-        name = self.secret_name(key)
-        if key == NETWORK_DATA and as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is None:
-            name = self._spec.text("preprovisioningNetworkDataName") or ""
-            if name and (refusal := constraints.object_name(name)):
-                self._findings.dropped("spec.preprovisioningNetworkDataName", refusal)
-                return None
-        if not name:
-            return None
-        content = self._content(key, name)
-        if content is None:
-            return None
-        try:
-            return network_data.parsed(content.decode())
-        except ValueError as error:
-            why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-            self._findings.dropped(f"spec.{key}", f"Secret {self._namespace}/{name} {why}")
-            return None
-
-    def key_of(self, key: str, name: str) -> str:
-        """Return the key under which a Secret holds the data of the field `key`; empty if that is unknown.
-
-        The content is not read.
-        """
-        secret = self._lookup("Secret", self._namespace, name)
-        if secret is None:
-            return ""
-        held = {**as_mapping(secret.get("data")), **as_mapping(secret.get("stringData"))}
-        for place in (key, _FALLBACK_KEY):
-            if held.get(place) is not None:
-                return place
-        self._findings.changed(f"spec.{key}", f"Secret {name} has no key {key} or {_FALLBACK_KEY}: add it")
-        return ""
-
-    def _content(self, key: str, name: str) -> bytes | None:
-        """Return the content of a Secret under `key`, or under the fallback key."""
-        secret = self._lookup("Secret", self._namespace, name)
-        path = f"spec.{key}"
-        if secret is None:
-            self._findings.dropped(path, f"Secret {self._namespace}/{name} is not there: add it")
-            return None
-        for place in (key, _FALLBACK_KEY):
-            try:
-                content = _value(secret, place)
-            except (ValueError, TypeError):
-                self._findings.dropped(path, f"Secret {self._namespace}/{name}: the value of {place} is not base64")
-                return None
-            if content is not None:
-                return content
-        self._findings.dropped(path, f"Secret {self._namespace}/{name} has no key {key} or {_FALLBACK_KEY}: add it")
-        return None
-
-    def _find_details(self) -> tuple[Raw, str]:
-        """Return the hardware details and their place: HardwareData, the status, or the annotation of a user."""
-        found = as_mapping(
-            self._lookup("HardwareData", self._namespace, str(as_mapping(self._obj.get("metadata")).get("name")))
-        )
-        if details := as_mapping(as_mapping(found.get("spec")).get("hardware")):
-            return details, _DETAILS
-        if details := as_mapping(as_mapping(self._obj.get("status")).get("hardware")):
-            return details, "status.hardware"
-        by_hand = as_mapping(as_mapping(self._obj.get("metadata")).get("annotations")).get(DETAILS_ANNOTATION)
-        if isinstance(by_hand, str):
-            try:
-                return as_mapping(orjson.loads(by_hand)), join("metadata.annotations", DETAILS_ANNOTATION)
-            except orjson.JSONDecodeError as error:
-                self._findings.dropped(join("metadata.annotations", DETAILS_ANNOTATION), f"is not JSON: {error}")
-        return {}, _DETAILS
 
 
 def _value(secret: Raw, key: str) -> bytes | None:
@@ -189,114 +85,6 @@ def _value(secret: Raw, key: str) -> bytes | None:
         return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, AttributeError) as error:
         raise ValueError(key) from error
-
-
-def interfaces_of(spec: Fields, inputs: HostInputs, hostname: str, findings: Findings) -> dict[str, Raw]:
-    """Return `spec.networkInterfaces` of the Hardware. `spec` is the host's. `safety` decides later whether it may
-    netboot.
-    """
-    return _Interfaces(spec, inputs, findings).result(hostname)
-
-
-class _Interfaces:
-    def __init__(self, spec: Fields, inputs: HostInputs, findings: Findings) -> None:
-        self._spec = spec
-        self._inputs = inputs
-        self._findings = findings
-        self._details, self._details_path = inputs.details, inputs.details_path
-
-    def result(self, hostname: str) -> dict[str, Raw]:
-        interfaces: dict[str, Raw] = {}
-        boot = self._boot_mac()
-        nics = self._nics()
-        if boot:
-            interfaces[boot] = {}
-        for mac, nic in nics.items():
-            interfaces.setdefault(mac, {} if nic.get("pxe") is True else {"disableNetboot": True})
-        if boot and nics and boot not in nics:
-            self._findings.changed("spec.bootMACAddress", f"inspection found no interface with {boot}")
-        document = self._inputs.document(NETWORK_DATA)
-        served = network_data.served(document, f"spec.{NETWORK_DATA}", boot, self._findings) if document else {}
-        for mac in served:
-            interfaces.setdefault(mac, {"disableNetboot": True})
-        if not interfaces:
-            if not self._findings.failed:
-                self._findings.error(
-                    "spec.bootMACAddress", "neither it nor HardwareData names a MAC address: the machine is not known"
-                )
-            return interfaces
-        netboots = [mac for mac, each in interfaces.items() if "disableNetboot" not in each]
-        if not netboots:
-            self._findings.changed(
-                "spec.bootMACAddress", "there is none, and no interface with pxe: it cannot netboot by MAC address"
-            )
-        for mac in list(interfaces)[bounds.MAX_INTERFACES :]:
-            del interfaces[mac]
-            self._findings.dropped(
-                f"{self._details_path}.nics", f"{mac}: v1alpha2 takes {bounds.MAX_INTERFACES} interfaces"
-            )
-        self._addresses(interfaces, served, nics)
-        named = (netboots or list(interfaces))[0]
-        if hostname and named in interfaces:
-            interface = interfaces[named]
-            interfaces[named] = {**interface, "dhcp": {**interface.get("dhcp", {}), "hostname": hostname}}
-        return interfaces
-
-    def _boot_mac(self) -> str:
-        said = self._spec.text("bootMACAddress") or ""
-        mac = constraints.canonical_mac(said)
-        if said and (refusal := constraints.mac(mac)):
-            self._findings.error("spec.bootMACAddress", f"{refusal}; it is {said[:60]!r}")
-            return ""
-        self._findings.moved("spec.bootMACAddress", join("spec.networkInterfaces", mac))
-        return mac
-
-    def _nics(self) -> dict[str, Raw]:
-        """Return the inspected interfaces by MAC address. An interface with an IPv4 and an IPv6 address is listed
-        twice.
-        """
-        path = f"{self._details_path}.nics"
-        nics = self._details.get("nics")
-        if nics is not None and not isinstance(nics, list):
-            self._findings.dropped(path, "must be a list")
-        found: dict[str, Raw] = {}
-        for index, nic in enumerate(nics if isinstance(nics, list) else []):
-            mac = nic.get("mac") if isinstance(nic, dict) else None
-            if not isinstance(mac, str) or not mac:
-                continue  # a virtual interface, such as a tunnel
-            mac = constraints.canonical_mac(mac)
-            if refusal := constraints.mac(mac):
-                self._findings.dropped(f"{join(path, index)}.mac", refusal)
-                continue
-            there = found.setdefault(mac, {})
-            there["pxe"] = there.get("pxe") is True or nic.get("pxe") is True
-            for key, value in (("ip", nic.get("ip")), ("vlanId", nic.get("vlanId"))):
-                if key not in there and value not in (None, "", 0) and not (key == "ip" and ":" in str(value)):
-                    there[key] = value
-        return found
-
-    def _addresses(self, interfaces: dict[str, Raw], served: dict[str, Raw], nics: dict[str, Raw]) -> None:
-        taken = {dhcp["ip"] for dhcp in served.values() if "ip" in dhcp}
-        for mac, interface in interfaces.items():
-            dhcp = dict(served.get(mac, {}))
-            nic = nics.get(mac, {})
-            ip = nic.get("ip")
-            usable = isinstance(ip, str) and not (constraints.ipv4(ip) or constraints.unicast(ip))
-            if "ip" not in dhcp and usable and ip not in taken:
-                dhcp["ip"] = ip
-                taken.add(ip)
-                self._findings.changed(
-                    f"{self._details_path}.nics",
-                    f"{ip} is the address that {mac} had when it was inspected; its netmask and gateway are not known",
-                )
-            vlan = nic.get("vlanId")
-            if isinstance(vlan, int) and "vlanId" not in dhcp:
-                if refusal := constraints.vlan(str(vlan)):
-                    self._findings.dropped(f"{self._details_path}.nics", f"vlanId of {mac}: {refusal}")
-                else:
-                    dhcp["vlanId"] = str(vlan)
-            if dhcp:
-                interfaces[mac] = {"dhcp": dhcp, **interface}
 
 
 RUFIO_API_VERSION = f"{RUFIO_GROUP}/v1alpha1"
@@ -320,10 +108,7 @@ class BmcAddress:
 
 
 def parse_bmc_address(text: str) -> BmcAddress:
-    """Parse `spec.bmc.address`, a URL whose scheme names the driver (baremetal-operator, docs/api.md).
-
-    Raises ValueError, whose message says what to do.
-    """
+    """Parse a URL whose scheme names the driver (baremetal-operator, docs/api.md). ValueError says what to do."""
     parts = urlsplit(text if "://" in text else f"//{text}")
     driver, _, transport = parts.scheme.lower().partition("+")
     if "://" not in text and text.count(":") > 1 and not text.startswith("["):
@@ -342,7 +127,7 @@ def parse_bmc_address(text: str) -> BmcAddress:
     return BmcAddress(host, parts.port or port, protocol, parts.path.strip("/"))
 
 
-def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
+def rufio_machine(bmc: Fields, metadata: Raw) -> Raw | None:
     """Return the Rufio Machine of `spec.bmc`, with the name and labels of its Hardware (`metadata`).
 
     Return None with a finding if that is impossible. The Machine refers to the same Secret as the host: both have the
@@ -354,10 +139,10 @@ def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
     try:
         where = parse_bmc_address(said)
     except ValueError as error:
-        findings.dropped(bmc.at("address"), str(error))
+        bmc.dropped("address", str(error))
         return None
     if refusal := credentials and constraints.object_name(credentials):
-        findings.dropped(bmc.at("credentialsName"), refusal)
+        bmc.dropped("credentialsName", refusal)
         return None
     connection: Raw = {"host": where.host, "port": where.port, "insecureTLS": bool(insecure)}
     if credentials:
@@ -366,13 +151,13 @@ def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
             reference["namespace"] = namespace
         connection["authSecretRef"] = reference
     else:
-        findings.changed(bmc.at("credentialsName"), "there is none: Rufio logs in with no name and no password")
+        bmc.changed("credentialsName", "there is none: Rufio logs in with no name and no password")
     if where.protocol == "redfish":
         # Rufio's own default is IPMI's port.
         connection["providerOptions"] = {"preferredOrder": ["gofish"], "redfish": {"port": where.port}}
         if where.path.removesuffix("/") not in ("", "redfish/v1"):
-            findings.changed(
-                bmc.at("address"),
+            bmc.changed(
+                "address",
                 "Rufio finds the system by itself; where several share a controller, name it in the Machine's "
                 "providerOptions.redfish.systemName",
             )
@@ -437,8 +222,9 @@ class _Host:
         namespace, name = raw.get("namespace"), raw.get("name")
         self._namespace = namespace if isinstance(namespace, str) and namespace else options.namespace
         self._name = name if isinstance(name, str) else ""
-        self._inputs = HostInputs(obj, self._spec, findings, lookup, self._namespace)
-        self._details, self._details_path = self._inputs.details, self._inputs.details_path
+        self._lookup = lookup
+        self._details, self._details_path = self._find_details()
+        """The HardwareDetails, {} without an inspection, and their place."""
 
     def result(self) -> list[Raw]:
         if is_consumed_by_cluster_api(self._obj) and not self._options.consumed:
@@ -449,10 +235,22 @@ class _Host:
             return []
         metadata = self._metadata()
         spec: Raw = {}
-        meta_data = self._inputs.document(META_DATA)
-        self._identity(metadata, meta_data)
+        meta_data = self._document(META_DATA)
+        uid = as_mapping(meta_data).get("uuid") or as_mapping(self._obj.get("metadata")).get("uid")
+        if isinstance(uid, str) and uid:
+            _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
+        elif INSTANCE_ID_ANNOTATION not in metadata.get("annotations", {}):
+            self._findings.changed(
+                "metadata.uid",
+                "there is none: the instance id will be the name, and cloud-init takes a running system for a new one",
+            )
+        keys = as_mapping(meta_data).get("public_keys") or as_mapping(meta_data).get("public-keys")
+        lines = list(keys.values()) if isinstance(keys, dict) else keys if isinstance(keys, list) else [keys]
+        texts = [line.strip() for line in lines if isinstance(line, str) and line.strip()]
+        if texts:
+            _annotations(metadata)[SSH_PUBLIC_KEYS_ANNOTATION] = "\n".join(texts)
         hostname = self._hostname(meta_data)
-        spec["networkInterfaces"] = interfaces_of(self._spec, self._inputs, hostname, self._findings)
+        spec["networkInterfaces"] = self._interfaces(hostname)
         self._safety(spec["networkInterfaces"], metadata)
         self._user_data(metadata)
         self._disks(spec, metadata)
@@ -463,6 +261,185 @@ class _Host:
             return []
         hardware = {"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": spec}
         return [hardware, *made]
+
+    # --- HardwareData and Secrets -------------------------------------------------------------------------------------
+
+    def _secret_name(self, key: str) -> str:
+        """Return the name of the Secret that a field of `spec` refers to; empty if no such Secret may be read."""
+        reference = self._spec.fields(key)
+        name, namespace = reference.text("name") or "", reference.text("namespace") or ""
+        reference.rest()
+        if name and namespace not in ("", self._namespace):
+            reference.dropped(
+                "namespace",
+                f"a host's Secrets are in its own namespace, {self._namespace}: copy Secret {name} to there",
+            )
+            return ""
+        if name and (refusal := constraints.object_name(name)):
+            reference.dropped("name", refusal)
+            return ""
+        return name
+
+    def _document(self, key: str) -> Any:
+        """Return the YAML or JSON content of a field's Secret; None if there is none."""
+        name = self._secret_name(key)
+        if key == NETWORK_DATA and as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is None:
+            name = self._spec.text("preprovisioningNetworkDataName") or ""
+            if name and (refusal := constraints.object_name(name)):
+                self._findings.dropped("spec.preprovisioningNetworkDataName", refusal)
+                return None
+        if not name:
+            return None
+        content = self._content(key, name)
+        if content is None:
+            return None
+        try:
+            return network_data.parsed(content.decode())
+        except ValueError as error:
+            why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            self._findings.dropped(f"spec.{key}", f"Secret {self._namespace}/{name} {why}")
+            return None
+
+    def _key_of(self, key: str, name: str) -> str:
+        """Return the key under which a Secret holds the data of `key`; empty if unknown. Does not read the content."""
+        secret = self._lookup("Secret", self._namespace, name)
+        if secret is None:
+            return ""
+        held = {**as_mapping(secret.get("data")), **as_mapping(secret.get("stringData"))}
+        for place in (key, _FALLBACK_KEY):
+            if held.get(place) is not None:
+                return place
+        self._findings.changed(f"spec.{key}", f"Secret {name} has no key {key} or {_FALLBACK_KEY}: add it")
+        return ""
+
+    def _content(self, key: str, name: str) -> bytes | None:
+        """Return the content of a Secret under `key`, or under the fallback key."""
+        secret = self._lookup("Secret", self._namespace, name)
+        path = f"spec.{key}"
+        if secret is None:
+            self._findings.dropped(path, f"Secret {self._namespace}/{name} is not there: add it")
+            return None
+        for place in (key, _FALLBACK_KEY):
+            try:
+                content = _value(secret, place)
+            except (ValueError, TypeError):
+                self._findings.dropped(path, f"Secret {self._namespace}/{name}: the value of {place} is not base64")
+                return None
+            if content is not None:
+                return content
+        self._findings.dropped(path, f"Secret {self._namespace}/{name} has no key {key} or {_FALLBACK_KEY}: add it")
+        return None
+
+    def _find_details(self) -> tuple[Raw, str]:
+        """Return the hardware details and their place: HardwareData, the status, or the annotation of a user."""
+        found = as_mapping(
+            self._lookup("HardwareData", self._namespace, str(as_mapping(self._obj.get("metadata")).get("name")))
+        )
+        if details := as_mapping(as_mapping(found.get("spec")).get("hardware")):
+            return details, _DETAILS
+        if details := as_mapping(as_mapping(self._obj.get("status")).get("hardware")):
+            return details, "status.hardware"
+        by_hand = as_mapping(as_mapping(self._obj.get("metadata")).get("annotations")).get(DETAILS_ANNOTATION)
+        if isinstance(by_hand, str):
+            try:
+                return as_mapping(orjson.loads(by_hand)), join("metadata.annotations", DETAILS_ANNOTATION)
+            except orjson.JSONDecodeError as error:
+                self._findings.dropped(join("metadata.annotations", DETAILS_ANNOTATION), f"is not JSON: {error}")
+        return {}, _DETAILS
+
+    # --- interfaces --------------------------------------------------------------------------------------------------
+
+    def _interfaces(self, hostname: str) -> dict[str, Raw]:
+        """Return `spec.networkInterfaces`. `_safety` decides later whether the machine may netboot."""
+        interfaces: dict[str, Raw] = {}
+        boot = self._boot_mac()
+        nics = self._nics()
+        if boot:
+            interfaces[boot] = {}
+        for mac, nic in nics.items():
+            interfaces.setdefault(mac, {} if nic.get("pxe") is True else {"disableNetboot": True})
+        if boot and nics and boot not in nics:
+            self._findings.changed("spec.bootMACAddress", f"inspection found no interface with {boot}")
+        document = self._document(NETWORK_DATA)
+        served = network_data.served(document, f"spec.{NETWORK_DATA}", boot, self._findings) if document else {}
+        for mac in served:
+            interfaces.setdefault(mac, {"disableNetboot": True})
+        if not interfaces:
+            if not self._findings.failed:
+                self._findings.error(
+                    "spec.bootMACAddress", "neither it nor HardwareData names a MAC address: the machine is not known"
+                )
+            return interfaces
+        netboots = [mac for mac, each in interfaces.items() if "disableNetboot" not in each]
+        if not netboots:
+            self._findings.changed(
+                "spec.bootMACAddress", "there is none, and no interface with pxe: it cannot netboot by MAC address"
+            )
+        for mac in list(interfaces)[bounds.MAX_INTERFACES :]:
+            del interfaces[mac]
+            self._findings.dropped(
+                f"{self._details_path}.nics", f"{mac}: v1alpha2 takes {bounds.MAX_INTERFACES} interfaces"
+            )
+        self._addresses(interfaces, served, nics)
+        named = (netboots or list(interfaces))[0]
+        if hostname and named in interfaces:
+            interface = interfaces[named]
+            interfaces[named] = {**interface, "dhcp": {**interface.get("dhcp", {}), "hostname": hostname}}
+        return interfaces
+
+    def _boot_mac(self) -> str:
+        said = self._spec.text("bootMACAddress") or ""
+        mac = constraints.canonical_mac(said)
+        if said and (refusal := constraints.mac(mac)):
+            self._findings.error("spec.bootMACAddress", f"{refusal}; it is {said[:60]!r}")
+            return ""
+        self._findings.moved("spec.bootMACAddress", join("spec.networkInterfaces", mac))
+        return mac
+
+    def _nics(self) -> dict[str, Raw]:
+        """Return the inspected interfaces by MAC address. One with an IPv4 and an IPv6 address is listed twice."""
+        path = f"{self._details_path}.nics"
+        nics = self._details.get("nics")
+        if nics is not None and not isinstance(nics, list):
+            self._findings.dropped(path, "must be a list")
+        found: dict[str, Raw] = {}
+        for index, nic in enumerate(nics if isinstance(nics, list) else []):
+            mac = nic.get("mac") if isinstance(nic, dict) else None
+            if not isinstance(mac, str) or not mac:
+                continue  # a virtual interface, such as a tunnel
+            mac = constraints.canonical_mac(mac)
+            if refusal := constraints.mac(mac):
+                self._findings.dropped(f"{join(path, index)}.mac", refusal)
+                continue
+            there = found.setdefault(mac, {})
+            there["pxe"] = there.get("pxe") is True or nic.get("pxe") is True
+            for key, value in (("ip", nic.get("ip")), ("vlanId", nic.get("vlanId"))):
+                if key not in there and value not in (None, "", 0) and not (key == "ip" and ":" in str(value)):
+                    there[key] = value
+        return found
+
+    def _addresses(self, interfaces: dict[str, Raw], served: dict[str, Raw], nics: dict[str, Raw]) -> None:
+        taken = {dhcp["ip"] for dhcp in served.values() if "ip" in dhcp}
+        for mac, interface in interfaces.items():
+            dhcp = dict(served.get(mac, {}))
+            nic = nics.get(mac, {})
+            ip = nic.get("ip")
+            usable = isinstance(ip, str) and not (constraints.ipv4(ip) or constraints.unicast(ip))
+            if "ip" not in dhcp and usable and ip not in taken:
+                dhcp["ip"] = ip
+                taken.add(ip)
+                self._findings.changed(
+                    f"{self._details_path}.nics",
+                    f"{ip} is the address that {mac} had when it was inspected; its netmask and gateway are not known",
+                )
+            vlan = nic.get("vlanId")
+            if isinstance(vlan, int) and "vlanId" not in dhcp:
+                if refusal := constraints.vlan(str(vlan)):
+                    self._findings.dropped(f"{self._details_path}.nics", f"vlanId of {mac}: {refusal}")
+                else:
+                    dhcp["vlanId"] = str(vlan)
+            if dhcp:
+                interfaces[mac] = {"dhcp": dhcp, **interface}
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -489,26 +466,8 @@ class _Host:
             self._findings.moved("spec.description", join("metadata.annotations", DESCRIPTION_ANNOTATION))
         return metadata
 
-    def _identity(self, metadata: Raw, meta_data: Any) -> None:
-        """Set the instance id of the installed system: metaData's uuid, or the host's uid as Metal3 serves it."""
-        uid = as_mapping(meta_data).get("uuid") or as_mapping(self._obj.get("metadata")).get("uid")
-        if isinstance(uid, str) and uid:
-            _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
-        elif INSTANCE_ID_ANNOTATION not in metadata.get("annotations", {}):
-            self._findings.changed(
-                "metadata.uid",
-                "there is none: the instance id will be the name, and cloud-init takes a running system for a new one",
-            )
-        keys = as_mapping(meta_data).get("public_keys") or as_mapping(meta_data).get("public-keys")
-        lines = list(keys.values()) if isinstance(keys, dict) else keys if isinstance(keys, list) else [keys]
-        texts = [line.strip() for line in lines if isinstance(line, str) and line.strip()]
-        if texts:
-            _annotations(metadata)[SSH_PUBLIC_KEYS_ANNOTATION] = "\n".join(texts)
-
     def _hostname(self, meta_data: Any) -> str:
-        """Return the host name of the installed system: from metaData, from inspection (except localhost), or the
-        host's name.
-        """
+        """Return the installed system's host name: from metaData, inspection (except localhost), or the host's name."""
         data = as_mapping(meta_data)
         for path, name in (
             ("spec.metaData.local-hostname", data.get("local-hostname") or data.get("local_hostname")),
@@ -540,10 +499,10 @@ class _Host:
     # --- instance, disks, OSIE, BMC ---------------------------------------------------------------------------------
 
     def _user_data(self, metadata: Raw) -> None:
-        name = self._inputs.secret_name(USER_DATA)
+        name = self._secret_name(USER_DATA)
         if not name:
             return
-        key = self._inputs.key_of(USER_DATA, name)
+        key = self._key_of(USER_DATA, name)
         _annotations(metadata)[USERDATA_SECRET_ANNOTATION] = f"{name}/{key}" if key else name
         self._findings.moved("spec.userData", join("metadata.annotations", USERDATA_SECRET_ANNOTATION))
 
@@ -601,7 +560,7 @@ class _Host:
             self._spec.drop("bmc", "Hardware refers to a Machine of Rufio's: --bmc makes one")
             return []
         own: Raw = {key: metadata[key] for key in ("name", "namespace", "labels") if key in metadata}
-        made = rufio_machine(self._spec.fields("bmc"), own, self._findings)
+        made = rufio_machine(self._spec.fields("bmc"), own)
         if made is None:
             return []
         spec["bmcRef"] = {"name": metadata["name"]}
@@ -647,7 +606,7 @@ class _Host:
         image = spec.fields("image")
         url = image.text("url")
         wanted = {
-            "image_url": _without_password(url or ""),
+            "image_url": re.sub(r"//[^/@]*@", "//…@", url or ""),
             "image_checksum": image.text("checksum"),
             "image_checksum_type": image.text("checksumType"),
             "image_format": image.text("format"),
@@ -660,10 +619,6 @@ class _Host:
         self._findings.changed("spec.image", f"a Workflow installs it; its templateParams: {shown}")
         if wanted["image_format"] == "live-iso":
             self._findings.changed("spec.image.format", "no disk is written: boot it by an iPXE script in spec.ipxe")
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//…@", url)
 
 
 def _annotations(metadata: Raw) -> dict[str, str]:

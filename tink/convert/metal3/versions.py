@@ -79,7 +79,12 @@ def restore(obj: Raw, api_version: str, kind: str) -> Raw | None:
     if not annotations:
         del metadata[_ANNOTATIONS]
     if kept is not None and _METADATA in kept:
-        _leave_place(obj, kept.pop(_METADATA))
+        place = kept.pop(_METADATA)
+        metadata = obj[_METADATA]
+        if place is None and not metadata:
+            del obj[_METADATA]
+        elif isinstance(place, dict) and _ANNOTATIONS in place and _ANNOTATIONS not in metadata:
+            metadata[_ANNOTATIONS] = {} if place[_ANNOTATIONS] == {} else None
     return kept
 
 
@@ -99,15 +104,6 @@ def _place(old: Raw) -> Raw:
     if _ANNOTATIONS not in metadata or (isinstance(metadata[_ANNOTATIONS], dict) and metadata[_ANNOTATIONS]):
         return {}
     return {_METADATA: {_ANNOTATIONS: {} if metadata[_ANNOTATIONS] == {} else None}}
-
-
-def _leave_place(obj: Raw, place: Any) -> None:
-    """Restore the form of the metadata that `_place` recorded, if it is empty again."""
-    metadata = obj[_METADATA]
-    if place is None and not metadata:
-        del obj[_METADATA]
-    elif isinstance(place, dict) and _ANNOTATIONS in place and _ANNOTATIONS not in metadata:
-        metadata[_ANNOTATIONS] = {} if place[_ANNOTATIONS] == {} else None
 
 
 def _size(text: Any) -> int:

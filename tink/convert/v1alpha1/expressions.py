@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from tink.api.annotations import INSTANCE_ID_ANNOTATION
 from tink.template import TemplateSyntaxError, nodes
 from tink.template.functions import FUNCTIONS
-from tink.template.lexer import Kind, lex
+from tink.template.lexer import TokenKind, lex
 from tink.template.parser import FIRST_SLOT, parse
 
 FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
@@ -31,7 +31,7 @@ FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Rename:
     """The change of one field name on a path through the data."""
 
     name: str = ""
@@ -47,7 +47,7 @@ class Step:
 class Shape:
     """A part of the old data that has another form in v1alpha2."""
 
-    steps: Mapping[str, Step] = field(default_factory=dict)
+    steps: Mapping[str, Rename] = field(default_factory=dict)
     gone: str = ""
     """The reason why names that are not in `steps` have no place; empty if they are unchanged."""
     whole: str = ""
@@ -65,46 +65,41 @@ LOWEST = (
 )
 _NO_METADATA = f"it was metadata of the instance, and {_NO_PLACE}"
 
-_HOSTNAME = Step(
+_HOSTNAME = Rename(
     instead=f"(index {{root}}.Hardware.NetworkInterfaces {FIRST_MAC}).DHCP.Hostname",
     notice=f"the metadata's hostname is the DHCP's of an interface; {LOWEST}",
 )
-_ID = Step(instead=f'(index {{root}}.hardware.metadata.annotations "{INSTANCE_ID_ANNOTATION}")')
-_MAC = Step(instead=FIRST_MAC, notice=LOWEST)
+_ID = Rename(instead=f'(index {{root}}.hardware.metadata.annotations "{INSTANCE_ID_ANNOTATION}")')
+_MAC = Rename(instead=FIRST_MAC, notice=LOWEST)
 
 _INSTANCE = Shape({"ID": _ID, "Hostname": _HOSTNAME, "id": _ID, "hostname": _HOSTNAME}, _NO_METADATA, _WHOLE)
-_METADATA = Shape({"Instance": Step(to=_INSTANCE), "instance": Step(to=_INSTANCE)}, _NO_METADATA, _WHOLE)
+_METADATA = Shape({"Instance": Rename(to=_INSTANCE), "instance": Rename(to=_INSTANCE)}, _NO_METADATA, _WHOLE)
+
+
+_ADDRESS = (
+    ("Address", "IP", "address", "ip"),
+    ("Netmask", "Netmask", "netmask", "netmask"),
+    ("Gateway", "Gateway", "gateway", "gateway"),
+)
+_DHCP = (
+    ("Hostname", "Hostname", "hostname", "hostname"),
+    ("LeaseTime", "LeaseTimeSeconds", "lease_time", "leaseTimeSeconds"),
+    ("NameServers", "Nameservers", "name_servers", "nameservers"),
+    ("TimeServers", "Timeservers", "time_servers", "timeservers"),
+    ("VLANID", "VLANID", "vlan_id", "vlanId"),
+)
+"""The old and the new name in Go, and both names in JSON."""
 
 
 def _interface(*, first: bool, go: bool) -> Shape:
-    """Return the Shape of an interface, under Go or JSON names.
-
-    `first`: the first interface. Otherwise an element of a range, which does not know its MAC address.
-    """
-    if go:
-        address = {"Address": Step("IP"), "Netmask": Step("Netmask"), "Gateway": Step("Gateway")}
-        dhcp = {
-            "Hostname": Step("Hostname"),
-            "LeaseTime": Step("LeaseTimeSeconds"),
-            "NameServers": Step("Nameservers"),
-            "TimeServers": Step("Timeservers"),
-            "VLANID": Step("VLANID"),
-        }
-        names = ("DHCP", "IP", "MAC", "DisableDHCP", "DisableDHCP")
-    else:
-        address = {"address": Step("ip"), "netmask": Step("netmask"), "gateway": Step("gateway")}
-        dhcp = {
-            "hostname": Step("hostname"),
-            "lease_time": Step("leaseTimeSeconds"),
-            "name_servers": Step("nameservers"),
-            "time_servers": Step("timeservers"),
-            "vlan_id": Step("vlanId"),
-        }
-        names = ("dhcp", "ip", "mac", "disableDHCP", "disableDhcp")
-    dhcp[names[1]] = Step(to=Shape(address, _NO_PLACE, _WHOLE))
+    """Return the Shape of the first interface, or of an element of a range, which does not know its MAC address."""
+    at = 0 if go else 2
+    address, dhcp = ({row[at]: Rename(row[at + 1]) for row in table} for table in (_ADDRESS, _DHCP))
+    dhcp["IP" if go else "ip"] = Rename(to=Shape(address, _NO_PLACE, _WHOLE))
     if first:
-        dhcp[names[2]] = _MAC
-    steps = {names[0]: Step(names[0], Shape(dhcp, _NO_PLACE, _WHOLE)), names[3]: Step(names[4])}
+        dhcp["MAC" if go else "mac"] = _MAC
+    own, disabled = ("DHCP", "DisableDHCP") if go else ("dhcp", "disableDHCP")
+    steps = {own: Rename(own, Shape(dhcp, _NO_PLACE, _WHOLE)), disabled: Rename("DisableDHCP" if go else "disableDhcp")}
     return Shape(steps, _NO_PLACE, _WHOLE)
 
 
@@ -116,39 +111,36 @@ def _interfaces(*, go: bool) -> Shape:
     )
 
 
-_DISK = Shape({"device": Step()}, _NO_PLACE)
+_DISK = Shape({"device": Rename()}, _NO_PLACE)
 _DISKS = Shape(element=_DISK)
 
 _LEGACY = Shape(
     {
-        "Interfaces": Step("NetworkInterfaces", _interfaces(go=True)),
-        "UserData": Step("Instance.Userdata"),
-        "VendorData": Step("Instance.Vendordata"),
-        "Metadata": Step(to=_METADATA),
+        "Interfaces": Rename("NetworkInterfaces", _interfaces(go=True)),
+        "UserData": Rename("Instance.Userdata"),
+        "VendorData": Rename("Instance.Vendordata"),
+        "Metadata": Rename(to=_METADATA),
     },
     whole=_WHOLE,
 )
 _SPEC_STEPS = {
-    "disks": Step("storageDevices", _DISKS),
-    "interfaces": Step("networkInterfaces", _interfaces(go=False)),
-    "userData": Step("instance.userdata"),
-    "vendorData": Step("instance.vendordata"),
+    "disks": Rename("storageDevices", _DISKS),
+    "interfaces": Rename("networkInterfaces", _interfaces(go=False)),
+    "userData": Rename("instance.userdata"),
+    "vendorData": Rename("instance.vendordata"),
 }
-_SPEC = Shape({**_SPEC_STEPS, "bmcRef": Step("bmcRef"), "metadata": Step(to=_METADATA)}, _NO_PLACE, _WHOLE)
+_SPEC = Shape({**_SPEC_STEPS, "bmcRef": Rename("bmcRef"), "metadata": Rename(to=_METADATA)}, _NO_PLACE, _WHOLE)
 # In proposal 0028, .hardware seems to be the spec. The implementation has the whole object there.
 _OBJECT = Shape(
     {
         **_SPEC_STEPS,
-        "metadata": Step("metadata", Shape({"instance": Step(to=_INSTANCE)})),
-        "spec": Step("spec", _SPEC),
+        "metadata": Rename("metadata", Shape({"instance": Rename(to=_INSTANCE)})),
+        "spec": Rename("spec", _SPEC),
     },
     whole=_WHOLE,
 )
 
-ROOT = Shape(
-    {"Hardware": Step("Hardware", _LEGACY), "hardware": Step("hardware", _OBJECT)},
-    whole=_WHOLE,
-)
+ROOT = Shape({"Hardware": Rename("Hardware", _LEGACY), "hardware": Rename("hardware", _OBJECT)}, whole=_WHOLE)
 """All data. Names that are not listed here are keys of the hardwareMap."""
 GONE_ROOTS = {"references": "v1alpha2's templates see no other object than the Hardware"}
 PARAMS = "Params"
@@ -258,26 +250,26 @@ class _Rewriting:
     def _list(self, body: list[nodes.Statement], dot: Shape | None) -> None:
         for node in body:
             match node:
-                case nodes.Action():
+                case nodes.ActionNode():
                     shape = self._pipe(node.pipe, dot)
                     if not node.pipe.variables:
                         self._check_whole(node.pipe, shape)
-                case nodes.Branch():
+                case nodes.BranchNode():
                     for is_with, pipe, inner in node.arms:
                         shape = self._pipe(pipe, dot)
                         if not is_with:
                             self._check_whole(pipe, shape, truth=True)
                         self._list(inner, shape if is_with else dot)
                     self._list(node.otherwise or [], dot)
-                case nodes.Range():
+                case nodes.RangeNode():
                     self._list(node.body, self._range(node, dot))
                     self._list(node.otherwise or [], dot)
-                case nodes.Invoke():
+                case nodes.InvokeNode():
                     self._invoke(node, dot)
                 case _:
                     pass
 
-    def _range(self, node: nodes.Range, dot: Shape | None) -> Shape | None:
+    def _range(self, node: nodes.RangeNode, dot: Shape | None) -> Shape | None:
         """Visit the pipeline of a `range` and return the Shape of dot in its body."""
         shape = self._pipe(node.pipe, dot)
         element = shape.element if shape is not None else None
@@ -294,7 +286,7 @@ class _Rewriting:
             self._whole_error(node.pipe, shape.whole)
         return element
 
-    def _invoke(self, node: nodes.Invoke, dot: Shape | None) -> None:
+    def _invoke(self, node: nodes.InvokeNode, dot: Shape | None) -> None:
         shape = self._pipe(node.pipe, dot) if node.pipe is not None else None
         tree = self._trees.get(node.name)
         if tree is None:
@@ -311,7 +303,7 @@ class _Rewriting:
 
     # --- pipelines
 
-    def _pipe(self, pipe: nodes.Pipe, dot: Shape | None) -> Shape | None:
+    def _pipe(self, pipe: nodes.PipeNode, dot: Shape | None) -> Shape | None:
         shape: Shape | None = None
         for index, command in enumerate(pipe.commands):
             shape = self._command(command, dot, shape, pipe.commands[0] if index else None)
@@ -321,11 +313,11 @@ class _Rewriting:
         return shape
 
     def _command(
-        self, command: nodes.Command, dot: Shape | None, piped: Shape | None, first: nodes.Command | None
+        self, command: nodes.CommandNode, dot: Shape | None, piped: Shape | None, first: nodes.CommandNode | None
     ) -> Shape | None:
         """Visit one command. `first` is the first command of the pipeline; None if this one is the first."""
         function = command.operands[0]
-        if not isinstance(function, nodes.Identifier):
+        if not isinstance(function, nodes.IdentifierNode):
             return self._operand(function, dot)
         arguments = command.operands[1:]
         shapes = [self._operand(argument, dot) for argument in arguments]
@@ -340,7 +332,7 @@ class _Rewriting:
             self._check_whole(first, piped, truth=function.name in _TRUTH)
         return None
 
-    def _function(self, node: nodes.Identifier) -> None:
+    def _function(self, node: nodes.IdentifierNode) -> None:
         end = node.position + len(node.name)
         name = _RENAMED.get(node.name, node.name)
         if name not in FUNCTIONS:
@@ -353,46 +345,43 @@ class _Rewriting:
         base, shape = arguments[0], shapes[0]
         key = arguments[1] if len(arguments) > 1 else None
         if shape is ROOT:
-            self._index_root(base, key)
+            # Templates use `index . "device-1"` for keys that are no identifiers.
+            if isinstance(key, nodes.StringNode) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
+                end = base.position + len(str(base))
+                self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
+            else:
+                self._check_whole(base, ROOT)
             return None
         if shape.indexed is None:
             self._check_whole(base, shape)
             return shape.element
-        if not isinstance(key, nodes.Number) or key.integer != 0:
+        if not isinstance(key, nodes.NumberNode) or key.integer != 0:
             self._whole_error(base, "v1alpha2 has the interfaces by MAC address: only index 0 can be carried over")
         else:
             self._notice(LOWEST)
             self._replace(key.position, key.position + len(key.text), self._rooted(FIRST_MAC, dot))
         return shape.indexed
 
-    def _index_root(self, base: nodes.Operand, key: nodes.Operand | None) -> None:
-        """Rewrite `index . "device-1"`, which templates use for keys that are no identifiers."""
-        if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
-            end = base.position + len(str(base))
-            self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
-        else:
-            self._check_whole(base, ROOT)
-
     # --- operands
 
     def _operand(self, node: nodes.Operand, dot: Shape | None) -> Shape | None:
         match node:
-            case nodes.Dot():
+            case nodes.DotNode():
                 return dot
-            case nodes.Field():
+            case nodes.FieldNode():
                 start = self._at[node.position] - (1 if len(node.names) > 1 else 0)
                 return self._path(node.names, dot, start, start, dot)
-            case nodes.Variable():
+            case nodes.VariableNode():
                 shape = self._variables.get(node.slot) if node.slot is not None else None
                 start = self._at[node.position]
                 return self._path(node.names, shape, start, start - 1, dot) if node.names else shape
-            case nodes.Chain():
+            case nodes.ChainNode():
                 shape = self._operand(node.base, dot)
                 start = self._at[node.position]
                 return self._path(node.names, shape, start, self._opening(start - 1), dot)
-            case nodes.Pipe():
+            case nodes.PipeNode():
                 return self._pipe(node, dot)
-            case nodes.Identifier():
+            case nodes.IdentifierNode():
                 self._function(node)
                 return None
             case _:
@@ -403,7 +392,7 @@ class _Rewriting:
         depth = 0
         for index in range(closing, -1, -1):
             kind = self._tokens[index].kind
-            depth += (kind is Kind.RIGHT_PAREN) - (kind is Kind.LEFT_PAREN)
+            depth += (kind is TokenKind.RIGHT_PAREN) - (kind is TokenKind.LEFT_PAREN)
             if not depth:
                 return index
         return closing
@@ -448,20 +437,17 @@ class _Rewriting:
     def _rooted(self, expression: str, dot: Shape | None) -> str:
         return expression.replace("{root}", "" if dot is ROOT else "$")
 
-    def _check_whole(self, node: nodes.Node, shape: Shape | None, *, truth: bool = False) -> None:
-        """Report a value that is used as a whole although only its fields keep their meaning.
-
-        `truth`: the value is only tested for emptiness. A list that became a map gives the same answer.
-        """
+    def _check_whole(self, node: nodes.ParseNode, shape: Shape | None, *, truth: bool = False) -> None:
+        """Report a value used as a whole of which only the fields keep their meaning. `truth`: an emptiness test."""
         if shape is not None and shape.whole and not (truth and shape.indexed is not None):
             self._whole_error(node, shape.whole)
 
-    def _whole_error(self, node: nodes.Node, reason: str) -> None:
+    def _whole_error(self, node: nodes.ParseNode, reason: str) -> None:
         self._result.errors.append(f"{node}: {reason}")
 
     # --- contains, hasPrefix, hasSuffix
 
-    def _swap(self, function: nodes.Identifier, first: nodes.Command | None) -> None:
+    def _swap(self, function: nodes.IdentifierNode, first: nodes.CommandNode | None) -> None:
         self._notice(_SWAPPED.format(name=function.name))
         index = self._at[function.position]
         spans = self._spans(index + 1)
@@ -474,7 +460,7 @@ class _Rewriting:
         elif first is not None and len(spans) == 1:
             # TEXT | contains PART -> contains (TEXT) PART
             begin = first.position
-            pipe = next(at for at in range(index, -1, -1) if self._tokens[at].kind is Kind.PIPE)
+            pipe = next(at for at in range(index, -1, -1) if self._tokens[at].kind is TokenKind.PIPE)
             stop = self._tokens[pipe].position
             after = function.position + len(function.name)
             self._edits.append(_Edit(begin, after, lambda: f"{function.name} ({self._edited(begin, stop).rstrip()})"))
@@ -487,10 +473,10 @@ class _Rewriting:
         depth = 0
         fresh = True
         for token in self._tokens[index:]:
-            if not depth and token.kind in (Kind.PIPE, Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+            if not depth and token.kind in (TokenKind.PIPE, TokenKind.RIGHT_DELIM, TokenKind.RIGHT_PAREN):
                 break
-            depth += (token.kind is Kind.LEFT_PAREN) - (token.kind is Kind.RIGHT_PAREN)
-            if token.kind is Kind.SPACE and not depth:
+            depth += (token.kind is TokenKind.LEFT_PAREN) - (token.kind is TokenKind.RIGHT_PAREN)
+            if token.kind is TokenKind.SPACE and not depth:
                 fresh = True
                 continue
             end = token.position + len(token.text)

@@ -28,12 +28,15 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw
 from tink.convert import constraints
-from tink.convert.fields import Fields, carried, join, put_checked, put_text, says_nothing, shown, type_name
+from tink.convert.fields import Fields, carried, join, put_checked, says_nothing, shown, type_name
 from tink.convert.findings import Findings
 
 _UNUSED = "nothing used it, and v1alpha2 has no place for it"
+_SERVED = "the metadata service does not serve it"
 _NOT_OURS = "v1alpha2 serves its own netboot only"
 _ARCHITECTURES = {"": "x86_64", "x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+MAX_STORAGE_CHARACTERS = 128 * 1024
+"""Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
 
 
 @dataclass(slots=True)
@@ -49,24 +52,68 @@ class _NetbootRequest:
     params: list[str] = field(default_factory=list)
 
 
-class _Interfaces:
-    """The conversion of one Hardware's interfaces.
+def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
+    """Return the Hardware, followed by its OSIE if it has one; nothing if there is an error."""
+    return _Machine(Fields(obj, findings), findings).result()
 
-    `result` is `spec.networkInterfaces`; `netboots` are the netboot settings of the interfaces.
-    """
 
-    def __init__(self, interfaces: list[Fields], findings: Findings) -> None:
+class _Machine:
+    """The conversion of one Hardware."""
+
+    def __init__(self, top: Fields, findings: Findings) -> None:
+        self._top = top
         self._findings = findings
         self._macs: dict[str, str] = {}
         """MAC address -> its path."""
-        self.result: Raw = {}
-        self.netboots: list[_NetbootRequest] = []
-        for interface in interfaces:
+        self._interfaces: Raw = {}
+        """`spec.networkInterfaces`."""
+        self._netboots: list[_NetbootRequest] = []
+
+    def result(self) -> list[Raw]:
+        top = self._top
+        top.ignore("apiVersion", "kind")
+        metadata = carried(top, self._findings)
+        spec = top.fields("spec")
+        for interface in spec.each("interfaces"):
             self._interface(interface)
-        if not self.result and not findings.failed:
-            findings.error("spec.interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
-        elif len(self.result) > bounds.MAX_INTERFACES:
-            findings.error("spec.interfaces", f"v1alpha2 takes {bounds.MAX_INTERFACES} interfaces of a machine")
+        if not self._interfaces and not self._findings.failed:
+            spec.error("interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
+        elif len(self._interfaces) > bounds.MAX_INTERFACES:
+            spec.error("interfaces", f"v1alpha2 takes {bounds.MAX_INTERFACES} interfaces of a machine")
+        self._findings.moved("spec.interfaces", "spec.networkInterfaces")
+        result: Raw = {"networkInterfaces": self._interfaces}
+        osies = self._netboot(result, metadata)
+        self._instance(spec, result, metadata)
+        devices: list[str] = []
+        for disk in spec.each("disks"):
+            device = disk.text("device")
+            disk.rest()
+            if not device:
+                continue
+            if refusal := constraints.disk(device):
+                disk.dropped("device", refusal)
+            elif len(devices) == bounds.MAX_DISKS:
+                self._findings.dropped(disk.path, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine")
+            else:
+                self._findings.moved(disk.path, f"spec.storageDevices[{len(devices)}]")
+                devices.append(device)
+        if devices:
+            result["storageDevices"] = devices
+            self._findings.moved("spec.disks", "spec.storageDevices")
+        self._bmc(spec, result)
+        self._agent_id(spec, metadata)
+        spec.drop("tinkVersion", _UNUSED)
+        spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
+        spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
+        spec.rest()
+        if not says_nothing(top.take("status")):
+            self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
+        top.rest()
+        if self._findings.failed:
+            return []
+        return [{"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": result}, *osies]
+
+    # --- interfaces
 
     def _interface(self, interface: Fields) -> None:
         dhcp = interface.fields("dhcp")
@@ -75,7 +122,7 @@ class _Interfaces:
             return
         at = join("spec.networkInterfaces", mac)
         self._findings.moved(interface.path, at)
-        self._findings.moved(dhcp.at("mac"), at)
+        dhcp.moved("mac", at)
         result: Raw = {}
         if served := self._dhcp(dhcp, f"{at}.dhcp"):
             result["dhcp"] = served
@@ -83,14 +130,16 @@ class _Interfaces:
         disabled = bool(interface.flag("disableDhcp"))
         if disabled:
             result["disableDhcp"] = True
-            self._findings.moved(interface.at("disableDhcp"), f"{at}.disableDhcp")
-        netboot = self._netboot(interface, disabled=disabled, arch=_arch(dhcp))
+            interface.moved("disableDhcp", f"{at}.disableDhcp")
+        # The architecture in the file names of Smee's own OSIE; v1alpha1's default is x86_64.
+        arch = _ARCHITECTURES.get(str(dhcp.peek("arch")), "x86_64")
+        netboot = self._requested(interface, disabled=disabled, arch=arch)
         if not netboot.allowed:
             result["disableNetboot"] = True
             self._findings.moved(join(netboot.path, "allowPXE"), f"{at}.disableNetboot")
             self._findings.moved(netboot.path, f"{at}.disableNetboot")
-        self.netboots.append(netboot)
-        self.result[mac] = result
+        self._netboots.append(netboot)
+        self._interfaces[mac] = result
         interface.drop("isoboot", "v1alpha2 has no boot from virtual media")
         interface.rest()
 
@@ -120,7 +169,7 @@ class _Interfaces:
     def _dhcp(self, dhcp: Fields, at: str) -> Raw:
         result: Raw = {}
         self._address(dhcp, result, at)
-        put_text(self._findings, dhcp, "hostname", constraints.hostname, result, at, "hostname")
+        dhcp.put("hostname", constraints.hostname, result, at, "hostname")
         vlan = dhcp.take("vlan_id")
         if isinstance(vlan, int) and not isinstance(vlan, bool):
             vlan = str(vlan)
@@ -129,7 +178,7 @@ class _Interfaces:
             servers = self._servers(dhcp, key, result, at)
             if servers:
                 result[to] = servers
-                self._findings.moved(dhcp.at(key), f"{at}.{to}")
+                dhcp.moved(key, f"{at}.{to}")
         self._lease(dhcp, result, at)
         dhcp.drop("arch", "the machine's firmware tells it in each DHCP request")
         dhcp.drop("uefi", "the machine's firmware tells it in each DHCP request")
@@ -149,13 +198,13 @@ class _Interfaces:
             self._address6(ip, address or "", result, at)
             return
         if family not in (None, 0, 4):
-            self._findings.dropped(ip.at("family"), f"must be 4 or 6, is {family}")
+            ip.dropped("family", f"must be 4 or 6, is {family}")
         if put_checked(self._findings, ip.at("address"), address, constraints.ipv4, result, at, "ip") and address:
             self._findings.moved(ip.path, f"{at}.ip")
-        put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
+        ip.put("netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
         if _is_ipv6(gateway):
-            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_ADVERTISE)
+            ip.dropped("gateway", constraints.ROUTERS_ADVERTISE)
         elif (
             gateway
             and "ip" in result
@@ -163,7 +212,7 @@ class _Interfaces:
             and constraints.ipv4(gateway) is None
             and (refusal := constraints.gateway_of(result["ip"], result["netmask"], gateway))
         ):
-            self._findings.dropped(ip.at("gateway"), refusal)
+            ip.dropped("gateway", refusal)
         else:
             put_checked(self._findings, ip.at("gateway"), gateway, constraints.ipv4, result, at, "gateway")
         ip.rest()
@@ -183,12 +232,12 @@ class _Interfaces:
         netmask = ip.text("netmask") or bits
         length = constraints.prefix_length(netmask)
         if netmask and length is None:
-            self._findings.dropped(ip.at("netmask"), constraints.NO_NETMASK6)
+            ip.dropped("netmask", constraints.NO_NETMASK6)
         elif length is not None:
             served["prefixLength"] = length
-            self._findings.moved(ip.at("netmask"), f"{at}.ipv6.prefixLength")
+            ip.moved("netmask", f"{at}.ipv6.prefixLength")
         if ip.text("gateway"):
-            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_ADVERTISE)
+            ip.dropped("gateway", constraints.ROUTERS_ADVERTISE)
         result["ipv6"] = served
         self._findings.moved(ip.path, f"{at}.ipv6")
         self._findings.changed(ip.path, "DHCPv6 serves it, if the edge runs with --ipv6")
@@ -244,7 +293,7 @@ class _Interfaces:
 
     # --- netboot
 
-    def _netboot(self, interface: Fields, *, disabled: bool, arch: str) -> _NetbootRequest:
+    def _requested(self, interface: Fields, *, disabled: bool, arch: str) -> _NetbootRequest:
         """Read allowPXE (unset meant "not allowed") and the boot files of an interface."""
         fields = interface.fields("netboot")
         netboot = _NetbootRequest(fields.path)
@@ -258,14 +307,14 @@ class _Interfaces:
                 )
             return netboot
         if pxe is None:
-            self._findings.changed(fields.at("allowPXE"), "unset meant not allowed: disableNetboot is true")
+            fields.changed("allowPXE", "unset meant not allowed: disableNetboot is true")
         if workflow is not None and workflow != netboot.allowed:
-            self._findings.changed(
-                fields.at("allowWorkflow"),
+            fields.changed(
+                "allowWorkflow",
                 "v1alpha2 has no such switch: a machine that netboots runs its Workflows, another one does not",
             )
         if pxe and disabled:
-            self._findings.changed(interface.at("disableDhcp"), "v1alpha2's disableDhcp implies disableNetboot")
+            interface.changed("disableDhcp", "v1alpha2's disableDhcp implies disableNetboot")
         fields.drop("pxelinux", "v1alpha2 has no place for u-boot's configuration")
         fields.drop("rpi", "v1alpha2 has no place for the Raspberry Pi's own netboot")
         netboot.ipxe = self._ipxe(fields.fields("ipxe"))
@@ -277,11 +326,11 @@ class _Interfaces:
 
     def _ipxe(self, ipxe: Fields) -> dict[str, str]:
         found: dict[str, str] = {}
-        put_text(self._findings, ipxe, "url", constraints.http_url, found, "spec.ipxe", "url")
-        put_text(self._findings, ipxe, "contents", constraints.script, found, "spec.ipxe", "inline")
+        ipxe.put("url", constraints.http_url, found, "spec.ipxe", "url")
+        ipxe.put("contents", constraints.script, found, "spec.ipxe", "inline")
         if len(found) == 2:
             del found["inline"]
-            self._findings.dropped(ipxe.at("contents"), "v1alpha1 chained to url before it came here; so it stays")
+            ipxe.dropped("contents", "v1alpha1 chained to url before it came here; so it stays")
         ipxe.drop("binary", "v1alpha2 picks the iPXE binary by the firmware's architecture")
         ipxe.rest()
         return found
@@ -303,90 +352,25 @@ class _Interfaces:
         if not base:
             for key, value in (("kernel", kernel), ("initrd", initrd)):
                 if value:
-                    self._findings.dropped(
-                        osie.at(key), "without baseURL it was relative to Smee's own OSIE URL: add that as baseURL"
-                    )
+                    osie.dropped(key, "without baseURL it was relative to Smee's own OSIE URL: add that as baseURL")
             return None
         if not kernel or not initrd:
             kernel = kernel or f"vmlinuz-{arch}"
             initrd = initrd or f"initramfs-{arch}"
             self._findings.changed(osie.path, f"file names that are not given are Smee's: {kernel} and {initrd}")
-        urls = (_joined(base, kernel), _joined(base, initrd))
+        directory = base.rstrip("/")
+        urls = (f"{directory}/{kernel.lstrip('/')}", f"{directory}/{initrd.lstrip('/')}")
         for url in urls:
             if refusal := constraints.artifact_url(url):
                 self._findings.dropped(osie.path, f"{shown(url)}: {refusal}")
                 return None
         return urls
 
-
-def _arch(dhcp: Fields) -> str:
-    """Return the architecture in the file names of Smee's own OSIE. v1alpha1's default is x86_64."""
-    arch = dhcp.peek("arch")
-    return _ARCHITECTURES.get(arch, "x86_64") if isinstance(arch, str) else "x86_64"
-
-
-def _joined(base: str, name: str) -> str:
-    return f"{base.rstrip('/')}/{name.lstrip('/')}"
-
-
-def _is_ipv6(text: str | None) -> bool:
-    if not text or ":" not in text:
-        return False
-    try:
-        ipaddress.IPv6Interface(text)
-    except ValueError:
-        return False
-    return True
-
-
-_SERVED = "the metadata service does not serve it"
-MAX_STORAGE_CHARACTERS = 128 * 1024
-"""Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
-
-
-def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
-    """Return the Hardware, followed by its OSIE if it has one; nothing if there is an error."""
-    return _Machine(Fields(obj, findings), findings).result()
-
-
-class _Machine:
-    """The conversion of one Hardware."""
-
-    def __init__(self, top: Fields, findings: Findings) -> None:
-        self._top = top
-        self._findings = findings
-        self._interfaces: Raw = {}
-
-    def result(self) -> list[Raw]:
-        top = self._top
-        top.ignore("apiVersion", "kind")
-        metadata = carried(top, self._findings)
-        spec = top.fields("spec")
-        interfaces = _Interfaces(spec.each("interfaces"), self._findings)
-        self._interfaces = interfaces.result
-        self._findings.moved("spec.interfaces", "spec.networkInterfaces")
-        result: Raw = {"networkInterfaces": self._interfaces}
-        osies = self._netboot(interfaces.netboots, result, metadata)
-        self._instance(spec, result, metadata)
-        self._disks(spec, result)
-        self._bmc(spec, result)
-        self._agent_id(spec, metadata)
-        spec.drop("tinkVersion", _UNUSED)
-        spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
-        spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
-        spec.rest()
-        if not says_nothing(top.take("status")):
-            self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
-        top.rest()
-        if self._findings.failed:
-            return []
-        return [{"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": result}, *osies]
-
-    def _netboot(self, netboots: list[_NetbootRequest], result: Raw, metadata: Raw) -> list[Raw]:
+    def _netboot(self, result: Raw, metadata: Raw) -> list[Raw]:
         """Merge the netboot settings of all interfaces: the first one that may netboot wins. Return the OSIE."""
         made: list[Raw] = []
         taken: dict[str, Any] = {}
-        for netboot in sorted(netboots, key=lambda netboot: not netboot.allowed):
+        for netboot in sorted(self._netboots, key=lambda netboot: not netboot.allowed):
             wishes = {"ipxe": netboot.ipxe, "osie": netboot.osie, "osie.kernelParams": netboot.params}
             for key, wish in wishes.items():
                 path = f"{netboot.path}.{key}"
@@ -409,14 +393,22 @@ class _Machine:
 
     def _instance(self, spec: Fields, result: Raw, metadata: Raw) -> None:
         found: Raw = {}
-        put_text(self._findings, spec, "userData", constraints.long_text, found, "spec.instance", "userdata")
-        put_text(self._findings, spec, "vendorData", constraints.long_text, found, "spec.instance", "vendordata")
+        spec.put("userData", constraints.long_text, found, "spec.instance", "userdata")
+        spec.put("vendorData", constraints.long_text, found, "spec.instance", "vendordata")
         if found:
             result["instance"] = found
         machine = spec.fields("metadata")
         instance = machine.fields("instance")
         self._annotation(metadata, instance.at("id"), INSTANCE_ID_ANNOTATION, instance.text("id"))
-        self._ssh_keys(instance, metadata)
+        path = instance.at("ssh_keys")
+        keys: list[str] = []
+        for at, key in instance.texts("ssh_keys"):
+            key = key.strip()
+            if "\n" in key or "\r" in key:
+                self._findings.dropped(at, "an SSH public key is one line")
+            elif key:
+                keys.append(key)
+        self._annotation(metadata, path, SSH_PUBLIC_KEYS_ANNOTATION, "\n".join(keys))
         self._hostname(instance)
         served_metadata = self._instance_metadata(instance, machine.fields("facility"))
         self._ips(instance, served_metadata)
@@ -424,8 +416,7 @@ class _Machine:
             text = orjson.dumps(served_metadata, option=orjson.OPT_SORT_KEYS).decode()
             self._annotation(metadata, machine.path, METADATA_ANNOTATION, text)
         instance.drop(
-            "userdata",
-            "nothing served it: put it into spec.userData before converting, or into spec.instance.userdata",
+            "userdata", "nothing served it: put it into spec.userData before converting, or into spec.instance.userdata"
         )
         self._storage(instance, metadata)
         instance.drop("crypted_root_password", f"{_SERVED}: user-data can set passwords")
@@ -482,17 +473,6 @@ class _Machine:
             self._findings.dropped(path, f"the annotation {name} says otherwise, and is kept")
         self._findings.moved(path, join("metadata.annotations", name))
 
-    def _ssh_keys(self, instance: Fields, metadata: Raw) -> None:
-        path = instance.at("ssh_keys")
-        keys: list[str] = []
-        for at, key in instance.texts("ssh_keys"):
-            key = key.strip()
-            if "\n" in key or "\r" in key:
-                self._findings.dropped(at, "an SSH public key is one line")
-            elif key:
-                keys.append(key)
-        self._annotation(metadata, path, SSH_PUBLIC_KEYS_ANNOTATION, "\n".join(keys))
-
     def _hostname(self, instance: Fields) -> None:
         """Use the metadata's hostname as the DHCP hostname of the first interface, if no interface has one."""
         path = instance.at("hostname")
@@ -527,38 +507,23 @@ class _Machine:
                 served_metadata[public] = said["address"]
             if not taken:
                 address.drop("public", "the metadata service has one public address of each family, and it is another")
-            if taken or any(self._is_served(said, each.get("dhcp", {})) for each in self._interfaces.values()):
+            if taken or any(
+                (
+                    bool(said["address"])
+                    and all(
+                        not said[key] or said[key] == each.get("dhcp", {}).get(to)
+                        for key, to in (("address", "ip"), ("netmask", "netmask"), ("gateway", "gateway"))
+                    )
+                )
+                for each in self._interfaces.values()
+            ):
                 address.ignore("public")
                 address.drop("management", _SERVED)
                 address.rest()
             elif any(said.values()):
                 self._findings.dropped(address.path, "no interface has this address, and only theirs are served")
 
-    def _is_served(self, said: dict[str, str | None], dhcp: Raw) -> bool:
-        return bool(said["address"]) and all(
-            not said[key] or said[key] == dhcp.get(to)
-            for key, to in (("address", "ip"), ("netmask", "netmask"), ("gateway", "gateway"))
-        )
-
     # --- disks and BMC
-
-    def _disks(self, spec: Fields, result: Raw) -> None:
-        devices: list[str] = []
-        for disk in spec.each("disks"):
-            device = disk.text("device")
-            disk.rest()
-            if not device:
-                continue
-            if refusal := constraints.disk(device):
-                self._findings.dropped(disk.at("device"), refusal)
-            elif len(devices) == bounds.MAX_DISKS:
-                self._findings.dropped(disk.path, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine")
-            else:
-                self._findings.moved(disk.path, f"spec.storageDevices[{len(devices)}]")
-                devices.append(device)
-        if devices:
-            result["storageDevices"] = devices
-            self._findings.moved("spec.disks", "spec.storageDevices")
 
     def _agent_id(self, spec: Fields, metadata: Raw) -> None:
         """Keep the agent id, unless it is a MAC address of the machine, which identifies the agent anyway."""
@@ -566,7 +531,7 @@ class _Machine:
         if constraints.canonical_mac(agent_id) in self._interfaces:
             return
         if refusal := constraints.agent_id(agent_id) if agent_id else None:
-            self._findings.dropped(spec.at("agentID"), refusal)
+            spec.dropped("agentID", refusal)
             return
         self._annotation(metadata, spec.at("agentID"), AGENT_ID_ANNOTATION, agent_id)
 
@@ -581,9 +546,19 @@ class _Machine:
                 reference.path, f"v1alpha2 refers to a Machine of {RUFIO_GROUP}, not to {kind or 'one'} of {group}"
             )
         elif refusal := constraints.object_name(name):
-            self._findings.dropped(reference.at("name"), refusal)
+            reference.dropped("name", refusal)
         else:
             result["bmcRef"] = {"name": name}
+
+
+def _is_ipv6(text: str | None) -> bool:
+    if not text or ":" not in text:
+        return False
+    try:
+        ipaddress.IPv6Interface(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _public(address: Fields) -> str:

@@ -26,7 +26,8 @@ from tink.convert.findings import Findings
 from tink.convert.v1alpha1.expressions import rewrite
 from tink.convert.v1alpha1.template_text import Content, read
 from tink.exec_limits import unstartable_template
-from tink.template import TemplateError, engine
+from tink.template import TemplateError
+from tink.template.compile import render
 
 DATA = "spec.data"
 _FORMAT_VERSION = "0.1"
@@ -131,13 +132,14 @@ class _Conversion:
     def _workflow(self, body: Fields, metadata: Raw) -> Raw:
         if body.peek("version") == _FORMAT_VERSION:
             body.ignore("version")
-        self._name(body, metadata["name"])
+        if (name := body.take("name")) not in (None, metadata["name"]):
+            body.changed("name", f"the Template's only name is metadata.name, {metadata['name']}")
         seconds = _seconds(body.peek("global_timeout"))
         if seconds is None:
             body.drop("global_timeout", "must be a number of seconds")
         elif seconds:
-            self._findings.changed(
-                body.at("global_timeout"),
+            body.changed(
+                "global_timeout",
                 f"it belongs to the Workflow in v1alpha2, as spec.timeout: {seconds}. Workflows that are converted "
                 "together with this Template get it",
             )
@@ -146,50 +148,38 @@ class _Conversion:
         body.rest()
         if len(tasks) != 1:
             names = ", ".join(str(task.peek("name") or "?") for task in tasks)
-            self._findings.error(
-                body.at("tasks"),
+            body.error(
+                "tasks",
                 f"there are {len(tasks)} tasks ({names}): v1alpha2's Template is for one machine, make one of each"
                 if tasks
                 else "there is no task",
             )
             return {}
-        return self._task(tasks[0], {metadata["name"], body.peek("name")})
-
-    def _name(self, body: Fields, name: str) -> None:
-        if body.peek("name") == name:
-            body.ignore("name")
-        elif body.peek("name") is not None:
-            self._findings.changed(body.at("name"), f"the Template's only name is metadata.name, {name}")
-            body.ignore("name")
+        return self._task(tasks[0], {metadata["name"], name})
 
     def _task(self, task: Fields, names: set[Any]) -> Raw:
         name = task.take("name")
         if name is not None and name not in names:
-            self._findings.changed(task.at("name"), "the Template itself is the task now: the name is dropped")
+            task.changed("name", "the Template itself is the task now: the name is dropped")
         worker = task.take("worker")
         if worker is not None and not (isinstance(worker, str) and _PARAM.match(worker.strip())):
-            self._findings.changed(
-                task.at("worker"), f"{worker}: the Workflow's hardwareRef decides which machine it runs on"
-            )
+            task.changed("worker", f"{worker}: the Workflow's hardwareRef decides which machine it runs on")
         result: Raw = {"actions": []}
         actions = task.each("actions") if self._is(task, "actions", list, "a list") else []
         for index, action in enumerate(actions):
             result["actions"].append(self._action(action, last=index == len(actions) - 1))
-        self._unique(actions)
-        if not actions:
-            self._findings.error(task.at("actions"), "there must be at least one action")
-        self._bound(task.at("actions"), bounds.MAX_ACTIONS, len(actions))
-        self._shared(task, result)
-        task.rest()
-        return result
-
-    def _unique(self, actions: list[Fields]) -> None:
         seen: set[Any] = set()
         for action in actions:
             name = action.peek("name")
             if name in seen:
-                self._findings.error(action.at("name"), f"another action has this name, too: {name}")
+                action.error("name", f"another action has this name, too: {name}")
             seen.add(name)
+        if not actions:
+            task.error("actions", "there must be at least one action")
+        self._bound(task.at("actions"), bounds.MAX_ACTIONS, len(actions))
+        self._shared(task, result)
+        task.rest()
+        return result
 
     def _shared(self, fields: Fields, result: Raw) -> None:
         """Convert the fields that tasks and actions share: volumes and environment."""
@@ -240,9 +230,7 @@ class _Conversion:
         return False
 
     def _unwrap(self, action: Fields, result: Raw) -> None:
-        """Replace waitdaemon by its image. waitdaemon makes an engine start $IMAGE after its own end, which `reboots`
-        does too.
-        """
+        """Replace waitdaemon by the $IMAGE that it makes an engine start after its own end, as `reboots` does."""
         image = waitdaemon.started_by(result["image"], result.get("env", {}))
         if not image:
             return
@@ -254,8 +242,8 @@ class _Conversion:
                 result[field] = left
             else:
                 result.pop(field, None)
-        self._findings.changed(
-            action.at("image"),
+        action.changed(
+            "image",
             f"waitdaemon needs an engine's socket; its {image} is the action now, and the Workflow ends when the "
             "machine has gone down",
         )
@@ -268,7 +256,7 @@ class _Conversion:
             return ""
         if "{{" in name:
             try:
-                name = engine.render(rewrite(name).text, {}, at)
+                name = render(rewrite(name).text, {}, at)
             except TemplateError:
                 self._findings.error(at, f"{name}: names of actions are not rendered in v1alpha2: write it out")
                 return ""
@@ -279,16 +267,16 @@ class _Conversion:
     def _image(self, action: Fields) -> str:
         image = self._text_of(action, "image", bounds.MAX_IMAGE_CHARACTERS)
         if not image:
-            self._findings.error(action.at("image"), "an action must have an image")
+            action.error("image", "an action must have an image")
         elif refusal := constraints.image(image):
-            self._findings.error(action.at("image"), refusal)
+            action.error("image", refusal)
         elif _names_no_registry(image):
             if self._registry:
                 image = f"{self._registry}/{image}"
             else:
-                self._findings.changed(action.at("image"), _HUB.format(image=image))
+                action.changed("image", _HUB.format(image=image))
         if waitdaemon.image_name(image) == "rootio":
-            self._findings.changed(action.at("image"), _ROOTIO)
+            action.changed("image", _ROOTIO)
         return image
 
     def _command(self, action: Fields) -> list[str]:
@@ -353,20 +341,18 @@ class _Conversion:
         return found
 
     def _is(self, fields: Fields, key: str, kind: type, name: str) -> bool:
-        """Return True if a field has its type or is absent. Otherwise report an error: the machine must not run without
-        it.
-        """
+        """Return True if a field has its type or is absent. Otherwise report an error: it must not be lost."""
         value = fields.peek(key)
         if value is None or isinstance(value, kind):
             return True
-        self._findings.error(fields.at(key), f"must be {name}, is {type_name(value)}")
+        fields.error(key, f"must be {name}, is {type_name(value)}")
         fields.ignore(key)
         return False
 
     def _text_of(self, fields: Fields, key: str, longest: int) -> str:
         value = fields.take(key)
         if value is not None and not isinstance(value, str):
-            self._findings.error(fields.at(key), f"must be a text, is {type_name(value)}")
+            fields.error(key, f"must be a text, is {type_name(value)}")
             return ""
         return self._rendered(fields.at(key), value or "", longest)
 
@@ -381,8 +367,7 @@ class _Conversion:
         if loose := self._content.edges.get(text):
             where = "in it" if loose == "line breaks" else "at its ends"
             self._findings.changed(
-                at,
-                f"{loose} {where} may stay: YAML cut them off after rendering; v1alpha2 renders the field by itself",
+                at, f"{loose} {where} may stay: YAML cut them off after rendering; v1alpha2 renders the field by itself"
             )
         if len(found.text) > longest:
             self._findings.error(at, f"longer than {longest} characters, the most that v1alpha2 takes")

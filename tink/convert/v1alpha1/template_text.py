@@ -3,7 +3,7 @@
 v1alpha1 rendered the whole text and then parsed it as YAML. v1alpha2 renders each field by itself. So this module finds
 the expressions with Go's own lexer, replaces each with a placeholder word, parses the rest as YAML, and puts each
 expression back into the scalar that it stood in. Control flow around several fields has no scalar to go back to: it is
-a `Problem`.
+a `TextProblem`.
 
 Three rules keep the meaning exact:
 - The Tink controller read all values as text (`MODE: 0600` is "0600"), so scalars are taken as written.
@@ -23,16 +23,16 @@ from typing import Any
 
 import yaml
 
-from tink.api.yaml import YamlError
-from tink.convert.documents import collect, compose, has_comments, node_value
+from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, as_yaml_error
+from tink.convert.documents import collect, has_comments
 from tink.convert.findings import Comment
-from tink.template.lexer import Kind, Token, lex
+from tink.template.lexer import Token, TokenKind, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
 BRACES = "{{"
 
-_OPENING = (Kind.IF, Kind.RANGE, Kind.WITH, Kind.DEFINE, Kind.BLOCK)
-_CONTROL = (*_OPENING, Kind.ELSE, Kind.END, Kind.BREAK, Kind.CONTINUE)
+_OPENING = (TokenKind.IF, TokenKind.RANGE, TokenKind.WITH, TokenKind.DEFINE, TokenKind.BLOCK)
+_CONTROL = (*_OPENING, TokenKind.ELSE, TokenKind.END, TokenKind.BREAK, TokenKind.CONTINUE)
 _QUOTING = ("quote", "squote")
 
 
@@ -80,71 +80,7 @@ class Expression:
 def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
     """Return the expressions of a text, in order. `tokens` are those of Go's lexer, without an error token."""
     expressions = list(_each(text, tokens))
-    _mark_alone(text, expressions)
-    _mark_trimmed(text, expressions)
-    return expressions
-
-
-def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
-    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is Kind.LEFT_DELIM}
-    at, line, counted = 0, 1, 0
-    while (start := text.find(BRACES, at)) >= 0:
-        line += text.count("\n", counted, start)
-        counted = start
-        index = ends.get(start)
-        if index is None:
-            end = text.find("}}", text.find("*/", start)) + 2
-            inside: list[Token] = []
-        else:
-            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is Kind.RIGHT_DELIM)
-            end = tokens[stop].position + 2
-            inside = [token for token in tokens[index + 1 : stop] if token.kind is not Kind.SPACE]
-        role, sets = _role(inside)
-        yield Expression(
-            start,
-            end,
-            line,
-            role,
-            inside[0].text if inside else "",
-            trims_left=text[start + 2] == "-" and text[start + 3] in " \t\r\n",
-            trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
-            uses={token.text for token in inside if token.kind is Kind.VARIABLE and token.text != "$"},
-            sets=sets,
-            unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
-        )
-        at = end
-
-
-def _role(inside: list[Token]) -> tuple[Role, str]:
-    if not inside:
-        return Role.COMMENT, ""
-    kind = inside[0].kind
-    if kind in _CONTROL:
-        return Role.OPEN if kind in _OPENING else Role.CLOSE if kind is Kind.END else Role.MIDDLE, ""
-    if kind is Kind.VARIABLE and len(inside) > 1:
-        if inside[1].kind is Kind.DECLARE:
-            return Role.DECLARE, inside[0].text
-        if inside[1].kind is Kind.ASSIGN:
-            return Role.ASSIGN, inside[0].text
-    return Role.OUTPUT, ""
-
-
-def _unquoted(text: str, start: int, inside: list[Token]) -> str:
-    """Return `{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
-    if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is Kind.PIPE:
-        return text[start : inside[-2].position].rstrip() + " }}"
-    pipes = any(token.kind is Kind.PIPE for token in inside)
-    if len(inside) > 1 and inside[0].text in _QUOTING and not pipes:
-        return (
-            text[start : start + 2]
-            + text[inside[0].position + len(inside[0].text) : inside[-1].position]
-            + (f"{inside[-1].text} }}}}")
-        )
-    return ""
-
-
-def _mark_alone(text: str, expressions: list[Expression]) -> None:
-    """Mark expressions on lines that hold only expressions that print nothing."""
+    # Mark expressions on lines that hold only expressions that print nothing.
     group: list[Expression] = []
     for index, each in enumerate(expressions):
         group.append(each)
@@ -158,9 +94,6 @@ def _mark_alone(text: str, expressions: list[Expression]) -> None:
             for one in group:
                 one.alone = True
         group = []
-
-
-def _mark_trimmed(text: str, expressions: list[Expression]) -> None:
     at = 0
     for index, each in enumerate(expressions):
         following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
@@ -174,13 +107,69 @@ def _mark_trimmed(text: str, expressions: list[Expression]) -> None:
             each.joins = each.joins or "\n" in run
             each.after = "" if "\n" in run or each.alone else run
         at = each.end + len(each.after)
+    return expressions
+
+
+def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
+    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is TokenKind.LEFT_DELIM}
+    at, line, counted = 0, 1, 0
+    while (start := text.find(BRACES, at)) >= 0:
+        line += text.count("\n", counted, start)
+        counted = start
+        index = ends.get(start)
+        if index is None:
+            end = text.find("}}", text.find("*/", start)) + 2
+            inside: list[Token] = []
+        else:
+            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is TokenKind.RIGHT_DELIM)
+            end = tokens[stop].position + 2
+            inside = [token for token in tokens[index + 1 : stop] if token.kind is not TokenKind.SPACE]
+        role, sets = _role(inside)
+        yield Expression(
+            start,
+            end,
+            line,
+            role,
+            inside[0].text if inside else "",
+            trims_left=text[start + 2] == "-" and text[start + 3] in " \t\r\n",
+            trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
+            uses={token.text for token in inside if token.kind is TokenKind.VARIABLE and token.text != "$"},
+            sets=sets,
+            unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
+        )
+        at = end
+
+
+def _role(inside: list[Token]) -> tuple[Role, str]:
+    if not inside:
+        return Role.COMMENT, ""
+    kind = inside[0].kind
+    if kind in _CONTROL:
+        return Role.OPEN if kind in _OPENING else Role.CLOSE if kind is TokenKind.END else Role.MIDDLE, ""
+    if kind is TokenKind.VARIABLE and len(inside) > 1:
+        if inside[1].kind is TokenKind.DECLARE:
+            return Role.DECLARE, inside[0].text
+        if inside[1].kind is TokenKind.ASSIGN:
+            return Role.ASSIGN, inside[0].text
+    return Role.OUTPUT, ""
+
+
+def _unquoted(text: str, start: int, inside: list[Token]) -> str:
+    """Return `{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
+    if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is TokenKind.PIPE:
+        return text[start : inside[-2].position].rstrip() + " }}"
+    pipes = any(token.kind is TokenKind.PIPE for token in inside)
+    if len(inside) > 1 and inside[0].text in _QUOTING and not pipes:
+        return (
+            text[start : start + 2]
+            + text[inside[0].position + len(inside[0].text) : inside[-1].position]
+            + (f"{inside[-1].text} }}}}")
+        )
+    return ""
 
 
 def strip_silent(inside: list[Expression], parts: list[str]) -> None:
-    """Remove the spaces at the ends that stand between expressions which print nothing.
-
-    `parts` are alternating texts and expressions.
-    """
+    """Remove outer spaces between silent expressions. `parts` are alternating texts and expressions."""
     for index, each in enumerate(inside):
         if each.role not in SILENT or parts[2 * index]:
             break
@@ -192,10 +181,9 @@ def strip_silent(inside: list[Expression], parts: list[str]) -> None:
 
 
 def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
-    """Remove the spaces around the arms of an unquoted `{{ if .x }} a {{ else }} b {{ end }}`, as YAML did after
-    rendering.
+    """Remove the spaces around the arms of an unquoted `{{ if .x }} a {{ end }}`. Return True if spaces may be left.
 
-    `parts` are alternating texts and expressions. Return True if spaces may be left.
+    `parts` are alternating texts and expressions. YAML removed these spaces after rendering.
     """
     # Expressions that print nothing may stand before the first arm and behind the last.
     first, last = 0, len(inside) - 1
@@ -227,11 +215,12 @@ def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
 
 
 _NULLS = ("", "~", "null", "Null", "NULL")
+_FRAMING = (yaml.DocumentStartEvent, yaml.DocumentEndEvent, yaml.StreamEndEvent)
 _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")))
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TextProblem:
     """A reason why the text can't be converted. `line` is counted from 1; 0 for the whole text."""
 
     line: int
@@ -247,7 +236,7 @@ class Content:
 
     value: Any
     """The first document: mappings, lists, strings as they were written (with their expressions), and None."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[TextProblem] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
     """String with expressions -> the line of its first expression."""
     edges: dict[str, str] = field(default_factory=dict)
@@ -259,15 +248,15 @@ class Content:
 def read(text: str) -> Content:
     """Read a Template's `spec.data`. Raises nothing: `problems` says what is wrong, and then `value` may be None."""
     if len(text) > MAX_TEXT:
-        return Content(None, [Problem(0, f"the text is longer than {MAX_TEXT} characters")])
+        return Content(None, [TextProblem(0, f"the text is longer than {MAX_TEXT} characters")])
     if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
-        return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
+        return Content(None, [TextProblem(0, f"the text has more than {MAX_TOKENS} tokens")])
     tokens = lex(text)
-    broken = next((token for token in tokens if token.kind is Kind.ERROR), None)
+    broken = next((token for token in tokens if token.kind is TokenKind.ERROR), None)
     if broken is not None:
-        return Content(None, [Problem(broken.line, f"no Go template: {broken}")])
+        return Content(None, [TextProblem(broken.line, f"no Go template: {broken}")])
     if len(tokens) > MAX_TOKENS:
-        return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
+        return Content(None, [TextProblem(0, f"the text has more than {MAX_TOKENS} tokens")])
     return _Reading(text, find_expressions(text, tokens)).content()
 
 
@@ -292,21 +281,31 @@ class _Reading:
             if has_comments(stand_in):
                 found = [self._comment(each) for each in collect(stand_in)]
                 self._content.comments = [each for each in found if each.text.lstrip("# ")]
-            stream = compose(stand_in)
-            root = next(stream, None)
-            if root is not None:
-                self._write_back(root)
-                self._content.value = node_value(root, len(self._text))
-                if next(stream, None) is not None:
-                    self._problem(0, "the text has several YAML documents: only the first was ever read")
-        except YamlError as error:
+            self._parse(stand_in)
+        except (yaml.YAMLError, ValueError) as cause:
+            error = as_yaml_error(cause, stand_in)
             self._problem(self._lines[min(error.line, len(self._lines)) - 1] if error.line else 0, f"not YAML: {error}")
-        self._left_over()
+        if any(problem.message.startswith("not YAML") for problem in self._content.problems):
+            left = [each for each in self._expressions if each.alone]
+        else:
+            left = [each for each in self._expressions if not each.seen]
+        depth_of_line: dict[int, int] = {}
+        for each in left:
+            if each.alone and each.role is Role.OPEN:
+                self._around_fields(each)
+            elif each.alone and each.role is Role.ASSIGN:
+                self._problem(each.line, f"{each.sets} is set again between fields: give it one value")
+            elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
+                step = 1 if each.role is Role.OPEN else -1
+                depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
+        for line, depth in depth_of_line.items():
+            if depth:
+                self._problem(line, "control flow begins or ends in a comment")
         self._content.problems.sort(key=lambda problem: problem.line)
         return self._content
 
     def _problem(self, line: int, message: str) -> None:
-        self._content.problems.append(Problem(line, message))
+        self._content.problems.append(TextProblem(line, message))
 
     # --- to YAML
 
@@ -337,22 +336,20 @@ class _Reading:
 
     # --- and back
 
-    def _write_back(self, root: yaml.Node) -> None:
-        """Restore the original text of all scalars of a tree."""
-        pending, done = [root], {id(root)}
-        while pending:
-            node = pending.pop()
-            below: list[yaml.Node] = []
-            if isinstance(node, yaml.ScalarNode):
-                self._scalar(node)
-            elif isinstance(node, yaml.MappingNode):
-                below = [each for pair in node.value for each in pair]
-            elif isinstance(node, yaml.SequenceNode):
-                below = node.value
-            for each in reversed(below):
-                if id(each) not in done:
-                    done.add(id(each))
-                    pending.append(each)
+    def _parse(self, stand_in: str) -> None:
+        """Build the value of the first document, with the original text of all scalars. Raises as `Parser` does."""
+        document = Document(max(MAX_BYTES, MAX_RATIO * len(self._text)))
+        count = 0
+        for event in iter(Parser(stand_in).get_event, None):
+            count += isinstance(event, yaml.DocumentStartEvent)
+            if count != 1 or isinstance(event, _FRAMING):
+                continue
+            if isinstance(event, yaml.ScalarEvent):
+                self._restore(event)
+            document.take(event)
+        self._content.value = document.value()
+        if count > 1:
+            self._problem(0, "the text has several YAML documents: only the first was ever read")
 
     def _comment(self, comment: Comment) -> Comment:
         """Return a comment as it was written. A comment that only stands for an expression has no text."""
@@ -364,7 +361,7 @@ class _Reading:
         text = self._placeholder.sub(source, comment.text)
         return replace(comment, text=text, line=self._lines[comment.line - 1])
 
-    def _scalar(self, node: yaml.ScalarNode) -> None:
+    def _restore(self, node: yaml.ScalarEvent) -> None:
         plain = not node.style and node.tag is None
         if plain and (node.value in _NULLS or node.value == "<<"):
             return
@@ -375,7 +372,7 @@ class _Reading:
         if node.tag is None or node.tag in _OWN_TAGS:
             node.tag, node.style = "!", node.style or '"'
 
-    def _restored(self, node: yaml.ScalarNode) -> str:
+    def _restored(self, node: yaml.ScalarEvent) -> str:
         block = node.style == "|"
         parts: list[str] = []
         inside: list[Expression] = []
@@ -392,7 +389,18 @@ class _Reading:
         parts.append(_escaped(node.value[at:]))
         if not inside:
             return "".join(parts)
-        self._check_balance(inside)
+        opened: list[Expression] = []
+        for each in inside:
+            if each.role is Role.OPEN:
+                opened.append(each)
+            elif each.role is Role.CLOSE and opened:
+                opened.pop()
+            elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
+                opened.append(each)  # no expression before has opened it
+                break
+        if opened:
+            self._torn = True
+            self._around_fields(opened[0])
         loose = ""
         if not node.style:
             strip_silent(inside, parts)
@@ -451,45 +459,12 @@ class _Reading:
 
     # --- what has no place
 
-    def _check_balance(self, inside: list[Expression]) -> None:
-        opened: list[Expression] = []
-        for each in inside:
-            if each.role is Role.OPEN:
-                opened.append(each)
-            elif each.role is Role.CLOSE and opened:
-                opened.pop()
-            elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
-                opened.append(each)  # no expression before has opened it
-                break
-        if opened:
-            self._torn = True
-            self._around_fields(opened[0])
-
     def _around_fields(self, each: Expression) -> None:
         self._problem(
             each.line,
             f"{{{{ {each.word} }}}} reaches over more than one field, and v1alpha2 renders each by itself: put it into "
             "the fields, or make a Template for each case",
         )
-
-    def _left_over(self) -> None:
-        """Report expressions that are in no scalar: between the fields, or in YAML comments."""
-        if any(problem.message.startswith("not YAML") for problem in self._content.problems):
-            left = [each for each in self._expressions if each.alone]
-        else:
-            left = [each for each in self._expressions if not each.seen]
-        depth_of_line: dict[int, int] = {}
-        for each in left:
-            if each.alone and each.role is Role.OPEN:
-                self._around_fields(each)
-            elif each.alone and each.role is Role.ASSIGN:
-                self._problem(each.line, f"{each.sets} is set again between fields: give it one value")
-            elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
-                step = 1 if each.role is Role.OPEN else -1
-                depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
-        for line, depth in depth_of_line.items():
-            if depth:
-                self._problem(line, "control flow begins or ends in a comment")
 
 
 def _escaped(plain: str) -> str:

@@ -7,8 +7,6 @@ An ended Workflow has nothing left to do.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.convert import constraints
@@ -30,97 +28,67 @@ def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
 
     `lookup` finds its Template, whose text has the timeout of its Workflows.
     """
-    return _Conversion(obj, findings, lookup).result()
-
-
-class _Conversion:
-    """The conversion of one Workflow."""
-
-    def __init__(self, obj: Raw, findings: Findings, lookup: Lookup) -> None:
-        self._top = Fields(obj, findings)
-        self._findings = findings
-        self._lookup = lookup
-
-    def result(self) -> list[Raw]:
-        top = self._top
-        top.ignore("apiVersion", "kind")
-        status = top.take("status")
-        if self._is_over(status):
-            return []
-        metadata = carried(top, self._findings)
-        spec = top.fields("spec")
-        result: Raw = {}
-        self._reference(spec, "hardwareRef", "Hardware", result)
-        self._reference(spec, "templateRef", "Template", result)
-        if params := self._params(spec):
-            result["templateParams"] = params
-        if seconds := self._timeout(status, metadata, result):
-            result["timeout"] = seconds
-        self._options(spec, metadata)
-        spec.rest()
-        top.rest()
-        if self._findings.failed:
-            return []
-        if not says_nothing(status):
-            self._findings.changed("status", "the Workflow starts again, as Pending")
-        return [{"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": result}]
-
-    def _is_over(self, status: Any) -> bool:
-        state = as_mapping(status).get("state")
-        name = str(state or "").removeprefix("STATE_")
-        if name in _WAITING:
-            return False
-        if name in _ENDED:
-            self._findings.dropped("", f"the Workflow has ended ({name}): it has nothing left to do and is left out")
-        else:
-            self._findings.dropped(
-                "",
-                f"the Workflow has begun ({name}): let it end where it runs. It is left out, because it would begin "
-                "with its first action again",
-            )
-        return True
-
-    def _reference(self, spec: Fields, key: str, kind: str, result: Raw) -> None:
+    top = Fields(obj, findings)
+    top.ignore("apiVersion", "kind")
+    status = as_mapping(stated := top.take("status"))
+    state = str(status.get("state") or "").removeprefix("STATE_")
+    if state in _ENDED:
+        findings.dropped("", f"the Workflow has ended ({state}): it has nothing left to do and is left out")
+        return []
+    if state not in _WAITING:
+        findings.dropped(
+            "",
+            f"the Workflow has begun ({state}): let it end where it runs. It is left out, because it would begin with "
+            "its first action again",
+        )
+        return []
+    metadata = carried(top, findings)
+    spec = top.fields("spec")
+    result: Raw = {}
+    for key, kind in (("hardwareRef", "Hardware"), ("templateRef", "Template")):
         name = spec.text(key)
         if not name:
-            self._findings.error(spec.at(key), f"v1alpha2 needs the name of the {kind}: fill it in")
+            spec.error(key, f"v1alpha2 needs the name of the {kind}: fill it in")
         elif refusal := constraints.object_name(name):
-            self._findings.error(spec.at(key), refusal)
+            spec.error(key, refusal)
         else:
             result[key] = {"name": name}
-            self._findings.moved(spec.at(key), f"spec.{key}.name")
+            spec.moved(key, f"spec.{key}.name")
+    params: dict[str, str] = {}
+    for at, key, value in spec.mapping("hardwareMap"):
+        if (text := param_text(value, at, findings)) is not None:
+            params[key] = text
+    check_params(params, spec.at("hardwareMap"), findings)
+    spec.moved("hardwareMap", "spec.templateParams")
+    if params:
+        result["templateParams"] = params
+    if seconds := _timeout(status, metadata, result, lookup):
+        result["timeout"] = seconds
+    if spec.flag("disabled"):
+        metadata["annotations"] = {HOLD_ANNOTATION: _DISABLED, **as_mapping(metadata.get("annotations"))}
+        spec.changed("disabled", f"the annotation {HOLD_ANNOTATION} holds it: remove that to let it run")
+    options = spec.fields("bootOptions")
+    for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
+        options.drop(key, _BOOT)
+    options.rest()
+    spec.rest()
+    top.rest()
+    if findings.failed:
+        return []
+    if not says_nothing(stated):
+        findings.changed("status", "the Workflow starts again, as Pending")
+    return [{"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": result}]
 
-    def _params(self, spec: Fields) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for at, key, value in spec.mapping("hardwareMap"):
-            if (text := param_text(value, at, self._findings)) is not None:
-                found[key] = text
-        check_params(found, spec.at("hardwareMap"), self._findings)
-        self._findings.moved(spec.at("hardwareMap"), "spec.templateParams")
-        return found
 
-    def _timeout(self, status: Any, metadata: Raw, result: Raw) -> int | None:
-        """Return the Template's `global_timeout`, from its text or from the status that the old controller wrote."""
-        noted = as_mapping(status).get("globalTimeout")
-        if isinstance(noted, int) and not isinstance(noted, bool) and noted > 0:
-            return noted
-        name = result.get("templateRef", {}).get("name")
-        if not name:
-            return None
-        template = self._lookup("Template", metadata.get("namespace") or "", name)
-        if template is None:
-            return None
-        from tink.convert.v1alpha1.template import global_timeout  # imported here for the reason in __init__
+def _timeout(status: Raw, metadata: Raw, result: Raw, lookup: Lookup) -> int | None:
+    """Return the Template's `global_timeout`, from its text or from the status that the old controller wrote."""
+    noted = status.get("globalTimeout")
+    if isinstance(noted, int) and not isinstance(noted, bool) and noted > 0:
+        return noted
+    name = result.get("templateRef", {}).get("name")
+    template = lookup("Template", metadata.get("namespace") or "", name) if name else None
+    if template is None:
+        return None
+    from tink.convert.v1alpha1.template import global_timeout  # imported here for the reason in __init__
 
-        return global_timeout(template)
-
-    def _options(self, spec: Fields, metadata: Raw) -> None:
-        if spec.flag("disabled"):
-            metadata["annotations"] = {HOLD_ANNOTATION: _DISABLED, **as_mapping(metadata.get("annotations"))}
-            self._findings.changed(
-                spec.at("disabled"), f"the annotation {HOLD_ANNOTATION} holds it: remove that to let it run"
-            )
-        options = spec.fields("bootOptions")
-        for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
-            options.drop(key, _BOOT)
-        options.rest()
+    return global_timeout(template)

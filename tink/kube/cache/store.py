@@ -116,7 +116,17 @@ class Archive:
         self._blocks[place] += record
         self._length += 1
         if self._length > len(self._blocks) * _RECORDS_PER_BLOCK:
-            self._grow()
+            # Split the next block in two.
+            split = len(self._blocks) - self._round
+            block = self._blocks[split]
+            self._blocks.append(b"")
+            stays, goes = bytearray(), bytearray()
+            for begin, value, end in _records(block):
+                key = block[begin + 2 * _LENGTH_BYTES : value]
+                (stays if self._place(key) == split else goes).extend(block[begin:end])
+            self._blocks[split], self._blocks[-1] = bytes(stays), bytes(goes)
+            if len(self._blocks) == 2 * self._round:
+                self._round *= 2
 
     def pop(self, key: bytes) -> bytes | None:
         """Remove a key and return its value, or None."""
@@ -140,19 +150,6 @@ class Archive:
         spread = hash(key)
         place = spread % self._round
         return spread % (2 * self._round) if place < len(self._blocks) - self._round else place
-
-    def _grow(self) -> None:
-        """Split the next block in two."""
-        split = len(self._blocks) - self._round
-        block = self._blocks[split]
-        self._blocks.append(b"")
-        stays, goes = bytearray(), bytearray()
-        for begin, value, end in _records(block):
-            key = block[begin + 2 * _LENGTH_BYTES : value]
-            (stays if self._place(key) == split else goes).extend(block[begin:end])
-        self._blocks[split], self._blocks[-1] = bytes(stays), bytes(goes)
-        if len(self._blocks) == 2 * self._round:
-            self._round *= 2
 
 
 def _records(block: bytes) -> Iterator[tuple[int, int, int]]:
@@ -192,7 +189,7 @@ class ArchiveFormat(Protocol):
         """Return the object with what was archived of it, which includes uid and resourceVersion."""
 
 
-class Store:
+class InformerStore:
     """The local copy of a collection: client-go's Store.
 
     Objects are kept compressed. The most recently changed or requested ones are kept as dictionaries as well. The store
@@ -227,7 +224,8 @@ class Store:
         if obj is None:
             compressed = self._objects.get(key)
             if compressed is None:
-                return self._archived(key)
+                packed = self._archive.get(_bytes(key)) if self._format is not None else None
+                return None if packed is None or self._format is None else self._format.unpack(key, packed)
             obj = self._compressor.decompress(compressed)
             self._keep(key, obj)
         elif compressed := self._objects[key]:
@@ -260,10 +258,6 @@ class Store:
         if self._objects.pop(key, None) is None:
             self._archive.pop(_bytes(key))
         self._recent.pop(key, None)
-
-    def _archived(self, key: NamespacedName) -> Raw | None:
-        packed = self._archive.get(_bytes(key)) if self._format is not None else None
-        return None if packed is None or self._format is None else self._format.unpack(key, packed)
 
     def _put_into_archive(self, key: NamespacedName, obj: Raw) -> bool:
         """Archive the object if the format says so; return True if it did."""

@@ -98,30 +98,36 @@ class Controller:
         """Reconcile one key and schedule its next reconcile; return True if it succeeded."""
         begun = self._clock()
         try:
-            return await self._process(key)
+            try:
+                result = await self._reconcile(key)
+            except LeadershipLostError:
+                self.queue.add_rate_limited(key)  # reconciled when this replica leads again
+                return False
+            except Exception as error:
+                # An error about one object must not stop the work on all others.
+                self.results["error"] += 1
+                delay = self.queue.add_rate_limited(key)
+                if self._on_error is None or not self._on_error(key, error, delay):
+                    if isinstance(error, ConflictError):
+                        log.debug("%s %s changed meanwhile, trying again within %.2f s", self._kind, key, delay)
+                    elif isinstance(error, ApiError):
+                        text = "%s %s: %s; trying again in %.1f s"
+                        self._limited_log.warning(text, self._kind, key, error, delay, owner=key.namespace)
+                    else:
+                        text = "%s %s: trying again in %.1f s"
+                        self._limited_log.log(
+                            logging.ERROR, text, self._kind, key, delay, exc_info=True, owner=key.namespace
+                        )
+                return False
+            self.queue.forget(key)
+            if result.requeue_after is None:
+                self.results["success"] += 1
+            else:
+                self.results["requeue_after"] += 1
+                self.queue.add_after(key, result.requeue_after)
+            return True
         finally:
             self.seconds.observe(self._clock() - begun)
-
-    async def _process(self, key: NamespacedName) -> bool:
-        try:
-            result = await self._reconcile(key)
-        except LeadershipLostError:
-            self.queue.add_rate_limited(key)  # reconciled when this replica leads again
-            return False
-        except Exception as error:
-            # An error about one object must not stop the work on all others.
-            self.results["error"] += 1
-            delay = self.queue.add_rate_limited(key)
-            if self._on_error is None or not self._on_error(key, error, delay):
-                self._log_error(key, error, delay)
-            return False
-        self.queue.forget(key)
-        if result.requeue_after is None:
-            self.results["success"] += 1
-        else:
-            self.results["requeue_after"] += 1
-            self.queue.add_after(key, result.requeue_after)
-        return True
 
     async def _work(self, *, high_priority_only: bool) -> None:
         while True:
@@ -133,13 +139,3 @@ class Controller:
                 raise
             finally:
                 self.queue.done(key)
-
-    def _log_error(self, key: NamespacedName, error: Exception, delay: float) -> None:
-        if isinstance(error, ConflictError):
-            log.debug("%s %s changed meanwhile, trying again within %.2f s", self._kind, key, delay)
-        elif isinstance(error, ApiError):
-            text = "%s %s: %s; trying again in %.1f s"
-            self._limited_log.warning(text, self._kind, key, error, delay, owner=key.namespace)
-        else:
-            text = "%s %s: trying again in %.1f s"
-            self._limited_log.log(logging.ERROR, text, self._kind, key, delay, exc_info=True, owner=key.namespace)

@@ -118,8 +118,7 @@ class LeaderElectionConfig:
 
 
 class LeadershipLostError(TinkedgeError):
-    """This replica has lost the Lease, and its work is not cancelled yet: the process was blocked for longer than the
-    duration of the Lease."""
+    """The Lease is lost and the work not cancelled yet: the process was blocked for the Lease's duration."""
 
 
 async def while_leading(elector: LeaderElector | None, write: Callable[[], Awaitable[T]]) -> T:
@@ -224,21 +223,18 @@ class LeaderElector:
                     return
                 if following is None and self._observed is not None:
                     following = asyncio.create_task(self._follow(), name=f"watch of {self._where}")
-                await self._rest()
+                # The next attempt is when the Lease is free, has expired, or `retry_period` has passed.
+                pause = self._config.retry_period * self._uniform(0.75, 1.0)
+                left = self._expires_at() - self._clock()
+                if left > 0:
+                    pause = max(min(pause, left), _MIN_PAUSE_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._free.wait()
         finally:
             if following is not None:
                 following.cancel()
                 await asyncio.wait([following])
-
-    async def _rest(self) -> None:
-        """Wait for the next attempt: until the Lease is free, has expired, or `retry_period` has passed."""
-        pause = self._config.retry_period * self._uniform(0.75, 1.0)
-        left = self._expires_at() - self._clock()
-        if left > 0:
-            pause = max(min(pause, left), _MIN_PAUSE_SECONDS)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._free.wait()
 
     async def _follow(self) -> None:
         """Watch the Lease and note each change. This only triggers attempts; decisions are made from reads."""
@@ -248,7 +244,15 @@ class LeaderElector:
             try:
                 async with self._client.watch(*where, _WATCH_SECONDS, name=self._config.name) as stream:
                     async for line in stream:
-                        self._on_event(line)
+                        event = as_mapping(orjson.loads(line))
+                        lease = as_mapping(event.get("object"))
+                        match event.get("type"):
+                            case "ADDED" | "MODIFIED":
+                                self._observe(lease)
+                                if not _holder(lease):
+                                    self._free.set()
+                            case "ERROR":
+                                raise ValueError(f"the watch has ended: {line[:200]!r}")
             except (ApiError, ValueError) as error:
                 if isinstance(error, ApiError) and error.status in _DENIED:
                     text = "%s is read every %g s instead of watched, because the verb watch is missing: %s"
@@ -257,18 +261,6 @@ class LeaderElector:
                 log.debug("%s: %s", self._where, error)
                 pause = self._config.lease_duration
             await asyncio.sleep(pause)
-
-    def _on_event(self, line: bytes) -> None:
-        """Process an event of the watch. Raises ValueError for a malformed event or an error."""
-        event = as_mapping(orjson.loads(line))
-        lease = as_mapping(event.get("object"))
-        match event.get("type"):
-            case "ADDED" | "MODIFIED":
-                self._observe(lease)
-                if not _holder(lease):
-                    self._free.set()
-            case "ERROR":
-                raise ValueError(f"the watch has ended: {line[:200]!r}")
 
     async def _renew(self, act: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Run `act` while the Lease can be renewed; return True if `act` returned by itself."""

@@ -140,10 +140,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def lower_priority(self, key: K) -> bool:
-        """Queue a key that a worker has again with low priority, if it has high priority now.
-
-        Returns True if it was queued.
-        """
+        """Queue a key that a worker has again with low priority; return False if it has low priority already."""
         if not self._processing[key]:
             return False
         self.add(key, low_priority=True)

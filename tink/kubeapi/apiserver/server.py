@@ -39,7 +39,7 @@ from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
 from tink.net.addresses import join_host_port
-from tink.net.connection_limit import LimitedSite, Limits
+from tink.net.connection_limit import LimitedSite
 from tink.waiting import failure_is_said
 
 log = logging.getLogger(__name__)
@@ -176,14 +176,12 @@ class ApiServer:
         """Listen at `host` and at the addresses. Raises ApiServerError. Each of the two has its own connection limit,
         so that other hosts cannot use up the connections of this one."""
         if ANYWHERE in self._addresses:
-            await self._listen_at(LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()), ANYWHERE)
+            await self._listen_at(LimitedSite(runner, ANYWHERE, self._port, context, "API"), ANYWHERE)
             return
-        await self._listen_at(
-            LimitedSite(runner, self._host, self._port, context, "embedded API", Limits()), self._host
-        )
+        await self._listen_at(LimitedSite(runner, self._host, self._port, context, "embedded API"), self._host)
         if self._addresses:
             hosts = ", ".join(self._addresses)
-            site = LimitedSite(runner, self._addresses, self._port, context, f"API at {hosts}", Limits(), free=True)
+            site = LimitedSite(runner, self._addresses, self._port, context, f"API at {hosts}", free=True)
             await self._listen_at(site, hosts)
             log.info("the API also listens for other hosts: %s, port %d", hosts, self._port)
         for address in self._addresses:

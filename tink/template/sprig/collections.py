@@ -6,13 +6,13 @@ in the order of their keys; Go's have no order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from tink.golang import fmt
 from tink.golang.values import NIL, CallError, Value, kind, type_name
-from tink.template.signatures import ANY, INT, MAP, STRING, Function, Functions, Type, table
+from tink.template.signatures import ANY, INT, MAP, STRING, Function, Functions, ParameterType, table
 from tink.template.sprig.numbers import (
     NIL_POINTER,
     Spend,
@@ -41,10 +41,12 @@ def _concat(*lists: Value) -> Value:
 class _Seen:
     """A set of values for membership tests: scalars by hash, other values one after the other."""
 
-    def __init__(self, spend: Spend) -> None:
+    def __init__(self, spend: Spend, values: Iterable[Value] = ()) -> None:
         self._spend = spend
         self._plain: set[tuple[type, Value]] = set()
         self._others: list[Value] = []
+        for value in values:
+            self.add(value)
 
     def add(self, value: Value) -> None:
         if type(value) in _SCALARS:
@@ -69,19 +71,12 @@ def _uniq(spend: Spend, value: Value) -> Value:
 
 
 def _without(spend: Spend, value: Value, *omitted: Value) -> Value:
-    seen = _Seen(spend)
-    for item in omitted:
-        seen.add(item)
+    seen = _Seen(spend, omitted)
     return [item for item in sequence("Cannot find without on type", value) if item not in seen]
 
 
 def _has(spend: Spend, needle: Value, haystack: Value) -> bool:
-    if haystack is None:
-        return False
-    items = sequence("Cannot find has on type", haystack)
-    if type(needle) in _SCALARS:
-        return any(type(item) is type(needle) and item == needle for item in items)
-    return any(deep_equal(spend, needle, item) for item in items)
+    return haystack is not None and needle in _Seen(spend, sequence("Cannot find has on type", haystack))
 
 
 def _slice(value: Value, *indexes: Value) -> Value:
@@ -103,7 +98,7 @@ def _chunk(size: int, value: Value) -> Value:
 
 
 def _of_list(
-    name: str, doing: str, call: Callable[..., Value], *more: Type, also: tuple[str, ...] = ()
+    name: str, doing: str, call: Callable[..., Value], *more: ParameterType, also: tuple[str, ...] = ()
 ) -> tuple[Function, ...]:
     """Return a function of a list and of `more`. `doing` is the verb in Sprig's error for other values."""
 
@@ -152,10 +147,6 @@ def _unset(mapping: Mapping, key: str) -> Value:
     return mapping
 
 
-def _omit(mapping: Mapping, *keys: str) -> Value:
-    return {key: value for key, value in mapping.items() if key not in keys}
-
-
 def _merge(overwrite: bool, spend: Spend, target: Mapping, *sources: Mapping) -> Value:
     for source in sources:
         _merge_into(spend, target, source, overwrite, 0)
@@ -183,9 +174,9 @@ def _dig(*arguments: Value) -> Value:
     if len(arguments) < 3:
         raise CallError("dig needs at least three arguments")
     *keys, default, value = arguments
-    if any(type(key) is not str for key in keys):
-        wrong = next(key for key in keys if type(key) is not str)
-        raise CallError(f"interface conversion: interface {{}} is {_known(wrong)}, not string")
+    for key in keys:
+        if type(key) is not str:
+            raise CallError(f"interface conversion: interface {{}} is {_known(key)}, not string")
     for key in keys:
         if type(value) is not dict:
             raise CallError(f"interface conversion: interface {{}} is {_known(value)}, not map[string]interface {{}}")
@@ -215,7 +206,7 @@ MAPS: Final[Functions] = table(
     Function("values", lambda mapping: [mapping[key] for key in sorted(mapping)], (MAP,)),
     Function("pluck", lambda key, *mappings: [mapping[key] for mapping in mappings if key in mapping], (STRING,), MAP),
     Function("pick", lambda mapping, *keys: {key: mapping[key] for key in keys if key in mapping}, (MAP,), STRING),
-    Function("omit", _omit, (MAP,), STRING),
+    Function("omit", lambda mapping, *keys: {k: mapping[k] for k in mapping if k not in keys}, (MAP,), STRING),
     Function("dig", _dig, (), ANY),
     *aliases(Function("merge", partial(_merge, False), (MAP,), MAP, metered=True, changing=True), "mustMerge"),
     *aliases(

@@ -191,15 +191,6 @@ def _escape(match: re.Match[str]) -> str:
     return "\\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else f"\\u{ord(char):04x}"
 
 
-def _float(value: float) -> str:
-    if not math.isfinite(value):
-        raise CallError(f"json: unsupported value: {strconv.format_float(value, 'g')}")
-    if value != 0 and not 1e-6 <= abs(value) < 1e21:
-        text = strconv.format_float(value, "e")
-        return text[:-2] + text[-1] if text[-4:-1] == "e-0" else text
-    return strconv.format_float(value, "f")
-
-
 class _Writer:
     """Return JSON as Go's json.Marshal writes it: map keys in order."""
 
@@ -220,7 +211,12 @@ class _Writer:
             self._room.take(len(value))
             return '"' + self._escaped.sub(_escape, value) + '"'
         if type(value) is float:
-            return _float(value)
+            if not math.isfinite(value):
+                raise CallError(f"json: unsupported value: {strconv.format_float(value, 'g')}")
+            if value != 0 and not 1e-6 <= abs(value) < 1e21:
+                text = strconv.format_float(value, "e")
+                return text[:-2] + text[-1] if text[-4:-1] == "e-0" else text
+            return strconv.format_float(value, "f")
         if type(value) in (int, Uint8):
             return str(int(value))
         if type(value) is Struct and value.text is not None:
@@ -286,9 +282,7 @@ _b64dec: Final = partial(_decoded, "base64", partial(base64.b64decode, validate=
 
 
 def _decrypt_aes(password: str, encrypted: str) -> str:
-    """Decrypt the text of Sprig's encryptAES: AES-256 in CBC mode, the password padded with zeros as key, PKCS 7,
-    Base64.
-    """
+    """Decrypt Sprig's encryptAES: AES-256-CBC, the key padded with zeros, PKCS 7, Base64."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if not encrypted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,7 @@ from tink.golang import fmt, strconv
 from tink.golang.durations import SECOND, parse_duration
 from tink.golang.strconv import from_bytes
 from tink.golang.values import NIL, CallError, Struct, Uint8, Value, kind
-from tink.template.signatures import ANY, FLOAT, INT, STRING, Function, Functions, Type, table
+from tink.template.signatures import ANY, FLOAT, INT, STRING, Function, Functions, ParameterType, table
 
 Spend = Callable[[int], None]
 """Takes steps from the budget of the running template. Ends the template if none are left."""
@@ -83,9 +84,7 @@ def sequence(complaint: str, value: Value) -> list[Value]:
 
 
 def deep_equal(spend: Spend, one: Value, other: Value, depth: int = 0) -> bool:
-    """Return the result of Go's reflect.DeepEqual: types must be equal, too. Values may share parts, or contain
-    themselves.
-    """
+    """Return the result of Go's reflect.DeepEqual, with types. Values may share parts, or contain themselves."""
     spend(1)
     if type(one) is not type(other):
         return False
@@ -131,17 +130,14 @@ def by_bytes(change: Callable[[bytes], bytes], text: str) -> str:
     return from_bytes(change(strconv.to_bytes(text)))
 
 
-def on_text(name: str, call: Callable[..., Any], *before: Type) -> Function:
+def on_text(name: str, call: Callable[..., Any], *before: ParameterType) -> Function:
     """Return a function whose last parameter is its text."""
     return Function(name, call, (*before, STRING))
 
 
 def aliases(function: Function, *names: str) -> tuple[Function, ...]:
     """Return the function under more names."""
-    return tuple(
-        Function(name, function.call, function.parameters, function.variadic, function.metered, function.changing)
-        for name in (function.name, *names)
-    )
+    return function, *(replace(function, name=name) for name in names)
 
 
 _STEPS: Final = (("y", 365 * 24 * 3600), ("mo", 30 * 24 * 3600), ("d", 24 * 3600), ("h", 3600), ("m", 60), ("s", 1))
@@ -172,10 +168,7 @@ def _rounded(value: Value) -> str:
     return "0s"
 
 
-DURATIONS: Final[Functions] = table(
-    Function("duration", _seconds, (ANY,)),
-    Function("durationRound", _rounded, (ANY,)),
-)
+DURATIONS: Final[Functions] = table(Function("duration", _seconds, (ANY,)), Function("durationRound", _rounded, (ANY,)))
 
 
 def _div(one: Value, other: Value) -> int:

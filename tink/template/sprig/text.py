@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum
 from typing import Any, Final
 
 import re2
@@ -22,7 +22,7 @@ import re2
 from tink.golang import fmt, strconv
 from tink.golang.strconv import from_bytes, to_bytes
 from tink.golang.values import CallError, Value
-from tink.template.signatures import ANY, INT, STRING, Function, Functions, Type, table
+from tink.template.signatures import ANY, INT, STRING, Function, Functions, ParameterType, table
 from tink.template.sprig.numbers import Spend, bounded, by_bytes, joined, on_text, text_of, texts_of
 
 _CONNECTORS: Final = "-_"
@@ -31,16 +31,7 @@ _SPACES: Final = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3
 }
 
 
-class _Word(Enum):
-    NONE = auto()
-    NUMBER = auto()
-    UPPER = auto()
-    LOWER = auto()
-    CONNECTOR = auto()
-    PUNCTUATION = auto()
-    OTHER = auto()
-
-
+_Word = Enum("_Word", "NONE NUMBER UPPER LOWER CONNECTOR PUNCTUATION OTHER")
 _CLASSES: Final = {"Lu": "U", "Ll": "a", "Lt": "a", "Lm": "o", "Lo": "o", "Nd": "0", "Nl": "0", "No": "0"}
 _TOKENS: Final = re.compile(
     "(?P<CONNECTOR>-+)|(?P<PUNCTUATION>p+)|(?P<UPPER>U+(?=Ua)|UU+|Ua+|U)|(?P<LOWER>a+)|(?P<NUMBER>0+)|(?P<OTHER>o+)"
@@ -55,25 +46,12 @@ def _class(char: str) -> str:
     return "p" if category[0] == "P" else _CLASSES.get(category, "o")
 
 
-def _words(text: str) -> list[tuple[_Word, str]]:
-    classes = "".join(map(_class, text))
-    return [
-        (_Word[found.lastgroup or "OTHER"], text[found.start() : found.end()]) for found in _TOKENS.finditer(classes)
+def snake_case(text: str, connector: str = "_") -> str:
+    """Return first_name for FirstName. With another connector, kebabcase: first-name."""
+    words = [
+        (_Word[found.lastgroup or "OTHER"], text[found.start() : found.end()])
+        for found in _TOKENS.finditer("".join(map(_class, text)))
     ]
-
-
-def snake_case(text: str) -> str:
-    """Return first_name for FirstName."""
-    return _joined_by("_", text)
-
-
-def kebab_case(text: str) -> str:
-    """Return first-name for FirstName."""
-    return _joined_by("-", text)
-
-
-def _joined_by(connector: str, text: str) -> str:
-    words = _words(text)
     words.append((_Word.NONE, ""))
     apart = (_Word.NONE, _Word.CONNECTOR, _Word.PUNCTUATION)
     out: list[str] = []
@@ -144,11 +122,7 @@ def camel_case(text: str) -> str:
 
 _REGEX_MEMORY: Final = 1 << 17  # Bounds the compiled pattern, and so the time for each character of the subject.
 _MAX_MATCHES: Final = 10_000
-
-
-def _charge(spend: Spend, *texts: str) -> None:
-    """Take steps for a match: each character may take microseconds."""
-    spend(100 + (sum(map(len, texts)) >> 2))
+_SYNTAX_ERROR: Final = "error parsing regexp"
 
 
 def _regex(pattern: str) -> Any:
@@ -159,7 +133,8 @@ def _regex(pattern: str) -> Any:
     try:
         return re2.compile(to_bytes(pattern), options)
     except re2.error as error:
-        raise CallError(f"error parsing regexp: {_complaint(from_bytes(error.args[0]))}") from None
+        problem, _, where = from_bytes(error.args[0]).partition(": ")
+        raise CallError(f"{_SYNTAX_ERROR}: {_GO_WORDS.get(problem, problem)}: `{where}`") from None
 
 
 _GO_WORDS: Final = {
@@ -174,12 +149,6 @@ _GO_WORDS: Final = {
     "pattern too large - compile failed": "expression too large",
 }
 """Messages of Go's engine for those of Google's that differ."""
-
-
-def _complaint(text: str) -> str:
-    problem, colon, where = text.partition(": ")
-    found = _GO_WORDS.get(problem, problem)
-    return f"{found}: `{where}`" if colon else f"{found}: ``"
 
 
 def _matches(pattern: str, text: str) -> tuple[bytes, list[Any]]:
@@ -199,32 +168,21 @@ def _matches(pattern: str, text: str) -> tuple[bytes, list[Any]]:
     return raw, found
 
 
-def _regex_match(spend: Spend, pattern: str, text: str) -> bool:
-    try:
-        return _must_match(spend, pattern, text)
-    except CallError:
-        return False
-
-
-def _must_match(spend: Spend, pattern: str, text: str) -> bool:
-    _charge(spend, pattern, text)
+def _regex_match(pattern: str, text: str) -> bool:
     return _regex(pattern).search(to_bytes(text)) is not None
 
 
-def _regex_find(spend: Spend, pattern: str, text: str) -> str:
-    _charge(spend, pattern, text)
+def _regex_find(pattern: str, text: str) -> str:
     match = _regex(pattern).search(to_bytes(text))
     return from_bytes(match.group()) if match else ""
 
 
-def _regex_find_all(spend: Spend, pattern: str, text: str, limit: int) -> Value:
-    _charge(spend, pattern, text)
+def _regex_find_all(pattern: str, text: str, limit: int) -> Value:
     found = _matches(pattern, text)[1]
     return [from_bytes(match.group()) for match in (found if limit < 0 else found[:limit])]
 
 
-def _regex_split(spend: Spend, pattern: str, text: str, limit: int) -> Value:
-    _charge(spend, pattern, text)
+def _regex_split(pattern: str, text: str, limit: int) -> Value:
     raw, found = _matches(pattern, text)
     if limit == 0:
         return []
@@ -247,8 +205,7 @@ def _regex_split(spend: Spend, pattern: str, text: str, limit: int) -> Value:
 _EXPANSION: Final = re.compile(rb"\$(?:(\$)|(\w+)|\{(\w+)\})")
 
 
-def _regex_replace_all(spend: Spend, pattern: str, text: str, replacement: str) -> str:
-    _charge(spend, pattern, text, replacement)
+def _regex_replace_all(pattern: str, text: str, replacement: str) -> str:
     raw, found = _matches(pattern, text)
     source = to_bytes(replacement)
 
@@ -265,8 +222,7 @@ def _regex_replace_all(spend: Spend, pattern: str, text: str, replacement: str) 
     return _replaced(raw, found, expand)
 
 
-def _regex_replace_literal(spend: Spend, pattern: str, text: str, replacement: str) -> str:
-    _charge(spend, pattern, text, replacement)
+def _regex_replace_literal(pattern: str, text: str, replacement: str) -> str:
     raw, found = _matches(pattern, text)
     literal = to_bytes(replacement)
     return _replaced(raw, found, lambda _match: literal)
@@ -286,29 +242,34 @@ def _replaced(raw: bytes, found: list[Any], replacement: Callable[[Any], bytes])
     return from_bytes(b"".join(out))
 
 
-def _regular(name: str, call: Callable[..., Any], *after: Type, must: Callable[..., Any] | None = None) -> Functions:
+def _regular(name: str, call: Callable[..., Any], *after: ParameterType) -> Functions:
     """Return a function of a regular expression and a text, and its `must` variant, which fails on a bad expression."""
     parameters = (STRING, STRING, *after)
     insisting = f"must{name[0].upper()}{name[1:]}"
 
+    def charged(spend: Spend, *arguments: Value) -> Value:
+        # A match may take microseconds for each character.
+        spend(100 + (sum(len(each) for each in arguments if type(each) is str) >> 2))
+        return call(*arguments)
+
     def panicking(spend: Spend, pattern: str, *arguments: Value) -> Value:
         try:
-            return call(spend, pattern, *arguments)
+            return charged(spend, pattern, *arguments)
         except CallError as error:
+            if call is _regex_match:
+                return False
+            if not str(error).startswith(_SYNTAX_ERROR):
+                raise
             shown = f"`{pattern}`" if strconv.can_backquote(pattern) else strconv.quote(pattern)
-            raise CallError(f"regexp: Compile({shown}): {error}" if _is_syntax(error) else str(error)) from None
+            raise CallError(f"regexp: Compile({shown}): {error}") from None
 
     return table(
-        Function(name, panicking, parameters, metered=True), Function(insisting, must or call, parameters, metered=True)
+        Function(name, panicking, parameters, metered=True), Function(insisting, charged, parameters, metered=True)
     )
 
 
-def _is_syntax(error: CallError) -> bool:
-    return str(error).startswith("error parsing regexp")
-
-
 REGEXES: Final[Functions] = {
-    **_regular("regexMatch", _regex_match, must=_must_match),
+    **_regular("regexMatch", _regex_match),
     **_regular("regexFind", _regex_find),
     **_regular("regexFindAll", _regex_find_all, INT),
     **_regular("regexReplaceAll", _regex_replace_all, STRING),
@@ -415,11 +376,7 @@ def _within(bound: int, length: int, shown: str) -> int:
     return bound
 
 
-def _abbrev(width: int, text: str) -> str:
-    return text if width < 4 else by_bytes(lambda raw: _abbreviated(raw, 0, width), text)
-
-
-def _abbrev_both(offset: int, width: int, text: str) -> str:
+def _abbrev(offset: int, width: int, text: str) -> str:
     if width < 4 or (offset > 0 and width < 7):
         return text
     return by_bytes(lambda raw: _abbreviated(raw, offset, width), text)
@@ -441,22 +398,18 @@ def _split_list(separator: str, text: str) -> list[Value]:
     return list(text.split(separator)) if separator else list(text)
 
 
-def _numbered(parts: list[Value]) -> dict[str, Value]:
-    return {f"_{index}": part for index, part in enumerate(parts)}
-
-
 def _split(separator: str, text: str) -> dict[str, Value]:
-    return _numbered(_split_list(separator, text))
+    return {f"_{index}": part for index, part in enumerate(_split_list(separator, text))}
 
 
 def _splitn(separator: str, count: int, text: str) -> dict[str, Value]:
     if count < 0:
         return _split(separator, text)
-    if count == 0:
-        return {}
     if not separator:
-        return _numbered([*text[: count - 1], text[count - 1 :]] if len(text) > count - 1 else list(text))
-    return _numbered(list(text.split(separator, count - 1)))
+        parts = [*text[: count - 1], text[count - 1 :]] if len(text) > count - 1 else list(text)
+    else:
+        parts = text.split(separator, count - 1)
+    return {f"_{index}": part for index, part in enumerate(parts if count else ())}
 
 
 # --- made longer ------------------------------------------------------------------------------------------------
@@ -480,10 +433,6 @@ def _indent(spaces: int, text: str) -> str:
     bounded(len(text) + (text.count("\n") + 1) * spaces)
     pad = " " * spaces
     return pad + text.replace("\n", "\n" + pad)
-
-
-def _wrap_with(width: int, line_end: str, text: str) -> str:
-    return _wrapped(width, line_end or "\n", text, cut_words=True)
 
 
 def _wrapped(width: int, line_end: str, text: str, *, cut_words: bool) -> str:
@@ -512,16 +461,9 @@ def _wrapped(width: int, line_end: str, text: str, *, cut_words: bool) -> str:
     return from_bytes(b"".join(out))
 
 
-def _quote(*arguments: Value) -> str:
-    return joined(" ", [strconv.quote(text_of(value)) for value in arguments if value is not None])
-
-
-def _squote(*arguments: Value) -> str:
-    return joined(" ", [f"'{text_of(value)}'" for value in arguments if value is not None])
-
-
-def _cat(*arguments: Value) -> str:
-    return joined(" ", [text_of(value) for value in arguments if value is not None])
+def _spaced(shown: Callable[[str], str]) -> Callable[..., str]:
+    """Return a function that joins its arguments with spaces, each as `shown` writes it, without nils."""
+    return lambda *arguments: joined(" ", [shown(text_of(value)) for value in arguments if value is not None])
 
 
 _META: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
@@ -535,7 +477,7 @@ TEXT: Final[Functions] = table(
     on_text("swapcase", _swap_case),
     on_text("initials", _initials),
     on_text("snakecase", snake_case),
-    on_text("kebabcase", kebab_case),
+    on_text("kebabcase", lambda text: snake_case(text, "-")),
     on_text("camelcase", camel_case),
     on_text("trim", lambda text: text.strip(GO_SPACE)),
     on_text("trimAll", lambda cut, text: text.strip(cut) if cut else text, STRING),
@@ -547,17 +489,17 @@ TEXT: Final[Functions] = table(
     on_text("repeat", _repeat, INT),
     on_text("trunc", _trunc, INT),
     on_text("substr", _substr, INT, INT),
-    on_text("abbrev", _abbrev, INT),
-    on_text("abbrevboth", _abbrev_both, INT, INT),
+    on_text("abbrev", lambda width, text: _abbrev(0, width, text), INT),
+    on_text("abbrevboth", _abbrev, INT, INT),
     on_text("indent", _indent, INT),
     on_text("nindent", lambda spaces, text: "\n" + _indent(spaces, text), INT),
     on_text("wrap", lambda width, text: _wrapped(width, "\n", text, cut_words=False), INT),
-    on_text("wrapWith", _wrap_with, INT, STRING),
+    on_text("wrapWith", lambda width, end, text: _wrapped(width, end or "\n", text, cut_words=True), INT, STRING),
     on_text("regexQuoteMeta", lambda text: _META.sub(r"\\\g<0>", text)),
     Function("plural", lambda one, many, count: one if count == 1 else many, (STRING, STRING, INT)),
-    Function("quote", _quote, (), ANY),
-    Function("squote", _squote, (), ANY),
-    Function("cat", _cat, (), ANY),
+    Function("quote", _spaced(strconv.quote), (), ANY),
+    Function("squote", _spaced("'{}'".format), (), ANY),
+    Function("cat", _spaced(str), (), ANY),
     Function("toString", text_of, (ANY,)),
     Function("join", lambda separator, value: joined(separator, texts_of(value)), (STRING, ANY)),
     on_text("split", _split, STRING),

@@ -229,6 +229,5 @@ def _semver(text: str) -> Struct:
 
 
 VERSIONS: Final[Functions] = table(
-    Function("semver", _semver, (STRING,)),
-    Function("semverCompare", _compare, (STRING, STRING), metered=True),
+    Function("semver", _semver, (STRING,)), Function("semverCompare", _compare, (STRING, STRING), metered=True)
 )

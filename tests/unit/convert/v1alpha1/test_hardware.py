@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from hegel.metadata import compile_tree
 from tink.api.v1alpha2 import Hardware, Raw
-from tink.convert.documents import Document, read
-from tink.convert.findings import Findings, Kind, Source
-from tink.convert.run import Result, convert_documents
+from tink.convert.documents import InputDocument, read
+from tink.convert.findings import FindingKind, Findings, ObjectPlace
+from tink.convert.run import ConversionResult, convert_documents
 from tink.convert.v1alpha1 import hardware
 
 CORPORA = Path(__file__).parent.parent / "corpora" / "hardware"
 CASES = yaml.safe_load((Path(__file__).parent / "hardware.yaml").read_text())
 MAC = "52:54:00:12:34:56"
 OTHER_MAC = "52:54:00:12:34:57"
-SOURCE = Source("in.yaml", 1, "Hardware", "", "node-1")
+SOURCE = ObjectPlace("in.yaml", 1, "Hardware", "", "node-1")
 Refused = Callable[[Raw], list[str]]
 
 
@@ -53,7 +53,7 @@ def nics(result: list[Raw]) -> Raw:
     return found
 
 
-def run(file: str) -> Result:
+def run(file: str) -> ConversionResult:
     return convert_documents(read(file, (CORPORA / file).read_bytes()))
 
 
@@ -351,7 +351,7 @@ def booting(*netboots: Raw) -> Raw:
     return machine({"interfaces": [interface(mac, netboot=each) for mac, each in zip(macs, netboots, strict=False)]})
 
 
-def test_hardware_with_the_same_urls_shares_one_osie(converting: Callable[..., Result]) -> None:
+def test_hardware_with_the_same_urls_shares_one_osie(converting: Callable[..., ConversionResult]) -> None:
     one, two, three = (machine(name=name) for name in ("a", "b", "c"))
     for obj in (one, two, three):
         obj["spec"] = booting({"allowPXE": True, "osie": OSIE})["spec"]
@@ -418,7 +418,7 @@ _SPECS = [
     each.obj["spec"]
     for file in ("playground.yaml", "eksa.yaml", "capt.json")
     for each in read(file, (CORPORA / file).read_bytes())
-    if isinstance(each, Document) and each.obj["kind"] == "Hardware"
+    if isinstance(each, InputDocument) and each.obj["kind"] == "Hardware"
 ]
 
 
@@ -460,4 +460,4 @@ def test_no_object_brings_the_converter_down(spec: Any, metadata: Any) -> None:
     findings = Findings(SOURCE)
     hardware.convert_hardware(obj, findings)
     assert findings.failed
-    assert all(each.reason for each in findings if each.kind is Kind.ERROR)
+    assert all(each.reason for each in findings if each.kind is FindingKind.ERROR)

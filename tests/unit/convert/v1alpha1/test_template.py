@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from tests.support import objects
 from tests.unit.convert.v1alpha1 import old_renderer
 from tink.api.v1alpha2 import Raw, Template, Workflow
-from tink.convert.documents import Document, read, to_yaml
-from tink.convert.findings import Findings, Source
-from tink.convert.run import Result, convert_documents
+from tink.convert.documents import InputDocument, read, to_yaml
+from tink.convert.findings import Findings, ObjectPlace
+from tink.convert.run import ConversionResult, convert_documents
 from tink.convert.v1alpha1 import template
 from tink.convert.v1alpha1.expressions import rewrite
-from tink.template import engine
+from tink.template.compile import render
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
 
 CORPORA = Path(__file__).parent.parent / "corpora"
 ALL = sorted(path.relative_to(CORPORA) for path in CORPORA.glob("[et]*/*.in.yaml"))
 RENDERED = [path for path in ALL if path.parts[0] == "templates" and not path.name.startswith("refused")]
-SOURCE = Source("in.yaml", 1, "Template", "", "t")
+SOURCE = ObjectPlace("in.yaml", 1, "Template", "", "t")
 TASK = "spec.data.tasks[0]"
 NIC = {
     "dhcp": {
@@ -50,7 +50,7 @@ HARDWARE: Raw = {
 Refused = Callable[[Raw], list[str]]
 
 
-def run(path: Path) -> Result:
+def run(path: Path) -> ConversionResult:
     return convert_documents(read(path.name, (CORPORA / path).read_bytes()))
 
 
@@ -108,7 +108,7 @@ def test_corpus_gives_the_result_that_is_checked_in_which_the_api_takes_and_whic
             assert parse_fields(obj) == []
         if obj["kind"] == "Workflow":
             Workflow.model_validate(obj)
-    again = convert_documents(Document(SOURCE, obj) for obj in result.objects)
+    again = convert_documents(InputDocument(SOURCE, obj) for obj in result.objects)
     assert (again.objects, again.findings) == (result.objects, [])
 
 
@@ -128,7 +128,7 @@ def without_blank_lines(actions: list[Raw]) -> list[Raw]:
 def test_machine_runs_the_same_actions_as_before_the_conversion(path: Path) -> None:
     old: dict[tuple[str, str], Raw] = {}
     for document in read(path.name, (CORPORA / path).read_bytes()):
-        assert isinstance(document, Document)
+        assert isinstance(document, InputDocument)
         old[document.obj["kind"], document.obj["metadata"]["name"]] = document.obj
     new = {(obj["kind"], obj["metadata"]["name"]): obj for obj in run(path).objects}
     compared = 0
@@ -250,7 +250,7 @@ def test_no_text_renders_otherwise_after_the_conversion(fields: list[str]) -> No
         was = old_renderer.render(old, HARDWARE, PARAMS)
     except Exception:
         return
-    result = convert_documents([Document(SOURCE, HARDWARE), Document(SOURCE, old)])
+    result = convert_documents([InputDocument(SOURCE, HARDWARE), InputDocument(SOURCE, old)])
     if any(each.kind == "error" for each in result.findings):
         return
     hardware, new = result.objects
@@ -444,11 +444,11 @@ def test_spaces_in_an_arm_are_reported_also_beside_silent_expressions(silent: st
 
 
 def test_function_for_netmasks_that_templates_use_is_there() -> None:
-    assert engine.render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
-    assert engine.render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
-    assert engine.render('{{ netmaskToPrefixLength "0.0.0.0" }}', {}) == "0"
+    assert render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
+    assert render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
+    assert render('{{ netmaskToPrefixLength "0.0.0.0" }}', {}) == "0"
     with pytest.raises(TemplateError, match="invalid netmask"):
-        engine.render('{{ netmaskToPrefixLength "x" }}', {})
+        render('{{ netmaskToPrefixLength "x" }}', {})
 
 
 def test_comments_in_the_text_are_reported_with_their_lines() -> None:
@@ -536,7 +536,7 @@ def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
 def test_image_without_a_registry_is_reported_or_gets_the_given_one(
     image: str, registry: str, result: str, told: bool
 ) -> None:
-    document = Document(SOURCE, with_data(action(head=f"- {{name: a, image: '{image}'}}")))
+    document = InputDocument(SOURCE, with_data(action(head=f"- {{name: a, image: '{image}'}}")))
     converted = convert_documents([document], image_registry=registry)
     assert converted.objects[0]["spec"]["actions"][0]["image"] == result
     assert any("names no registry" in each.reason for each in converted.findings) is told

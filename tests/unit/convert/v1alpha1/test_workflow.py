@@ -9,15 +9,15 @@ import pytest
 
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import Raw, Workflow
-from tink.convert.findings import Findings, Source
-from tink.convert.run import Result
+from tink.convert.findings import Findings, ObjectPlace
+from tink.convert.run import ConversionResult
 from tink.convert.v1alpha1 import workflow
 
-SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
+SOURCE = ObjectPlace("in.yaml", 1, "Workflow", "", "w")
 SPEC = {"templateRef": "t", "hardwareRef": "h", "hardwareMap": {"device_1": "52:54:00:00:00:01"}}
 
 Refused = Callable[[Raw], list[str]]
-Converting = Callable[..., Result]
+Converting = Callable[..., ConversionResult]
 
 
 def order(spec: Any = None, **more: Any) -> Raw:

@@ -11,7 +11,7 @@ import orjson
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
+from tink.convert.metal3.versions import ConversionSettings, convert_version, wrongly_md5
 
 HARDWARE_PATH = "status.hardware"
 _MAX_DIFFERENCES = 20
