@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Network
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import UUID
 
-from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict
+from edge.dhcp.boot import BootChoice
 from edge.dhcp.datagram import SERVER_PORT, Reply, TooSmallError, assemble, first_options
-from edge.dhcp.reports import Reports
-from edge.dhcp.reservation import Network, Reservation
+from edge.dhcp.reservation import Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
-from edge.dhcp_common import Relays
-from edge.machines import Inventory, Machine
+from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Stage
+from edge.journey.events import Value
+from edge.machines import Machine
 from tink.limits.allowance import Allowance
 
 MAX_RELAY_REPLIES: Final = 1000
@@ -29,13 +29,13 @@ _MAX_RELAYS: Final = 1024
 _MAX_URL_LENGTH: Final = 150
 
 
-class SettingsError(options.DhcpError, ValueError):
+class DhcpSettingsError(options.DhcpError, ValueError):
     """A setting of the DHCP server that can't work."""
 
 
 @dataclass(frozen=True, slots=True)
 class DhcpSettings:
-    """The addresses that the DHCP server states in its replies, checked on construction (SettingsError).
+    """The addresses that the DHCP server states in its replies, checked on construction (DhcpSettingsError).
 
     server_ip: this host's address on the machines' network (option 54).
     tftp_ip: the address of the TFTP server.
@@ -53,22 +53,22 @@ class DhcpSettings:
     def __post_init__(self) -> None:
         for name, value in (("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)):
             if not options.is_host(value):
-                raise SettingsError(
+                raise DhcpSettingsError(
                     f"DHCP: {name} is {value!r}, and machines reach no host there: give --interface the one that "
                     "faces machines, or leave DHCP out with --disable dhcp"
                 )
         url = urlsplit(self.http_base_url)
         if url.scheme not in ("http", "https") or not url.hostname or self.http_base_url.endswith("/"):
-            raise SettingsError(
+            raise DhcpSettingsError(
                 f"DHCP: http_base_url is {self.http_base_url!r}; it must be like http://172.31.0.1:7080"
             )
         # With path, MAC and file name it has to fit into option 67.
         if len(self.http_base_url) > _MAX_URL_LENGTH:
-            raise SettingsError(f"DHCP: http_base_url is longer than {_MAX_URL_LENGTH} characters")
+            raise DhcpSettingsError(f"DHCP: http_base_url is longer than {_MAX_URL_LENGTH} characters")
 
 
-class Destinations:
-    """Limits the replies to addresses that a packet names itself: relays (`giaddr`) and clients with an address.
+class DhcpContext:
+    """The objects that all handlers of messages use, and the limits of replies.
 
     Any host can write another host's address into `giaddr`, `ciaddr` or the source, so that our reply goes there.
     Within a machine's own network that gains nothing, since a reply is little larger than its request. A relay there
@@ -76,63 +76,61 @@ class Destinations:
     a relay that sends from a loopback address of its own (RFC 3527), too few for an attack.
     """
 
-    def __init__(self, reports: Reports, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds of any epoch."""
-        self._reports = reports
-        self._clock = clock
+    def __init__(self, site: DhcpSite, settings: DhcpSettings) -> None:
+        self.inventory = site.inventory
+        self.settings = settings
+        self.server_id = options.ipv4(settings.server_ip)
+        self.choice = BootChoice(site, settings.tftp_ip, settings.http_base_url)
+        self.reports = DhcpReports(IPV4, site, *proposed(settings.server_ip))
+        self.relays = site.relays
+        self.peers: frozenset[bytes] = frozenset()
+        """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
+        self.gone_peers: frozenset[bytes] = frozenset()
+        self.near_relays: dict[bytes, str] = {}
+        """Relays in the network of a machine that they passed a packet on for: `giaddr` to its dotted form."""
+        self._clock = site.clock
         self._to_relays = Allowance(MAX_RELAY_REPLIES, MAX_REPLIES)
         self._to_clients = Allowance(MAX_CLIENT_REPLIES, MAX_REPLIES)
-        self.relays: dict[bytes, str] = {}
-        """Relays in the network of a machine that they passed a packet on for: `giaddr` to its dotted form."""
 
-    def may_reach_relay(self, agent: RelayAgent, network: Network | None) -> bool:
+    def may_reach_relay(self, agent: RelayAgent, network: Subnet | None) -> bool:
         """Return True if a reply may go to the relay now.
 
         `network` is that of the machine whose packet the relay passed on, or None if it is not known.
         """
         giaddr, port = agent.giaddr, agent.port
         # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
-        if not port and giaddr in self.relays:
+        if not port and giaddr in self.near_relays:
             return True
         if not port and network is not None and network.holds(giaddr):
-            if len(self.relays) >= _MAX_RELAYS:
-                self.relays.clear()
-            self.relays[giaddr] = options.dotted(giaddr)
-            return True
-        if self._to_relays.take(giaddr, self._clock()):
+            if len(self.near_relays) >= _MAX_RELAYS:
+                self.near_relays.clear()  # the fast path has a reference to this dictionary
+            self.near_relays[giaddr] = options.dotted(giaddr)
             return True
         where = f"at port {port} (RFC 8357)" if port else "which is not of its machine's network"
-        self._reports.withheld(f"the relay {options.dotted(giaddr)}, {where}", MAX_RELAY_REPLIES)
-        return False
+        relay = f"the relay {options.dotted(giaddr)}, {where}"
+        return self._to_relays.take(giaddr, self._clock()) or self._withhold(relay, MAX_RELAY_REPLIES)
 
     def may_reach_client(self, address: str) -> bool:
         """Return True if a reply may go to the client at this address now."""
-        if self._to_clients.take(address, self._clock()):
-            return True
-        self._reports.withheld(f"the client {address}", MAX_CLIENT_REPLIES)
+        may = self._to_clients.take(address, self._clock())
+        return may or self._withhold(f"the client {address}", MAX_CLIENT_REPLIES)
+
+    def _withhold(self, destination: str, limit: int) -> bool:
+        line = f"DHCP replies to {destination} ({limit} a second) or to all such addresses exceed their limit: the rest"
+        self.reports.dropped(destination, f"{line} is dropped")
         return False
 
-
-@dataclass(slots=True)
-class Peers:
-    """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
-
-    all: frozenset[bytes] = frozenset()
-    gone: frozenset[bytes] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The objects that all handlers of messages use."""
-
-    inventory: Inventory
-    settings: DhcpSettings
-    choice: BootChoice
-    reports: Reports
-    destinations: Destinations
-    relays: Relays
-    server_id: bytes
-    peers: Peers = field(default_factory=Peers)
+    def report_unknown(self, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
+        """Report a machine without a Hardware; `answer` says what it boots."""
+        detail: dict[str, Value] = {}
+        if relay := options.dotted(message.giaddr) if any(message.giaddr) else "":
+            detail["relay"] = relay
+        # RFC 4578 section 2.3: a type, which is 0, and 16 bytes. Some ROMs send other shapes.
+        uuid = message.options.get(options.CLIENT_UUID, b"")
+        if len(uuid) == 17 and not uuid[0]:
+            detail["uuid"] = str(UUID(bytes=uuid[1:]))
+        mac, name = message.mac.hex(":"), f"DHCP{message_type.name}"
+        self.reports.unregistered(mac, name, client.description, relay, answer, **detail)
 
     def is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
         """Return True if `server_id` is ours, or the one that the relay asked us to use instead (RFC 5107)."""
@@ -145,7 +143,7 @@ class Context:
 
     def is_for_a_peer(self, message: Message) -> bool:
         """Return True if option 54 names another edge."""
-        return message.options.get(options.SERVER_IDENTIFIER) in self.peers.all
+        return message.options.get(options.SERVER_IDENTIFIER) in self.peers
 
     def is_served(self, reservation: Reservation) -> bool:
         """Return True if the machine gets replies. Otherwise report why it gets none."""
@@ -164,7 +162,7 @@ class Context:
         message: Message,
         agent: RelayAgent,
         client: Client,
-        verdict: Verdict,
+        boot: BootAnswer,
         *,
         has_lease: bool = True,
     ) -> bytes | None:
@@ -180,17 +178,23 @@ class Context:
             return assemble(
                 message,
                 start + network.lease if has_lease else start,
-                verdict.boot,
+                boot,
                 yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
                 ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
                 network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
                 fewer=partial(network.fewer, plan, reservation.hostname),
-                vlan=reservation.vlan if client.kind is ClientKind.IPXE else b"",
+                vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
                 relay=agent.echo,
             )
         except TooSmallError as error:
             self.reports.refused(reservation.machine.mac, str(error))
             return None
+
+
+def proposed(server_ip: str) -> tuple[str, ...]:
+    """Return the lines of a manifest that the operator completes with an address of this server's network."""
+    network = server_ip.rpartition(".")[0]
+    return f"ip: {network}.50  # {FREE_ADDRESS}", "netmask: 255.255.255.0", f"gateway: {network}.1"
 
 
 def to_relay(payload: bytes, agent: RelayAgent) -> Reply:

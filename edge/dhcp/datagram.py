@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from edge.dhcp.boot import Boot
 from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp_common import BootAnswer
 
 SERVER_PORT: Final = 67
 CLIENT_PORT: Final = 68
@@ -27,8 +27,8 @@ router forwards it (RFC 1812 section 5.3.7).
 
 # RFC 2132 section 9.10: every client takes 576 bytes. The RFC does not say whether the size includes the IP and UDP
 # headers; including them is safe. A reply is at most one Ethernet frame, whatever the client says (EDK2 says 65280).
-_SMALLEST_LIMIT_BYTES: Final = 576
-_LARGEST_LIMIT_BYTES: Final = 1500
+_MIN_LIMIT_BYTES: Final = 576
+_MAX_LIMIT_BYTES: Final = 1500
 _IP_AND_UDP_BYTES: Final = 28
 
 
@@ -60,7 +60,7 @@ class TooSmallError(options.DhcpError):
 def assemble(
     request: Message,
     start: bytes,
-    boot: Boot,
+    boot: BootAnswer,
     *,
     yiaddr: bytes = codec.NO_ADDRESS,
     ciaddr: bytes = codec.NO_ADDRESS,
@@ -117,7 +117,7 @@ def first_options(message_type: MessageType, server_id: bytes) -> bytes:
 def size_limit(request: Message) -> int:
     """Return the size in bytes of the largest UDP payload that the client takes."""
     size = int.from_bytes(request.options.get(options.MAX_MESSAGE_SIZE, b""), "big")
-    return min(max(size, _SMALLEST_LIMIT_BYTES), _LARGEST_LIMIT_BYTES) - _IP_AND_UDP_BYTES
+    return min(max(size, _MIN_LIMIT_BYTES), _MAX_LIMIT_BYTES) - _IP_AND_UDP_BYTES
 
 
 def echo_client_identifier(request: Message) -> bytes:

@@ -25,22 +25,25 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from edge.dhcp.boot import NO_BOOT, PI_NAME, PI_NAME_AT, Boot, ClientKind, Verdict, identify
-from edge.dhcp.context import Context
+from edge.dhcp.boot import PI_NAME, PI_NAME_AT, identify
+from edge.dhcp.context import DhcpContext
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply, size_limit
-from edge.dhcp.reports import lease_note
-from edge.dhcp.reservation import Network, Reservation
+from edge.dhcp.reservation import Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
 from edge.dhcp_common import (
     MAX_LAYOUTS,
+    NOTHING,
     NOWHERE,
+    BootAnswer,
     KnownLayout,
     KnownLayouts,
     Mask,
     NoLayoutError,
     Quarantine,
     RecentLeases,
+    Stage,
+    reply_note,
 )
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
@@ -85,12 +88,12 @@ class _NetworkParts(NamedTuple):
 
 
 class _BootParts(NamedTuple):
-    """The parts of a reply that a `Boot` determines.
+    """The parts of a reply that a `BootAnswer` determines.
 
     `header` is that from the padding of `chaddr` to the cookie. `note` is None if it differs between machines.
     """
 
-    boot: Boot
+    boot: BootAnswer
     siaddr: bytes
     header: bytes
     options: bytes
@@ -108,8 +111,8 @@ class _KnownLayout(KnownLayout):
 
     __slots__ = (
         "acknowledges", "boots_of_makers", "client", "client_identifier", "client_uuid", "fixed", "fixed_values",
-        "is_ipxe", "is_pi", "limit", "link", "message_type", "netboots", "networks", "no_boot",
-        "parameter_request_list", "pi_name_at", "relay_information", "requested_address", "start", "unpack",
+        "is_ipxe", "is_pi", "lease", "limit", "link", "netboots", "networks", "no_boot",
+        "parameter_request_list", "pi_name_at", "relay_information", "report", "requested_address", "start", "unpack",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message, message_type: MessageType, start: bytes) -> None:
@@ -119,18 +122,18 @@ class _KnownLayout(KnownLayout):
         """
         super().__init__()
         self._learn_places(packet, message)
-        self.message_type = message_type
+        self.report, self.lease = f"DHCP{message_type.name}", message_type.name.lower()
         self.acknowledges = message_type is MessageType.ACK
         self.client = identify(message)
-        self.netboots = self.client.kind is not ClientKind.OPERATING_SYSTEM
-        self.is_ipxe = self.client.kind is ClientKind.IPXE
+        self.netboots = self.client.stage is not Stage.OPERATING_SYSTEM
+        self.is_ipxe = self.client.stage is Stage.IPXE
         self.parameter_request_list = message.options.get(options.PARAMETER_REQUEST_LIST)
         self.start = start
         self.limit = size_limit(message)
         # The link selection of option 82; without it, the link is the relay's address of each packet.
         self.link = relay_agent_of(message._replace(giaddr=codec.NO_ADDRESS)).link
-        self.networks: dict[Network, _NetworkParts] = {}
-        self.no_boot = self.prepare(NO_BOOT)
+        self.networks: dict[Subnet, _NetworkParts] = {}
+        self.no_boot = self.prepare(NOTHING)
         self.boots_of_makers: dict[bytes, _BootParts] = {}  # by the first three bytes of the MAC
 
     def _learn_places(self, packet: bytes, message: Message) -> None:
@@ -189,7 +192,7 @@ class _KnownLayout(KnownLayout):
         """Return True if the packet, which has the right length, is of this layout."""
         return super().fits(packet) and (packet[self.pi_name_at] == PI_NAME) is self.is_pi
 
-    def parts_of(self, network: Network) -> _NetworkParts:
+    def parts_of(self, network: Subnet) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""
         plan = network.plan(self.parameter_request_list)
         parts = _NetworkParts(self.start + network.lease + plan.before, plan.names_host, plan.behind)
@@ -198,14 +201,14 @@ class _KnownLayout(KnownLayout):
         self.networks[network] = parts
         return parts
 
-    def prepare(self, boot: Boot) -> _BootParts:
+    def prepare(self, boot: BootAnswer) -> _BootParts:
         """Return the parts of a reply that a boot file determines."""
         return _BootParts(
             boot,
             boot.siaddr,
             bytes(10) + boot.sname.ljust(64, b"\0") + boot.file.ljust(128, b"\0") + codec.MAGIC_COOKIE,
             boot.spare_options + boot.options,
-            lease_note(self.message_type, self.client, boot) if boot.shared or boot is NO_BOOT else None,
+            reply_note(self.report, self.client, boot, self.lease) if boot.shared else None,
         )
 
 
@@ -216,7 +219,7 @@ class FastPath:
         self,
         reservations: Mapping[bytes, Reservation],
         policy: NetbootPolicy,
-        context: Context,
+        context: DhcpContext,
         quarantine: Quarantine,
         recent_leases: RecentLeases,
     ) -> None:
@@ -228,8 +231,8 @@ class FastPath:
         self._quarantined = quarantine.macs
         self._recent_leases = recent_leases
         self._take = context.reports.take
-        self._leased = context.reports.leased
-        self._relays = context.destinations.relays
+        self._sent = context.reports.sent
+        self._near_relays = context.near_relays
         self._carried = context.relays.carried
         self.layouts: KnownLayouts[_KnownLayout] = KnownLayouts(MAX_LAYOUTS, MAX_LAYOUTS_OF_A_LENGTH)
         """By length and the byte that is the message type in most packets."""
@@ -289,7 +292,7 @@ class FastPath:
         )
 
         if giaddr != codec.NO_ADDRESS:
-            relay = self._relays.get(giaddr)
+            relay = self._near_relays.get(giaddr)
             if relay is None:
                 return None
             if known.acknowledges:
@@ -306,7 +309,7 @@ class FastPath:
         if note is not None:
             self._take(mac, note)
         else:
-            self._leased(mac, known.message_type, known.client, Verdict(boot))
+            self._sent(mac, known.report, known.client, boot, lease=known.lease)
         return reply
 
     def _prepare(self, known: _KnownLayout, mac: str, chaddr: bytes, path: BootPath | None = None) -> _BootParts | None:

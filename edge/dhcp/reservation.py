@@ -1,21 +1,22 @@
 """A machine's reservation, compiled: the parts of its replies that do not depend on the packet. Pure.
 
 It is made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. Machines with equal network
-settings (mask, router, servers, lease) share one `Network`. So a hundred thousand reservations stay small, and options
-that depend on the kind of client (`Network.plan`) are compiled once.
+settings (mask, router, servers, lease) share one `Subnet`. So a hundred thousand reservations stay small, and options
+that depend on the kind of client (`Subnet.plan`) are compiled once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from edge.dhcp.wire import options
-from edge.machines import Machine, NetbootPolicy
+from edge.dhcp_common import DhcpSite
+from edge.machines import Machine
 from ipxe.binaries import BootPath
 from tink.api.v1alpha2 import DHCP
 
@@ -43,7 +44,7 @@ _MAX_LINKS = 64
 _NO_LINKS: Final = frozenset({b"", bytes(4)})
 
 
-class Plan(NamedTuple):
+class OptionPlan(NamedTuple):
     """The network options for one kind of client, in its order: encoded, before and behind its host name (option 12).
 
     `codes` are all codes in this order; if the reply is too large, the last ones are left out first.
@@ -55,7 +56,7 @@ class Plan(NamedTuple):
     codes: list[int]
 
 
-class Network:
+class Subnet:
     """The options that machines of one subnet with equal settings share."""
 
     __slots__ = ("__weakref__", "_options", "_subnet", "is_here", "lease", "links")
@@ -77,7 +78,7 @@ class Network:
         self.links: set[bytes] = set(_NO_LINKS) if is_here else set()
         """The relay links known to be on this subnet, and the two values that mean "no relay"."""
 
-    def plan(self, requested: bytes | None) -> Plan:
+    def plan(self, requested: bytes | None) -> OptionPlan:
         """Return the options for a client with this parameter request list (option 55), or None if it sent none."""
         # RFC 2132 section 9.8: in the client's order; but section 3.3: the mask comes before the router.
         have = self._options.keys() | {options.HOST_NAME}
@@ -86,9 +87,10 @@ class Network:
         names_host = options.HOST_NAME in codes
         at = codes.index(options.HOST_NAME) if names_host else len(codes)
         encoded = self._options.__getitem__
-        return Plan(b"".join(map(encoded, codes[:at])), names_host, b"".join(map(encoded, codes[at + 1 :])), codes)
+        before, behind = (b"".join(map(encoded, some)) for some in (codes[:at], codes[at + 1 :]))
+        return OptionPlan(before, names_host, behind, codes)
 
-    def fewer(self, plan: Plan, hostname: bytes) -> Iterator[bytes]:
+    def fewer(self, plan: OptionPlan, hostname: bytes) -> Iterator[bytes]:
         """Yield the options of `plan` with one less each time, and finally the indispensable ones in a short form."""
         encoded = self._options | {options.HOST_NAME: hostname}
         codes = list(plan.codes)
@@ -146,32 +148,23 @@ class Reservation:
     yiaddr: bytes
     hostname: bytes
     vlan: bytes
-    network: Network
+    network: Subnet
     boot_path: BootPath | None = None
 
 
-_NOWHERE = Network({}, b"", None)
+_NOWHERE = Subnet({}, b"", None)
 
 
 class Compiler:
     """Compiles reservations for the machines of one server; equal parts are shared."""
 
-    def __init__(
-        self,
-        server_ip: str,
-        policy: NetbootPolicy,
-        networks: Sequence[IPv4Network] = (),
-        path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
-    ) -> None:
-        """`networks` are those of the interface; if there are none, every network may be on it.
-
-        `path(machine)` returns the program by which a machine boots, or None for the usual one.
-        """
-        self._path = path
+    def __init__(self, site: DhcpSite, server_ip: str, networks: Sequence[IPv4Network]) -> None:
+        """`networks` are those of the interface; if there are none, every network may be on it."""
+        self._path = site.boot_path
+        self._policy = site.policy
         self._here = [(int(network.network_address), int(network.netmask)) for network in networks]
         self._server_ip = server_ip
-        self._policy = policy
-        self._networks: WeakValueDictionary[tuple[object, ...], Network] = WeakValueDictionary()
+        self._networks: WeakValueDictionary[tuple[object, ...], Subnet] = WeakValueDictionary()
         self._vlans: dict[str, bytes] = {}
 
     def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
@@ -205,7 +198,7 @@ class Compiler:
             boot_path=self._path(machine),
         )
 
-    def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Network:
+    def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Subnet:
         mask = options.ipv4(dhcp.netmask) if dhcp.netmask is not None else b""
         mask_number = int.from_bytes(mask, "big")
         subnet = int.from_bytes(yiaddr, "big") & mask_number
@@ -227,7 +220,7 @@ class Compiler:
                 options.NTP_SERVERS: timeservers,
             }
             encoded = {code: options.option(code, value) for code, value in values.items() if value}
-            network = Network(encoded, _lease(seconds), (subnet, mask_number) if mask else None, is_here=is_here)
+            network = Subnet(encoded, _lease(seconds), (subnet, mask_number) if mask else None, is_here=is_here)
             self._networks[key] = network
         return network
 

@@ -6,7 +6,7 @@ The way of a packet, from top to bottom of this file:
     validate   `_client_message`: parse it; is it a client's, of a kind of network that can be served?
     identify   `_reservation_of`: the MAC in `chaddr` names the machine, and nothing else does
     decide     `_discover`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
-               boot (`edge.dhcp.boot`)? Rare messages and the proxy modes: `edge.dhcp.replies`
+               boot (`edge.dhcp.boot`)? The proxy modes: `edge.dhcp.proxy`
     build      `_lease`, `_nak`: the bytes (`edge.dhcp.datagram`)
     send       `_destination` (section 4.1): where the reply goes; `edge.dhcp.server` has the sockets
 
@@ -20,11 +20,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from edge.dhcp.boot import BootChoice, identify
-from edge.dhcp.context import Context, Destinations, DhcpSettings, SettingsError, several_hardware, to_relay
+from edge.dhcp.boot import identify
+from edge.dhcp.context import DhcpContext, DhcpSettings, DhcpSettingsError, several_hardware, to_relay
 from edge.dhcp.datagram import (
     BROADCAST,
     CLIENT_PORT,
+    NO_SOURCE,
     PXE_PORT,
     SERVER_PORT,
     Received,
@@ -33,15 +34,14 @@ from edge.dhcp.datagram import (
     first_options,
 )
 from edge.dhcp.fast_path import FastPath
-from edge.dhcp.replies import Learn, Proxy, RareMessages
-from edge.dhcp.reports import Reports
+from edge.dhcp.proxy import Learn, Proxy, boot_server_reply
 from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
-from edge.dhcp_common import Declines, Quarantine, Relays
-from edge.journey.events import NoteTaker, Outcome, Recorder
-from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, BootPath
+from edge.dhcp_common import Declines, DhcpSite, Quarantine, Stage
+from edge.journey.events import Outcome
+from edge.machines import DhcpMode, Machine
+from tink.limits.token_bucket import TokenBuckets
 from tink.mac import octets
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,9 @@ _MESSAGES_OF_SERVERS: Final = {
     bytes((message_type,)) for message_type in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
 }
 _MAX_RELAY_LINKS: Final = 1024
-
-
-def _forget(mac: str, ip: str, *, relayed: bool) -> None:
-    """Ignore the address."""
+MAX_PACKETS_AT_ONCE: Final = 1000.0
+PACKETS_A_SECOND: Final = 200.0
+"""Maximum rate of packets of machines without a Hardware that are parsed; the rest of a flood is dropped before."""
 
 
 class Responder:
@@ -76,50 +75,31 @@ class Responder:
 
     def __init__(
         self,
-        inventory: Inventory,
+        site: DhcpSite,
         settings: DhcpSettings,
-        record: Recorder,
-        clock: Callable[[], float],
-        binaries: BootBinaries,
-        policy: NetbootPolicy,
         *,
-        take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
-        relays: Relays | None = None,
-        learn: Learn = _forget,
+        learn: Learn | None = None,
         on_relay_seen: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
-        fast_path: bool = True,
-        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """Create the responder of one interface. Raises SettingsError.
+        """Create the responder of one interface. Raises DhcpSettingsError.
 
-        clock: returns seconds of any epoch; it spaces repeated events and log lines.
-        take: records a prepared step cheaply (default: `record` does).
-        quarantine, relays: shared with the responders of other interfaces (default: its own).
+        quarantine: shared with the responders of other interfaces (default: its own).
         learn: called in the proxy modes with the address that a machine reports.
         on_relay_seen: called with machine, link and relay, once for each relay subnet that is not one of our networks.
-        fast_path: False answers every packet in full, which changes only the time.
-        boot_path: returns the program that a machine boots (None: the usual one).
         """
-        if policy.mode is DhcpMode.OFF:
-            raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
+        mode = site.policy.mode
+        if mode is DhcpMode.OFF:
+            raise DhcpSettingsError("DHCP: the mode is off, so there is nothing to answer")
         self.settings = settings
-        self._reports = reports = Reports(record, take, clock, settings.server_ip)
-        relays = relays if relays is not None else Relays()
-        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url, boot_path)
-        self._context = Context(
-            inventory,
-            settings,
-            choice,
-            reports,
-            Destinations(reports, clock),
-            relays,
-            options.ipv4(settings.server_ip),
-        )
+        self._context = context = DhcpContext(site, settings)
+        self._reports = context.reports
+        self._clock = site.clock
+        self._strangers = TokenBuckets(MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND)
         self._on_relay_seen = on_relay_seen
         self._seen_links: set[bytes] = set()
-        self._compiler = Compiler(settings.server_ip, policy, settings.networks, boot_path)
-        self._quarantine = quarantine if quarantine is not None else Quarantine(clock)
+        self._compiler = Compiler(site, settings.server_ip, settings.networks)
+        self._quarantine = quarantine if quarantine is not None else Quarantine(site.clock)
         self.reservations: dict[bytes, Reservation] = {}
         """The compiled reservations by the six bytes of the MAC. A reservation is compiled when its Hardware changes;
         one that is older than this server is compiled when its machine sends its first packet."""
@@ -128,14 +108,13 @@ class Responder:
         self.declines: Declines | None = None
         """The declined addresses, to be probed by ARP. None in the proxy modes, which assign no address."""
         self._proxy: Proxy | None = None
-        if policy.mode is not DhcpMode.RESERVATION:
-            self._proxy = Proxy(self._context, learn, unknown_clients=policy.mode is DhcpMode.AUTO_PROXY)
+        if mode is not DhcpMode.RESERVATION:
+            self._proxy = Proxy(context, learn, unknown_clients=mode is DhcpMode.AUTO_PROXY)
             return
-        self.declines = declines = Declines(inventory, self._quarantine, reports, clock)
-        self._recent_leases = declines.recent_leases
-        self._rare = RareMessages(self._context, declines)
-        if fast_path:
-            self.fast_path = FastPath(self.reservations, policy, self._context, self._quarantine, self._recent_leases)
+        self.declines = Declines(site.inventory, self._quarantine, context.reports, site.clock)
+        self._recent_leases = self.declines.recent_leases
+        if site.fast_path:
+            self.fast_path = FastPath(self.reservations, site.policy, context, self._quarantine, self._recent_leases)
 
     # --- changes --------------------------------------------------------------------------------------------------
 
@@ -146,8 +125,8 @@ class Responder:
 
     def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
         """Set the dotted addresses of the other edges that serve the same machines, and of the `gone` ones."""
-        self._context.peers.gone = frozenset(map(options.ipv4, gone))
-        self._context.peers.all = frozenset(map(options.ipv4, peers)) | self._context.peers.gone
+        self._context.gone_peers = frozenset(map(options.ipv4, gone))
+        self._context.peers = frozenset(map(options.ipv4, peers)) | self._context.gone_peers
 
     def _compile(self, mac: str) -> Reservation | None:
         chaddr, inventory = octets(mac), self._context.inventory
@@ -204,17 +183,12 @@ class Responder:
         its receipt.
         """
         # The MAC of an InfiniBand port is not at a fixed place, so such packets have a limit of their own.
-        if packet[1:2] == _INFINIBAND:
-            if self._reports.may_read("InfiniBand"):
-                return False
-            self._reports.unread()
-            return True
-        chaddr = packet[28:34]  # RFC 2131 section 2
-        if chaddr in self.reservations or self._reports.may_read():
+        link, chaddr = ("InfiniBand", b"") if packet[1:2] == _INFINIBAND else ("", packet[28:34])  # RFC 2131 section 2
+        if chaddr in self.reservations or self._strangers.allows(link, self._clock()):
             return False
-        if self._context.inventory.claimants(chaddr.hex(":")):
+        if chaddr and self._context.inventory.claimants(chaddr.hex(":")):
             return False
-        self._reports.unread()
+        self._reports.dropped("unread", "DHCP packets of machines without a Hardware come too fast: most are dropped")
         return True
 
     # --- validate -------------------------------------------------------------------------------------------------
@@ -269,8 +243,7 @@ class Responder:
         if claimants:
             self._reports.refused(mac, several_hardware(mac, claimants))
         else:
-            relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
-            self._reports.unknown(mac, message_type, message, identify(message), relay)
+            self._context.report_unknown(message_type, message, identify(message))
         return None
 
     # --- decide ---------------------------------------------------------------------------------------------------
@@ -279,23 +252,21 @@ class Responder:
         self, message_type: MessageType, message: Message, reservation: Reservation, received: Received
     ) -> Reply | None:
         if received.port == PXE_PORT:
-            if message_type is MessageType.REQUEST:
-                return self._rare.request_boot_file(reservation, message, received)
-            return None
+            return self._boot_file(reservation, message, received) if message_type is MessageType.REQUEST else None
         if message_type is MessageType.DECLINE:
-            self._rare.decline(reservation, message, received)
+            self._decline(reservation, message, received)
             return None
         if message_type is MessageType.RELEASE:
-            self._rare.release(reservation, message, received)
+            self._release(reservation, message, received)
             return None
         agent = relay_agent_of(message, received.source_port)
-        if agent.giaddr and not self._context.destinations.may_reach_relay(agent, reservation.network):
+        if agent.giaddr and not self._context.may_reach_relay(agent, reservation.network):
             return None
         if message_type is MessageType.DISCOVER:
             return self._discover(reservation, message, agent)
         if message_type is MessageType.REQUEST:
             return self._request(reservation, message, agent)
-        return self._rare.inform(reservation, message, agent, received)
+        return self._inform(reservation, message, agent, received)
 
     def _discover(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
         """Offer the reserved address (RFC 2131 section 4.3.1)."""
@@ -314,7 +285,7 @@ class Responder:
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._context.is_us(server_id, agent):
-            if server_id in self._context.peers.gone and requested == reservation.yiaddr:
+            if server_id in self._context.gone_peers and requested == reservation.yiaddr:
                 return self._stand_in(reservation, message, agent, server_id)
             self._report_other_server(reservation, server_id)
             return None
@@ -361,6 +332,114 @@ class Responder:
             self._reports.refused(reservation.machine.mac, reason)
         return bool(reason)
 
+    # --- decide: rare messages ----------------------------------------------------------------------------------
+
+    def _inform(
+        self, reservation: Reservation, message: Message, agent: RelayAgent, received: Received
+    ) -> Reply | None:
+        """Answer a DHCPINFORM (RFC 2131 section 4.3.5).
+
+        The client has an address from another source; it gets everything else, and no lease.
+        """
+        context, machine = self._context, reservation.machine
+        if not context.is_served(reservation):
+            return None
+        stated_addresses = (options.dotted(message.ciaddr), received.source)
+        address = next(filter(options.is_host, stated_addresses), BROADCAST)
+        if not agent.giaddr and address != BROADCAST:
+            # "The server SHOULD check the network address in a DHCPINFORM message for consistency": our answer goes to
+            # the address that the packet states, and is of use only in the machine's own network.
+            stated = options.ipv4(address)
+            if stated != reservation.yiaddr and not reservation.network.holds(stated):
+                line = f"DHCPINFORM for {address}, which is not of this machine's network: not answered"
+                context.reports.tallied(machine.mac, "DHCPINFORM", f"{line}; it came from {received.source}")
+                return None
+            if not context.may_reach_client(address):
+                return None
+        client = identify(message)
+        boot = context.choice.answer(machine, machine.mac, client)
+        payload = context.assemble(MessageType.ACK, reservation, message, agent, client, boot, has_lease=False)
+        if payload is None:
+            return None
+        context.reports.sent(machine.mac, "DHCPACK (inform)", client, boot, outcome=Outcome.INFO)
+        return to_relay(payload, agent) if agent.giaddr else Reply(payload, address, CLIENT_PORT)
+
+    def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
+        """Report a DHCPRELEASE (RFC 2131 section 4.3.4). The reservation stays.
+
+        A release counts if it comes from the released address (section 4.4.4), from another address of the same
+        network, or through a trusted relay of the machine's network.
+        """
+        machine, network, agent = reservation.machine, reservation.network, relay_agent_of(message)
+        # systemd-networkd names no server, though section 4.4.4 requires it.
+        is_ours = not reservation.unserved and self._context.is_for_us(message, if_missing=True)
+        if not is_ours or message.ciaddr != reservation.yiaddr:
+            return
+        by = ""
+        if agent.giaddr:
+            is_near = network.has_link(agent.link) and not self._doubt(reservation, agent, received)
+        elif received.source in (machine.ip, NO_SOURCE):
+            is_near = received.source == machine.ip or network.is_here
+        else:
+            is_near = network.holds(options.ipv4(received.source))
+            by = f", from {received.source}"
+        if is_near:
+            line = f"DHCPRELEASE of {machine.ip}{by}"
+            self._reports.once(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        else:
+            log.debug("a DHCPRELEASE of %s from %s is not the machine's own", machine.mac, received.source)
+
+    def _decline(self, reservation: Reservation, message: Message, received: Received) -> None:
+        """Check a DHCPDECLINE (RFC 2131 section 4.3.3): the client found another host at its address.
+
+        A decline counts only if it names this server, declines the address that this server assigned, and comes from a
+        place where the machine can be. The operator has to find the other host.
+        """
+        machine, network, declines = reservation.machine, reservation.network, self.declines
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        agent = relay_agent_of(message)
+        # On our own link every edge receives the broadcast, and offers the same address: each edge probes for itself.
+        is_ours = self._context.is_for_us(message) or (not agent.giaddr and self._context.is_for_a_peer(message))
+        if declines is None or reservation.unserved or requested != reservation.yiaddr or not is_ours:
+            log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
+            return
+        # The machine has no address, so it broadcasts on its link from 0.0.0.0 (sections 4.1 and 4.4.4), or its relay
+        # passes the packet on. No router forwards such a packet, and no kernel accepts it if it was sent to one
+        # address. So a host of another link can't decline this address.
+        why = ""
+        if agent.giaddr and not network.has_link(agent.link):
+            why = f"its relay {options.dotted(agent.giaddr)} is not of this machine's network"
+        elif not agent.giaddr and received.source != NO_SOURCE:
+            why = "a machine declines by a broadcast on its link, or through its relay"
+        elif not agent.giaddr and not network.is_here:
+            why = "the link that it came from is not of this machine's network"
+        if why:
+            declines.reject(machine, received.source, why)
+            return
+        doubt = self._doubt(reservation, agent, received) if agent.giaddr else ""
+        relayed = bool(agent.giaddr)
+        declines.check(machine, reservation.yiaddr, received.source, relayed=relayed, doubt=doubt)
+
+    def _boot_file(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+        """Answer a REQUEST on port 4011: the client has its address and asks for its boot file only."""
+        context, client, machine = self._context, identify(message), reservation.machine
+        if client.stage is Stage.OPERATING_SYSTEM or not context.is_for_us(message, if_missing=True):
+            return None
+        if not context.is_served(reservation) or not context.may_reach_client(received.source):
+            return None
+        boot = context.choice.answer(machine, machine.mac, client)
+        return boot_server_reply(context, machine.mac, message, received, client, boot)
+
+    def _doubt(self, reservation: Reservation, agent: RelayAgent, received: Received) -> str:
+        """Return the reason why the relay is not trusted for this machine; empty if it is."""
+        dhcp = reservation.machine.interface.dhcp
+        return self._context.relays.doubt(
+            received.source,
+            agent.giaddr,
+            is_of_network=reservation.network.holds(agent.giaddr),
+            gateway=dhcp.gateway if dhcp is not None else None,
+        )
+
     # --- build ----------------------------------------------------------------------------------------------------
 
     def _lease(
@@ -374,15 +453,15 @@ class Responder:
     ) -> Reply | None:
         """Return an OFFER or ACK with the address, the network and what the machine boots."""
         client, machine = identify(message), reservation.machine
-        verdict = self._context.choice.verdict(machine, machine.mac, client)
-        payload = self._context.assemble(message_type, reservation, message, agent, client, verdict)
+        boot = self._context.choice.answer(machine, machine.mac, client)
+        payload = self._context.assemble(message_type, reservation, message, agent, client, boot)
         if payload is None:
             return None
         if is_renewal:
             line = f"DHCPACK {machine.ip} (renewal)"
-            self._reports.sent(machine.mac, line, client, verdict, Outcome.INFO, address=machine.ip or "")
+            self._reports.sent(machine.mac, line, client, boot, outcome=Outcome.INFO, address=machine.ip or "")
         else:
-            self._reports.leased(machine.mac, message_type, client, verdict)
+            self._reports.sent(machine.mac, f"DHCP{message_type.name}", client, boot, lease=message_type.name.lower())
         return self._destination(payload, reservation, message, agent)
 
     def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
@@ -438,7 +517,7 @@ class Responder:
 
     def _report_other_server(self, reservation: Reservation, server_id: bytes) -> None:
         """Report that the client took the offer of a server that is neither we nor one of our peers."""
-        if len(server_id) != 4 or server_id in self._context.peers.all or reservation.unserved:
+        if len(server_id) != 4 or server_id in self._context.peers or reservation.unserved:
             return
         server = options.dotted(server_id)
         line = (

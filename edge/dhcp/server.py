@@ -12,7 +12,7 @@ from typing import Final
 from edge.dhcp.datagram import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.wire import codec, frames, options
-from edge.dhcp_common import Claim, Declines, DhcpServerError, Port, Prober, Server
+from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
 from edge.listener import ModeratedListener, ReceiveBuffers, advice, udp_socket
 from tink.limits.once_per import OncePer
 
@@ -36,20 +36,11 @@ class DhcpServer(Server):
     """Serves DHCP on one interface."""
 
     def __init__(self, responder: Responder, interface: str) -> None:
-        super().__init__(interface, responder.declines)
-        self._responder = responder
-
-    async def start(self) -> None:
-        """Open the sockets and serve. Raises DhcpServerError."""
-        await super().start()
-        address = self._responder.settings.server_ip
-        log.info("DHCP on %s as %s, ports %d and %d", self._interface, address, SERVER_PORT, PXE_PORT)
-
-    def _make_ports(self) -> list[Port[Reply]]:
-        return [DhcpPort(self._responder, self._interface, number) for number in (SERVER_PORT, PXE_PORT)]
-
-    def _make_prober(self, declines: Declines) -> Prober:
-        return ArpProber(self._interface, declines)
+        super().__init__(
+            f"DHCP on {interface} as {responder.settings.server_ip}, ports {SERVER_PORT} and {PXE_PORT}",
+            [DhcpPort(responder, interface, number) for number in (SERVER_PORT, PXE_PORT)],
+            ArpProber(interface, responder.declines) if responder.declines is not None else None,
+        )
 
 
 class DhcpPort(Port[Reply]):
@@ -70,7 +61,7 @@ class DhcpPort(Port[Reply]):
         self._replaced_once = OncePer(_REPLACED_SECONDS, 1)
         packet_info = struct.pack("=I4s4s", 0, options.ipv4(self._address), bytes(4))
         self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
-        self._link: Link | None = None
+        self._link: FrameSender | None = None
 
     def open(self) -> None:
         """Open the sockets and serve. Raises DhcpServerError."""
@@ -114,9 +105,9 @@ class DhcpPort(Port[Reply]):
             for sock in others:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
-    def _open_link(self) -> Link | None:
+    def _open_link(self) -> FrameSender | None:
         try:
-            return Link(self._interface, options.ipv4(self._address), self._number, self._loop.time())
+            return FrameSender(self._interface, options.ipv4(self._address), self._number, self._loop.time())
         except NoLinkError as error:
             log.warning(
                 "DHCP on %s: clients without an address are answered by broadcast, for %s", self._interface, error
@@ -187,11 +178,11 @@ class ArpProber(Prober):
     def _send(self, sock: socket.socket, address: bytes) -> None:
         sock.send(frames.arp_probe(sock.getsockname()[4], address))
 
-    def _receive(self, sock: socket.socket) -> Claim | None:
+    def _receive(self, sock: socket.socket) -> AddressClaim | None:
         return frames.arp_claim(sock.recv(frames.MAX_ARP_BYTES))
 
 
-class Link:
+class FrameSender:
     """Sends UDP frames on one Ethernet interface, past the kernel's ARP (`edge.dhcp.wire.frames`)."""
 
     def __init__(self, interface: str, address: bytes, port: int, now: float) -> None:

@@ -4,7 +4,6 @@
     responder    a message in, a reply or silence out
     fast_path    replies to messages of a known layout, by a look-up
     context      settings and objects that both paths share
-    reports      the journey and the log
     boot         which client asks, and what it boots
     reservation  the parts of a machine's replies that do not depend on the message
     solicitation neighbour discovery

@@ -30,9 +30,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from edge.dhcp6 import wire
-from edge.dhcp6.boot import NOTHING, Boot6, Stage, identify
+from edge.dhcp6.boot import identify, is_netboot
 from edge.dhcp6.context import Context6
-from edge.dhcp6.reports import prepared
 from edge.dhcp6.reservation import Network6, Reservation6
 from edge.dhcp6.wire import (
     CLIENT_PORT,
@@ -52,11 +51,15 @@ from edge.dhcp6.wire import (
 )
 from edge.dhcp_common import (
     MAX_LAYOUTS,
+    NOTHING,
     NOWHERE,
+    BootAnswer,
     KnownLayout,
     KnownLayouts,
     Mask,
     NoLayoutError,
+    Stage,
+    reply_note,
 )
 from edge.journey.events import Note
 from edge.machines import Machine
@@ -253,9 +256,9 @@ class _NetworkParts(NamedTuple):
 
 
 class _BootParts(NamedTuple):
-    """The parts of a reply that a `Boot6` determines. `note` is None if it differs between machines."""
+    """The parts of a reply that a `BootAnswer` determines. `note` is None if it differs between machines."""
 
-    boot: Boot6
+    boot: BootAnswer
     options: bytes
     note: Note | None
 
@@ -264,8 +267,8 @@ class _KnownLayout(_Places):
     """A layout, with the prepared parts of the replies to its messages."""
 
     __slots__ = (
-        "acknowledges", "before", "boots", "client", "has_lease", "is_by_duid", "kind", "names_boot", "netboots",
-        "networks", "no_boot", "relays", "requested", "size", "start",
+        "acknowledges", "before", "boots", "client", "is_by_duid", "lease", "names_boot", "netboots",
+        "networks", "no_boot", "relays", "report", "requested", "size", "start",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
@@ -279,25 +282,25 @@ class _KnownLayout(_Places):
         self.requested = message.requested
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
         advertises = message.type is MessageType6.SOLICIT and not at_once
-        self.kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
-        self.start = bytes((self.kind,))
+        kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
+        self.start = bytes((kind,))
+        self.report, self.lease = f"DHCPv6 {kind.name}", kind.name.lower() if self.iaids else ""
         self.before = (wire.option(Option.RAPID_COMMIT, b"") if at_once else b"") + (
             wire.PREFERRED if advertises else b""
         )
-        self.has_lease = bool(self.iaids)
         self.size = 4 + _length(self.client_id) + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
-        self.acknowledges = self.has_lease and not advertises and message.type not in RENEWALS
-        self.netboots = self.client.netboots
+        self.acknowledges = bool(self.iaids) and not advertises and message.type not in RENEWALS
+        self.netboots = is_netboot(self.client)
         # The report of a renewal does not state what the machine boots.
         self.names_boot = message.type not in RENEWALS
         self.no_boot = self.prepare(NOTHING)
         self.boots: dict[BootPath | None, _BootParts] = {}
         self.networks: dict[Network6, _NetworkParts] = {}
 
-    def prepare(self, boot: Boot6) -> _BootParts:
+    def prepare(self, boot: BootAnswer) -> _BootParts:
         """Return the parts of a reply that a boot file determines."""
         named = boot if self.names_boot else NOTHING
-        note = prepared(self.kind, self.client, named, lease=self.has_lease) if named.shared else None
+        note = reply_note(self.report, self.client, named, self.lease) if named.shared else None
         return _BootParts(boot, boot.options, note)
 
 
@@ -310,10 +313,9 @@ class FastPath6:
         self._decide = context.policy.decide
         self._choice = context.choice
         self._quarantined = context.quarantine.macs
-        self._recent_leases = context.recent_leases
+        self._recent_leases = context.declines.recent_leases
         self._reports = context.reports
-        self._take_reply = context.replies.take
-        self._clock = context.clock
+        self._may_reach = context.may_reach
         self._server_id = context.server_id
         self._here = context.settings.networks
         self._carried = context.relays.carried
@@ -388,7 +390,7 @@ class FastPath6:
             self._reports.take(machine.mac, note)
         else:
             named = boot if known.names_boot else NOTHING
-            self._reports.sent(machine.mac, known.kind, known.client, named, lease=known.has_lease)
+            self._reports.sent(machine.mac, known.report, known.client, named, lease=known.lease)
         # The same as Reply6(), in half the time.
         return tuple.__new__(Reply6, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT))
 
@@ -396,7 +398,7 @@ class FastPath6:
         """Return True if a reply may go to this address now: it is a host's, and below its limit."""
         if source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX):
             return False
-        return self._take_reply(source, self._clock())
+        return self._may_reach(source)
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""

@@ -15,15 +15,15 @@ replies, and each can renew the lease of another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Final
+from uuid import UUID
 
 from edge.dhcp6 import wire
-from edge.dhcp6.boot import NOTHING, BootChoice6, Client6, identify
+from edge.dhcp6.boot import identify
 from edge.dhcp6.context import Context6, Settings6
 from edge.dhcp6.fast_path import FastPath6
-from edge.dhcp6.reports import Reports6
 from edge.dhcp6.reservation import Reservation6, compile_reservation
 from edge.dhcp6.wire import (
     CLIENT_PORT,
@@ -39,22 +39,14 @@ from edge.dhcp6.wire import (
     mac_of,
     text_of,
 )
-from edge.dhcp_common import IPV6, Declines, Quarantine, Relays
-from edge.journey.events import NoteTaker, Recorder
-from edge.machines import Inventory, Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, BootPath
-from tink.limits.allowance import Allowance
+from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine
+from edge.journey.events import Value
+from edge.machines import Machine
 from tink.limits.newest import Newest
 from tink.mac import octets
 
 MAX_RESERVATIONS: Final = 131072
 """Maximum number of compiled reservations: some 0.6 kB each, compiled in 0.1 ms."""
-MAX_REPLIES_TO_ONE, MAX_REPLIES = 1000, 20000
-"""Replies a second to one address and to all, except to relays of their machines' own network.
-
-A client sends at most one request a second.
-"""
-
 _FROM_CLIENTS: Final = frozenset(
     {
         MessageType6.SOLICIT,
@@ -78,54 +70,26 @@ class Responder6:
 
     def __init__(
         self,
-        inventory: Inventory,
+        site: DhcpSite,
         settings: Settings6,
-        record: Recorder,
-        clock: Callable[[], float],
-        binaries: BootBinaries,
-        policy: NetbootPolicy,
         neighbour: Neighbour6 = lambda _: None,
         quarantine: Quarantine | None = None,
-        *,
-        relays: Relays | None = None,
-        take: NoteTaker | None = None,
-        fast_path: bool = True,
-        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
         """Create the responder of one interface.
 
-        clock: returns seconds of any epoch; it spaces repeated events and log lines.
         neighbour: returns the MAC that the kernel knows for a link-local address.
-        quarantine (of IPv6), relays: shared with the responders of other interfaces (default: its own).
-        take: records a prepared step cheaply (default: `record` does).
-        fast_path: False answers every message in full, which changes only the time.
-        boot_path: returns the program that a machine boots (None: the usual one).
+        quarantine (of IPv6): shared with the responders of other interfaces (default: its own).
         """
         self.settings = settings
-        self._inventory = inventory
+        self._context = context = Context6(site, settings, quarantine)
+        self._inventory = site.inventory
         self._neighbour = neighbour
-        prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
-        self._reports = Reports6(record, take, clock, prefix)
-        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url, boot_path)
-        self._server_id = wire.option(Option.SERVERID, settings.duid)
+        self._reports = context.reports
+        self._quarantine = context.quarantine
         self._reservations: Newest[bytes, Reservation6] = Newest(MAX_RESERVATIONS)
-        self._quarantine = quarantine if quarantine is not None else Quarantine(clock, family=IPV6)
-        self._relays = relays if relays is not None else Relays()
-        self.declines: Final = Declines(inventory, self._quarantine, self._reports, clock)
+        self.declines: Final = context.declines
         """The declined addresses, to be probed by neighbour discovery."""
-        self._context = Context6(
-            settings,
-            policy,
-            self._choice,
-            self._reports,
-            self._relays,
-            self._quarantine,
-            self.declines.recent_leases,
-            self._server_id,
-            Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES),
-            clock,
-        )
-        self.fast_path = FastPath6(self._reservations, self._context) if fast_path else None
+        self.fast_path = FastPath6(self._reservations, context) if site.fast_path else None
         """Answers messages of known layouts. None if it is off."""
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -219,7 +183,7 @@ class Responder6:
         machine = self._inventory.by_mac(mac)
         if machine is None:
             if not self._inventory.claimants(mac):
-                self._reports.unknown(mac, message, identify(message), relays)
+                self._report_unknown(mac, message, identify(message), relays)
             return None
         reservation = self._reservations.get(octets(mac))
         if reservation is None:
@@ -229,6 +193,17 @@ class Responder6:
                 self._reports.refused(machine.mac, reservation.unserved)
             return None
         return reservation
+
+    def _report_unknown(self, mac: str, message: Message6, client: Client, relays: tuple[Relay, ...]) -> None:
+        detail: dict[str, Value] = {}
+        duid = message.get(Option.CLIENTID) or b""
+        if duid[:2] == b"\0\4" and len(duid) == 18:
+            # iPXE and operating systems write the UUID in network order, EDK2 in SMBIOS' mixed order. The bytes do not
+            # say which one it is, so the client decides.
+            is_network_order = client.architectures == () or "iPXE" in client.description
+            detail["uuid"] = str(UUID(bytes=duid[2:]) if is_network_order else UUID(bytes_le=duid[2:]))
+        relay = str(relays[0].link) if relays else ""
+        self._reports.unregistered(mac, f"DHCPv6 {message.type.name}", client.description, relay, **detail)
 
     # --- decide, by the message's type --------------------------------------------------------------------------------
 
@@ -255,7 +230,7 @@ class Responder6:
         self,
         message: Message6,
         reservation: Reservation6,
-        client: Client6,
+        client: Client,
         relays: tuple[Relay, ...],
         received: Received6,
     ) -> bytes | None:
@@ -280,14 +255,14 @@ class Responder6:
         body = b"".join([self._ia_na(ia, reservation) for ia in self._associations(message)]) + _not_had(message)
         body += wire.option(Option.RAPID_COMMIT, b"") if at_once else b""
         body += wire.PREFERRED if kind is MessageType6.ADVERTISE else b""
-        boot = self._choice.choose(reservation.machine, client)
+        boot = self._context.choice.choose(reservation.machine, client)
         body += reservation.network.requested(message.requested) + boot.options
         if asks and not renews and kind is MessageType6.REPLY:
             mac = octets(reservation.machine.mac)
             self.declines.recent_leases.newest.add(mac)
             if relays and received.source in reservation.network.subnet:
-                self._relays.carried(received.source.packed, mac)
-        self._reports.sent(reservation.machine.mac, kind, client, NOTHING if renews else boot, lease=asks)
+                self._context.relays.carried(received.source.packed, mac)
+        self._context.report_sent(reservation.machine.mac, kind, client, NOTHING if renews else boot, lease=asks)
         return self._reply(message, body, kind)
 
     def _refused(self, message: Message6, why: Status) -> bytes:
@@ -310,10 +285,10 @@ class Responder6:
         right = self._is_on_link(reservation, relays) and all(ip == reservation.ip for ip in has)
         return self._reply(message, wire.status(Status.SUCCESS if right else Status.NOT_ON_LINK))
 
-    def _informed(self, message: Message6, reservation: Reservation6, client: Client6) -> bytes:
+    def _informed(self, message: Message6, reservation: Reservation6, client: Client) -> bytes:
         """Give the configuration without an address (section 18.3.6)."""
-        boot = self._choice.choose(reservation.machine, client)
-        self._reports.sent(reservation.machine.mac, MessageType6.REPLY, client, boot, lease=False)
+        boot = self._context.choice.choose(reservation.machine, client)
+        self._context.report_sent(reservation.machine.mac, MessageType6.REPLY, client, boot, lease=False)
         return self._reply(message, reservation.network.requested(message.requested) + boot.options)
 
     def _released(self, message: Message6) -> bytes:
@@ -342,7 +317,7 @@ class Responder6:
                 # A machine on our link sends from its own address, and the answer goes to that address.
                 if relays:
                     is_of_network = received.source in reservation.network.subnet
-                    doubt = self._relays.doubt(source, received.source.packed, is_of_network=is_of_network)
+                    doubt = self._context.relays.doubt(source, received.source.packed, is_of_network=is_of_network)
                 self.declines.check(machine, ip.packed, source, relayed=bool(relays), doubt=doubt)
         if message.get(Option.SERVERID) != self.settings.duid:
             return None
@@ -363,7 +338,7 @@ class Responder6:
 
     def _reply(self, message: Message6, body: bytes, kind: MessageType6 = MessageType6.REPLY) -> bytes:
         client = message.get(Option.CLIENTID)
-        head = (wire.option(Option.CLIENTID, client) if client else b"") + self._server_id
+        head = (wire.option(Option.CLIENTID, client) if client else b"") + self._context.server_id
         return wire.message(kind, message.transaction, head + body)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 import struct
 from collections.abc import Sequence
@@ -20,12 +19,10 @@ from edge.dhcp6.wire import (
     Reply6,
     address_of,
 )
-from edge.dhcp_common import Claim, Declines, DhcpServerError, Port, Prober, Server
+from edge.dhcp_common import AddressClaim, Declines, DhcpServerError, Port, Prober, Server
 from edge.listener import ReceiveBuffers, advice, udp_socket
 from edge.neighbour.links import look
 from tink.net.addresses import is_link_local
-
-log = logging.getLogger(__name__)
 
 _MULTICAST: Final = 0xFF
 """The first byte of a group's address (RFC 4291 section 2.7)."""
@@ -37,19 +34,11 @@ class Dhcp6Server(Server):
     """Serves DHCPv6 on one interface."""
 
     def __init__(self, responder: Responder6, interface: str) -> None:
-        super().__init__(interface, responder.declines)
-        self._responder = responder
-
-    async def start(self) -> None:
-        """Open the socket and serve. Raises DhcpServerError."""
-        await super().start()
-        log.info("DHCPv6 on %s as %s, port %d", self._interface, self._responder.settings.address, SERVER_PORT)
-
-    def _make_ports(self) -> list[Port[Reply6]]:
-        return [Dhcp6Port(self._responder, self._interface)]
-
-    def _make_prober(self, declines: Declines) -> Prober:
-        return NeighbourProber(self._interface, declines)
+        super().__init__(
+            f"DHCPv6 on {interface} as {responder.settings.address}, port {SERVER_PORT}",
+            [Dhcp6Port(responder, interface)],
+            NeighbourProber(interface, responder.declines),
+        )
 
 
 class Dhcp6Port(Port[Reply6]):
@@ -139,7 +128,7 @@ class NeighbourProber(Prober):
         to = (str(solicitation.group_of(address)), 0, 0, self._index)
         sock.sendto(solicitation.solicitation(self._mac, address), to)
 
-    def _receive(self, sock: socket.socket) -> Claim | None:
+    def _receive(self, sock: socket.socket) -> AddressClaim | None:
         packet, ancillary, _, _ = sock.recvmsg(solicitation.MAX_BYTES, 64)
         for level, kind, value in ancillary:
             if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_HOPLIMIT and len(value) >= 4:

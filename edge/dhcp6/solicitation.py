@@ -9,7 +9,7 @@ import struct
 from ipaddress import IPv6Address
 from typing import Final
 
-from edge.dhcp_common import Claim
+from edge.dhcp_common import AddressClaim
 
 NEIGHBOR_ADVERTISEMENT: Final = 136
 HOP_LIMIT: Final = 255
@@ -33,7 +33,7 @@ def group_of(address: bytes) -> IPv6Address:
     return IPv6Address(IPv6Address("ff02::1:ff00:0").packed[:13] + address[13:])
 
 
-def claim(packet: bytes, hop_limit: int) -> Claim | None:
+def claim(packet: bytes, hop_limit: int) -> AddressClaim | None:
     """Return the sender of a neighbor advertisement, or None if the packet is none (RFC 4861 section 7.1.2)."""
     if len(packet) < _HEAD.size or hop_limit != HOP_LIMIT:
         return None
@@ -50,4 +50,4 @@ def claim(packet: bytes, hop_limit: int) -> Claim | None:
             hardware = packet[at + 2 : at + 8]
         at += units * 8
     # Section 7.2.4: the answer to a multicast solicitation must have the MAC.
-    return Claim(target, hardware) if hardware else None
+    return AddressClaim(target, hardware) if hardware else None

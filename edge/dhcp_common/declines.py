@@ -50,7 +50,7 @@ RECENT_SECONDS: Final = 60.0
 """A lease is recent for this time, or up to twice as long."""
 
 
-class Claim(NamedTuple):
+class AddressClaim(NamedTuple):
     """A host's statement that an IP address (four or sixteen bytes) is at its hardware address (six)."""
 
     address: bytes
@@ -167,7 +167,7 @@ class Declines:
                 self._report_no_host(probing)
         return probes
 
-    def claimed(self, claim: Claim) -> None:
+    def claimed(self, claim: AddressClaim) -> None:
         """Handle a claim that the prober received."""
         probing = self._probing.get(claim.address)
         if probing is None:

@@ -14,7 +14,7 @@ from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, I
 from edge.dhcp6 import server_duid, solicitation
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, options
-from edge.dhcp_common import Claim
+from edge.dhcp_common import AddressClaim
 from edge.dhcp_common.declines import PROBES, UNPROBED_SECONDS
 from edge.dhcp_common.quarantine import DEFAULT_SECONDS
 from edge.journey.events import Outcome
@@ -172,7 +172,7 @@ def test_probe_is_a_solicitation_to_the_group_of_the_address() -> None:
 
 def test_advertisement_is_a_claim_unless_a_router_may_have_forwarded_it() -> None:
     packet = bytes(ICMPv6ND_NA(tgt=ADDRESS) / ICMPv6NDOptDstLLAddr(lladdr=SQUATTER))
-    assert solicitation.claim(packet, 255) == Claim(IPv6Address(ADDRESS).packed, bytes.fromhex("020000000099"))
+    assert solicitation.claim(packet, 255) == AddressClaim(IPv6Address(ADDRESS).packed, bytes.fromhex("020000000099"))
     assert solicitation.claim(packet, 254) is None
     assert solicitation.claim(bytes(ICMPv6ND_NA(tgt=ADDRESS)), 255) is None, "it names no MAC"
     assert solicitation.claim(bytes(ICMPv6ND_NS(tgt=ADDRESS)), 255) is None

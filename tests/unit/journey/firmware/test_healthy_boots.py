@@ -18,6 +18,7 @@ import pytest
 from edge.callers import Callers
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import codec, options
+from edge.dhcp_common import DhcpSite
 from edge.journey.events import BEGUN, Outcome, Step, Value
 from edge.journey.expectations import Network, Registered
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
@@ -59,7 +60,9 @@ class Firmware:
             (directory / name).write_bytes(b"MZ" * 100)
         binaries = BootBinaries(directory)
         settings = DhcpSettings(server, server, f"http://{server}:7080", ())
-        self._responder = Responder(inventory, settings, self._record, lambda: self.play.now, binaries, policy)
+        self._responder = Responder(
+            DhcpSite(inventory, policy, binaries, self._record, lambda: self.play.now), settings
+        )
         self._files = BootFiles(binaries, inventory, Callers(inventory), policy)
         self._ip, self._server = ip, server
 
