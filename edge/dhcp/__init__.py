@@ -6,15 +6,13 @@
     proxy        the modes beside another DHCP server
     context      settings, limits and objects that the handlers share
     reservation  the parts of a machine's replies that do not depend on the packet
-    datagram     what arrives and what is sent
     boot         which client asks, and what it boots
     wire/        DHCP messages, their options, frames; open to other packages that read packets
 
 Each part uses only those below it. `edge.dhcp_common` has what DHCPv6 shares.
 """
 
-from edge.dhcp.context import DhcpSettings, DhcpSettingsError
-from edge.dhcp.datagram import Received, Reply
+from edge.dhcp.context import DhcpSettings, DhcpSettingsError, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.server import DhcpServer
 from edge.dhcp_common import DhcpServerError

@@ -13,18 +13,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from edge.dhcp.boot import identify
-from edge.dhcp.context import DhcpContext, several_hardware, to_relay
-from edge.dhcp.datagram import (
+from edge.dhcp.context import (
     BROADCAST,
     CLIENT_PORT,
     NO_SOURCE,
     PXE_PORT,
     SERVER_PORT,
+    DhcpContext,
     Received,
     Reply,
     TooSmallError,
     assemble,
     first_options,
+    several_hardware,
+    to_relay,
 )
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of

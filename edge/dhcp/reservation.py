@@ -87,8 +87,8 @@ class Subnet:
         names_host = options.HOST_NAME in codes
         at = codes.index(options.HOST_NAME) if names_host else len(codes)
         encoded = self._options.__getitem__
-        before, behind = (b"".join(map(encoded, some)) for some in (codes[:at], codes[at + 1 :]))
-        return OptionPlan(before, names_host, behind, codes)
+        before, behind = map(encoded, codes[:at]), map(encoded, codes[at + 1 :])
+        return OptionPlan(b"".join(before), names_host, b"".join(behind), codes)
 
     def fewer(self, plan: OptionPlan, hostname: bytes) -> Iterator[bytes]:
         """Yield the options of `plan` with one less each time, and finally the indispensable ones in a short form."""
@@ -127,6 +127,9 @@ class Subnet:
         return int.from_bytes(address, "big") & mask == number
 
 
+_NOWHERE: Final = Subnet({}, b"", None)
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """The reservation of one machine.
@@ -143,16 +146,13 @@ class Reservation:
 
     machine: Machine
     mac: str
-    unserved: str
-    may_netboot: bool
-    yiaddr: bytes
-    hostname: bytes
-    vlan: bytes
-    network: Subnet
+    unserved: str = ""
+    may_netboot: bool = False
+    yiaddr: bytes = b""
+    hostname: bytes = b""
+    vlan: bytes = b""
+    network: Subnet = _NOWHERE
     boot_path: BootPath | None = None
-
-
-_NOWHERE = Subnet({}, b"", None)
 
 
 class Compiler:
@@ -174,22 +174,23 @@ class Compiler:
         """
         where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
         if machine.disable_dhcp:
-            return _unserved(machine, f"{where}.disableDhcp is true")
+            return Reservation(machine, machine.mac, f"{where}.disableDhcp is true")
         if machine.ip is None:
-            return _unserved(machine, f"{where}.dhcp.ip is not set")
+            return Reservation(machine, machine.mac, f"{where}.dhcp.ip is not set")
         if not is_sole:
-            return _unserved(machine, f"IP {machine.ip} is claimed by several Hardware, so none is served")
+            return Reservation(
+                machine, machine.mac, f"IP {machine.ip} is claimed by several Hardware, so none is served"
+            )
         yiaddr = options.ipv4(machine.ip)
         if not options.is_host_address(yiaddr) or machine.ip == self._server_ip:
             whose = "this server's own address" if machine.ip == self._server_ip else "no address of a host"
             log.error("%s.dhcp.ip: %s is %s; the machine gets no DHCP answer", where, machine.ip, whose)
-            return _unserved(machine, f"{where}.dhcp.ip: {machine.ip} is {whose}")
+            return Reservation(machine, machine.mac, f"{where}.dhcp.ip: {machine.ip} is {whose}")
         dhcp = machine.interface.dhcp or DHCP()
         hostname, domain = _names(dhcp.hostname, where)
         return Reservation(
             machine,
             machine.mac,
-            unserved="",
             may_netboot=self._policy.decide(machine).allowed,
             yiaddr=yiaddr,
             hostname=hostname,
@@ -205,7 +206,11 @@ class Compiler:
         nameservers = _addresses(dhcp.nameservers, f"{where}.dhcp.nameservers")
         timeservers = _addresses(dhcp.timeservers, f"{where}.dhcp.timeservers")
         router = options.ipv4(dhcp.gateway) if dhcp.gateway is not None else b""
-        seconds = _lease_seconds(dhcp.lease_time_seconds, where)
+        seconds = dhcp.lease_time_seconds
+        if seconds == 0:
+            seconds = DEFAULT_LEASE_SECONDS
+            text = "%s.dhcp.leaseTimeSeconds is 0, a lease that ends before it begins; %d is served instead"
+            log.warning(text, where, seconds)
         number = int.from_bytes(yiaddr, "big")
         is_here = not self._here or not mask or any(number & theirs == here for here, theirs in self._here)
         key = (is_here, mask, subnet, router, nameservers, timeservers, domain, seconds)
@@ -220,7 +225,12 @@ class Compiler:
                 options.NTP_SERVERS: timeservers,
             }
             encoded = {code: options.option(code, value) for code, value in values.items() if value}
-            network = Subnet(encoded, _lease(seconds), (subnet, mask_number) if mask else None, is_here=is_here)
+            times = {options.LEASE_TIME: seconds}
+            # RFC 2131 section 4.4.5: a half, and seven eighths. An infinite lease is never renewed.
+            if seconds != options.INFINITE_LEASE:
+                times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
+            lease = b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
+            network = Subnet(encoded, lease, (subnet, mask_number) if mask else None, is_here=is_here)
             self._networks[key] = network
         return network
 
@@ -233,10 +243,6 @@ class Compiler:
         return self._vlans[vlan_id]
 
 
-def _unserved(machine: Machine, reason: str) -> Reservation:
-    return Reservation(machine, machine.mac, reason, False, b"", b"", b"", _NOWHERE)
-
-
 def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:
     """Return option 12, encoded, and the value of option 15: the part of the host name behind its first dot."""
     if hostname is None:
@@ -247,26 +253,6 @@ def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:
         log.warning("%s.dhcp.hostname is left out: %d bytes, DHCP can carry 255", where, len(name))
         return b"", b""
     return options.option(options.HOST_NAME, name), name.partition(b".")[2]
-
-
-def _lease_seconds(seconds: int, where: str) -> int:
-    if seconds == 0:
-        log.warning(
-            "%s.dhcp.leaseTimeSeconds is 0, a lease that ends before it begins; %d is served instead",
-            where,
-            DEFAULT_LEASE_SECONDS,
-        )
-        return DEFAULT_LEASE_SECONDS
-    return seconds
-
-
-def _lease(seconds: int) -> bytes:
-    """Return options 51, 58 (half) and 59 (seven eighths): RFC 2131 section 4.4.5."""
-    times = {options.LEASE_TIME: seconds}
-    # An infinite lease is never renewed.
-    if seconds != options.INFINITE_LEASE:
-        times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
-    return b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
 
 
 def _addresses(servers: list[str] | None, field: str) -> bytes:

@@ -5,9 +5,9 @@ The way of a packet, from top to bottom of this file:
     receive    `respond`: a packet of a known layout gets its reply from `edge.dhcp.fast_path`; any other goes on
     validate   `_client_message`: parse it; is it a client's, of a kind of network that can be served?
     identify   `_reservation_of`: the MAC in `chaddr` names the machine, and nothing else does
-    decide     `_discover`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
+    decide     `_answer`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
                boot (`edge.dhcp.boot`)? The proxy modes: `edge.dhcp.proxy`
-    build      `_lease`, `_nak`: the bytes (`edge.dhcp.datagram`)
+    build      `_lease`, `_nak`: the bytes (`edge.dhcp.context`)
     send       `_destination` (section 4.1): where the reply goes; `edge.dhcp.server` has the sockets
 
 A lease is not stored: the reservation in the Hardware is the lease. So a restart loses nothing, and several edges give
@@ -21,17 +21,21 @@ from collections.abc import Callable
 from typing import Final
 
 from edge.dhcp.boot import identify
-from edge.dhcp.context import DhcpContext, DhcpSettings, DhcpSettingsError, several_hardware, to_relay
-from edge.dhcp.datagram import (
+from edge.dhcp.context import (
     BROADCAST,
     CLIENT_PORT,
     NO_SOURCE,
     PXE_PORT,
     SERVER_PORT,
+    DhcpContext,
+    DhcpSettings,
+    DhcpSettingsError,
     Received,
     Reply,
     echo_client_identifier,
     first_options,
+    several_hardware,
+    to_relay,
 )
 from edge.dhcp.fast_path import FastPath
 from edge.dhcp.proxy import Learn, Proxy, boot_server_reply
@@ -262,17 +266,13 @@ class Responder:
         agent = relay_agent_of(message, received.source_port)
         if agent.giaddr and not self._context.may_reach_relay(agent, reservation.network):
             return None
-        if message_type is MessageType.DISCOVER:
-            return self._discover(reservation, message, agent)
+        if message_type is MessageType.DISCOVER:  # RFC 2131 section 4.3.1
+            if not self._context.is_served(reservation) or self._is_quarantined(reservation):
+                return None
+            return self._lease(MessageType.OFFER, reservation, message, agent)
         if message_type is MessageType.REQUEST:
             return self._request(reservation, message, agent)
         return self._inform(reservation, message, agent, received)
-
-    def _discover(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
-        """Offer the reserved address (RFC 2131 section 4.3.1)."""
-        if not self._context.is_served(reservation) or self._is_quarantined(reservation):
-            return None
-        return self._lease(MessageType.OFFER, reservation, message, agent)
 
     def _request(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
         """Acknowledge or refuse the address (RFC 2131 section 4.3.2). The client's states are those of table 4:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from edge.dhcp.datagram import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.context import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.wire import codec, frames, options
 from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from edge.dhcp import Reply
-from edge.dhcp.context import MAX_CLIENT_REPLIES, MAX_RELAY_REPLIES, MAX_REPLIES
-from edge.dhcp.datagram import BROADCAST, TooSmallError, assemble, first_options, size_limit
+from edge.dhcp.context import (
+    BROADCAST,
+    MAX_CLIENT_REPLIES,
+    MAX_RELAY_REPLIES,
+    MAX_REPLIES,
+    TooSmallError,
+    assemble,
+    first_options,
+    size_limit,
+)
 from edge.dhcp.wire import MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
 from edge.dhcp_common import BootAnswer
