@@ -47,6 +47,7 @@ from edge.dhcp_common import (
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
 from ipxe.binaries import BootPath, NoBinaryError
+from tink.limits.newest import Newest
 
 MAX_LAYOUTS_OF_A_LENGTH: Final = 8
 MAX_NETWORKS_OF_A_LAYOUT: Final = 256
@@ -131,9 +132,10 @@ class _KnownLayout(KnownLayout):
         self.limit = size_limit(message)
         # The link selection of option 82; without it, the link is the relay's address of each packet.
         self.link = relay_agent_of(message._replace(giaddr=codec.NO_ADDRESS)).link
-        self.networks: dict[Subnet, _NetworkParts] = {}
+        self.networks: Newest[Subnet, _NetworkParts] = Newest(MAX_NETWORKS_OF_A_LAYOUT)
         self.no_boot = self.prepare(NOTHING)
-        self.boots_of_makers: dict[bytes, _BootParts] = {}  # by the first three bytes of the MAC
+        # By the first three bytes of the MAC.
+        self.boots_of_makers: Newest[bytes, _BootParts] = Newest(MAX_MAKERS_OF_A_LAYOUT)
 
     def _learn_places(self, packet: bytes, message: Message) -> None:
         if options.OVERLOAD in message.options or any(packet[12:16]) or any(packet[34:44]):
@@ -195,8 +197,6 @@ class _KnownLayout(KnownLayout):
         """Prepare the parts for a network that this layout meets for the first time."""
         plan = network.plan(self.parameter_request_list)
         parts = _NetworkParts(self.start + network.lease + plan.before, plan.names_host, plan.behind)
-        if len(self.networks) >= MAX_NETWORKS_OF_A_LAYOUT:
-            self.networks.clear()
         self.networks[network] = parts
         return parts
 
@@ -319,8 +319,6 @@ class FastPath:
             return None
         parts = known.prepare(boot)
         if boot.shared and path is None:
-            if len(known.boots_of_makers) >= MAX_MAKERS_OF_A_LAYOUT:
-                known.boots_of_makers.clear()
             known.boots_of_makers[chaddr[:3]] = parts
         return parts
 

@@ -64,6 +64,7 @@ from edge.dhcp_common import (
 from edge.journey.events import Note
 from edge.machines import Machine
 from ipxe.binaries import BootPath
+from tink.limits.newest import Newest
 from tink.mac import eui64_mac
 from tink.net.addresses import is_link_local_packed
 
@@ -105,6 +106,21 @@ _INVERTED: Final = tuple(bytes((byte ^ 2,)) for byte in range(256))  # RFC 4291 
 _NO_HOST_PREFIX: Final = bytes(2)  # :: and ::1 begin with it, and no address of a host does
 
 
+class _NetworkParts(NamedTuple):
+    """The parts of a reply that the network determines; `is_here`: it may be the network of this link."""
+
+    is_here: bool
+    options: bytes
+
+
+class _BootParts(NamedTuple):
+    """The parts of a reply that a `BootAnswer` determines. `note` is None if it differs between machines."""
+
+    boot: BootAnswer
+    options: bytes
+    note: Note | None
+
+
 class MacOf(Enum):
     """The source of the client's MAC."""
 
@@ -114,39 +130,76 @@ class MacOf(Enum):
     DUID = "its DUID"
 
 
-class _Places(KnownLayout):
-    """A layout, with the places of the values that differ between its packets.
+class _KnownLayout(KnownLayout):
+    """A layout: the places of the values that differ between its packets, and the prepared parts of the replies.
 
     transaction: of the message.
     client_id: option 1, with code and length; empty if there is none.
     iaids, addresses: of each IA_NA, and of each address in one.
-    relay_places: for each relay, the one nearest to us first, the bytes from hop count to peer-address, and the
-        Interface-Id option (empty if there is none).
+    relays: for each relay, the one nearest to us first: the bytes from hop count to peer-address, the Interface-Id
+        option (empty if there is none), and the number of bytes that the relays inside it add to the message.
     link: the link-address that counts; empty if none does.
     peer: the first relay's peer-address; empty if there is no relay.
     mac: the six bytes of the MAC, if it is read from option 79 or the DUID; else empty.
     """
 
     __slots__ = (
-        "addresses", "client_id", "iaids", "link", "mac", "mac_of", "peer", "relay_places", "transaction",
+        "acknowledges", "addresses", "before", "boots", "client", "client_id", "iaids", "is_by_duid", "lease", "link",
+        "mac", "mac_of", "names_boot", "netboots", "networks", "no_boot", "peer", "relays", "report", "requested",
+        "size", "start", "transaction",
     )  # fmt: skip
 
-    def __init__(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
-        """Find the places in a packet that came through these relays. Raises NoLayoutError."""
+    def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
+        """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
+        if message.type not in _LEARNABLE:
+            raise NoLayoutError
         super().__init__()
+        self._learn_places(packet, relays)
+        self.is_by_duid = self.mac_of is MacOf.DUID
+        self.client = identify(message)
+        self.netboots = is_netboot(self.client)
+        self.requested = message.requested
+        at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
+        advertises = message.type is MessageType6.SOLICIT and not at_once
+        kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
+        self.start = bytes((kind,))
+        self.report, self.lease = f"DHCPv6 {kind.name}", kind.name.lower() if self.iaids else ""
+        self.before = wire.option(Option.RAPID_COMMIT, b"") if at_once else wire.PREFERRED if advertises else b""
+        client_id_bytes = self.client_id.stop - self.client_id.start
+        self.size = 4 + client_id_bytes + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
+        self.acknowledges = bool(self.iaids) and not advertises and message.type not in RENEWALS
+        # The report of a renewal does not state what the machine boots.
+        self.names_boot = message.type not in RENEWALS
+        self.no_boot = self.prepare(NOTHING)
+        self.boots: dict[BootPath | None, _BootParts] = {}
+        self.networks: Newest[Network6, _NetworkParts] = Newest(MAX_NETWORKS_OF_A_LAYOUT)
+
+    def prepare(self, boot: BootAnswer) -> _BootParts:
+        """Return the parts of a reply that a boot file determines."""
+        named = boot if self.names_boot else NOTHING
+        note = reply_note(self.report, self.client, named, self.lease) if named.shared else None
+        return _BootParts(boot, boot.options, note)
+
+    def _learn_places(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
         mask = Mask(packet)
         self.mac_of = _mac_of(relays)
         self.link = self.mac = self.peer = NOWHERE
-        self.relay_places: list[tuple[slice, slice]] = []
+        places: list[tuple[slice, slice]] = []
         begin, end = 0, len(packet)
-        counts = _link_that_counts(relays)
+        # The number of the relay whose link-address is the client's link, or -1.
+        counts = max((number for number, relay in enumerate(relays) if not is_local(relay.link)), default=-1)
         for number in range(len(relays)):
             mask.vary(begin + 1, begin + (2 if number > counts else 18))
             mask.vary(begin + 18, begin + _RELAY_HEAD)
             if number == counts:
                 self.link = slice(begin + 2, begin + 18)
-            begin, end = self._relay(packet, mask, begin, end, is_first=number == len(relays) - 1)
+            head = slice(begin + 1, begin + _RELAY_HEAD)
+            interface, begin, end = self._relay(packet, mask, begin, end, is_first=number == len(relays) - 1)
+            places.append((head, interface))
         self._message(packet, mask, begin, end)
+        # A relay adds its type, the returned fields, and the head of the Relay Message option.
+        sizes = [1 + (head.stop - head.start) + (interface.stop - interface.start) + 4 for head, interface in places]
+        self.relays = tuple((*place, sum(sizes[number + 1 :])) for number, place in enumerate(places))
         if self.mac_of is MacOf.DUID:
             duid = packet[self.client_id][_OPTION_HEAD:]
             if of_duid(duid) is None or duid[2:4] != _ETHERNET:
@@ -155,8 +208,11 @@ class _Places(KnownLayout):
             self.mac = slice(self.client_id.stop - 6, self.client_id.stop)
         self.mask, self.expected = mask.numbers()
 
-    def _relay(self, packet: bytes, mask: Mask, begin: int, end: int, *, is_first: bool) -> tuple[int, int]:
-        """Return begin and end of the message in a relay's message; `is_first`: the client sent it to this relay."""
+    def _relay(self, packet: bytes, mask: Mask, begin: int, end: int, *, is_first: bool) -> tuple[slice, int, int]:
+        """Return the place of the Interface-Id, and begin and end of the message in a relay's message.
+
+        `is_first`: the client sent it to this relay.
+        """
         interface = inner = link_layer = NOWHERE
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _RELAY_HEAD, end):
@@ -172,7 +228,6 @@ class _Places(KnownLayout):
             else:
                 mask.vary(at, stop)
                 interface = slice(at - _OPTION_HEAD, stop) if code == Option.INTERFACE_ID else interface
-        self.relay_places.append((slice(begin + 1, begin + _RELAY_HEAD), interface))
         if is_first:
             self.peer = slice(begin + 18, begin + _RELAY_HEAD)
             if self.mac_of is MacOf.LINK_LAYER:
@@ -180,7 +235,7 @@ class _Places(KnownLayout):
                 mask.vary(self.mac.start, self.mac.stop)
             elif self.mac_of is MacOf.PEER:
                 mask.fix(self.peer.start, _EUI64_MASK)
-        return inner.start, inner.stop
+        return interface, inner.start, inner.stop
 
     def _message(self, packet: bytes, mask: Mask, begin: int, end: int) -> None:
         self.transaction = slice(begin + 1, begin + _HEAD)
@@ -195,7 +250,10 @@ class _Places(KnownLayout):
                     raise NoLayoutError
                 iaids.append(slice(at, at + 4))
                 mask.vary(at, at + _IA_HEAD)
-                self._association(packet, mask, at + _IA_HEAD, stop)
+                for inner_code, inner_at, inner_stop in _options(packet, at + _IA_HEAD, stop):
+                    if inner_code == Option.IAADDR and inner_stop - inner_at >= _IAADDR:
+                        self.addresses.append(slice(inner_at, inner_at + 16))
+                        mask.vary(inner_at, inner_at + _IAADDR)
                 continue
             if (code in seen and code not in _CLASSES) or code in (Option.IA_TA, Option.IA_PD):
                 raise NoLayoutError
@@ -208,12 +266,6 @@ class _Places(KnownLayout):
             elif code in _VARYING:
                 mask.vary(at, stop)
         self.iaids = tuple(iaids)
-
-    def _association(self, packet: bytes, mask: Mask, begin: int, end: int) -> None:
-        for code, at, stop in _options(packet, begin, end):
-            if code == Option.IAADDR and stop - at >= _IAADDR:
-                self.addresses.append(slice(at, at + 16))
-                mask.vary(at, at + _IAADDR)
 
 
 def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
@@ -231,12 +283,6 @@ def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
     return MacOf.PEER if peer.is_link_local and eui64_mac(peer) is not None else MacOf.DUID
 
 
-def _link_that_counts(relays: tuple[Relay, ...]) -> int:
-    """Return the number of the relay whose link-address is the client's link, or -1."""
-    numbers = (number for number in range(len(relays) - 1, -1, -1) if not is_local(relays[number].link))
-    return next(numbers, -1)
-
-
 def _options(packet: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the code of each option, and begin and end of its value. Raises NoLayoutError if one is cut off."""
     # A message may have been answered without a look into all of its options.
@@ -246,62 +292,6 @@ def _options(packet: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
         if at > end or begin > end:
             raise NoLayoutError
         yield int.from_bytes(packet[begin - _OPTION_HEAD : begin - 2], "big"), begin, at
-
-
-class _NetworkParts(NamedTuple):
-    """The parts of a reply that the network determines; `is_here`: it may be the network of this link."""
-
-    is_here: bool
-    options: bytes
-
-
-class _BootParts(NamedTuple):
-    """The parts of a reply that a `BootAnswer` determines. `note` is None if it differs between machines."""
-
-    boot: BootAnswer
-    options: bytes
-    note: Note | None
-
-
-class _KnownLayout(_Places):
-    """A layout, with the prepared parts of the replies to its messages."""
-
-    __slots__ = (
-        "acknowledges", "before", "boots", "client", "is_by_duid", "lease", "names_boot", "netboots",
-        "networks", "no_boot", "relays", "report", "requested", "size", "start",
-    )  # fmt: skip
-
-    def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
-        """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
-        if message.type not in _LEARNABLE:
-            raise NoLayoutError
-        super().__init__(packet, relays)
-        self.relays = tuple(_inside(self.relay_places))
-        self.is_by_duid = self.mac_of is MacOf.DUID
-        self.client = identify(message)
-        self.requested = message.requested
-        at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
-        advertises = message.type is MessageType6.SOLICIT and not at_once
-        kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
-        self.start = bytes((kind,))
-        self.report, self.lease = f"DHCPv6 {kind.name}", kind.name.lower() if self.iaids else ""
-        self.before = (wire.option(Option.RAPID_COMMIT, b"") if at_once else b"") + (
-            wire.PREFERRED if advertises else b""
-        )
-        self.size = 4 + _length(self.client_id) + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
-        self.acknowledges = bool(self.iaids) and not advertises and message.type not in RENEWALS
-        self.netboots = is_netboot(self.client)
-        # The report of a renewal does not state what the machine boots.
-        self.names_boot = message.type not in RENEWALS
-        self.no_boot = self.prepare(NOTHING)
-        self.boots: dict[BootPath | None, _BootParts] = {}
-        self.networks: dict[Network6, _NetworkParts] = {}
-
-    def prepare(self, boot: BootAnswer) -> _BootParts:
-        """Return the parts of a reply that a boot file determines."""
-        named = boot if self.names_boot else NOTHING
-        note = reply_note(self.report, self.client, named, self.lease) if named.shared else None
-        return _BootParts(boot, boot.options, note)
 
 
 class FastPath6:
@@ -404,8 +394,6 @@ class FastPath6:
         """Prepare the parts for a network that this layout meets for the first time."""
         is_here = not self._here or any(network.subnet.overlaps(each) for each in self._here)
         parts = _NetworkParts(is_here, network.requested(known.requested))
-        if len(known.networks) >= MAX_NETWORKS_OF_A_LAYOUT:
-            known.networks.clear()
         known.networks[network] = parts
         return parts
 
@@ -429,20 +417,3 @@ class FastPath6:
 def _is_of_a_mac(address: bytes) -> bool:
     """Return True if the address is link-local and made from a MAC, as `tink.mac.eui64_mac` defines it."""
     return is_link_local_packed(address) and address[11:13] == _EUI64 and not address[8] & 1
-
-
-def _inside(relays: list[tuple[slice, slice]]) -> Iterator[tuple[slice, slice, int]]:
-    """Yield each relay with the number of bytes that the relays inside it add to the message for the client."""
-    inner = sum(_size_of(*relay) for relay in relays)
-    for head, interface in relays:
-        inner -= _size_of(head, interface)
-        yield head, interface, inner
-
-
-def _size_of(head: slice, interface: slice) -> int:
-    """Return the number of bytes that a relay adds: type, returned fields, and the head of the Relay Message option."""
-    return 1 + _length(head) + _length(interface) + 4
-
-
-def _length(place: slice) -> int:
-    return int(place.stop - place.start)
