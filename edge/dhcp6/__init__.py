@@ -6,7 +6,6 @@
     context      settings and objects that both paths share
     boot         which client asks, and what it boots
     reservation  the parts of a machine's replies that do not depend on the message
-    solicitation neighbour discovery
     wire         messages, options, relays, and whose message it is
 
 Each part uses only those below it. `edge.dhcp_common` has what DHCPv4 shares.

@@ -10,17 +10,18 @@ segments     sends many replies with one system call
 from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
 from edge.listener.segments import Datagram, Segments
-from edge.listener.turns import Listener, advice, enlarge_buffer, listener_metrics, turn_budget, udp_socket
+from edge.listener.turns import (
+    Listener,
+    advice,
+    enlarge_buffer,
+    icmp6_socket,
+    listener_metrics,
+    receive_icmp6,
+    turn_budget,
+    udp_socket,
+)
 
 __all__ = [
-    "Datagram",
-    "Listener",
-    "ModeratedListener",
-    "ReceiveBuffers",
-    "Segments",
-    "advice",
-    "enlarge_buffer",
-    "listener_metrics",
-    "turn_budget",
-    "udp_socket",
-]
+    "Datagram", "Listener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice", "enlarge_buffer",
+    "icmp6_socket", "listener_metrics", "receive_icmp6", "turn_budget", "udp_socket",
+]  # fmt: skip

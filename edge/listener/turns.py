@@ -42,6 +42,7 @@ _DEBT_SECONDS: Final = 0.02
 _SO_MEMINFO: Final = 55
 """Linux 4.12, asm-generic/socket.h. SK_MEMINFO_DROPS of linux/sock_diag.h is the last of its values."""
 _MEMINFO: Final = struct.Struct("=9I")
+_ICMP6_FILTER: Final = 1  # linux/icmpv6.h
 
 D = TypeVar("D")
 
@@ -253,6 +254,39 @@ def udp_socket(
         sock.close()
         raise
     return sock
+
+
+def icmp6_socket(interface: str, *types: int) -> socket.socket:
+    """Return a non-blocking raw socket for ICMPv6 messages of these types on an interface. Raises OSError.
+
+    Its packets have the hop limit that neighbour discovery requires (RFC 4861 section 6.1). Read by `receive_icmp6`.
+    """
+    # RFC 3542 section 3.2: a bitmap of 256 types in words of 32 bits, in which a set bit blocks the type.
+    blocked = (1 << 256) - 1 & ~sum(1 << each for each in types)
+    words = struct.pack("=8I", *(blocked >> 32 * word & 0xFFFFFFFF for word in range(8)))
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, words)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def receive_icmp6(sock: socket.socket) -> tuple[bytes, int, str]:
+    """Return the next message of an `icmp6_socket`, its hop limit (-1: unknown) and its source. Raises OSError."""
+    packet, ancillary, _flags, source = sock.recvmsg(1500, 64)
+    hop_limit = -1
+    for level, kind, value in ancillary:
+        if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_HOPLIMIT and len(value) >= 4:
+            (hop_limit,) = struct.unpack("=i", value[:4])
+    return packet, hop_limit, source[0]
 
 
 def enlarge_buffer(sock: socket.socket, option: int, size_bytes: int) -> None:

@@ -21,8 +21,9 @@ from aiohttp import web
 
 from edge.dhcp import DhcpServer, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6
+from edge.neighbour.discovery import Advertised
 from edge.neighbour.host import NetworkState
-from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
+from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, RouterAdvertiser
 from edge.run.errors import ServingError
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer

@@ -21,7 +21,8 @@ from edge.dhcp_common import DhcpSite
 from edge.listener import Segments
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.arrivals import Arrivals
-from edge.neighbour.router_advertisement import Advertised, RouterAdvertiser
+from edge.neighbour.discovery import Advertised
+from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.neighbour.table import LinkLocalResolution, NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
