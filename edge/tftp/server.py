@@ -18,7 +18,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
@@ -96,11 +96,18 @@ _Arrived = tuple[bytes, Address, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A request whose file is being opened."""
+class _Incoming:
+    """A request, its sender, our address that it was sent to, and the socket that received it."""
 
     request: ReadRequest
-    task: asyncio.Task[None]
+    client: Address
+    local: str
+    socket: socket.socket
+
+    @property
+    def name(self) -> str:
+        """The name of the file, for people."""
+        return shown_name(self.request.name)
 
 
 class TftpServerError(TinkedgeError):
@@ -141,7 +148,8 @@ class TftpServer:
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
         self._listener: Listener[_Arrived] | None = None
-        self._waiting: dict[Address, _Waiting] = {}
+        self._waiting: dict[Address, tuple[ReadRequest, asyncio.Task[None]]] = {}
+        """The requests whose file is being opened."""
         # By whether the client is registered: any number of strangers can't suppress the lines about machines.
         self._once = {known: OncePer(_LOG_INTERVAL_SECONDS, _MAX_LINES) for known in (False, True)}
         self._bounds = Tally(_LOG_INTERVAL_SECONDS, _MAX_LINES)
@@ -192,7 +200,7 @@ class TftpServer:
 
     async def stop(self) -> None:
         """End every transfer with an error to its client, and close the socket."""
-        waiting = [one.task for one in self._waiting.values()]
+        waiting = [task for _, task in self._waiting.values()]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -212,10 +220,15 @@ class TftpServer:
         if local is None:
             return  # RFC 1123 section 4.2.3.5: broadcast requests are ignored
         if not self._requests.allows(client[0], self._now()):
-            self._report_unread(client)
+            text = "TFTP: %s sends more than %d requests a second; the rest is dropped"
+            self._warn((client[0], "requests"), text, client[0], REQUESTS_A_SECOND)
             return
         if self._is_unresolved(self._with_zone(client[0])) and not self._unresolved.take(client[0], self._now()):
-            self._report_unresolved(client)
+            text = (
+                "TFTP: more than %d requests a second of addresses on the link that the kernel knows no MAC of, now "
+                "%s; they are invented, and the rest is dropped"
+            )
+            self._warn("unresolved", text, UNRESOLVED_IN_ALL, client[0])
             return
         try:
             request = packets.parse_request(datagram)
@@ -227,24 +240,7 @@ class TftpServer:
             self._refuse(sock, client, Refusal(error.code, str(error)))
             return
         if not self._is_repeated(request, client):
-            self._open(sock, request, client, local)
-
-    def _report_unread(self, client: Address) -> None:
-        held_back = self._bounds.due((client[0], "requests"), self._now())
-        if held_back is not None:
-            log.warning(
-                "TFTP: %s sends more than %d requests a second; the rest is dropped%s",
-                client[0], REQUESTS_A_SECOND, times(held_back),
-            )  # fmt: skip
-
-    def _report_unresolved(self, client: Address) -> None:
-        held_back = self._bounds.due("unresolved", self._now())
-        if held_back is not None:
-            log.warning(
-                "TFTP: more than %d requests a second of addresses on the link that the kernel knows no MAC of, now "
-                "%s; they are invented, and the rest is dropped%s",
-                UNRESOLVED_IN_ALL, client[0], times(held_back),
-            )  # fmt: skip
+            self._open(_Incoming(request, client, local, sock))
 
     def _receive_for_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
         session = self._active.get(client)
@@ -255,11 +251,11 @@ class TftpServer:
 
     def _is_repeated(self, request: ReadRequest, client: Address) -> bool:
         """Return True if the request repeats one that is being answered. End the transfer that it replaces."""
-        waiting = self._waiting.get(client)
-        if waiting is not None:
-            if waiting.request == request:
+        if client in self._waiting:
+            waiting, task = self._waiting[client]
+            if waiting == request:
                 return True
-            waiting.task.cancel()
+            task.cancel()
             del self._waiting[client]
         session = self._active.get(client)
         if session is not None:
@@ -277,29 +273,25 @@ class TftpServer:
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
-    def _open(self, sock: socket.socket, request: ReadRequest, client: Address, local: str) -> None:
-        found = self._open_file(TftpRequest(request.name, self._with_zone(client[0])))
+    def _open(self, incoming: _Incoming) -> None:
+        client_ip = incoming.client[0]
+        found = self._open_file(TftpRequest(incoming.request.name, self._with_zone(client_ip)))
         if isinstance(found, TftpFile | Refusal):
-            self._opened(sock, request, found, client, local)
-        elif self._may_wait(client[0]):
-            task = asyncio.get_running_loop().create_task(self._wait(sock, request, found, client, local))
-            self._waiting[client] = _Waiting(request, task)
+            self._opened(incoming, found)
+            return
+        of_client = sum(ip == client_ip for ip, _ in self._waiting)
+        if len(self._waiting) < MAX_WAITING and of_client < MAX_WAITING_OF_CLIENT:
+            task = asyncio.get_running_loop().create_task(self._wait(incoming, found))
+            self._waiting[incoming.client] = incoming.request, task
             if isinstance(found, Coroutine):
                 task.add_done_callback(lambda _: found.close())  # a task may be cancelled before it starts
         else:
             if isinstance(found, Coroutine):
                 found.close()
-            self._log_ignored(request, client)
+            self._log_ignored(incoming)
 
-    def _may_wait(self, client_ip: str) -> bool:
-        if len(self._waiting) >= MAX_WAITING:
-            return False
-        return sum(ip == client_ip for ip, _ in self._waiting) < MAX_WAITING_OF_CLIENT
-
-    async def _wait(
-        self, sock: socket.socket, request: ReadRequest, found: Awaitable[Opened], client: Address, local: str
-    ) -> None:
-        name = shown_name(request.name)
+    async def _wait(self, incoming: _Incoming, found: Awaitable[Opened]) -> None:
+        name, client = incoming.name, incoming.client
         opened: Opened
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -310,28 +302,29 @@ class TftpServer:
             log.exception("TFTP: opening %s for %s", name, client[0])
             opened = Refusal(ErrorCode.UNDEFINED, f"{name} can't be opened: internal error")
         finally:
-            waiting = self._waiting.get(client)
-            if waiting is not None and waiting.task is asyncio.current_task():
+            # A request that replaced this one has a task of its own.
+            if self._waiting.get(client, (None, None))[1] is asyncio.current_task():
                 del self._waiting[client]
-        self._opened(sock, request, opened, client, local)
+        self._opened(incoming, opened)
 
     def _with_zone(self, ip: str) -> str:
         """Return the client's address, with the interface as zone if it is link-local."""
         ip = ip.partition("%")[0]
         return f"{ip}%{self._interface}" if self._interface and is_link_local(ip) else ip
 
-    def _opened(self, sock: socket.socket, request: ReadRequest, opened: Opened, client: Address, local: str) -> None:
+    def _opened(self, incoming: _Incoming, opened: Opened) -> None:
+        client = incoming.client
         if isinstance(opened, Refusal):
-            self._refuse(sock, client, opened)
+            self._refuse(incoming.socket, client, opened)
         elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
-            self._log_ignored(request, client)
+            self._log_ignored(incoming)
             self._record_begun(opened, client, " and has to wait: too many transfers")
         else:
-            self._begin(sock, request, opened, client, local)
+            self._begin(incoming, opened)
 
-    def _begin(self, sock: socket.socket, request: ReadRequest, file: TftpFile, client: Address, local: str) -> None:
-        own = None
+    def _begin(self, incoming: _Incoming, file: TftpFile) -> None:
+        request, client, local, own = incoming.request, incoming.client, incoming.local, None
         try:
             largest = max_block_bytes(client, local, self._interface)
             if not self._single_port:
@@ -347,9 +340,10 @@ class TftpServer:
                 own.close()
             close(file)
             return
-        now = self._now()
-        transfer = ReadTransfer(self._blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
-        transport = UdpTransport(own or sock, client, agreed.block_bytes, None if own is not None else local)
+        transfer = ReadTransfer(
+            self._blocks(request, file, agreed), agreed, self._now(), request_bytes=request.size_bytes
+        )
+        transport = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
         session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
@@ -366,32 +360,30 @@ class TftpServer:
         known = file.mac is not None
         if agreed.accepted or self._first_blocks[known].take(client[0], self._now()):
             return True
-        held_back = self._bounds.due((client[0], "first blocks"), self._now())
-        if held_back is not None:
-            log.warning(
-                "TFTP: %s asks for more files than it acknowledges, more than %d in %.0f s, or too many such do; the "
-                "rest is not answered%s",
-                client[0], UNPROVEN_FIRST_BLOCKS, UNPROVEN_SECONDS, times(held_back),
-            )  # fmt: skip
+        text = (
+            "TFTP: %s asks for more files than it acknowledges, more than %d in %.0f s, or too many such do; the "
+            "rest is not answered"
+        )
+        self._warn((client[0], "first blocks"), text, client[0], UNPROVEN_FIRST_BLOCKS, UNPROVEN_SECONDS)
         return False
 
     # --- errors, log and journey -------------------------------------------------------------------------------------
 
-    def _log_ignored(self, request: ReadRequest, client: Address) -> None:
-        """Send nothing: the client asks again in a second or two, and an error would end its boot."""
-        held_back = self._bounds.due((client[0], "room"), self._now())
+    def _warn(self, key: Hashable, text: str, *values: object) -> None:
+        """Log a line once a minute for each key, with the number of lines that were held back before it."""
+        held_back = self._bounds.due(key, self._now())
         if held_back is not None:
-            name = shown_name(request.name)
-            log.warning("TFTP: %s has to wait for %s: too many transfers%s", client[0], name, times(held_back))
+            log.warning(f"{text}%s", *values, times(held_back))
+
+    def _log_ignored(self, incoming: _Incoming) -> None:
+        """Send nothing: the client asks again in a second or two, and an error would end its boot."""
+        client_ip = incoming.client[0]
+        self._warn((client_ip, "room"), "TFTP: %s has to wait for %s: too many transfers", client_ip, incoming.name)
 
     def _refuse(self, sock: socket.socket, client: Address, refusal: Refusal) -> None:
         if not self._errors[refusal.mac is not None].take(client[0], self._now()):
-            held_back = self._bounds.due((client[0], "errors"), self._now())
-            if held_back is not None:
-                log.warning(
-                    "TFTP: %s is refused more than %d files a second, or too many such are; the rest is not answered%s",
-                    client[0], ERRORS_A_SECOND, times(held_back),
-                )  # fmt: skip
+            text = "TFTP: %s is refused more than %d files a second, or too many such are; the rest is not answered"
+            self._warn((client[0], "errors"), text, client[0], ERRORS_A_SECOND)
             return
         _send_error(sock, client, refusal.code, refusal.message)
         if refusal.about is not None:

@@ -187,7 +187,7 @@ class ReadTransfer:
         if silence >= self._patience():
             self._end(
                 Ending.UNCONFIRMED if self._all_sent() else Ending.SILENT,
-                f"no answer for {silence:.0f} s at {self._position()}",
+                f"no answer for {silence:.0f} s at {self.position}",
                 now,
             )
             return []
@@ -225,17 +225,17 @@ class ReadTransfer:
     def unreachable(self, now: float) -> None:
         """End the transfer because the client's port is closed (ICMP)."""
         ending = Ending.UNCONFIRMED if self._all_sent() else Ending.GONE
-        self._end(ending, f"the client closed its port at {self._position()}", now)
+        self._end(ending, f"the client closed its port at {self.position}", now)
 
     def replaced(self, now: float) -> None:
         """End the transfer because the client requested another file from the same port."""
-        self._end(Ending.REPLACED, f"the client began anew at {self._position()}", now)
+        self._end(Ending.REPLACED, f"the client began anew at {self.position}", now)
 
     def source_failed(self, reason: str, now: float) -> Burst:
         """End the transfer because the rest of the file will not arrive. Return the error for the client."""
         if self.ended is not None:
             return []
-        self._end(Ending.SOURCE_FAILED, f"{reason}, at {self._position()}", now)
+        self._end(Ending.SOURCE_FAILED, f"{reason}, at {self.position}", now)
         return [packets.error(ErrorCode.UNDEFINED, reason), _NO_PAYLOAD]
 
     def silence(self, now: float) -> float:
@@ -245,7 +245,7 @@ class ReadTransfer:
     @property
     def position(self) -> str:
         """The last acknowledged block, as text for people."""
-        return self._position()
+        return f"block {self.acked} of {self._blocks.last or 'an unknown number'}"
 
     @property
     def wrapped(self) -> bool:
@@ -413,9 +413,6 @@ class ReadTransfer:
 
     def _all_sent(self) -> bool:
         return self._sent == self._blocks.last
-
-    def _position(self) -> str:
-        return f"block {self.acked} of {self._blocks.last or 'an unknown number'}"
 
     def _end(self, ending: Ending, detail: str, now: float) -> None:
         if self.ended is None:

@@ -11,7 +11,7 @@ import errno
 import logging
 import socket
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edge.listener import udp_socket
 from edge.tftp import packets
@@ -32,15 +32,24 @@ MAX_SEGMENTS: Final = 64
 _MAX_DATAGRAM_BYTES: Final = 65507  # the maximum of UDP over IPv4; IPv6 allows 20 more
 _HEADERS_BYTES: Final = {socket.AF_INET: 20 + 8 + 4, socket.AF_INET6: 40 + 8 + 4}  # IP, UDP, TFTP
 
-# linux/in.h and linux/udp.h. The socket module has no names for some of these.
-_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
-_IP_MTU_DISCOVER = 10
-_IP_RECVERR = 11
-_IP_MTU = 14
-_IP_PMTUDISC_DONT = 0
-_IPV6_MTU_DISCOVER = 23  # linux/in6.h
-_IPV6_MTU = 24
-_IPV6_RECVERR = 25
+_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)  # linux/in.h
+
+
+class _Options(NamedTuple):
+    """The numbers of a family's socket options (linux/in.h, linux/in6.h); the socket module does not have all."""
+
+    level: int
+    report_destination: int
+    mtu_discover: int
+    errors: int
+    mtu: int
+
+
+_OPTIONS: Final = {
+    socket.AF_INET: _Options(socket.IPPROTO_IP, _IP_PKTINFO, 10, 11, 14),
+    socket.AF_INET6: _Options(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 23, 25, 24),
+}
+_PMTUDISC_DONT = 0
 _SOL_UDP = 17
 _UDP_SEGMENT = 103
 
@@ -156,8 +165,8 @@ def transfer_socket(local: str, interface: str | None) -> socket.socket:
 
 
 def _prepare(sock: socket.socket) -> None:
-    level, option = (socket.IPPROTO_IPV6, _IPV6_RECVERR) if _is_6(sock) else (socket.IPPROTO_IP, _IP_RECVERR)
-    sock.setsockopt(level, option, 1)
+    options = _OPTIONS[sock.family]
+    sock.setsockopt(options.level, options.errors, 1)
     allow_fragments(sock)
 
 
@@ -166,13 +175,8 @@ def allow_fragments(sock: socket.socket) -> None:
 
     PXE ROMs do not support path MTU discovery. Behind a router with a smaller MTU, blocks must arrive in fragments.
     """
-    is_6 = _is_6(sock)
-    level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if is_6 else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
-    sock.setsockopt(level, option, _IP_PMTUDISC_DONT)
-
-
-def _is_6(sock: socket.socket) -> bool:
-    return sock.family == socket.AF_INET6
+    options = _OPTIONS[sock.family]
+    sock.setsockopt(options.level, options.mtu_discover, _PMTUDISC_DONT)
 
 
 def is_port_closed(sock: socket.socket, client: Address) -> bool:
@@ -194,18 +198,15 @@ def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
     """Return the largest block that fits into one packet to the client, at least 512 bytes. Raises OSError."""
     with udp_socket(local, 0, interface, lambda _: None) as sock:
         sock.connect(client)
-        level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if _is_6(sock) else (socket.IPPROTO_IP, _IP_MTU)
-        mtu = sock.getsockopt(level, option)
-        family = sock.family
-    return max(mtu - _HEADERS_BYTES[family], packets.DEFAULT_BLOCK_BYTES)
+        options = _OPTIONS[sock.family]
+        mtu = sock.getsockopt(options.level, options.mtu)
+        return max(mtu - _HEADERS_BYTES[sock.family], packets.DEFAULT_BLOCK_BYTES)
 
 
 def report_destinations(sock: socket.socket) -> None:
     """Make the socket report the destination address of each datagram (see `destination_address`)."""
-    if _is_6(sock):
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-    else:
-        sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    options = _OPTIONS[sock.family]
+    sock.setsockopt(options.level, options.report_destination, 1)
 
 
 def destination_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
