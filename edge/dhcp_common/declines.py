@@ -17,20 +17,17 @@ returns the time until the next one.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from edge.dhcp_common.quarantine import Quarantine, text
+from edge.dhcp_common.quarantine import Quarantine
 from edge.dhcp_common.reports import DhcpReports
 from edge.journey.events import Outcome
 from edge.machines import Inventory, Machine
 from tink.limits.newest import Newest
-from tink.limits.once_per import Tally, times
 from tink.mac import octets
-
-log = logging.getLogger(__name__)
 
 PROBES: Final = 3  # RFC 5227 section 1.1, PROBE_NUM
 # The RFC has a second or two between probes. A client that declined starts again after ten seconds (RFC 2131 section
@@ -110,7 +107,6 @@ class Declines:
         self._reports = reports
         self._clock = clock
         self._probing: dict[bytes, _Probing] = {}  # by address
-        self._full = Tally(60.0, 1)
         self._unprobed_at: Newest[str, float] = Newest(MAX_UNPROBED)
         """The start of the last quarantine of a machine without a probe, by MAC."""
 
@@ -125,12 +121,10 @@ class Declines:
         elif address in self._probing:
             return
         elif len(self._probing) >= MAX_PROBED:
-            held_back = self._full.due("", self._clock())
-            if held_back is not None:
-                log.warning(
-                    "%ss of more than %d addresses at once: that of %s by %s is not looked into%s",
-                    self.family.decline, MAX_PROBED, text(address), machine.mac, times(held_back),
-                )  # fmt: skip
+            line = f"{self.family.decline}s of more than {MAX_PROBED} addresses at once"
+            self._reports.dropped(
+                "probes", f"{line}: that of {ip_address(address)} by {machine.mac} is not looked into"
+            )
         else:
             self._probing[address] = _Probing(machine, source, doubt, due=self._clock())
             self.wake()
@@ -155,16 +149,20 @@ class Declines:
     def step(self) -> list[bytes]:
         """Return the addresses to send a probe for now, and end each search that took long enough."""
         now = self._clock()
-        due = [(address, probing) for address, probing in self._probing.items() if probing.due <= now]
         probes = []
-        for address, probing in due:
+        for address, probing in list(self._probing.items()):
+            if probing.due > now:
+                continue
             if probing.probes_left:
                 probing.probes_left -= 1
                 probing.due = now + (PROBE_SECONDS if probing.probes_left else ANSWER_SECONDS)
                 probes.append(address)
             else:
                 del self._probing[address]
-                self._report_no_host(probing)
+                who = "only the machine itself answers" if probing.is_own else "nobody answers"
+                ip = self._ip(probing)
+                line = f"{self.family.decline} of {ip}, but {who} {self.family.probe} there: it is offered as before"
+                self._reports.tallied(probing.machine.mac, line, line, address=ip)
         return probes
 
     def claimed(self, claim: AddressClaim) -> None:
@@ -172,11 +170,14 @@ class Declines:
         probing = self._probing.get(claim.address)
         if probing is None:
             return
-        if self._is_of(probing.machine, claim.hardware):
+        machine, mac = probing.machine, claim.hardware.hex(":")
+        # Linux answers ARP for an address on each of its interfaces.
+        card = self._inventory.by_mac(mac)
+        if mac == machine.mac or (card is not None and card.is_of_hardware_of(machine)):
             probing.is_own = True  # another host may use the address, too
             return
         del self._probing[claim.address]
-        self._conflict(probing.machine, f"another host, {claim.hardware.hex(':')}, already uses {self._ip(probing)}")
+        self._conflict(machine, f"another host, {mac}, already uses {self._ip(probing)}")
 
     def is_ours(self, address: bytes) -> None:
         """Handle an address that is one of this host's own: a host does not answer its own probe."""
@@ -192,23 +193,8 @@ class Declines:
 
     # --- verdicts -----------------------------------------------------------------------------------------------------
 
-    def _is_of(self, machine: Machine, hardware: bytes) -> bool:
-        """Return True if the hardware address is that of the machine."""
-        mac = hardware.hex(":")
-        # Linux answers ARP for an address on each of its interfaces.
-        other = self._inventory.by_mac(mac)
-        return mac == machine.mac or (
-            other is not None and (other.namespace, other.name) == (machine.namespace, machine.name)
-        )
-
     def _ip(self, probing: _Probing) -> str:
         return self.family.address(probing.machine) or ""
-
-    def _report_no_host(self, probing: _Probing) -> None:
-        machine, ip = probing.machine, self._ip(probing)
-        who = "only the machine itself answers" if probing.is_own else "nobody answers"
-        line = f"{self.family.decline} of {ip}, but {who} {self.family.probe} there: it is offered as before"
-        self._reports.tallied(machine.mac, line, line, address=ip)
 
     def _judge_unprobed(self, machine: Machine, source: str, doubt: str) -> None:
         """Judge a decline for which no probe can be sent."""
