@@ -215,7 +215,11 @@ class TftpServer:
     def _arrived(self, sock: socket.socket, arrived: _Arrived) -> None:
         datagram, client, local = arrived
         if self._single_port and datagram[:2] in (b"\0\4", b"\0\5"):
-            self._receive_for_transfer(sock, datagram, client)
+            session = self._active.get(client)
+            if session is not None:
+                session.receive(datagram)
+            elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
+                _send_error(sock, client, ErrorCode.UNKNOWN_TRANSFER, "there is no such transfer")
             return
         if local is None:
             return  # RFC 1123 section 4.2.3.5: broadcast requests are ignored
@@ -241,13 +245,6 @@ class TftpServer:
             return
         if not self._is_repeated(request, client):
             self._open(_Incoming(request, client, local, sock))
-
-    def _receive_for_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
-        session = self._active.get(client)
-        if session is not None:
-            session.receive(datagram)
-        elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
-            _send_error(sock, client, ErrorCode.UNKNOWN_TRANSFER, "there is no such transfer")
 
     def _is_repeated(self, request: ReadRequest, client: Address) -> bool:
         """Return True if the request repeats one that is being answered. End the transfer that it replaces."""
@@ -386,8 +383,12 @@ class TftpServer:
             self._warn((client[0], "errors"), text, client[0], ERRORS_A_SECOND)
             return
         _send_error(sock, client, refusal.code, refusal.message)
-        if refusal.about is not None:
-            self._record_about(refusal.about, client[0], refusal)
+        if refusal.about is not None:  # the machine whose MAC a stranger used
+            held_back = self._bounds.due((refusal.about, "about"), self._now())
+            if held_back is not None:
+                who = f"{client[0]}, which is not known to be this machine,"
+                message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
+                self._record(refusal.about, Step.TFTP, Outcome.INFO, message, client_ip=client[0])
         if not self._due(client[0], refusal.message, known=refusal.mac is not None):
             return
         if refusal.expected:
@@ -397,14 +398,6 @@ class TftpServer:
         else:
             outcome = Outcome.FAILED
         self._record_event(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
-
-    def _record_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
-        """Record a refusal on the journey of the machine whose MAC a stranger used."""
-        held_back = self._bounds.due((mac, "about"), self._now())
-        if held_back is not None:
-            who = f"{client_ip}, which is not known to be this machine,"
-            message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
-            self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
 
     def _record_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
         """Record that a machine has requested a file. For strangers, only the end is logged."""
@@ -420,14 +413,9 @@ class TftpServer:
             return
         silent = transfer.silence(self._now())
         message = f"TFTP {file.label}: no acknowledgement for {silent:.0f} s at {transfer.position}"
-        facts: dict[str, str | int | float] = {
-            "name": file.label,
-            "phase": PROGRESS,
-            "silent_seconds": round(silent, 1),
-            "position": transfer.position,
-            "acknowledged": int(transfer.answered),
-        }
-        self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
+        facts = {"name": file.label, "phase": PROGRESS, "position": transfer.position}
+        numbers = {"silent_seconds": round(silent, 1), "acknowledged": int(transfer.answered)}
+        self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts, **numbers)
 
     def _ended(self, session: Session) -> None:
         self._active.remove(session)
@@ -442,19 +430,12 @@ class TftpServer:
         if outcome is None or not (transfer.answered or self._due(client_ip, "never answered")):
             log.debug("%s (%s)", message, client_ip)
             return
+        agreed = transfer.agreed
         self._record_event(
-            file.mac,
-            file.step,
-            client_ip,
-            outcome,
-            message,
-            name=file.label,
-            size_bytes=file.size,
-            duration_seconds=round(ended.duration, 4),
-            block_bytes=transfer.agreed.block_bytes,
-            window_blocks=transfer.agreed.window_blocks,
-            resent_blocks=transfer.resent_blocks,
-        )
+            file.mac, file.step, client_ip, outcome, message, name=file.label, size_bytes=file.size,
+            duration_seconds=round(ended.duration, 4), block_bytes=agreed.block_bytes,
+            window_blocks=agreed.window_blocks, resent_blocks=transfer.resent_blocks,
+        )  # fmt: skip
 
     def _record_event(
         self, mac: str | None, step: Step, client_ip: str, outcome: Outcome, message: str, **detail: str | int | float
@@ -474,15 +455,15 @@ class TftpServer:
 
 def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcome | None, str]:
     """Return outcome and message of an ended transfer for the journey; no outcome if it is of no interest."""
-    what = f"{file.label}, {file.size} bytes"
+    what, warning = f"{file.label}, {file.size} bytes", ""
+    if transfer.wrapped:
+        warning = f"; block numbers went beyond {WRAP_BLOCKS}, where some firmware stops: use HTTP, or larger blocks"
     match ended.ending:
         case Ending.SENT:
             rate = file.size / 1e6 / ended.duration if ended.duration else 0.0
             speed = f" ({rate:.1f} MB/s)" if rate else ""
-            message = f"TFTP sent {what} in {ended.duration:.2f} s{speed}"
-            if transfer.resent_blocks:
-                message += f", {transfer.resent_blocks} blocks sent again"
-            return Outcome.OK, message + _warning(transfer)
+            resent = f", {transfer.resent_blocks} blocks sent again" if transfer.resent_blocks else ""
+            return Outcome.OK, f"TFTP sent {what} in {ended.duration:.2f} s{speed}{resent}{warning}"
         case Ending.PROBED:
             return Outcome.INFO, f"TFTP told the size of {what}"
         case Ending.UNCONFIRMED if transfer.answered:
@@ -491,15 +472,7 @@ def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcom
             return None, f"second request for {file.label} dropped"
         case Ending.REPLACED:
             return Outcome.INFO if transfer.answered else None, f"TFTP transfer of {file.label}: {ended.detail}"
-        case _:
-            message = f"TFTP transfer of {file.label} failed, {ended.ending.value}: {ended.detail}"
-            return Outcome.FAILED, message + _warning(transfer)
-
-
-def _warning(transfer: ReadTransfer) -> str:
-    if not transfer.wrapped:
-        return ""
-    return f"; block numbers went beyond {WRAP_BLOCKS}, where some firmware stops: use HTTP, or larger blocks"
+    return Outcome.FAILED, f"TFTP transfer of {file.label} failed, {ended.ending.value}: {ended.detail}{warning}"
 
 
 def _receive(sock: socket.socket) -> _Arrived:

@@ -231,7 +231,7 @@ class ReadTransfer:
 
     def replaced(self, now: float) -> None:
         """End the transfer because the client requested another file from the same port."""
-        self._end(Ending.REPLACED, f"the client began anew at {self.position}", now)
+        self._end(Ending.REPLACED, f"the client began again at {self.position}", now)
 
     def source_failed(self, reason: str, now: float) -> Burst:
         """End the transfer because the rest of the file will not arrive. Return the error for the client."""

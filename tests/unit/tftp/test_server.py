@@ -192,7 +192,7 @@ async def test_client_that_restarts_from_the_same_port_gets_its_file(serve, sing
     client.heard()
     assert await client.download(name=second) == second.encode() * 600
     messages = await loopback.settled(2)
-    assert messages[0] == "TFTP transfer of a: the client began anew at block 1 of 2"
+    assert messages[0] == "TFTP transfer of a: the client began again at block 1 of 2"
 
 
 # --- crowds ----------------------------------------------------------------------------------------------------------
