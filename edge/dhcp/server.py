@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +12,7 @@ from edge.dhcp.context import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.wire import codec, frames, options
 from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
-from edge.listener import ModeratedListener, ReceiveBuffers, advice, udp_socket
+from edge.listener import ModeratedListener, ReceiveBuffers, advice, packet_info, udp_socket
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -23,9 +22,6 @@ _HARDWARE_AGE_SECONDS: Final = 1.0
 """Maximum age of the interface's hardware address. Bonds and bridges change theirs when a port leaves."""
 _ARP_BACKLOG_BYTES: Final = 256 * 1024
 _REPLACED_SECONDS = 0.1
-
-# linux/in.h. The socket module has no name for it before Python 3.12.
-_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 
 
 class NoLinkError(options.DhcpError):
@@ -59,8 +55,7 @@ class DhcpPort(Port[Reply]):
         self._fast_path = responder.fast_path if number == SERVER_PORT else None
         self._respond_in_full = responder.respond_in_full
         self._replaced_once = OncePer(_REPLACED_SECONDS, 1)
-        packet_info = struct.pack("=I4s4s", 0, options.ipv4(self._address), bytes(4))
-        self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
+        self._from_us = [packet_info(socket.AF_INET, self._address)]
         self._link: FrameSender | None = None
 
     def open(self) -> None:

@@ -11,17 +11,19 @@ from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
 from edge.listener.segments import Datagram, Segments
 from edge.listener.turns import (
+    IP_PKTINFO,
     Listener,
     advice,
     enlarge_buffer,
     icmp6_socket,
     listener_metrics,
+    packet_info,
     receive_icmp6,
     turn_budget,
     udp_socket,
 )
 
 __all__ = [
-    "Datagram", "Listener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice", "enlarge_buffer",
-    "icmp6_socket", "listener_metrics", "receive_icmp6", "turn_budget", "udp_socket",
+    "IP_PKTINFO", "Datagram", "Listener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice", "enlarge_buffer",
+    "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6", "turn_budget", "udp_socket",
 ]  # fmt: skip

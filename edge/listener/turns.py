@@ -42,6 +42,8 @@ _DEBT_SECONDS: Final = 0.02
 _SO_MEMINFO: Final = 55
 """Linux 4.12, asm-generic/socket.h. SK_MEMINFO_DROPS of linux/sock_diag.h is the last of its values."""
 _MEMINFO: Final = struct.Struct("=9I")
+IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)
+"""linux/in.h. The socket module has no name for it before Python 3.12."""
 _ICMP6_FILTER: Final = 1  # linux/icmpv6.h
 
 D = TypeVar("D")
@@ -254,6 +256,15 @@ def udp_socket(
         sock.close()
         raise
     return sock
+
+
+def packet_info(family: int, source: str = "", interface: int = 0) -> tuple[int, int, bytes]:
+    """Return the ancillary data that sets the source address or the interface of a datagram (ip(7), RFC 3542)."""
+    if family == socket.AF_INET6:
+        value = socket.inet_pton(socket.AF_INET6, source or "::") + struct.pack("=I", interface)
+        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, value
+    value = struct.pack("=I4s4s", interface, socket.inet_aton(source or "0.0.0.0"), bytes(4))  # noqa: S104
+    return socket.IPPROTO_IP, IP_PKTINFO, value
 
 
 def icmp6_socket(interface: str, *types: int) -> socket.socket:

@@ -28,9 +28,11 @@ import socket
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from ipaddress import IPv4Address, ip_address
 from typing import Final
 
+from edge.listener import packet_info
 from edge.neighbour.netlink import (
     HEADER,
     NLMSG_ERROR,
@@ -55,7 +57,6 @@ MAX_SOLICITATIONS_A_SECOND: Final = 100
 """A limit, because a host can send packets from any number of link-local addresses."""
 _POLL_SECONDS: Final = 0.01
 _DISCARD_PORT: Final = 9  # RFC 863
-_IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)  # linux/in.h; in the socket module since Python 3.12
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _RTMGRP_NEIGH: Final = 4
@@ -121,7 +122,8 @@ class NeighbourTable:
         if address is None:
             return None
         if is_link_local_packed(address):
-            return self._mac_on(self._link_of_zone(zone or interface), address)
+            name = zone or interface or (self._interfaces[0] if len(self._interfaces) == 1 else "")
+            return self._mac_on(name, address) if name in self._interfaces else None
         try:
             route = self._route(address, interface)
             if route.kind is RouteKind.LINK and socket.if_indextoname(route.interface) in self._interfaces:
@@ -130,27 +132,18 @@ class NeighbourTable:
             pass  # The interface has just gone, or the kernel's answer was lost.
         return None
 
-    def _link_of_zone(self, zone: str) -> str:
-        """Return the interface of a link-local address; empty if it is unknown or not one of ours."""
-        if not zone and len(self._interfaces) == 1:
-            return self._interfaces[0]
-        return zone if zone in self._interfaces else ""
-
     def _mac_on(self, name: str, address: bytes) -> str | None:
+        """Return the hardware address at a link-local address on one of our interfaces."""
         index = self._indexes.get(name)
         found = self._ask(index, address) if index is not None else None
-        if found is None and name and self._look_up(name) != index:
-            found = self._ask(self._indexes[name], address) if name in self._indexes else None
+        if found is None:
+            try:
+                now = self._indexes[name] = socket.if_nametoindex(name)
+            except OSError:
+                self._indexes.pop(name, None)  # the interface is gone; it may come back with another number
+                return None
+            found = self._ask(now, address) if now != index else None
         return found
-
-    def _look_up(self, name: str) -> int | None:
-        """Return the number of an interface. None if it is gone; it may come back with another number."""
-        try:
-            index = self._indexes[name] = socket.if_nametoindex(name)
-        except OSError:
-            self._indexes.pop(name, None)
-            return None
-        return index
 
     def on_link(self, ip: str, interface: str = "") -> bool:
         """Return True if `ip` is on a link of ours, so that ARP or neighbour discovery finds the host.
@@ -324,7 +317,8 @@ class AddressResolution:
             sock.setblocking(False)
             try:
                 scope = (0, socket.if_nametoindex(zone)) if zone else ()
-                by = [_packet_info(sock, self._interface)] if self._interface and not zone else []
+                is_by = bool(self._interface) and not zone
+                by = [packet_info(sock.family, interface=socket.if_nametoindex(self._interface))] if is_by else []
                 sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
             except OSError as error:
                 log.debug("can't send a packet that resolves %s: %s", ip, error.strerror)
@@ -334,14 +328,6 @@ class AddressResolution:
                 return True
             await asyncio.sleep(_POLL_SECONDS)
         return False
-
-
-def _packet_info(sock: socket.socket, interface: str) -> tuple[int, int, bytes]:
-    """Return the control message that makes a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
-    index = socket.if_nametoindex(interface)
-    if sock.family == socket.AF_INET6:
-        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xI", index)
-    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I8x", index)
 
 
 class LinkLocalResolution:
@@ -387,17 +373,10 @@ def delivery_problem(address: str, interfaces: Collection[str]) -> str:
         if interfaces and name not in interfaces:
             here = ", ".join(sorted(interfaces))
             return f"this host's route to it leads by {name}, and its answers leave by {here}"
-        if route.kind is RouteKind.LINK and not _has_answered(address, name):
-            return f"no host answers ARP for it on {name}"
+        if route.kind is RouteKind.LINK:
+            with closing(NeighbourTable((name,))) as table:
+                if table.mac(address) is None:
+                    return f"no host answers ARP for it on {name}"
     except (OSError, ValueError):
         pass  # The kernel does not answer, or the interface has just gone.
     return ""
-
-
-def _has_answered(address: str, interface: str) -> bool:
-    """Raises OSError."""
-    table = NeighbourTable((interface,))
-    try:
-        return table.mac(address) is not None
-    finally:
-        table.close()

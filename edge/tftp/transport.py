@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any, Final, NamedTuple
 
-from edge.listener import udp_socket
+from edge.listener import IP_PKTINFO, packet_info, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Burst
 
@@ -32,8 +32,6 @@ MAX_SEGMENTS: Final = 64
 _MAX_DATAGRAM_BYTES: Final = 65507  # the maximum of UDP over IPv4; IPv6 allows 20 more
 _HEADERS_BYTES: Final = {socket.AF_INET: 20 + 8 + 4, socket.AF_INET6: 40 + 8 + 4}  # IP, UDP, TFTP
 
-_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)  # linux/in.h
-
 
 class _Options(NamedTuple):
     """The numbers of a family's socket options (linux/in.h, linux/in6.h); the socket module does not have all."""
@@ -46,7 +44,7 @@ class _Options(NamedTuple):
 
 
 _OPTIONS: Final = {
-    socket.AF_INET: _Options(socket.IPPROTO_IP, _IP_PKTINFO, 10, 11, 14),
+    socket.AF_INET: _Options(socket.IPPROTO_IP, IP_PKTINFO, 10, 11, 14),
     socket.AF_INET6: _Options(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 23, 25, 24),
 }
 _PMTUDISC_DONT = 0
@@ -75,7 +73,7 @@ class UdpTransport:
         self._socket = sock
         self._ancillary: Ancillary = []
         if local is not None:
-            self._ancillary.append(_from(local))
+            self._ancillary.append(packet_info(sock.family, local))
         self._packet_bytes = packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
         segments = min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
@@ -141,14 +139,6 @@ class UdpTransport:
         return -(-size // self._packet_bytes)
 
 
-def _from(local: str) -> tuple[int, int, bytes]:
-    """Return the ancillary data that sets a packet's source address."""
-    if ":" in local:
-        packed = socket.inet_pton(socket.AF_INET6, local)
-        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16sI", packed, 0)
-    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4))
-
-
 def sender(address: tuple[Any, ...]) -> Address:
     """Return address and port of a datagram's sender, without the flow label and scope of IPv6."""
     return address[0], address[1]
@@ -212,7 +202,7 @@ def report_destinations(sock: socket.socket) -> None:
 def destination_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
     """Return the address that a datagram was sent to (IP_PKTINFO, ip(7)); None for a broadcast or a group."""
     for level, kind, value in ancillary:
-        if level == socket.IPPROTO_IP and kind == _IP_PKTINFO and len(value) >= 12:
+        if level == socket.IPPROTO_IP and kind == IP_PKTINFO and len(value) >= 12:
             ours, written = value[4:8], value[8:12]
             return socket.inet_ntoa(ours) if ours == written else None
         if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_PKTINFO and len(value) >= 20:
