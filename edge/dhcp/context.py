@@ -73,6 +73,16 @@ class Reply(NamedTuple):
     ethernet: bytes = b""
 
 
+class Query(NamedTuple):
+    """A message of a machine with a reservation, and the way by which it came."""
+
+    type: MessageType
+    message: Message
+    reservation: Reservation
+    agent: RelayAgent
+    received: Received
+
+
 class TooSmallError(options.DhcpError):
     """The client takes less than the smallest reply; the text has both sizes."""
 
@@ -204,21 +214,14 @@ class DhcpContext:
         return False
 
     def assemble(
-        self,
-        message_type: MessageType,
-        reservation: Reservation,
-        message: Message,
-        agent: RelayAgent,
-        client: Client,
-        boot: BootAnswer,
-        *,
-        has_lease: bool = True,
+        self, message_type: MessageType, query: Query, client: Client, boot: BootAnswer, *, has_lease: bool = True
     ) -> bytes | None:
         """Return the reply with the machine's network and, if `has_lease`, its address.
 
         Return None if the client takes less than the smallest reply, and report that.
         """
-        network = reservation.network
+        _, message, reservation, agent, _ = query
+        network, hostname = reservation.network, reservation.hostname
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
         # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
         start = first_options(message_type, agent.server_id or self.server_id)
@@ -229,13 +232,13 @@ class DhcpContext:
                 boot,
                 yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
                 ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
-                network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
-                fewer=partial(network.fewer, plan, reservation.hostname),
+                network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
+                fewer=partial(network.fewer, plan, hostname),
                 vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
                 relay=agent.echo,
             )
         except TooSmallError as error:
-            self.reports.refused(reservation.machine.mac, str(error))
+            self.reports.refused(reservation.mac, str(error))
             return None
 
 

@@ -30,6 +30,7 @@ from edge.dhcp.context import (
     DhcpContext,
     DhcpSettings,
     DhcpSettingsError,
+    Query,
     Received,
     Reply,
     echo_client_identifier,
@@ -52,19 +53,10 @@ log = logging.getLogger(__name__)
 
 _LINK_TYPES: Final = (codec.ETHERNET, codec.INFINIBAND)
 _INFINIBAND: Final = bytes((codec.INFINIBAND,))
-_MESSAGES_OF_CLIENTS: Final = {
-    bytes((message_type,)): message_type
-    for message_type in (
-        MessageType.DISCOVER,
-        MessageType.REQUEST,
-        MessageType.DECLINE,
-        MessageType.RELEASE,
-        MessageType.INFORM,
-    )
-}
-_MESSAGES_OF_SERVERS: Final = {
-    bytes((message_type,)) for message_type in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
-}
+_SERVER_TYPES: Final = (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
+_MESSAGES_OF_CLIENTS: Final = {bytes((each,)): each for each in MessageType if each not in _SERVER_TYPES}
+_MESSAGES_OF_SERVERS: Final = {bytes((each,)) for each in _SERVER_TYPES}
+_CHECK_PORT: Final = "with it, it may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
 _MAX_RELAY_LINKS: Final = 1024
 MAX_PACKETS_AT_ONCE: Final = 1000.0
 PACKETS_A_SECOND: Final = 200.0
@@ -167,16 +159,13 @@ class Responder:
         reservation = self._reservation_of(message_type, message)
         if reservation is None:
             return None
-        reply = self._answer(message_type, message, reservation, received)
-        if (
-            reply is not None
-            and self.fast_path is not None
-            and received.port == SERVER_PORT
-            # The fast path knows no InfiniBand.
-            and message.htype == codec.ETHERNET
-            # A reply in the name of a peer that is gone must not be learnt: the peer answers again when it is back.
-            and not self._context.is_for_a_peer(message)
-        ):
+        reply = self._answer(
+            Query(message_type, message, reservation, relay_agent_of(message, received.source_port), received)
+        )
+        # The fast path knows no InfiniBand. A reply in the name of a peer that is gone must not be learnt: the peer
+        # answers again when it is back.
+        is_learnable = message.htype == codec.ETHERNET and not self._context.is_for_a_peer(message)
+        if reply is not None and self.fast_path is not None and received.port == SERVER_PORT and is_learnable:
             self.fast_path.learn(packet, message, message_type, reply)
         return reply
 
@@ -252,29 +241,25 @@ class Responder:
 
     # --- decide ---------------------------------------------------------------------------------------------------
 
-    def _answer(
-        self, message_type: MessageType, message: Message, reservation: Reservation, received: Received
-    ) -> Reply | None:
-        if received.port == PXE_PORT:
-            return self._boot_file(reservation, message, received) if message_type is MessageType.REQUEST else None
+    def _answer(self, query: Query) -> Reply | None:
+        message_type, context = query.type, self._context
+        if query.received.port == PXE_PORT:
+            return self._boot_file(query) if message_type is MessageType.REQUEST else None
         if message_type is MessageType.DECLINE:
-            self._decline(reservation, message, received)
+            self._decline(query)
             return None
         if message_type is MessageType.RELEASE:
-            self._release(reservation, message, received)
+            self._release(query)
             return None
-        agent = relay_agent_of(message, received.source_port)
-        if agent.giaddr and not self._context.may_reach_relay(agent, reservation.network):
+        if query.agent.giaddr and not context.may_reach_relay(query.agent, query.reservation.network):
             return None
         if message_type is MessageType.DISCOVER:  # RFC 2131 section 4.3.1
-            if not self._context.is_served(reservation) or self._is_quarantined(reservation):
+            if not context.is_served(query.reservation) or self._is_quarantined(query.reservation):
                 return None
-            return self._lease(MessageType.OFFER, reservation, message, agent)
-        if message_type is MessageType.REQUEST:
-            return self._request(reservation, message, agent)
-        return self._inform(reservation, message, agent, received)
+            return self._lease(MessageType.OFFER, query)
+        return self._request(query) if message_type is MessageType.REQUEST else self._inform(query)
 
-    def _request(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
+    def _request(self, query: Query) -> Reply | None:
         """Acknowledge or refuse the address (RFC 2131 section 4.3.2). The client's states are those of table 4:
 
         SELECTING    option 54 is us, option 50 the address    ACK, or NAK for another address
@@ -282,11 +267,12 @@ class Responder:
         RENEWING     ciaddr is the address, neither option     ACK to that address, or NAK
         REBINDING    the same, by broadcast or by a relay      the same
         """
+        _, message, reservation, agent, _ = query
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._context.is_us(server_id, agent):
             if server_id in self._context.gone_peers and requested == reservation.yiaddr:
-                return self._stand_in(reservation, message, agent, server_id)
+                return self._stand_in(query, server_id)
             self._report_other_server(reservation, server_id)
             return None
         if not self._context.is_served(reservation):
@@ -296,7 +282,7 @@ class Responder:
             log.debug("%s asks for no address (option 50, ciaddr); not answered", reservation.machine.mac)
             return None
         if asked != reservation.yiaddr:
-            return self._nak(reservation, message, agent, options.dotted(asked))
+            return self._nak(query, options.dotted(asked))
         # A client that renews already uses the address, so a quarantine does not take it away.
         is_renewal = requested is None
         if not is_renewal:
@@ -305,23 +291,20 @@ class Responder:
             self._recent_leases.newest.add(message.mac)
             if reservation.network.holds(agent.giaddr):
                 self._context.relays.carried(agent.giaddr, message.mac)
-        return self._lease(MessageType.ACK, reservation, message, agent, is_renewal=is_renewal)
+        return self._lease(MessageType.ACK, query, is_renewal=is_renewal)
 
-    def _stand_in(
-        self, reservation: Reservation, message: Message, agent: RelayAgent, server_id: bytes
-    ) -> Reply | None:
-        """Acknowledge the offer of an edge that is gone, in its name.
-
-        A client that has taken an offer accepts the acknowledgement of that server only. The offer was for the same
-        address, because all edges read the same Hardware.
-        """
+    def _stand_in(self, query: Query, server_id: bytes) -> Reply | None:
+        """Acknowledge the offer of an edge that is gone, in its name."""
+        # A client that has taken an offer accepts the acknowledgement of that server only. The offer was for the same
+        # address, because all edges read the same Hardware.
+        reservation = query.reservation
         if not self._context.is_served(reservation) or self._is_quarantined(reservation):
             return None
         server = options.dotted(server_id)
         line = f"answered in the place of the edge {server}, which is gone"
-        self._reports.once(reservation.machine.mac, Outcome.INFO, line, server=server)
-        self._recent_leases.newest.add(message.mac)
-        return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
+        self._reports.once(reservation.mac, Outcome.INFO, line, server=server)
+        self._recent_leases.newest.add(query.message.mac)
+        return self._lease(MessageType.ACK, query._replace(agent=query.agent._replace(server_id=server_id)))
 
     def _is_quarantined(self, reservation: Reservation) -> bool:
         """Return True if another host was found at the address; report that."""
@@ -329,19 +312,14 @@ class Responder:
             return False
         reason = self._quarantine.refusal(reservation.machine)
         if reason:
-            self._reports.refused(reservation.machine.mac, reason)
+            self._reports.refused(reservation.mac, reason)
         return bool(reason)
 
-    # --- decide: rare messages ----------------------------------------------------------------------------------
+    # --- decide: rare messages ------------------------------------------------------------------------------------
 
-    def _inform(
-        self, reservation: Reservation, message: Message, agent: RelayAgent, received: Received
-    ) -> Reply | None:
-        """Answer a DHCPINFORM (RFC 2131 section 4.3.5).
-
-        The client has an address from another source; it gets everything else, and no lease.
-        """
-        context, machine = self._context, reservation.machine
+    def _inform(self, query: Query) -> Reply | None:
+        """Answer a DHCPINFORM (RFC 2131 section 4.3.5): the client has an address from another source."""
+        context, (_, message, reservation, agent, received) = self._context, query
         if not context.is_served(reservation):
             return None
         stated_addresses = (options.dotted(message.ciaddr), received.source)
@@ -352,32 +330,32 @@ class Responder:
             stated = options.ipv4(address)
             if stated != reservation.yiaddr and not reservation.network.holds(stated):
                 line = f"DHCPINFORM for {address}, which is not of this machine's network: not answered"
-                context.reports.tallied(machine.mac, "DHCPINFORM", f"{line}; it came from {received.source}")
+                self._reports.tallied(reservation.mac, "DHCPINFORM", f"{line}; it came from {received.source}")
                 return None
             if not context.may_reach_client(address):
                 return None
         client = identify(message)
-        boot = context.choice.answer(machine, machine.mac, client)
-        payload = context.assemble(MessageType.ACK, reservation, message, agent, client, boot, has_lease=False)
+        boot = context.choice.answer(reservation.machine, reservation.mac, client)
+        payload = context.assemble(MessageType.ACK, query, client, boot, has_lease=False)
         if payload is None:
             return None
-        context.reports.sent(machine.mac, "DHCPACK (inform)", client, boot, outcome=Outcome.INFO)
+        self._reports.sent(reservation.mac, "DHCPACK (inform)", client, boot, outcome=Outcome.INFO)
         return to_relay(payload, agent) if agent.giaddr else Reply(payload, address, CLIENT_PORT)
 
-    def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
+    def _release(self, query: Query) -> None:
         """Report a DHCPRELEASE (RFC 2131 section 4.3.4). The reservation stays.
 
         A release counts if it comes from the released address (section 4.4.4), from another address of the same
         network, or through a trusted relay of the machine's network.
         """
-        machine, network, agent = reservation.machine, reservation.network, relay_agent_of(message)
+        _, message, reservation, agent, received = query
+        machine, network, by = reservation.machine, reservation.network, ""
         # systemd-networkd names no server, though section 4.4.4 requires it.
         is_ours = not reservation.unserved and self._context.is_for_us(message, if_missing=True)
         if not is_ours or message.ciaddr != reservation.yiaddr:
             return
-        by = ""
         if agent.giaddr:
-            is_near = network.has_link(agent.link) and not self._doubt(reservation, agent, received)
+            is_near = network.has_link(agent.link) and not self._doubt(query)
         elif received.source in (machine.ip, NO_SOURCE):
             is_near = received.source == machine.ip or network.is_here
         else:
@@ -389,15 +367,15 @@ class Responder:
         else:
             log.debug("a DHCPRELEASE of %s from %s is not the machine's own", machine.mac, received.source)
 
-    def _decline(self, reservation: Reservation, message: Message, received: Received) -> None:
+    def _decline(self, query: Query) -> None:
         """Check a DHCPDECLINE (RFC 2131 section 4.3.3): the client found another host at its address.
 
         A decline counts only if it names this server, declines the address that this server assigned, and comes from a
         place where the machine can be. The operator has to find the other host.
         """
+        _, message, reservation, agent, received = query
         machine, network, declines = reservation.machine, reservation.network, self.declines
         requested = message.options.get(options.REQUESTED_ADDRESS)
-        agent = relay_agent_of(message)
         # On our own link every edge receives the broadcast, and offers the same address: each edge probes for itself.
         is_ours = self._context.is_for_us(message) or (not agent.giaddr and self._context.is_for_a_peer(message))
         if declines is None or reservation.unserved or requested != reservation.yiaddr or not is_ours:
@@ -416,45 +394,35 @@ class Responder:
         if why:
             declines.reject(machine, received.source, why)
             return
-        doubt = self._doubt(reservation, agent, received) if agent.giaddr else ""
         relayed = bool(agent.giaddr)
+        doubt = self._doubt(query) if relayed else ""
         declines.check(machine, reservation.yiaddr, received.source, relayed=relayed, doubt=doubt)
 
-    def _boot_file(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+    def _boot_file(self, query: Query) -> Reply | None:
         """Answer a REQUEST on port 4011: the client has its address and asks for its boot file only."""
-        context, client, machine = self._context, identify(message), reservation.machine
+        context, (_, message, reservation, _, received) = self._context, query
+        client = identify(message)
         if client.stage is Stage.OPERATING_SYSTEM or not context.is_for_us(message, if_missing=True):
             return None
         if not context.is_served(reservation) or not context.may_reach_client(received.source):
             return None
-        boot = context.choice.answer(machine, machine.mac, client)
-        return boot_server_reply(context, machine.mac, message, received, client, boot)
+        boot = context.choice.answer(reservation.machine, reservation.mac, client)
+        return boot_server_reply(context, reservation.mac, message, received, client, boot)
 
-    def _doubt(self, reservation: Reservation, agent: RelayAgent, received: Received) -> str:
+    def _doubt(self, query: Query) -> str:
         """Return the reason why the relay is not trusted for this machine; empty if it is."""
-        dhcp = reservation.machine.interface.dhcp
-        return self._context.relays.doubt(
-            received.source,
-            agent.giaddr,
-            is_of_network=reservation.network.holds(agent.giaddr),
-            gateway=dhcp.gateway if dhcp is not None else None,
-        )
+        dhcp, giaddr = query.reservation.machine.interface.dhcp, query.agent.giaddr
+        is_of_network, gateway = query.reservation.network.holds(giaddr), dhcp.gateway if dhcp is not None else None
+        source = query.received.source
+        return self._context.relays.doubt(source, giaddr, is_of_network=is_of_network, gateway=gateway)
 
     # --- build ----------------------------------------------------------------------------------------------------
 
-    def _lease(
-        self,
-        message_type: MessageType,
-        reservation: Reservation,
-        message: Message,
-        agent: RelayAgent,
-        *,
-        is_renewal: bool = False,
-    ) -> Reply | None:
+    def _lease(self, message_type: MessageType, query: Query, *, is_renewal: bool = False) -> Reply | None:
         """Return an OFFER or ACK with the address, the network and what the machine boots."""
-        client, machine = identify(message), reservation.machine
+        client, machine = identify(query.message), query.reservation.machine
         boot = self._context.choice.answer(machine, machine.mac, client)
-        payload = self._context.assemble(message_type, reservation, message, agent, client, boot)
+        payload = self._context.assemble(message_type, query, client, boot)
         if payload is None:
             return None
         if is_renewal:
@@ -462,37 +430,39 @@ class Responder:
             self._reports.sent(machine.mac, line, client, boot, outcome=Outcome.INFO, address=machine.ip or "")
         else:
             self._reports.sent(machine.mac, f"DHCP{message_type.name}", client, boot, lease=message_type.name.lower())
-        return self._destination(payload, reservation, message, agent)
+        return self._destination(payload, query)
 
-    def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
+    def _nak(self, query: Query, asked: str) -> Reply:
         """Return a NAK (RFC 2131 section 4.3.2): the client drops its old address and sends a DISCOVER at once."""
-        machine = reservation.machine
+        _, message, reservation, agent, _ = query
         # The client may have no working address: the NAK is a broadcast, and the flag tells a relay to broadcast it.
         flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
-        payload = codec.finish(
-            [
-                codec.header(message, flags=flags),
-                first_options(MessageType.NAK, agent.server_id or self._context.server_id),
-                options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine")),
-                echo_client_identifier(message),
-                agent.echo,
-            ]
-        )
-        line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
-        self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        reason = options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine"))
+        start = first_options(MessageType.NAK, agent.server_id or self._context.server_id)
+        head = codec.header(message, flags=flags)
+        payload = codec.finish([head, start, reason, echo_client_identifier(message), agent.echo])
+        ip = reservation.machine.ip or ""
+        line = f"DHCPNAK: it asked for {asked}, reserved for it is {ip}"
+        self._reports.step(reservation.mac, Outcome.INFO, line, address=ip)
         return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
 
     # --- send -----------------------------------------------------------------------------------------------------
 
-    def _destination(self, payload: bytes, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply:
+    def _destination(self, payload: bytes, query: Query) -> Reply:
         """Return the reply with its destination (RFC 2131 section 4.1)."""
+        _, message, reservation, agent, _ = query
         if agent.giaddr:
             self._check_relay_link(reservation, agent)
             return to_relay(payload, agent)
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if not reservation.network.is_here:
-            self._report_wrong_link(reservation)
+            here = ", ".join(map(str, self.settings.networks))
+            line = (
+                f"asked on a link of this edge ({here}), and its address {reservation.machine.ip} is of another network"
+            )
+            ip = reservation.machine.ip or ""
+            self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", address=ip)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
         return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.mac)
@@ -501,19 +471,15 @@ class Responder:
         """Report a machine behind a relay of another network than that of its address."""
         link, relay = options.dotted(agent.link), options.dotted(agent.giaddr)
         if not reservation.network.has_link(agent.link):
-            machine = reservation.machine
             line = (
-                f"asked through a relay of another network ({link}) than that of its address {machine.ip}: with it, it "
-                "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+                f"asked through a relay of another network ({link}) than that of its address {reservation.machine.ip}"
             )
-            self._reports.once(machine.mac, Outcome.FAILED, line, relay=relay)
+            self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", relay=relay)
         elif not reservation.network.is_here and agent.link not in self._seen_links:
             if len(self._seen_links) >= _MAX_RELAY_LINKS:
                 self._seen_links.clear()
             self._seen_links.add(agent.link)
             self._on_relay_seen(reservation.machine, link, relay)
-
-    # --- report ---------------------------------------------------------------------------------------------------
 
     def _report_other_server(self, reservation: Reservation, server_id: bytes) -> None:
         """Report that the client took the offer of a server that is neither we nor one of our peers."""
@@ -524,16 +490,7 @@ class Responder:
             f"took the offer of another DHCP server, {server}: it may not boot from here. Stop that server's answers "
             "to this machine, or run the edge beside it (--dhcp-mode proxy)"
         )
-        self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
-
-    def _report_wrong_link(self, reservation: Reservation) -> None:
-        """Report that the machine is on a link of ours that is not of its address's network."""
-        machine, here = reservation.machine, ", ".join(map(str, self.settings.networks))
-        line = (
-            f"asked on a link of this edge ({here}), and its address {machine.ip} is of another network: with it, it "
-            "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
-        )
-        self._reports.once(machine.mac, Outcome.FAILED, line, address=machine.ip or "")
+        self._reports.once(reservation.mac, Outcome.FAILED, line, server=server)
 
 
 def _foreign_link(message: Message) -> str:
