@@ -159,9 +159,8 @@ class Responder:
         reservation = self._reservation_of(message_type, message)
         if reservation is None:
             return None
-        reply = self._answer(
-            Query(message_type, message, reservation, relay_agent_of(message, received.source_port), received)
-        )
+        agent = relay_agent_of(message, received.source_port)
+        reply = self._answer(Query(message_type, message, reservation, agent, received))
         # The fast path knows no InfiniBand. A reply in the name of a peer that is gone must not be learnt: the peer
         # answers again when it is back.
         is_learnable = message.htype == codec.ETHERNET and not self._context.is_for_a_peer(message)
@@ -457,11 +456,8 @@ class Responder:
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if not reservation.network.is_here:
-            here = ", ".join(map(str, self.settings.networks))
-            line = (
-                f"asked on a link of this edge ({here}), and its address {reservation.machine.ip} is of another network"
-            )
-            ip = reservation.machine.ip or ""
+            here, ip = ", ".join(map(str, self.settings.networks)), reservation.machine.ip or ""
+            line = f"asked on a link of this edge ({here}), and its address {ip} is of another network"
             self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", address=ip)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
@@ -469,11 +465,9 @@ class Responder:
 
     def _check_relay_link(self, reservation: Reservation, agent: RelayAgent) -> None:
         """Report a machine behind a relay of another network than that of its address."""
-        link, relay = options.dotted(agent.link), options.dotted(agent.giaddr)
+        link, relay, ip = options.dotted(agent.link), options.dotted(agent.giaddr), reservation.machine.ip
         if not reservation.network.has_link(agent.link):
-            line = (
-                f"asked through a relay of another network ({link}) than that of its address {reservation.machine.ip}"
-            )
+            line = f"asked through a relay of another network ({link}) than that of its address {ip}"
             self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", relay=relay)
         elif not reservation.network.is_here and agent.link not in self._seen_links:
             if len(self._seen_links) >= _MAX_RELAY_LINKS:

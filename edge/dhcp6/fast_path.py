@@ -71,15 +71,7 @@ from tink.net.addresses import is_link_local_packed
 MAX_LAYOUTS_OF_A_LENGTH: Final = 16
 MAX_NETWORKS_OF_A_LAYOUT: Final = 256
 
-_LEARNABLE: Final = frozenset(
-    {
-        MessageType6.SOLICIT,
-        MessageType6.REQUEST,
-        MessageType6.RENEW,
-        MessageType6.REBIND,
-        MessageType6.INFORMATION_REQUEST,
-    }
-)
+_LEARNABLE: Final = RENEWALS | {MessageType6.SOLICIT, MessageType6.REQUEST, MessageType6.INFORMATION_REQUEST}
 """The messages that are answered with an address, or with the configuration alone."""
 
 _ETHERNET: Final = b"\0\1"  # hardware type; the packet of an InfiniBand port does not contain the MAC
