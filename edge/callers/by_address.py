@@ -119,10 +119,7 @@ class Callers:
         self._handlers: list[Callable[[], None]] = []
 
     def answering_on(self, interface: str) -> Callers:
-        """Return a view for requests whose answers leave by sockets that are bound to this interface.
-
-        All views share the learned addresses and the kernel's answers.
-        """
+        """Return a view for answers by sockets that are bound to this interface. All views share what they learn."""
         view = self._views.get(interface)
         if view is None:
             view = self._views[interface] = copy.copy(self)
@@ -149,12 +146,10 @@ class Callers:
         return self._inventory.by_mac(neighbour) if neighbour and ":" in ip else None
 
     def _reserved(self, ip: str, neighbour: str | None) -> Machine | None:
-        """Return the machine that reserves this address, unless `neighbour` at the address is another machine.
-
-        If no MAC is known, an address that is made from the MAC of another Hardware (RFC 4291 appendix A) is not
-        believed. That other machine has the address as soon as a router advertises the prefix, even if another Hardware
-        reserves it.
-        """
+        """Return the machine that reserves this address, unless `neighbour` at the address is another machine."""
+        # If no MAC is known, an address that is made from the MAC of another Hardware (RFC 4291 appendix A) is not
+        # believed. That other machine has the address as soon as a router advertises the prefix, even if another
+        # Hardware reserves it.
         machine = self._inventory.by_ip(ip)
         mac = neighbour or mac_in(ip)
         if machine is None or mac is None:
@@ -185,17 +180,13 @@ class Callers:
         return self._neighbour(ip) == _HIDDEN
 
     def is_unresolved(self, ip: str) -> bool:
-        """Return True if the kernel has to resolve the MAC of this address before it can send an answer.
-
-        That includes an address of another link of ours: a socket that is bound to this link's interface sends there.
-        """
+        """Return True if the kernel has to resolve the MAC of this address before it can send an answer."""
+        # That includes an address of another link of ours: a socket that is bound to this link's interface sends there.
         return self._neighbour(ip) in (_HIDDEN, _ELSEWHERE)
 
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
-        """Return a name of the host at an address on a link of ours, or None if it has one of these MACs.
-
-        It is for a connection from there, as with `connected`, and is a `tink.server.auth.OtherHost`.
-        """
+        """Return a name of the host at an address on a link of ours, or None if it has one of these MACs."""
+        # For a connection from there, as with `connected`: a `tink.server.auth.OtherHost`.
         mac = self._neighbour(ip)
         if mac is None or mac in macs:
             return None

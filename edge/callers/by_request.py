@@ -119,10 +119,7 @@ class RequestCallers:
         return inside(address, self._trusted.proxies)
 
     def machine_at(self, address: str) -> Machine | None:
-        """Return the machine of all requests of a connection from this address.
-
-        It is None if there is none, and for a proxy, whose requests may be of different machines.
-        """
+        """Return the machine of all requests of a connection; None if there is none, and for a proxy."""
         if self._trusted.proxies and self.is_proxy(address):
             return None
         return self._callers.machine(address, connected=True)
@@ -205,10 +202,7 @@ def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
 
 
 def other_end(name: Sequence[object]) -> str:
-    """Return the address of a socket's peer, spelled as in the inventory and the neighbour table.
-
-    `name` is the peer's name as the socket returns it (IPv6: address, port, flow, scope).
-    """
+    """Return the address in a socket's peer name, spelled as in the inventory and the neighbour table."""
     address = dotted(str(name[0]))
     scope = name[3] if len(name) > 3 and ":" in address else 0
     if not isinstance(scope, int) or not scope:

@@ -114,11 +114,9 @@ def _identify(
 
 
 def _ipxe(listed: Mapping[int, bytes], architectures: tuple[int, ...]) -> Client:
-    """Return the client for an iPXE with these sub-options of option 175.
-
-    An iPXE that lists features, but no format of kernels, is a ROM that boots a full iPXE first
-    (https://ipxe.org/howto/dhcpd). Each of our boot programs lists a format of kernels, so there is no loop.
-    """
+    """Return the client for an iPXE with these sub-options of option 175."""
+    # An iPXE that lists features, but no format of kernels, is a ROM that boots a full iPXE first
+    # (https://ipxe.org/howto/dhcpd). Each of our boot programs lists a format of kernels, so there is no loop.
     platform = platform_name(architectures)
     # A feature is a sub-option with its version; an iPXE that was built without the feature leaves it out.
     features = frozenset(code for code, value in listed.items() if code < _NO_FEATURE and any(value))
@@ -133,10 +131,7 @@ def _ipxe(listed: Mapping[int, bytes], architectures: tuple[int, ...]) -> Client
 
 
 def user_classes(value: bytes) -> tuple[bytes, ...]:
-    """Return the user classes of option 77: a list with lengths (RFC 3004 section 4), or the bare string of iPXE.
-
-    The first one is always the whole value. The others are those of the list, if the value is a valid list.
-    """
+    """Return the whole value of option 77, and its user classes if it is a list with lengths (RFC 3004 section 4)."""
     if not value:
         return ()
     # A bare string may read as a list by chance, so both readings are returned.
@@ -245,11 +240,7 @@ class BootChoice:
         return replace(self._refuse(client, mac, reason, proxy=proxy), refusal=reason, shared=False)
 
     def choose(self, client: Client, mac: str, path: BootPath | None = None, *, proxy: bool = False) -> BootAnswer:
-        """Return what `client` boots on a machine that may netboot; `path` is None for the usual boot path.
-
-        Raises:
-            ipxe.binaries.NoBinaryError: there is no file for its architecture.
-        """
+        """Return what `client` boots if it may netboot; `path` None: the usual boot path. Raises NoBinaryError."""
         if client.stage is Stage.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
         if path is BootPath.UKI and client.is_uefi:
@@ -266,10 +257,8 @@ class BootChoice:
         return self._u_boot if client.stage is Stage.U_BOOT else NOTHING
 
     def _refuse(self, client: Client, mac: str, reason: str, *, proxy: bool) -> BootAnswer:
-        """Return the boot part for a client that may not netboot: its machine tries the next boot device soon.
-
-        An EDK2 that gets an address and no boot file asks four times, for 60 s, before it gives up.
-        """
+        """Return the boot part for a client that may not netboot: its machine tries the next boot device soon."""
+        # An EDK2 that gets an address and no boot file asks four times, for 60 s, before it gives up.
         if client.stage is Stage.IPXE:
             # Its script shows the reason.
             return self._ipxe(client, mac, proxy=proxy)
@@ -328,10 +317,7 @@ class BootChoice:
 
 
 def is_raspberry_pi(client: Client, mac: str) -> bool:
-    """Return True if a PXE ROM is a Raspberry Pi's own.
-
-    A Pi 4 or 5 declares it. UEFI on a Pi declares UEFI, and is none.
-    """
+    """Return True if a PXE ROM is a Raspberry Pi's own. UEFI on a Pi declares UEFI, and is none."""
     if client.stage is not Stage.PXE_ROM or client.is_limited_ipxe:
         return False
     # The mask ROM of a Pi 3, and a Pi with another DHCP_OPTION97 in its EEPROM, declare an x86 BIOS: the MAC decides.

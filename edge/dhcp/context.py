@@ -151,10 +151,7 @@ class DhcpContext:
         self._to_clients = Allowance(MAX_CLIENT_REPLIES, MAX_REPLIES)
 
     def may_reach_relay(self, agent: RelayAgent, network: Subnet | None) -> bool:
-        """Return True if a reply may go to the relay now.
-
-        `network` is that of the machine whose packet the relay passed on, or None if it is not known.
-        """
+        """Return True if a reply to a machine of `network` (None: not known) may go to its relay now."""
         giaddr, port = agent.giaddr, agent.port
         # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
         if not port and giaddr in self.near_relays:
@@ -216,10 +213,7 @@ class DhcpContext:
     def assemble(
         self, message_type: MessageType, query: Query, client: Client, boot: BootAnswer, *, has_lease: bool = True
     ) -> bytes | None:
-        """Return the reply with the machine's network and, if `has_lease`, its address.
-
-        Return None if the client takes less than the smallest reply, and report that.
-        """
+        """Return the reply with the machine's network and, if `has_lease`, its address; None if it is too large."""
         _, message, reservation, agent, _ = query
         network, hostname = reservation.network, reservation.hostname
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
@@ -276,13 +270,10 @@ def assemble(
 
     `start` are options 53, 54 and those of the lease. `network` are the options of the machine's network; `fewer()`
     returns shorter and shorter versions of it. `flags` are those of the request by default. `relay` is option 82.
-
-    Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
-    network that the client requested last, then the echoes. What a machine needs to boot always stays.
-
-    Raises:
-        TooSmallError: even the smallest reply is larger than what the client takes.
+    Raises TooSmallError if even the smallest reply is larger than what the client takes.
     """
+    # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
+    # network that the client requested last, then the echoes. What a machine needs to boot always stays.
     head = codec.header(
         request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
     )

@@ -88,10 +88,7 @@ class _NetworkParts(NamedTuple):
 
 
 class _BootParts(NamedTuple):
-    """The parts of a reply that a `BootAnswer` determines.
-
-    `header` is that from the padding of `chaddr` to the cookie. `note` is None if it differs between machines.
-    """
+    """The parts of a reply that a `BootAnswer` determines; `note` is None if it differs between machines."""
 
     boot: BootAnswer
     siaddr: bytes
@@ -116,10 +113,7 @@ class _KnownLayout(KnownLayout):
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message, message_type: MessageType, start: bytes) -> None:
-        """Learn from a packet. `message_type` is that of the reply, `start` its options 53 and 54.
-
-        Raises NoLayoutError.
-        """
+        """Learn from a packet with a reply of this type; `start`: its options 53 and 54. Raises NoLayoutError."""
         super().__init__()
         self._learn_places(packet, message)
         self.report, self.lease = f"DHCP{message_type.name}", message_type.name.lower()

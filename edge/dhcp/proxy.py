@@ -72,13 +72,10 @@ class Proxy:
         return None
 
     def _discover(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:
-        """Offer a boot file.
-
-        - EDK2's PXE driver takes an offer of class PXEClient with a discovery control (43.6) and a boot file as final
-          (PxeBcSelectDhcp4Offer). Its HTTP Boot driver requires class HTTPClient and a URI.
-        - iPXE requires class PXEClient; with `siaddr` and a boot file it sends no request to port 4011
-          (dhcp_has_pxeopts).
-        """
+        """Offer a boot file."""
+        # EDK2's PXE driver takes an offer of class PXEClient with a discovery control (43.6) and a boot file as final
+        # (PxeBcSelectDhcp4Offer). Its HTTP Boot driver requires class HTTPClient and a URI. iPXE requires class
+        # PXEClient; with `siaddr` and a boot file it sends no request to port 4011 (dhcp_has_pxeopts).
         context, reports = self._context, self._context.reports
         client, agent = identify(message), relay_agent_of(message, received.source_port)
         if client.stage in _NEED_A_LEASE:

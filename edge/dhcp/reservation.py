@@ -45,10 +45,9 @@ _NO_LINKS: Final = frozenset({b"", bytes(4)})
 
 
 class OptionPlan(NamedTuple):
-    """The network options for one kind of client, in its order: encoded, before and behind its host name (option 12).
+    """The network options for one kind of client: encoded, before and behind its host name (option 12)."""
 
-    `codes` are all codes in this order; if the reply is too large, the last ones are left out first.
-    """
+    # `codes` are all codes in the client's order; if the reply is too large, the last ones are left out first.
 
     before: bytes
     names_host: bool
@@ -64,10 +63,8 @@ class Subnet:
     def __init__(
         self, encoded: dict[int, bytes], lease: bytes, subnet: tuple[int, int] | None, *, is_here: bool = True
     ) -> None:
-        """Create the network.
+        """Create the network from whole options by code, and options 51, 58 and 59.
 
-        encoded: whole options by code.
-        lease: options 51, 58 and 59.
         subnet: number and mask; None if the Hardware states no mask.
         is_here: it may be the network of the interface, so that machines need no relay.
         """
@@ -168,10 +165,7 @@ class Compiler:
         self._vlans: dict[str, bytes] = {}
 
     def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
-        """Return the reservation of `machine`; log what is wrong with its Hardware.
-
-        `is_sole` is False if another Hardware claims the same address.
-        """
+        """Return the reservation; log mistakes in the Hardware. `is_sole`: no other Hardware claims the address."""
         where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
         if machine.disable_dhcp:
             return Reservation(machine, machine.mac, f"{where}.disableDhcp is true")

@@ -64,10 +64,7 @@ PACKETS_A_SECOND: Final = 200.0
 
 
 class Responder:
-    """Answers DHCP for the machines of an inventory, in the mode of the policy.
-
-    The owner subscribes `machine_changed` to the inventory.
-    """
+    """Answers DHCP in the mode of the policy. The owner subscribes `machine_changed` to the inventory."""
 
     def __init__(
         self,
@@ -169,11 +166,9 @@ class Responder:
         return reply
 
     def is_surplus(self, packet: bytes) -> bool:
-        """Return True if `packet` exceeds the limit for machines without a Hardware.
-
-        The MAC alone decides, before the packet is parsed. A packet of a flood of invented MACs costs little more than
-        its receipt.
-        """
+        """Return True if `packet` exceeds the limit for machines without a Hardware."""
+        # The MAC alone decides, before the packet is parsed: a packet of a flood of invented MACs costs little more
+        # than its receipt.
         # The MAC of an InfiniBand port is not at a fixed place, so such packets have a limit of their own.
         link, chaddr = ("InfiniBand", b"") if packet[1:2] == _INFINIBAND else ("", packet[28:34])  # RFC 2131 section 2
         if chaddr in self.reservations or self._strangers.allows(link, self._clock()):
@@ -223,10 +218,8 @@ class Responder:
     # --- identify -------------------------------------------------------------------------------------------------
 
     def _reservation_of(self, message_type: MessageType, message: Message) -> Reservation | None:
-        """Return the reservation of the machine that sent the message; report a machine that has none.
-
-        The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
-        """
+        """Return the reservation of the machine that sent the message; report a machine that has none."""
+        # The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
         reservation = self.reservations.get(message.mac) or self._compile(message.mac.hex(":"))
         if reservation is not None:
             return reservation

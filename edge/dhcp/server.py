@@ -147,11 +147,9 @@ class DhcpPort(Port[Reply]):
             self._unicast_socket.sendto(payload, (address, port))
 
     def _replace_unicast_socket(self) -> None:
-        """Replace the socket whose send buffer is full of replies that wait for ARP.
-
-        The kernel drops these replies after three seconds; replies to relays that exist do not wait that long. The
-        kernel limits the replies that wait for each neighbour, and the number of neighbours.
-        """
+        """Replace the socket whose send buffer is full of replies that wait for ARP."""
+        # The kernel drops these replies after three seconds; replies to relays that exist do not wait that long. The
+        # kernel limits the replies that wait for each neighbour, and the number of neighbours.
         old = self._listeners[-1]
         self._unicast_socket = self._open_unicast_socket()
         self._listen(self._unicast_socket)
@@ -181,10 +179,7 @@ class FrameSender:
     """Sends UDP frames on one Ethernet interface, past the kernel's ARP (`edge.dhcp.wire.frames`)."""
 
     def __init__(self, interface: str, address: bytes, port: int, now: float) -> None:
-        """Open the link for frames from `address` (four bytes) and `port`. Raises NoLinkError.
-
-        `now` is in seconds, of the same clock as that of `send`.
-        """
+        """Open the link for frames from `address` (four bytes) and `port`. Raises NoLinkError."""
         self._address = address
         self._port = port
         try:
@@ -200,10 +195,7 @@ class FrameSender:
         self._socket.close()
 
     def send(self, payload: bytes, hardware: bytes, address: str, port: int, now: float) -> bool:
-        """Send the payload as one frame and return True; return False if it does not fit into one frame.
-
-        Raises OSError if the interface is down, gone or busy.
-        """
+        """Send one frame; return False if the payload does not fit into one. Raises OSError."""
         if now >= self._read_again_at:
             self._read_hardware_address(now)
         try:
@@ -220,10 +212,7 @@ class FrameSender:
 
 
 def packet_socket(interface: str, protocol: int, receive_bytes: int | None = None) -> socket.socket:
-    """Open a non-blocking socket for the frames of this protocol on an Ethernet interface. Raises OSError.
-
-    With protocol 0 it only sends. `receive_bytes` is the size of its receive buffer.
-    """
+    """Open a non-blocking socket for frames of this protocol (0: to send only) on an Ethernet. Raises OSError."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     try:
         sock.setblocking(False)

@@ -145,11 +145,7 @@ class BootChoice6:
         return BootAnswer(leading + _url(file), text, refusal, shared)
 
     def _file(self, machine: Machine, client: Client, prefix: str) -> str:
-        """Return the URL of the client's boot program. It begins with `prefix`, unless it is the machine's OSIE.
-
-        Raises:
-            NoBinaryError: there is no program for its architecture.
-        """
+        """Return the URL of the client's boot program, or of the machine's OSIE. Raises NoBinaryError."""
         path, by_http = self.path(machine), client.stage is Stage.HTTP_ROM
         if path is BootPath.UKI and client.is_uefi:
             return (f"{self._http}/" if by_http else self._tftp) + uki_path(machine)

@@ -201,10 +201,7 @@ class _KnownLayout(KnownLayout):
         self.mask, self.expected = mask.numbers()
 
     def _relay(self, packet: bytes, mask: Mask, begin: int, end: int, *, is_first: bool) -> tuple[slice, int, int]:
-        """Return the place of the Interface-Id, and begin and end of the message in a relay's message.
-
-        `is_first`: the client sent it to this relay.
-        """
+        """Return the place of the Interface-Id, and the ends of the inner message; `is_first`: next to the client."""
         interface = inner = link_layer = NOWHERE
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _RELAY_HEAD, end):
@@ -261,10 +258,8 @@ class _KnownLayout(KnownLayout):
 
 
 def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
-    """Return where `edge.dhcp6.wire.mac_of` finds the MAC of a client behind these relays; the DUID is the last choice.
-
-    Raises NoLayoutError for an InfiniBand port, whose packet does not contain the MAC.
-    """
+    """Return where `edge.dhcp6.wire.mac_of` finds the MAC of a client behind these relays. Raises NoLayoutError."""
+    # The packet of an InfiniBand port does not contain the MAC. The DUID is the last choice.
     if not relays:
         return MacOf.SOURCE
     if is_mac(relays[-1].link_layer):
@@ -306,10 +301,7 @@ class FastPath6:
         self._layouts_of = self.layouts.lists.get
 
     def answer(self, packet: bytes, source: bytes, *, is_unicast: bool) -> Reply6 | None:
-        """Return the reply to a packet from `source` (sixteen bytes), or None if it must be answered in full.
-
-        `is_unicast`: it was not sent to a group.
-        """
+        """Return the reply to a packet from `source`, or None. `is_unicast`: it was not sent to a group."""
         layouts = self._layouts_of(len(packet))
         if layouts is None:
             return None

@@ -169,10 +169,7 @@ class Responder6:
     # --- validate -----------------------------------------------------------------------------------------------------
 
     def _is_answerable(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> bool:
-        """Return True for a valid message to us (RFC 8415 section 16): from a client's link, or from a relay's address.
-
-        The replies of servers, including our own, are not.
-        """
+        """Return True for a valid message to us (RFC 8415 section 16), from a client's link or from a relay."""
         kind, source = message.type, received.source
         if kind not in _FROM_CLIENTS or source.is_multicast or source.is_unspecified or source.is_loopback:
             return False

@@ -111,11 +111,7 @@ class Declines:
         """The start of the last quarantine of a machine without a probe, by MAC."""
 
     def check(self, machine: Machine, address: bytes, source: str, *, relayed: bool, doubt: str = "") -> None:
-        """Check a machine's decline of its address, which came from `source` by a plausible way.
-
-        `doubt` is the reason why the relay that passed it on is not trusted (`Relays.doubt`); empty if it is trusted or
-        there is no relay.
-        """
+        """Check a plausible decline; `doubt` is the reason why its relay is not trusted (`Relays.doubt`), or empty."""
         if self.wake is None or (relayed and not self.is_on_link(address)):
             self._judge_unprobed(machine, source, doubt)
         elif address in self._probing:

@@ -80,10 +80,8 @@ class DhcpReports:
             self._record(mac, Step.DHCP, outcome, line, **detail)
 
     def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:
-        """Report the first line of `key` in a minute, with the number of lines that were held back before it.
-
-        This is for events that any host can cause in a machine's name, as often as it likes.
-        """
+        """Report the first line of `key` in a minute, with the number of lines that were held back before it."""
+        # For events that any host can cause in a machine's name, as often as it likes.
         held_back = self._machine_tally.due((mac, key), self._clock())
         if held_back is not None:
             self._record(mac, Step.DHCP, Outcome.INFO, line + times(held_back), **detail)
@@ -97,8 +95,7 @@ class DhcpReports:
     ) -> None:
         """Report a machine without a Hardware once a minute, with a manifest to fill in and apply.
 
-        `message` is the name of its message and `client` the description of the client. `relay` is the relay's address
-        and `answer` what the machine boots; both may be empty.
+        `relay`, the relay's address, and `answer`, what the machine boots, may be empty.
         """
         if not self._unregistered_once.due(mac, self._clock()):
             return

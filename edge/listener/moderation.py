@@ -60,11 +60,9 @@ _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, c
 
 
 def interval_timer(seconds: float) -> int:
-    """Return a file descriptor that becomes readable every `seconds` (less than one). Raises OSError.
-
-    Python has timerfd_create(2) from 3.13 on. Timers of event loops are too coarse: asyncio's and uvloop's have a
-    millisecond at best, and each costs an entry in a heap every time.
-    """
+    """Return a file descriptor that becomes readable every `seconds` (less than one). Raises OSError."""
+    # Python has timerfd_create(2) from 3.13 on. Timers of event loops are too coarse: asyncio's and uvloop's have a
+    # millisecond at best, and each costs an entry in a heap every time.
     timer: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if timer < 0:
         raise _error()

@@ -239,10 +239,7 @@ class Listener(Generic[D]):
 def udp_socket(
     address: str, port: int, interface: str | None, prepare: Callable[[socket.socket], None]
 ) -> socket.socket:
-    """Return a non-blocking UDP socket at this address (IPv4 or IPv6) and port. Raises OSError.
-
-    `prepare` is called before the socket is bound. With `interface`, it receives packets of that interface only.
-    """
+    """Return a non-blocking UDP socket; `prepare` is called before it is bound. Raises OSError."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)

@@ -90,10 +90,8 @@ class Arrivals:
         self._socket.close()
 
     def asked(self, ip: str, since: float) -> dict[str, int]:
-        """Return how many packets an address sent after that time, by our port (`udp/69`, `tcp/7080`).
-
-        Of TCP, these are the segments with SYN of its last connection: more than one means that SYNs were lost.
-        """
+        """Return how many packets an address sent after that time, by our port (`udp/69`, `tcp/7080`)."""
+        # Of TCP, these are the segments with SYN of its last connection: more than one means that SYNs were lost.
         return {port: count(packets.asked, since) for port, packets in self._packets.get(ip, {}).items()}
 
     def repeated(self) -> list[str]:
@@ -138,10 +136,8 @@ class Arrivals:
 
 
 def program(*tcp_ports: int) -> bytes:
-    """Return the BPF program that accepts UDP to port 69 and TCP with SYN to or from these ports.
-
-    It accepts no fragments but the first, and no packets with IPv6 extension headers.
-    """
+    """Return the BPF program that accepts UDP to port 69 and TCP with SYN to or from these ports."""
+    # It accepts no fragments but the first, and no packets with IPv6 extension headers.
     return bpf.assemble(
         [
             (bpf.LOAD_HALF, 12),

@@ -85,11 +85,9 @@ def soliciting_mac(packet: bytes, source: str) -> str:
 
 
 def is_of_a_router(packet: bytes, hop_limit: int, source: str) -> bool:
-    """Return True if an ICMPv6 message is a valid router advertisement (section 6.1.2) of a real router.
-
-    A real router offers a way out (its lifetime is not 0), addresses by DHCPv6 (M, O) or prefixes. An advertisement
-    that offers none of them is one of another edge.
-    """
+    """Return True if an ICMPv6 message is a valid router advertisement (section 6.1.2) of a real router."""
+    # A real router offers a way out (its lifetime is not 0), addresses by DHCPv6 (M, O) or prefixes. An advertisement
+    # that offers none of them is one of another edge.
     if len(packet) < 16 or packet[:2] != bytes((ROUTER_ADVERTISEMENT, 0)) or hop_limit != HOP_LIMIT:
         return False
     if not is_link_local(source) or _options(packet, 16) is None:

@@ -128,11 +128,7 @@ def interface_address(name: str) -> str:
 
 
 def addresses_of(interfaces: Sequence[tuple[str, str]], public_ip: str | None) -> list[str]:
-    """Return the addresses of this host's edge, chosen as the edge does.
-
-    `interfaces` are those of `--interface`: names and addresses, or empty; none: that of the default route. `public_ip`
-    is the address on the only interface. Raises HostError.
-    """
+    """Return the addresses of this host's edge; `interfaces` and `public_ip` as in the options. Raises HostError."""
     wanted = interfaces or [(default_interface(), "")]
     return [address or public_ip or interface_address(name) for name, address in wanted]
 

@@ -108,11 +108,9 @@ def look(name: str) -> Link | None:
 
 
 def other_ethernets(names: Collection[str]) -> list[str]:
-    """Return the Ethernet interfaces of this host, beside `names`, that are up and receive packets themselves.
-
-    Ports of bridges and bonds, and the interfaces below VLANs and the like, are left out: their packets are received
-    again by the interface above. Raises OSError if the kernel does not answer.
-    """
+    """Return the Ethernet interfaces beside `names` that are up and receive packets themselves. Raises OSError."""
+    # Ports of bridges and bonds, and the interfaces below VLANs and the like, are left out: their packets are received
+    # again by the interface above.
     found: dict[int, str] = {}
     lowers: dict[int, int] = {}
     for message in dump(_RTM_GETLINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0), _RTM_NEWLINK):
@@ -206,11 +204,9 @@ class AddressState(Enum):
 
 
 def hold_address(index: int, address: IPv6Address, seconds: int) -> None:
-    """Give the interface of this number an IPv6 address for some seconds from now on. Needs CAP_NET_ADMIN.
-
-    The kernel removes the address when the time is over (RTM_NEWADDR with a valid lifetime), also if this process was
-    killed. It is deprecated from the start: no connection of this host uses it as the source. Raises OSError.
-    """
+    """Give an interface an IPv6 address for some seconds from now on. Needs CAP_NET_ADMIN. Raises OSError."""
+    # The kernel removes the address when the time is over (RTM_NEWADDR with a valid lifetime), also if this process was
+    # killed. It is deprecated from the start: no connection of this host uses it as the source.
     lifetime = attribute(_IFA_CACHEINFO, _CACHEINFO.pack(0, seconds, 0, 0))
     # Without a route to its prefix, which would end with it and belongs to the link.
     flags = attribute(_IFA_FLAGS, struct.pack("=I", _IFA_F_NOPREFIXROUTE))

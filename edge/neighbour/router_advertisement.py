@@ -86,11 +86,9 @@ class Solicited:
         self._to_all_at = float("-inf")
 
     def answer(self, source: str, now: float) -> tuple[str, float] | None:
-        """Return the destination of the answer and its delay in seconds, or None if an answer to all nodes is due.
-
-        A host without a link-local address is answered by one to all nodes: the kernel would answer it from an address
-        that is not link-local, which RFC 4861 section 6.1.2 forbids.
-        """
+        """Return the destination of the answer and its delay in seconds, or None if an answer to all nodes is due."""
+        # A host without a link-local address is answered by one to all nodes: the kernel would answer it from an
+        # address that is not link-local, which RFC 4861 section 6.1.2 forbids.
         if is_link_local(source) and self._unicast.take(source, now):
             return source, 0.0
         if now < self._to_all_at:

@@ -77,10 +77,7 @@ _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the
 
 
 def neighbour_changes(on_change: Callable[[str | None], None]) -> Notifications:
-    """Call `on_change(ip)` for each entry that changes, and `on_change(None)` if any entry may have changed.
-
-    Needs a running event loop. Raises OSError if the kernel has no such notifications.
-    """
+    """Call `on_change(ip)` for each entry that changes; None: any entry may have. Raises OSError."""
 
     def notify(message: bytes | None) -> None:
         try:
@@ -146,11 +143,8 @@ class NeighbourTable:
         return found
 
     def on_link(self, ip: str, interface: str = "") -> bool:
-        """Return True if `ip` is on a link of ours, so that ARP or neighbour discovery finds the host.
-
-        Return True as well while the kernel can't answer, so that no address is believed meanwhile. `interface` is as
-        for `mac`.
-        """
+        """Return True if `ip` is on a link of ours, so that ARP or neighbour discovery finds the host."""
+        # True as well while the kernel can't answer, so that no address is believed meanwhile.
         address = _packed(ip.partition("%")[0])
         if address is None:
             return False
@@ -252,11 +246,8 @@ def neighbours4() -> Neighbours4:
 
 
 def hardware_address(answer: bytes, interface: int, address: bytes) -> str | None:
-    """Return the hardware address in the kernel's answer, if that is a valid entry of the neighbour.
-
-    For an InfiniBand port it is the MAC of its GUID, by which a Hardware names it. Raises OSError if the kernel reports
-    an error; a missing entry is no error.
-    """
+    """Return the hardware address in the kernel's answer, if that is a valid entry of the neighbour. Raises OSError."""
+    # For an InfiniBand port it is the MAC of its GUID, by which a Hardware names it.
     kind = HEADER.unpack_from(answer)[1]
     if kind == NLMSG_ERROR:
         number = error_of(answer)
@@ -278,10 +269,7 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
 
 def changed_address(message: bytes) -> str | None:
-    """Return the IP address whose entry has changed according to a notification, or None if it is about no entry.
-
-    A link-local address has the name of its link as its zone. Raises OSError if the link has gone.
-    """
+    """Return the address (with zone, if link-local) of a notification, or None. Raises OSError if the link has gone."""
     if len(message) < HEADER.size + _NEIGHBOUR.size:
         return None
     family, interface, *_ = _NEIGHBOUR.unpack_from(message, HEADER.size)
@@ -357,12 +345,10 @@ class LinkLocalResolution:
 
 
 def delivery_problem(address: str, interfaces: Collection[str]) -> str:
-    """Return why our answers to `address` (dotted) are lost, as a clause; empty if no reason is known.
-
-    `interfaces` are those that machines are served on. Call it after answers were sent. DHCP's sockets are bound to
-    their interface, so the kernel takes an address without a route for one of that link, and asks for it by ARP. The
-    route without a bound interface shows the truth, and the neighbour table whether a host has answered ARP.
-    """
+    """Return why our answers to `address` (dotted) are lost, as a clause; empty if no reason is known."""
+    # DHCP's sockets are bound to their interface, so the kernel takes an address without a route for one of that link,
+    # and asks for it by ARP. The route without a bound interface shows the truth, and the neighbour table whether a
+    # host has answered ARP.
     try:
         route = route_to(IPv4Address(address))
         name = socket.if_indextoname(route.interface) if route.interface else ""

@@ -146,10 +146,8 @@ class NetasciiBlocks(Blocks):
 
 @cache
 def data_headers() -> tuple[bytes, ...]:
-    """Return the headers of DATA packets by block number: three megabytes, shared by all transfers.
-
-    The headers of one more window follow the highest number, so that a slice can cross the wrap to 0.
-    """
+    """Return the headers of DATA packets by block number: three megabytes, shared by all transfers."""
+    # The headers of one more window follow the highest number, so that a slice can cross the wrap to 0.
     numbers = (number & 0xFFFF for number in range(0x10000 + packets.MAX_WINDOW_BLOCKS))
     return tuple(b"\0\3" + number.to_bytes(2, "big") for number in numbers)
 

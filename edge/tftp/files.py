@@ -82,10 +82,7 @@ class TooLargeError(TinkedgeError):
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """Map the first `size` bytes of `fd`. The file must not be shortened during the lifetime of the view.
-
-    Raises OSError; ValueError if the file is shorter than that.
-    """
+    """Map the first bytes of a file that is never shortened. Raises OSError, ValueError if there are fewer."""
     if size == 0:
         return memoryview(b"")
     return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
@@ -126,11 +123,8 @@ def _copied(fd: int, size: int) -> memoryview:
 
 
 def open_below(root: Path, segments: list[str]) -> tuple[int, Path]:
-    """Open the regular file `segments` below `root`. Symbolic links may lead anywhere inside, never outside.
-
-    Return its descriptor and its real path without links, whatever name the client requested. Blocks. Raises OSError:
-    FileNotFoundError if there is no such regular file.
-    """
+    """Return descriptor and real path of a regular file below `root`. Blocks. Raises OSError."""
+    # Symbolic links may lead anywhere inside, never outside.
     inside = os.path.realpath(root)
     wanted = os.path.realpath(Path(inside, *segments))
     if os.path.commonpath((inside, wanted)) != inside or wanted == inside:
@@ -518,10 +512,8 @@ class _ForeignFileError(Exception):
 
 
 def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
-    """Return the MAC that names the directory below one of `roots` which contains `path`, or None.
-
-    `path` has no links in it, so it is the real place of the file. One root may be in the other.
-    """
+    """Return the MAC that names the directory below one of `roots` which contains `path`, or None."""
+    # `path` has no links in it, so it is the real place of the file. One root may be in the other.
     for root in roots:
         inside = os.path.realpath(root) if root is not None else None
         if inside is not None and path.is_relative_to(inside):

@@ -182,10 +182,8 @@ class TftpServer:
         self._listener.start()
 
     def move_to_interface(self) -> bool:
-        """Bind all sockets to the interface again, after it was removed and created again.
-
-        Return False if that needs new sockets: without CAP_NET_RAW a bound socket can't be moved.
-        """
+        """Bind all sockets to the interface that was created again. Return False if that needs new sockets."""
+        # Without CAP_NET_RAW a bound socket can't be moved.
         if self._interface is None or self._listener is None:
             return self._interface is None
         device = self._interface.encode() + b"\0"

@@ -53,11 +53,10 @@ _ANSWERS_TO_STRANGERS = 16
 
 
 class TransferScheduler:
-    """Shares the event loop between transfers: a queue in which each transfer gets one window at a time.
+    """Shares the event loop between transfers: a queue in which each transfer gets one window at a time."""
 
-    Without the queue, the sockets that epoll lists first would get all the time: a client often acknowledges a window
-    before the last transfer has had its turn.
-    """
+    # Without the queue, the sockets that epoll lists first would get all the time: a client often acknowledges a window
+    # before the last transfer has had its turn.
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """`clock` gives seconds."""
@@ -310,10 +309,8 @@ class Session:
             self.transfer.not_taken(left, self._loop.time(), _PAUSE_SECONDS)
 
     def _settle(self) -> None:
-        """Close the session if the transfer has ended; otherwise make sure that a timer and the follower run.
-
-        One timer serves many acknowledgements: it is replaced only if the deadline moves forward.
-        """
+        """Close the session if the transfer has ended; otherwise make sure that a timer and the follower run."""
+        # One timer serves many acknowledgements: it is replaced only if the deadline moves forward.
         transfer = self.transfer
         if transfer.ended is not None:
             self.drop()

@@ -82,10 +82,8 @@ class UdpTransport:
         self._uncut_bytes = (MIN_SEGMENTED - 1) * packet_bytes if segments >= MIN_SEGMENTED else _NEVER
 
     def send(self, burst: Burst) -> int:
-        """Send packets, all of a block's size except the last. Return the number that the kernel had no room for.
-
-        Raises OSError for an ICMP error about earlier packets, or a problem of the path.
-        """
+        """Send packets, all but the last of a block's size. Return the number that the kernel had no room for."""
+        # An OSError is an ICMP error about earlier packets, or a problem of the path.
         if isinstance(burst, memoryview):
             packets = burst
         else:
@@ -145,10 +143,8 @@ def sender(address: tuple[Any, ...]) -> Address:
 
 
 def transfer_socket(local: str, interface: str | None) -> socket.socket:
-    """Return a socket on a new port: the transfer's identifier (RFC 1350 section 4). Raises OSError.
-
-    It is not connected, so that it can send an error to a stranger. It receives ICMP errors.
-    """
+    """Return a socket on a new port: the transfer's identifier (RFC 1350 section 4). Raises OSError."""
+    # It is not connected, so that it can send an error to a stranger. It receives ICMP errors.
     # Bind to the address that the client used. On a host with several addresses, routing alone may choose another one,
     # and clients drop answers from other addresses.
     return udp_socket(local, 0, interface, _prepare)
@@ -161,19 +157,15 @@ def _prepare(sock: socket.socket) -> None:
 
 
 def allow_fragments(sock: socket.socket) -> None:
-    """Send without the don't-fragment bit, and ignore ICMP messages about the path's MTU.
-
-    PXE ROMs do not support path MTU discovery. Behind a router with a smaller MTU, blocks must arrive in fragments.
-    """
+    """Send without the don't-fragment bit, and ignore ICMP messages about the path's MTU."""
+    # PXE ROMs do not support path MTU discovery. Behind a router with a smaller MTU, blocks must arrive in fragments.
     options = _OPTIONS[sock.family]
     sock.setsockopt(options.level, options.mtu_discover, _PMTUDISC_DONT)
 
 
 def is_port_closed(sock: socket.socket, client: Address) -> bool:
-    """Read all ICMP errors of a socket. Return True if one says that the port of `client` is closed.
-
-    An unreachable host or network does not count: that may be temporary (RFC 1122 section 4.2.3.9).
-    """
+    """Read all ICMP errors of a socket. Return True if one says that the port of `client` is closed."""
+    # An unreachable host or network does not count: that may be temporary (RFC 1122 section 4.2.3.9).
     found = False
     while True:
         try:

@@ -47,10 +47,8 @@ class Framer:
         self._udp_sum = source + _UDP + port
 
     def frame(self, payload: bytes, hardware: bytes, address: bytes, port: int) -> bytes:
-        """Return the frame with `payload` to a hardware address (six bytes), IPv4 address (four) and port.
-
-        The payload must fit into the link's MTU with the headers, because the packet is not fragmented.
-        """
+        """Return the frame with `payload` to a hardware address (six bytes), IPv4 address (four) and port."""
+        # It is not fragmented, so the payload must fit into the link's MTU with the headers.
         length = 8 + len(payload)
         destination = int.from_bytes(address, "big")
         words = int.from_bytes(payload, "big")

@@ -135,10 +135,8 @@ def option(code: int, value: bytes) -> bytes:
 
 
 def instances(code: int, value: bytes) -> bytes:
-    """Return an option of any length, split over several instances (RFC 3396 section 6).
-
-    Boot options must not be split: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
-    """
+    """Return an option of any length, split over several instances (RFC 3396 section 6)."""
+    # Boot options must not be split: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
     return b"".join(option(code, value[at : at + 255]) for at in range(0, max(len(value), 1), 255))
 
 
@@ -162,8 +160,6 @@ def suboptions(value: bytes) -> dict[int, bytes] | None:
 
 
 def encapsulated(suboptions: Mapping[int, bytes]) -> bytes:
-    """Return the value of an option that holds options: 43 (RFC 2132 section 8.4) and 175.
-
-    It ends with END, because iPXE and old PXE ROMs look for it.
-    """
+    """Return the value of an option that holds options: 43 (RFC 2132 section 8.4) and 175."""
+    # It ends with END, because iPXE and old PXE ROMs look for it.
     return b"".join(option(code, value) for code, value in suboptions.items()) + bytes((END,))
