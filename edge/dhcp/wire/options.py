@@ -46,7 +46,6 @@ END: Final = 255  # RFC 2132 section 3.2
 
 # Sub-options of 43.
 PXE_DISCOVERY_CONTROL: Final = 6  # PXE 2.1 table 2-1
-PXE_BOOT_ITEM: Final = 71  # the same
 VLAN_ID: Final = 116  # Tinkerbell's own, which its iPXE scripts read as ${43.116:string}
 
 # Sub-options of 82.
@@ -60,9 +59,7 @@ IPXE_HTTPS: Final = 20
 IPXE_TFTP: Final = 21
 IPXE_DNS: Final = 23
 IPXE_BZIMAGE: Final = 24
-IPXE_PXE: Final = 33
 IPXE_EFI: Final = 36
-IPXE_VLAN: Final = 38
 IPXE_MENU: Final = 39
 IPXE_NO_PXEDHCP: Final = 176
 
