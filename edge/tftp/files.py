@@ -17,15 +17,6 @@ operator's files are looked up below one directory, and no path leads out of it.
 tables. A file in a directory that is named by a machine's MAC belongs to that machine, whatever link or name a client
 requests. The netboot policy is checked first: a machine that must not boot from the network must not boot by TFTP
 either. A file that is made for one machine is served to that machine only.
-
-The client's address identifies the client. A MAC in the name proves nothing: any client can write another machine's
-MAC. So the policy is applied to the machine at the client's address, the client receives the error, and the request is
-recorded on that machine's journey.
-
-Transfers send from memory maps, so the bytes are in the page cache once, however many machines read them. If a mapped
-file is truncated, the next access ends the process with SIGBUS. So a file is mapped directly only if this program alone
-writes it and never shortens it (the artifact cache). The operator's files may change at any time: `Snapshots` copies
-them to memory, and all readers share the copy.
 """
 
 from __future__ import annotations
@@ -83,6 +74,10 @@ class TooLargeError(TinkedgeError):
 
 def mapped(fd: int, size: int) -> memoryview:
     """Map the first bytes of a file that is never shortened. Raises OSError, ValueError if there are fewer."""
+    # Transfers send from memory maps, so the bytes are in the page cache once, however many machines read them. If a
+    # mapped file is truncated, the next access ends the process with SIGBUS. So a file is mapped directly only if this
+    # program alone writes it and never shortens it (the artifact cache). The operator's files may change at any time:
+    # `Snapshots` copies them to memory, and all readers share the copy.
     if size == 0:
         return memoryview(b"")
     return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
@@ -240,6 +235,9 @@ class BootFiles:
         # Windows and some ROMs write backslashes. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
         named, rest = from_path(segments)
+        # The client's address identifies the client. A MAC in the name proves nothing: any client can write another
+        # machine's MAC. So the policy is applied to the machine at the client's address, the client receives the
+        # error, and the request is recorded on that machine's journey.
         at_address = self._interface(self.callers.machine(request.client_ip), request.client_ip, named)
         mac = at_address.mac if at_address is not None else None
         shown = shown_name(request.name)
@@ -411,12 +409,12 @@ class BootFiles:
         mac = machine.mac if machine is not None else self.callers.mac(asked.client_ip)
         decision = self.policy.decide(machine)
         if not decision.allowed:
-            message, about = f"may not netboot: {decision.reason}", self._registered(asked.named)
-            return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=about)
-        if mac is None or asked.named not in (None, mac):
-            about = self._registered(asked.named)
-            return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
-        return mac
+            message = f"may not netboot: {decision.reason}"
+        elif mac is None or asked.named not in (None, mac):
+            message = _own_only(asked)
+        else:
+            return mac
+        return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=self._registered(asked.named))
 
     def _interface(self, machine: Machine | None, ip: str, named: str | None) -> Machine | None:
         """Return the interface with the MAC `named`, of the machine's interfaces that share the address."""
@@ -447,39 +445,37 @@ class BootFiles:
         return look()
 
     def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
-        is_pi = _is_of_pi(asked)
+        extra, is_pi, message = self.extra, _is_of_pi(asked), f"{asked.shown}: no such file"
         expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest))) or is_optional("".join(asked.segments[-1:]))
-        missing = Refusal(ErrorCode.NOT_FOUND, f"{asked.shown}: no such file", asked.mac, expected=expected)
-        if not asked.segments:
-            return missing
-        has_firmware = self.extra is not None or self.pi_firmware is not None
-        if is_pi and not has_firmware:
-            message = f"{missing.message}; --rpi-dir names the firmware of Raspberry Pis"
-            return Refusal(missing.code, message, asked.mac)
-        if is_pi or (self.pi_firmware is not None and asked.named is not None):
+        if is_pi and extra is None and self.pi_firmware is None:
+            message, expected = f"{message}; --rpi-dir names the firmware of Raspberry Pis", False
+        elif is_pi or (self.pi_firmware is not None and asked.named is not None):
             # A Pi requests some twenty files and needs six of them. Which ones depends on the model.
-            missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
-        if self.extra is None or not self.policy.decide(asked.at_address).allowed:
+            expected = True
+        missing = Refusal(ErrorCode.NOT_FOUND, message, asked.mac, expected=expected)
+        if not asked.segments or extra is None or not self.policy.decide(asked.at_address).allowed:
             return missing
         # The directory of another machine's MAC is not searched. A Pi's serial number belongs to no known machine.
         if asked.named is not None and asked.named not in (asked.mac, self.callers.mac(asked.client_ip)):
-            asked = replace(asked, segments=asked.rest)
-            return self._extra_file(self.extra, asked, missing, shared=False)
-        return self._extra_file(self.extra, asked, missing, shared=is_pi or asked.named is not None)
+            return self._extra_file(extra, replace(asked, segments=asked.rest), missing, shared=False)
+        return self._extra_file(extra, asked, missing, shared=is_pi or asked.named is not None)
 
     async def _extra_file(self, root: Path, asked: _Asked, missing: Refusal, *, shared: bool) -> Opened:
         try:
-            return await asyncio.to_thread(self._read_extra, root, asked, shared)
+            found = await asyncio.to_thread(self._read_extra, root, asked, shared)
         except TooLargeError as error:
             return Refusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
-        except _ForeignFileError as error:
-            about = self._registered(error.owner)
-            return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
         except (OSError, ValueError):
             return missing
+        if isinstance(found, TftpFile):
+            return found
+        return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=self._registered(found))
 
-    def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile:
-        """Read the file in a thread. Raises OSError, ValueError, TooLargeError, _ForeignFileError."""
+    def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile | str:
+        """Read the file in a thread, or return the MAC of the other machine that it belongs to.
+
+        Raises OSError, ValueError, TooLargeError.
+        """
         segments = asked.segments
         # Use the machine's own directory if it exists, otherwise the common files.
         if shared and not (root / segments[0]).is_dir():
@@ -487,28 +483,14 @@ class BootFiles:
         fd, path = open_below(root, segments)
         try:
             owner = _owner(path, (root, self.extra))
-            if owner is not None and not self._is_at(owner, asked):
-                raise _ForeignFileError(owner)
+            if owner is not None and owner != self.callers.mac(asked.client_ip):
+                # Another interface of the same Hardware may have it, too.
+                machine, owning = asked.at_address, self.inventory.by_mac(owner)
+                if machine is None or owning is None or not machine.is_of_hardware_of(owning):
+                    return owner
             return TftpFile(self._snapshots.take(fd), label=shown_name("/".join(segments)), mac=asked.mac)
         finally:
             os.close(fd)
-
-    def _is_at(self, owner: str, asked: _Asked) -> bool:
-        """Return True if the client is the machine with the MAC `owner`, or another interface of the same Hardware."""
-        if owner == self.callers.mac(asked.client_ip):
-            return True
-        machine, owning = asked.at_address, self.inventory.by_mac(owner)
-        if machine is None or owning is None:
-            return False
-        return (machine.namespace, machine.name) == (owning.namespace, owning.name)
-
-
-class _ForeignFileError(Exception):
-    """The file is in the directory of another machine, the one with the MAC `owner`."""
-
-    def __init__(self, owner: str) -> None:
-        super().__init__(owner)
-        self.owner = owner
 
 
 def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
