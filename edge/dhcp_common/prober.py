@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from ipaddress import ip_address
 
 from edge.dhcp_common.declines import AddressClaim, Declines
-from edge.listener import Listener
+from edge.listener import DatagramListener
 from edge.neighbour.route import RouteKind, route_to
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Prober(ABC):
         self.declines = declines
         self._what = f"{declines.family.probe} on {interface}"
         self._loop = asyncio.get_running_loop()
-        self._listener: Listener[AddressClaim | None] | None = None
+        self._listener: DatagramListener[AddressClaim | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.can_probe = False
         """False if this process can't open the socket for probes."""
@@ -97,7 +97,7 @@ class Prober(ABC):
                 return
             # The socket is open only during a probe, because each ARP packet of the link costs time.
             if self._listener is None:
-                self._listener = Listener(self._open(), self._what, self._receive, self._heard)
+                self._listener = DatagramListener(self._open(), self._what, self._receive, self._heard)
                 self._listener.start()
             self._send(self._listener.socket, address)
         except OSError as error:

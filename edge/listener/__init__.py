@@ -12,7 +12,7 @@ from edge.listener.recvmmsg import ReceiveBuffers
 from edge.listener.segments import Datagram, Segments
 from edge.listener.turns import (
     IP_PKTINFO,
-    Listener,
+    DatagramListener,
     advice,
     enlarge_buffer,
     icmp6_socket,
@@ -24,6 +24,6 @@ from edge.listener.turns import (
 )
 
 __all__ = [
-    "IP_PKTINFO", "Datagram", "Listener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice", "enlarge_buffer",
-    "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6", "turn_budget", "udp_socket",
+    "IP_PKTINFO", "Datagram", "DatagramListener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice",
+    "enlarge_buffer", "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6", "turn_budget", "udp_socket",
 ]  # fmt: skip

@@ -157,7 +157,7 @@ def _nothing() -> None:
     """The default of `after_turn`."""
 
 
-class Listener(Generic[D]):
+class DatagramListener(Generic[D]):
     """Hands each datagram of a non-blocking socket to `handle`; owns the socket.
 
     `receive` reads one datagram in the form that `handle` wants, and raises BlockingIOError when there is none. `what`

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
-from edge.neighbour.links import Link, look
+from edge.neighbour.links import HostLink, look
 from edge.neighbour.route import is_own
 from tink.errors import TinkedgeError
 
@@ -65,7 +65,7 @@ IsOwn = Callable[[IPv4Address | IPv6Address], bool]
 
 
 def state_of(
-    network: Network, link: Link | None, before: str = "", is_owned: IsOwn = is_own, before6: str = ""
+    network: Network, link: HostLink | None, before: str = "", is_owned: IsOwn = is_own, before6: str = ""
 ) -> NetworkState:
     """Return the state of a network whose interface is `link` now (None: it is missing).
 

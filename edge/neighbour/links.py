@@ -55,7 +55,7 @@ METADATA_PORT: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class HostLink:
     """An interface.
 
     index: its number, a new one after it was removed and created again.
@@ -81,7 +81,7 @@ class Link:
         return any(str(one.ip) == address for one in self.addresses)
 
 
-def look(name: str) -> Link | None:
+def look(name: str) -> HostLink | None:
     """Query the interface of this name. Return None if there is none. Raises OSError if the kernel does not answer."""
     encoded = name.encode(errors="surrogateescape")
     if not 0 < len(encoded) <= _MAX_NAME_BYTES or b"\0" in encoded:
@@ -104,7 +104,7 @@ def look(name: str) -> Link | None:
     carrier, mac = up and bool(flags & _IFF_LOWER_UP), attributes.get(_IFLA_ADDRESS, b"")
     found = sorted(_addresses(socket.AF_INET, index), key=lambda each: each.scope != _SCOPE_UNIVERSE)
     ipv4 = tuple(IPv4Interface((IPv4Address(each.packed), each.prefix)) for each in found)
-    return Link(name, index, up, carrier, mtu, ipv4, _ipv6(index), mac if len(mac) == 6 else b"")
+    return HostLink(name, index, up, carrier, mtu, ipv4, _ipv6(index), mac if len(mac) == 6 else b"")
 
 
 def other_ethernets(names: Collection[str]) -> list[str]:

@@ -32,7 +32,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from edge.listener import Listener, advice, icmp6_socket, receive_icmp6
+from edge.listener import DatagramListener, advice, icmp6_socket, receive_icmp6
 from edge.neighbour import discovery
 from edge.neighbour.discovery import NOTHING_OFFERED, Advertised
 from tink.errors import TinkedgeError
@@ -125,7 +125,7 @@ class RouterAdvertiser:
         self._pending: dict[str, asyncio.TimerHandle] = {}
         """The answers that wait for a router to answer first, by the host's address; limited by `Solicited`."""
         self._timer: asyncio.TimerHandle | None = None
-        self._listener: Listener[tuple[bytes, int, str]] | None = None
+        self._listener: DatagramListener[tuple[bytes, int, str]] | None = None
         self._scope = 0
         self._solicited = Solicited()
         self._soon: asyncio.TimerHandle | None = None
@@ -140,7 +140,7 @@ class RouterAdvertiser:
                 return
             raise RouterAdvertiserError(self._advice(error)) from error
         what = f"router solicitations on {self._interface}"
-        self._listener = Listener(sock, what, receive_icmp6, self._heard)
+        self._listener = DatagramListener(sock, what, receive_icmp6, self._heard)
         self._listener.start()
         log.info(
             "router solicitations%s on %s are answered with router lifetime %d%s",

@@ -49,7 +49,7 @@ from edge.machines import (
 )
 from edge.neighbour.table import AddressResolution
 from edge.tftp.packets import ErrorCode, shown_name
-from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Opened, TftpFile, TftpRefusal, TftpRequest
 from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
@@ -227,7 +227,7 @@ class BootFiles:
         """Open a file that is made for one machine, after the kernel has resolved the client's MAC."""
         if not await resolution.resolve(request.client_ip):
             message = f"{shown_name(request.name)}: nobody answers ARP at {request.client_ip}"
-            return Refusal(ErrorCode.ACCESS_VIOLATION, message)
+            return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message)
         opened = self._open(request)
         return await opened if isinstance(opened, Awaitable) else opened
 
@@ -242,13 +242,13 @@ class BootFiles:
         mac = at_address.mac if at_address is not None else None
         shown = shown_name(request.name)
         if ".." in segments or "\0" in request.name:
-            return Refusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
+            return TftpRefusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
         if not request.name.isprintable():  # `shown` differs from the name
-            return Refusal(ErrorCode.NOT_FOUND, f"{shown}: no such file", mac)
+            return TftpRefusal(ErrorCode.NOT_FOUND, f"{shown}: no such file", mac)
         if at_address is not None:
             decision = self.policy.decide(at_address)
             if not decision.allowed:
-                return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
+                return TftpRefusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
         if len(rest) == 1:
             # Some ROMs write every name in capitals.
             binary = self.binaries.get(rest[0]) or self.binaries.get(rest[0].lower())
@@ -287,7 +287,7 @@ class BootFiles:
     def _made(self, asked: _Asked, label: str, scripts: MachineScripts, client: str, dialect: Dialect) -> Opened:
         """Return the script of the machine that requests it."""
         mac = self._caller(asked)
-        if isinstance(mac, Refusal):
+        if isinstance(mac, TftpRefusal):
             return mac
         # A Pi requests its command line after the configuration, which is recorded.
         recorded = dialect is not Dialect.PI_COMMAND_LINE
@@ -298,7 +298,7 @@ class BootFiles:
 
     def _script(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | None:
         mac = self._caller(asked)
-        if isinstance(mac, Refusal):
+        if isinstance(mac, TftpRefusal):
             # Without this file, iPXE runs its built-in script.
             return None if name == "autoexec.ipxe" else mac
         if name == "autoexec.ipxe":
@@ -334,13 +334,13 @@ class BootFiles:
         is_config = name == raspberry_pi.CONFIG
         dialect = Dialect.PI_CONFIG if is_config else Dialect.PI_COMMAND_LINE
         common = ""
-        if is_config and not isinstance(mac := self._caller(asked), Refusal):
+        if is_config and not isinstance(mac := self._caller(asked), TftpRefusal):
             try:
                 common = await asyncio.to_thread(_text_below, firmware, name, (firmware, self.extra))
             except FileNotFoundError:
                 pass
             except (OSError, ValueError) as error:
-                return Refusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
+                return TftpRefusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
         made = self._made(asked, name, scripts, "Raspberry Pi", dialect)
         if common and isinstance(made, TftpFile):
             return replace(made, content=f"{common}\n".encode() + bytes(made.content))
@@ -350,10 +350,10 @@ class BootFiles:
         """Return `grub.cfg` of the machine at the caller's address, under each name that GRUB has for it."""
         named = machine_of(name)
         mac = self._caller(asked)
-        if named and not isinstance(mac, Refusal):
+        if named and not isinstance(mac, TftpRefusal):
             asked = replace(asked, named=named)
             mac = self._caller(asked)
-        if isinstance(mac, Refusal):
+        if isinstance(mac, TftpRefusal):
             return mac
         if name == WHY:
             failure = self._failures.get(mac)
@@ -362,7 +362,7 @@ class BootFiles:
 
     def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
         mac = self._caller(asked)
-        if isinstance(mac, Refusal):
+        if isinstance(mac, TftpRefusal):
             return mac
         machine = asked.at_address
         if machine is not None:
@@ -370,7 +370,8 @@ class BootFiles:
         elif self.default_osie is not None and self.default_osie[1] == name:
             namespace = self.default_osie[0]
         else:
-            return Refusal(ErrorCode.ACCESS_VIOLATION, "machines without a Hardware get the --default-osie only", mac)
+            message = "machines without a Hardware get the --default-osie only"
+            return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message, mac)
         try:
             located = osie_files.locate(namespace, name, part)
         except NoArtifactError as error:
@@ -403,7 +404,7 @@ class BootFiles:
         self._failures.pop(mac, None)
         return file
 
-    def _caller(self, asked: _Asked) -> str | Refusal:
+    def _caller(self, asked: _Asked) -> str | TftpRefusal:
         """Return the client's MAC if it may boot from the network and requests its own file; otherwise the refusal."""
         machine = self._interface(asked.at_address, asked.client_ip, asked.named)
         mac = machine.mac if machine is not None else self.callers.mac(asked.client_ip)
@@ -414,7 +415,7 @@ class BootFiles:
             message = _own_only(asked)
         else:
             return mac
-        return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=self._registered(asked.named))
+        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=self._registered(asked.named))
 
     def _interface(self, machine: Machine | None, ip: str, named: str | None) -> Machine | None:
         """Return the interface with the MAC `named`, of the machine's interfaces that share the address."""
@@ -423,9 +424,9 @@ class BootFiles:
     def _registered(self, mac: str | None) -> str | None:
         return mac if mac is not None and self.inventory.by_mac(mac) is not None else None
 
-    def _failed(self, mac: str, message: str) -> Refusal:
+    def _failed(self, mac: str, message: str) -> TftpRefusal:
         self._failures[mac] = message
-        return Refusal(ErrorCode.NOT_FOUND, message, mac)
+        return TftpRefusal(ErrorCode.NOT_FOUND, message, mac)
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 
@@ -452,7 +453,7 @@ class BootFiles:
         elif is_pi or (self.pi_firmware is not None and asked.named is not None):
             # A Pi requests some twenty files and needs six of them. Which ones depends on the model.
             expected = True
-        missing = Refusal(ErrorCode.NOT_FOUND, message, asked.mac, expected=expected)
+        missing = TftpRefusal(ErrorCode.NOT_FOUND, message, asked.mac, expected=expected)
         if not asked.segments or extra is None or not self.policy.decide(asked.at_address).allowed:
             return missing
         # The directory of another machine's MAC is not searched. A Pi's serial number belongs to no known machine.
@@ -460,16 +461,16 @@ class BootFiles:
             return self._extra_file(extra, replace(asked, segments=asked.rest), missing, shared=False)
         return self._extra_file(extra, asked, missing, shared=is_pi or asked.named is not None)
 
-    async def _extra_file(self, root: Path, asked: _Asked, missing: Refusal, *, shared: bool) -> Opened:
+    async def _extra_file(self, root: Path, asked: _Asked, missing: TftpRefusal, *, shared: bool) -> Opened:
         try:
             found = await asyncio.to_thread(self._read_extra, root, asked, shared)
         except TooLargeError as error:
-            return Refusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
+            return TftpRefusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
         except (OSError, ValueError):
             return missing
         if isinstance(found, TftpFile):
             return found
-        return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=self._registered(found))
+        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=self._registered(found))
 
     def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile | str:
         """Read the file in a thread, or return the MAC of the other machine that it belongs to.

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
-from edge.listener import Listener, advice, enlarge_buffer, udp_socket
+from edge.listener import DatagramListener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
@@ -34,7 +34,7 @@ from edge.tftp.session import (
     TransferScheduler,
     close,
 )
-from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Opened, OpenFile, TftpFile, TftpRefusal, TftpRequest
 from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
 from edge.tftp.transport import (
     Address,
@@ -147,7 +147,7 @@ class TftpServer:
         self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
-        self._listener: Listener[_Arrived] | None = None
+        self._listener: DatagramListener[_Arrived] | None = None
         self._waiting: dict[Address, tuple[ReadRequest, asyncio.Task[None]]] = {}
         """The requests whose file is being opened."""
         # By whether the client is registered: any number of strangers can't suppress the lines about machines.
@@ -178,7 +178,7 @@ class TftpServer:
         self.port = sock.getsockname()[1]
         log.info("TFTP on %s port %d", self._interface or self._host, self.port)
         what = f"TFTP on port {self.port}"
-        self._listener = Listener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
+        self._listener = DatagramListener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
         self._listener.start()
 
     def move_to_interface(self) -> bool:
@@ -239,7 +239,7 @@ class TftpServer:
                 log.warning("TFTP: a packet from %s port %d is ignored: %s", *client, garbage)
             return
         except RequestError as error:
-            self._refuse(sock, client, Refusal(error.code, str(error)))
+            self._refuse(sock, client, TftpRefusal(error.code, str(error)))
             return
         if not self._is_repeated(request, client):
             self._open(_Incoming(request, client, local, sock))
@@ -271,7 +271,7 @@ class TftpServer:
     def _open(self, incoming: _Incoming) -> None:
         client_ip = incoming.client[0]
         found = self._open_file(TftpRequest(incoming.request.name, self._with_zone(client_ip)))
-        if isinstance(found, TftpFile | Refusal):
+        if isinstance(found, TftpFile | TftpRefusal):
             self._opened(incoming, found)
             return
         of_client = sum(ip == client_ip for ip, _ in self._waiting)
@@ -292,10 +292,10 @@ class TftpServer:
             async with asyncio.timeout(OPEN_SECONDS):
                 opened = await found
         except TimeoutError:
-            opened = Refusal(ErrorCode.UNDEFINED, f"{name} is not there after {OPEN_SECONDS:.0f} s")
+            opened = TftpRefusal(ErrorCode.UNDEFINED, f"{name} is not there after {OPEN_SECONDS:.0f} s")
         except Exception:
             log.exception("TFTP: opening %s for %s", name, client[0])
-            opened = Refusal(ErrorCode.UNDEFINED, f"{name} can't be opened: internal error")
+            opened = TftpRefusal(ErrorCode.UNDEFINED, f"{name} can't be opened: internal error")
         finally:
             # A request that replaced this one has a task of its own.
             if self._waiting.get(client, (None, None))[1] is asyncio.current_task():
@@ -309,7 +309,7 @@ class TftpServer:
 
     def _opened(self, incoming: _Incoming, opened: Opened) -> None:
         client = incoming.client
-        if isinstance(opened, Refusal):
+        if isinstance(opened, TftpRefusal):
             self._refuse(incoming.socket, client, opened)
         elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
@@ -375,7 +375,7 @@ class TftpServer:
         client_ip = incoming.client[0]
         self._warn((client_ip, "room"), "TFTP: %s has to wait for %s: too many transfers", client_ip, incoming.name)
 
-    def _refuse(self, sock: socket.socket, client: Address, refusal: Refusal) -> None:
+    def _refuse(self, sock: socket.socket, client: Address, refusal: TftpRefusal) -> None:
         if not self._errors[refusal.mac is not None].take(client[0], self._now()):
             text = "TFTP: %s is refused more than %d files a second, or too many such are; the rest is not answered"
             self._warn((client[0], "errors"), text, client[0], ERRORS_A_SECOND)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from edge.listener import Listener, ModeratedListener, ReceiveBuffers, advice, moderation, turns
+from edge.listener import DatagramListener, ModeratedListener, ReceiveBuffers, advice, moderation, turns
 from edge.listener.moderation import INTERVAL_SECONDS, Moderation
 from edge.listener.turns import TURN_SECONDS, TurnBudget
 from tests.support import virtual_time
@@ -32,7 +32,7 @@ class Served:
         self.heard: list[bytes] = []
         self.errors: list[OSError] = []
         self.reads = 0
-        self.listener = Listener(self.ours, "test", self.receive, self.handle)
+        self.listener = DatagramListener(self.ours, "test", self.receive, self.handle)
 
     def receive(self, sock: socket.socket) -> bytes:
         self.reads += 1
@@ -75,7 +75,7 @@ async def test_fault_on_one_datagram_does_not_keep_the_next_from_being_handled(
 
 async def test_storm_on_one_socket_lets_others_have_their_turn(served: Served) -> None:
     per_turn: list[int] = []
-    served.listener = Listener(
+    served.listener = DatagramListener(
         served.ours, "test", served.receive, served.handle, per_turn=2, after_turn=lambda: per_turn.append(served.reads)
     )
     served.listener.start()
@@ -123,7 +123,7 @@ async def test_what_is_handled_may_close_the_listener(served: Served, caplog: py
         served.heard.append(datagram)
         served.listener.stop()
 
-    served.listener = Listener(served.ours, "test", served.receive, handle)
+    served.listener = DatagramListener(served.ours, "test", served.receive, handle)
     served.listener.start()
     served.send(b"first", b"second")
     await elapse(60)  # nothing wakes it up again
@@ -291,7 +291,7 @@ async def test_datagrams_that_found_no_room_are_counted_by_service_even_after_th
     ours = turns.udp_socket(
         "127.0.0.1", 0, None, lambda sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     )
-    served = Listener(ours, "a full service", lambda sock: sock.recv(100), lambda _sock, _datagram: None)
+    served = DatagramListener(ours, "a full service", lambda sock: sock.recv(100), lambda _sock, _datagram: None)
     served.start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs:
         for _ in range(200):

@@ -18,7 +18,7 @@ from edge.callers import Callers
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.host import Network, NetworkState
-from edge.neighbour.links import Link
+from edge.neighbour.links import HostLink
 from edge.peers.messages import Edge
 from edge.run.boot_settings import Authorities
 from edge.run.boot_watch import BootWatch
@@ -39,7 +39,7 @@ from tink.kube.resources import OSIE
 from tink.server import ServerSettings
 
 IP = "127.0.0.5"
-LINK = Link("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
+LINK = HostLink("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
 
 Make = Callable[..., Serving]
 

@@ -15,7 +15,7 @@ from edge.tftp import server as server_module
 from edge.tftp.blocks import FramedBlocks
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
-from edge.tftp.source import Refusal, TftpFile
+from edge.tftp.source import TftpFile, TftpRefusal
 from tests.support.virtual_time import turns
 from tests.unit.tftp.loopback import CONTENT, MAC, ack, rrq, udp
 from tests.waiting import until
@@ -284,7 +284,7 @@ async def test_client_without_options_that_acknowledges_may_have_any_number_of_f
 
 async def test_errors_to_one_address_are_bounded(serve, caplog, monkeypatch):
     monkeypatch.setattr(server_module, "ERRORS_A_SECOND", 2)  # so that any machine is asked for more in a second
-    loopback = await serve(lambda _request: Refusal(ErrorCode.NOT_FOUND, "no such file"))
+    loopback = await serve(lambda _request: TftpRefusal(ErrorCode.NOT_FOUND, "no such file"))
     clock = asyncio.get_running_loop().time
     started, askers = clock(), loopback.clients(60)
     for one in askers:
@@ -311,7 +311,7 @@ async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve,
 
 
 async def test_forged_request_is_recorded_once_on_the_victims_journey_and_not_revealed_to_the_sender(serve):
-    loopback = await serve(lambda _request: Refusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
+    loopback = await serve(lambda _request: TftpRefusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
     client = loopback.client()
     for _ in range(20):
         assert await client.ask() == b"\0\5\0\2its own machine only\0"
@@ -324,7 +324,7 @@ async def test_forged_request_is_recorded_once_on_the_victims_journey_and_not_re
 async def test_strangers_do_not_keep_a_machines_refusal_from_its_journey(serve):
     def open_file(request):
         mac = MAC if request.name == "mine" else None
-        return Refusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file", mac)
+        return TftpRefusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file", mac)
 
     loopback = await serve(open_file)
     client = loopback.client()
@@ -522,7 +522,7 @@ async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is
     ("opened", "answer", "messages", "log"),
     [
         (
-            Refusal(ErrorCode.NOT_FOUND, "OSIE lab has no kernel", MAC),
+            TftpRefusal(ErrorCode.NOT_FOUND, "OSIE lab has no kernel", MAC),
             b"\0\5\0\1OSIE lab has no kernel\0",
             ["TFTP OSIE lab has no kernel"],
             "",

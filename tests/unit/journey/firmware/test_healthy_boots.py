@@ -23,7 +23,7 @@ from edge.journey.events import BEGUN, Outcome, Step, Value
 from edge.journey.expectations import Network, Registered
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from edge.tftp import BootFiles
-from edge.tftp.source import Refusal, TftpRequest
+from edge.tftp.source import TftpRefusal, TftpRequest
 from ipxe.binaries import BootBinaries, is_optional
 from tests.unit.dhcp.harness import hardware
 from tests.unit.journey.expectations.play import FACTS, MAC, Play
@@ -84,7 +84,7 @@ class Firmware:
         step = {"kernel": Step.KERNEL, "initrd": Step.INITRD}.get(name.rpartition("/")[2], Step.TFTP)
         if how == "missing":
             found = self._files(TftpRequest(name, self._ip))
-            assert isinstance(found, Refusal)
+            assert isinstance(found, TftpRefusal)
             self._record("", step, Outcome.INFO if found.expected else Outcome.FAILED, f"TFTP {found.message}")
         elif how == "begun":
             if not self._is_missing(name):
