@@ -104,7 +104,7 @@ class Responder:
         if mode is not DhcpMode.RESERVATION:
             self._proxy = Proxy(context, learn, unknown_clients=mode is DhcpMode.AUTO_PROXY)
             return
-        self.declines = Declines(site.inventory, self._quarantine, context.reports, site.clock)
+        self.declines = Declines(site, self._quarantine, context.reports)
         self._recent_leases = self.declines.recent_leases
         if site.fast_path:
             self.fast_path = FastPath(self.reservations, site.policy, context, self._quarantine, self._recent_leases)

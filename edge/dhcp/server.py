@@ -72,7 +72,11 @@ class DhcpPort(Port[Reply]):
             what = f"DHCP can't open UDP port {self._number} on {self._interface}"
             raise DhcpServerError(advice(what, error, port=self._number, without="--disable dhcp")) from error
         if self._number == SERVER_PORT:
-            self._link = self._open_link()
+            try:
+                self._link = FrameSender(self._interface, options.ipv4(self._address), self._number, self._loop.time())
+            except NoLinkError as error:
+                text = "DHCP on %s: clients without an address are answered by broadcast, for %s"
+                log.warning(text, self._interface, error)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -99,15 +103,6 @@ class DhcpPort(Port[Reply]):
         finally:
             for sock in others:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-
-    def _open_link(self) -> FrameSender | None:
-        try:
-            return FrameSender(self._interface, options.ipv4(self._address), self._number, self._loop.time())
-        except NoLinkError as error:
-            log.warning(
-                "DHCP on %s: clients without an address are answered by broadcast, for %s", self._interface, error
-            )
-            return None
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
         fast_path, replies = self._fast_path, self._segments.waiting

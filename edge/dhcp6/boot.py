@@ -74,7 +74,10 @@ def _identify(
         return Client(Stage.IPXE, architectures, f"iPXE ({platform})")
     if OSIE_CLASS in user_classes:
         return OSIE
-    stage = _rom(names, architectures)
+    by_http, by_tftp = (any(name.startswith(kind) for name in names) for kind in (b"HTTPClient", b"PXEClient"))
+    stage = Stage.PXE_ROM if by_tftp else None
+    if by_http and not (by_tftp and architectures and not is_http(architectures)):  # the architecture decides a tie
+        stage = Stage.HTTP_ROM
     if stage is None and is_u_boot(names, architectures, nii):
         return Client(Stage.U_BOOT, architectures, f"{Stage.U_BOOT} ({platform})")
     if stage is None and architectures and wants_file:
@@ -88,15 +91,6 @@ def _identify(
         # also requests SOL_MAX_RT, as RFC 8415 section 18.2.1 requires.
         return Client(Stage.FIRMWARE, (), "the firmware's network stack")
     return Client(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM)
-
-
-def _rom(names: list[bytes], architectures: tuple[int, ...]) -> Stage | None:
-    """Return the stage of a client with these vendor classes, or None if none is a ROM's; the architecture decides a
-    tie."""
-    by_http, by_tftp = (any(name.startswith(kind) for name in names) for kind in (b"HTTPClient", b"PXEClient"))
-    if by_http and not (by_tftp and architectures and not is_http(architectures)):
-        return Stage.HTTP_ROM
-    return Stage.PXE_ROM if by_tftp else None
 
 
 class BootChoice6:

@@ -53,15 +53,11 @@ class Context6:
         self.reports = DhcpReports(IPV6, site, "ipv6:", f"  address: {prefix}50  # {FREE_ADDRESS}")
         self.relays = site.relays
         self.quarantine = quarantine if quarantine is not None else Quarantine(site.clock, family=IPV6)
-        self.declines: Final = Declines(site.inventory, self.quarantine, self.reports, site.clock)
+        self.declines: Final = Declines(site, self.quarantine, self.reports)
         self.server_id = option(Option.SERVERID, settings.duid)
         """Our option 2, encoded."""
-        self._replies = Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES)
-        self._clock = site.clock
-
-    def may_reach(self, address: bytes) -> bool:
-        """Return True if a reply may go to this address now."""
-        return self._replies.take(address, self._clock())
+        self.replies = Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES)
+        self.clock = site.clock
 
     def report_sent(self, mac: str, kind: MessageType6, client: Client, boot: BootAnswer, *, lease: bool) -> None:
         """Report that a message of this kind was sent to `client`; `lease`: with its address."""

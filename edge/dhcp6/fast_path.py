@@ -292,7 +292,8 @@ class FastPath6:
         self._quarantined = context.quarantine.macs
         self._recent_leases = context.declines.recent_leases
         self._reports = context.reports
-        self._may_reach = context.may_reach
+        self._take_reply = context.replies.take
+        self._clock = context.clock
         self._server_id = context.server_id
         self._here = context.settings.networks
         self._carried = context.relays.carried
@@ -319,7 +320,10 @@ class FastPath6:
             mac = packet[known.mac]
         else:
             address = packet[known.peer] if known.relays else source
-            if not known.relays and (is_unicast or not _is_of_a_mac(source)):
+            if not known.relays and (
+                # A link-local address that is made of a MAC, as `tink.mac.eui64_mac` defines it.
+                is_unicast or source[11:13] != _EUI64 or source[8] & 1 or not is_link_local_packed(source)
+            ):
                 return None
             # RFC 4291 appendix A: the MAC with one bit inverted and two bytes in its middle.
             mac = _INVERTED[address[8]] + address[9:11] + address[13:16]
@@ -353,7 +357,10 @@ class FastPath6:
 
         # A relay of the machine's own network may serve a whole site. A client's link-local address is in no network.
         is_own = network.holds(source)
-        if not is_own and not self._may_answer(source):
+        if not is_own and (
+            # Neither a group, nor :: or ::1, is a host's address.
+            source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX) or not self._take_reply(source, self._clock())
+        ):
             return None
         known.used = True
         if known.acknowledges:
@@ -367,12 +374,6 @@ class FastPath6:
             self._reports.sent(machine.mac, known.report, known.client, named, lease=known.lease)
         # The same as Reply6(), in half the time.
         return tuple.__new__(Reply6, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT))
-
-    def _may_answer(self, source: bytes) -> bool:
-        """Return True if a reply may go to this address now: it is a host's, and below its limit."""
-        if source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX):
-            return False
-        return self._may_reach(source)
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""
@@ -396,8 +397,3 @@ class FastPath6:
     def learn(self, packet: bytes, message: Message6, relays: tuple[Relay, ...]) -> None:
         """Learn the layout of a packet, parsed to `message` and `relays`, that was answered in full."""
         self.layouts.learn(len(packet), packet, lambda: _KnownLayout(packet, message, relays, self._server_id))
-
-
-def _is_of_a_mac(address: bytes) -> bool:
-    """Return True if the address is link-local and made from a MAC, as `tink.mac.eui64_mac` defines it."""
-    return is_link_local_packed(address) and address[11:13] == _EUI64 and not address[8] & 1

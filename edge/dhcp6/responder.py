@@ -154,7 +154,7 @@ class Responder6:
             # A relay of the machine's own network may serve a whole site, so it has no limit (as with `edge.dhcp`).
             # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
             is_limited = not query.is_by_own_relay or query.reply_port != SERVER_PORT
-            if is_limited and not self._context.may_reach(received.source.packed):
+            if is_limited and not self._context.replies.take(received.source.packed, self._context.clock()):
                 return None
             answer = self._answer(query)
         except wire.ParseError as error:

@@ -24,8 +24,9 @@ from typing import Final, NamedTuple
 
 from edge.dhcp_common.quarantine import Quarantine
 from edge.dhcp_common.reports import DhcpReports
+from edge.dhcp_common.site import DhcpSite
 from edge.journey.events import Outcome
-from edge.machines import Inventory, Machine
+from edge.machines import Machine
 from tink.limits.newest import Newest
 from tink.mac import octets
 
@@ -92,20 +93,17 @@ class _Probing:
 class Declines:
     """Judges the declines of one network."""
 
-    def __init__(
-        self, inventory: Inventory, quarantine: Quarantine, reports: DhcpReports, clock: Callable[[], float]
-    ) -> None:
-        """`clock` returns seconds of any epoch."""
+    def __init__(self, site: DhcpSite, quarantine: Quarantine, reports: DhcpReports) -> None:
         self.recent_leases = RecentLeases()
         self.wake: Callable[[], None] | None = None
         """Set by the prober, and called when there is an address to probe. None if no probe can be sent."""
         self.is_on_link: Callable[[bytes], bool] = lambda _address: False
         """Set by the prober: returns True if an address is on its link, even if a relay passed the packet on."""
-        self._inventory = inventory
+        self._inventory = site.inventory
         self._quarantine = quarantine
         self.family: Final = quarantine.family
         self._reports = reports
-        self._clock = clock
+        self._clock = site.clock
         self._probing: dict[bytes, _Probing] = {}  # by address
         self._unprobed_at: Newest[str, float] = Newest(MAX_UNPROBED)
         """The start of the last quarantine of a machine without a probe, by MAC."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
@@ -26,14 +25,7 @@ from edge.listener import DatagramListener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
-from edge.tftp.session import (
-    MAX_HALF_OPEN,
-    MAX_TRANSFERS_PER_CLIENT,
-    ActiveTransfers,
-    Session,
-    TransferScheduler,
-    close,
-)
+from edge.tftp.session import ActiveTransfers, Session, TransferScheduler, close
 from edge.tftp.source import Opened, OpenFile, TftpFile, TftpRefusal, TftpRequest
 from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
 from edge.tftp.transport import (
@@ -83,7 +75,6 @@ kernel drops such entries every 5 s; at gc_thresh3 (1,024) it searches the table
 net/core/neighbour.c).
 """
 
-_MAX_TRANSFERS = 4096
 _LOG_INTERVAL_SECONDS, _MAX_LINES = 60.0, 600
 BEGUN_SECONDS = 3.0  # UEFI asks for the size, then for the file; a machine that restarts needs longer
 MAX_BEGUN = 65536  # the journey derives the next expected step from each start, so few may be left out
@@ -126,15 +117,13 @@ class TftpServer:
         port: int = TFTP_PORT,
         interface: str | None = None,
         single_port: bool = False,
-        max_transfers: int | None = None,
-        max_half_open: int = MAX_HALF_OPEN,
-        max_transfers_per_client: int = MAX_TRANSFERS_PER_CLIENT,
+        active: ActiveTransfers | None = None,
         is_unresolved: Callable[[str], bool] = lambda _ip: False,
     ) -> None:
         """`port` 0 takes any free port (see `port` after `start`); `interface` None receives from all interfaces.
 
-        `max_transfers` None: a quarter of the files that this process may have open, at most 4096. `is_unresolved(ip)`
-        returns True if an answer to `ip` goes to a host on the link whose MAC the kernel does not know.
+        `active` has the limits of transfers (None: the usual ones). `is_unresolved(ip)` returns True if an answer to
+        `ip` goes to a host on the link whose MAC the kernel does not know.
         """
         self.port = port
         self._open_file = open_file
@@ -142,9 +131,7 @@ class TftpServer:
         self._host = host
         self._interface = interface
         self._single_port = single_port
-        if max_transfers is None:
-            max_transfers = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, _MAX_TRANSFERS)
-        self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
+        self._active = active if active is not None else ActiveTransfers()
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
         self._listener: DatagramListener[_Arrived] | None = None

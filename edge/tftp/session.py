@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import resource
 import socket
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from edge.tftp.transport import Address, UdpTransport, is_port_closed, sender
 
 log = logging.getLogger(__name__)
 
+MAX_TRANSFERS = 4096
 MAX_TRANSFERS_PER_CLIENT = 16
 MAX_HALF_OPEN = 512
 
@@ -335,8 +337,12 @@ def close(file: TftpFile) -> None:
 class ActiveTransfers:
     """The sessions under way, by the client's address and port."""
 
-    def __init__(self, limit: int, limit_half_open: int, limit_per_client: int) -> None:
-        """`limit` in all, `limit_half_open` for strangers and again for machines, `limit_per_client` for an address."""
+    def __init__(
+        self, limit: int = 0, limit_half_open: int = MAX_HALF_OPEN, limit_per_client: int = MAX_TRANSFERS_PER_CLIENT
+    ) -> None:
+        """`limit` in all (0: the usual one), `limit_half_open` for strangers and again for machines."""
+        # A quarter of the files that this process may have open.
+        limit = limit or min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, MAX_TRANSFERS)
         self._limit = limit
         self._limit_half_open = limit_half_open
         self._limit_per_client = limit_per_client

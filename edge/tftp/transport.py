@@ -73,7 +73,7 @@ class UdpTransport:
         self._socket = sock
         self._ancillary: Ancillary = []
         if local is not None:
-            self._ancillary.append(packet_info(sock.family, local))
+            self._ancillary.append(packet_info(socket.AF_INET6 if ":" in local else socket.AF_INET, local))
         self._packet_bytes = packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
         segments = min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)

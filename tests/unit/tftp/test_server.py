@@ -15,6 +15,7 @@ from edge.tftp import server as server_module
 from edge.tftp.blocks import FramedBlocks
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
+from edge.tftp.session import ActiveTransfers
 from edge.tftp.source import TftpFile, TftpRefusal
 from tests.support.virtual_time import turns
 from tests.unit.tftp.loopback import CONTENT, MAC, ack, rrq, udp
@@ -58,7 +59,7 @@ async def test_edk2_probe_is_information_and_the_transfer_after_it_a_success(ser
 async def test_machines_that_read_one_file_at_the_same_time_all_have_it(serve, single_port, window, monkeypatch):
     made, make = [], FramedBlocks.__init__
     monkeypatch.setattr(FramedBlocks, "__init__", lambda *given: made.append(given[1]) or make(*given))
-    loopback = await serve(CONTENT, max_transfers_per_client=100, single_port=single_port)
+    loopback = await serve(CONTENT, active=ActiveTransfers(limit_per_client=100), single_port=single_port)
     got = await asyncio.gather(*(one.download(1468, window, "tsize", "0") for one in loopback.clients(20)))
     await loopback.settled(20)
     assert {event.outcome for event in loopback.events} == {Outcome.OK}
@@ -201,7 +202,7 @@ async def test_client_that_restarts_from_the_same_port_gets_its_file(serve, sing
 async def test_thousands_of_requests_in_others_names_cost_bounded_memory_and_no_machine_its_boot(serve):
     """A busy ROM takes some tenths of a second to acknowledge, and is not pushed out meanwhile."""
     opens = lambda request: TftpFile(CONTENT, "file", None if request.client_ip.startswith("127.9.") else MAC)  # noqa: E731
-    loopback = await serve(opens, max_half_open=50)
+    loopback = await serve(opens, active=ActiveTransfers(limit_half_open=50))
     fetching = asyncio.ensure_future(loopback.client().download(1468, 4))
     slow = loopback.client("127.0.0.50")
     await slow.ask("timeout", "255")
@@ -294,16 +295,16 @@ async def test_errors_to_one_address_are_bounded(serve, caplog, monkeypatch):
     assert 2 <= answers <= 2 * (int(clock() - started) + 2)
 
 
-@pytest.mark.parametrize(("limit", "count"), [("max_transfers", 1), ("max_transfers_per_client", 3)])
+@pytest.mark.parametrize(("limit", "count"), [("limit", 1), ("limit_per_client", 3)])
 async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve, limit, count):
-    loopback = await serve(b"x" * 6000, **{limit: count})
+    loopback = await serve(b"x" * 6000, active=ActiveTransfers(**{limit: count}))
     client, *others, last = loopback.clients(count + 1)
     for one in (client, *others):
         await one.begin()
     last.request()
     await loopback.has_read()
     assert (last.heard(), loopback.transfers) == ([], count)
-    if limit == "max_transfers_per_client":
+    if limit == "limit_per_client":
         assert (await loopback.client("127.0.0.2").ask())[:4] == b"\0\3\0\1"
     client.send(b"\0\5\0\0done\0")
     await loopback.settled(1)
