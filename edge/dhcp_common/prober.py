@@ -97,7 +97,7 @@ class Prober(ABC):
                 return
             # The socket is open only during a probe, because each ARP packet of the link costs time.
             if self._listener is None:
-                self._listener = DatagramListener(self._open(), self._what, self._receive, self._heard)
+                self._listener = DatagramListener(self._open(), self._what, self._receive, self._received)
                 self._listener.start()
             self._send(self._listener.socket, address)
         except OSError as error:
@@ -105,7 +105,7 @@ class Prober(ABC):
             log.info("%s: %s can't be looked for: %s", self._what, ip_address(address), error.strerror)
             self.declines.probe_failed(address)
 
-    def _heard(self, _sock: socket.socket, claim: AddressClaim | None) -> None:
+    def _received(self, _sock: socket.socket, claim: AddressClaim | None) -> None:
         if claim is not None:
             self.declines.claimed(claim)
 

@@ -58,7 +58,7 @@ ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 
 
 class RouterAdvertiserError(TinkedgeError):
-    """Router solicitations can't be answered. The message says why and what to do."""
+    """Router solicitations can't be answered. The message content why and what to do."""
 
 
 class Solicitations:
@@ -69,12 +69,12 @@ class Solicitations:
         self._clock = clock
         self._last: Newest[str, float] = Newest(MAX_SOLICITING)
 
-    def heard(self, mac: str) -> None:
+    def record(self, mac: str) -> None:
         """Record that this machine solicits now."""
         self._last[mac] = self._clock()
 
     def last(self, mac: str) -> float | None:
-        """Return when this machine solicited last, or None if it did not, as far as was heard."""
+        """Return when this machine solicited last, or None if no solicitation is known."""
         return self._last.get(mac)
 
 
@@ -108,19 +108,19 @@ class RouterAdvertiser:
     def __init__(
         self,
         interface: str,
-        says: Advertised = NOTHING_OFFERED,
+        content: Advertised = NOTHING_OFFERED,
         *,
         only: Callable[[str], bool] | None = None,
-        heard: Callable[[str], None] | None = None,
+        on_solicitation: Callable[[str], None] | None = None,
     ) -> None:
         """`only(mac)` returns whether this machine gets an answer if no router is present; None: every host gets one.
 
-        `heard(mac)` is called for each solicitation that contains its sender's MAC.
+        `on_solicitation(mac)` is called for each solicitation that contains its sender's MAC.
         """
         self._interface = interface
-        self._says = says
+        self._content = content
         self._only = only
-        self._report = heard
+        self._on_solicitation = on_solicitation
         self._router_until = float("-inf")
         self._pending: dict[str, asyncio.TimerHandle] = {}
         """The answers that wait for a router to answer first, by the host's address; limited by `Solicited`."""
@@ -140,16 +140,16 @@ class RouterAdvertiser:
                 return
             raise RouterAdvertiserError(self._advice(error)) from error
         what = f"router solicitations on {self._interface}"
-        self._listener = DatagramListener(sock, what, receive_icmp6, self._heard)
+        self._listener = DatagramListener(sock, what, receive_icmp6, self._received)
         self._listener.start()
         log.info(
             "router solicitations%s on %s are answered with router lifetime %d%s",
             " of iPXE" if self._only is not None else "",
             self._interface,
-            self._says.lifetime,
-            ", addresses by DHCPv6" if self._says.managed else "",
+            self._content.lifetime,
+            ", addresses by DHCPv6" if self._content.managed else "",
         )
-        if self._says.managed or self._says.lifetime:
+        if self._content.managed or self._content.lifetime:
             self._advertise_to_all()
 
     async def stop(self) -> None:
@@ -160,7 +160,7 @@ class RouterAdvertiser:
         self._timer = self._soon = None
         self._pending.clear()
         if self._listener is not None:
-            if self._says.lifetime:
+            if self._content.lifetime:
                 self._send(self._listener.socket, ALL_NODES, NOTHING_OFFERED)
             self._listener.stop()
             self._listener = None
@@ -184,12 +184,12 @@ class RouterAdvertiser:
             return f"{what}: IPv6 is off there; switch it on (sysctl net.ipv6.conf.{self._interface}.disable_ipv6=0)"
         return advice(what, error)
 
-    def _heard(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
+    def _received(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
         packet, hop_limit, source = arrived[0], arrived[1], arrived[2].partition("%")[0]
         if discovery.is_router_solicitation(packet, hop_limit):
             mac = discovery.soliciting_mac(packet, source)
-            if mac and self._report is not None:
-                self._report(mac)
+            if mac and self._on_solicitation is not None:
+                self._on_solicitation(mac)
             if self._only is None:
                 self._answer(sock, source)
             elif mac and self._only(mac):
@@ -208,26 +208,26 @@ class RouterAdvertiser:
     def _answer_late(self, sock: socket.socket, source: str) -> None:
         self._pending.pop(source, None)
         if asyncio.get_running_loop().time() >= self._router_until:
-            self._send(sock, source, self._says)
+            self._send(sock, source, self._content)
 
     def _answer(self, sock: socket.socket, source: str) -> None:
         loop = asyncio.get_running_loop()
         address, wait = self._solicited.answer(source, loop.time()) or ("", 0.0)
         if wait > 0:
-            self._soon = loop.call_later(wait, self._send, sock, address, self._says)
+            self._soon = loop.call_later(wait, self._send, sock, address, self._content)
         elif address:
-            self._send(sock, address, self._says)
+            self._send(sock, address, self._content)
 
     def _advertise_to_all(self) -> None:
         """Advertise to all nodes, again and again, before their knowledge expires."""
         if self._listener is not None:
-            self._send(self._listener.socket, ALL_NODES, self._says)
+            self._send(self._listener.socket, ALL_NODES, self._content)
             self._solicited.sent_to_all(asyncio.get_running_loop().time())
             later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not send all at once
             self._timer = asyncio.get_running_loop().call_later(later, self._advertise_to_all)
 
-    def _send(self, sock: socket.socket, address: str, says: Advertised) -> None:
+    def _send(self, sock: socket.socket, address: str, content: Advertised) -> None:
         try:
-            sock.sendto(discovery.router_advertisement(says), (address, 0, 0, self._scope))
+            sock.sendto(discovery.router_advertisement(content), (address, 0, 0, self._scope))
         except OSError as error:
             log.debug("router advertisement to %s on %s was not sent: %s", address, self._interface, error.strerror)

@@ -287,6 +287,25 @@ def changed_address(message: bytes) -> str | None:
 # --- hosts that have no entry yet -------------------------------------------------------------------------------------
 
 
+def _solicit(ip: str, interface: str = "") -> bool:
+    """Send a packet, so that the kernel asks for the host at `ip`. Return False if that is not possible.
+
+    A link-local `ip` has its link as its zone. `interface` is the one to send by; if it is empty, the route decides.
+    """
+    bare, _, zone = ip.partition("%")
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        try:
+            scope = (0, socket.if_nametoindex(zone)) if zone else ()
+            is_by = bool(interface) and not zone
+            by = [packet_info(sock.family, interface=socket.if_nametoindex(interface))] if is_by else []
+            sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
+        except OSError as error:
+            log.debug("can't send a packet that resolves %s: %s", ip, error.strerror)
+            return False
+    return True
+
+
 class AddressResolution:
     """Makes the kernel ask for the hardware address of a host on one of our links."""
 
@@ -300,17 +319,8 @@ class AddressResolution:
 
     async def resolve(self, ip: str) -> bool:
         """Ask for the host at `ip`, and return whether it is known then. A link-local `ip` has its link as its zone."""
-        bare, _, zone = ip.partition("%")
-        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            try:
-                scope = (0, socket.if_nametoindex(zone)) if zone else ()
-                is_by = bool(self._interface) and not zone
-                by = [packet_info(sock.family, interface=socket.if_nametoindex(self._interface))] if is_by else []
-                sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
-            except OSError as error:
-                log.debug("can't send a packet that resolves %s: %s", ip, error.strerror)
-                return False
+        if not _solicit(ip, self._interface):
+            return False
         for _ in range(int(RESOLUTION_SECONDS / _POLL_SECONDS)):
             if not self.is_due(ip):
                 return True
@@ -332,12 +342,7 @@ class LinkLocalResolution:
         """Return the MAC at this address. None if it is not known: the kernel asks for it now, so call again soon."""
         known = self._mac(f"{ip}%{self._interface}")
         if known is None and self._allowance.take(ip, self._clock()):
-            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-                sock.setblocking(False)
-                try:
-                    sock.sendto(b"", (ip, _DISCARD_PORT, 0, socket.if_nametoindex(self._interface)))
-                except OSError as error:
-                    log.debug("can't send a packet that resolves %s on %s: %s", ip, self._interface, error.strerror)
+            _solicit(f"{ip}%{self._interface}")
         return known
 
 

@@ -179,7 +179,7 @@ class Serving:
                 advertise=edge.router_advertisements,
                 routes=state.interface in edge.ipv6_router,
                 is_ipxe=self._boots.is_ipxe_waiting,
-                solicited=self._boots.solicitations.heard,
+                solicited=self._boots.solicitations.record,
             )
             for state in self._context.networks.states
         }

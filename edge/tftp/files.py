@@ -166,7 +166,7 @@ _MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ParsedRequest:
     """A parsed request.
 
     `named` is the MAC that the name begins with, `rest` are the segments after it. `at_address` is the machine at the
@@ -254,39 +254,41 @@ class BootFiles:
             binary = self.binaries.get(rest[0]) or self.binaries.get(rest[0].lower())
             if binary is not None:
                 return TftpFile(binary.content, label=binary.name, mac=mac)
-        asked = _Asked(request.client_ip, shown, segments, rest, named, at_address, mac)
-        return self._of_machine(asked) or self._of_all(asked)
+        parsed = _ParsedRequest(request.client_ip, shown, segments, rest, named, at_address, mac)
+        return self._of_machine(parsed) or self._of_all(parsed)
 
     # --- files that are made for one machine -------------------------------------------------------------------------
 
-    def _of_machine(self, asked: _Asked) -> Opened | Awaitable[Opened] | None:
+    def _of_machine(self, parsed: _ParsedRequest) -> Opened | Awaitable[Opened] | None:
         """Return a script, kernel or initrd; None if the name is of another kind."""
         # A Raspberry Pi begins names with its serial number, which no Hardware has.
-        rest, scripts = asked.rest[1:] if _is_of_pi(asked) else asked.rest, self.scripts
+        rest, scripts = parsed.rest[1:] if _is_of_pi(parsed) else parsed.rest, self.scripts
         match rest:
             case ["osie", name, file] if self.osie_files is not None and file in ("kernel", "initrd", UKI_FILE):
-                return self._osie(asked, name, UKI if file == UKI_FILE else file, self.osie_files)
+                return self._osie(parsed, name, UKI if file == UKI_FILE else file, self.osie_files)
             case _ if scripts is None:
                 return None
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name]:
-                return self._script(asked, name, scripts)
+                return self._script(parsed, name, scripts)
             case [*directory, name] if is_script([*directory, name]):
                 # GRUB tries the common name last, so the operator's common file must win over a generated specific one.
                 common = "/".join([*directory, CONFIG]) if name not in (CONFIG, WHY) else ""
-                return self._operators_or(asked, partial(self._grub, asked, name, scripts), common)
+                return self._operators_or(parsed, partial(self._grub, parsed, name, scripts), common)
             case [uboot.CONFIG_DIRECTORY, name] if (owner := uboot.machine_of(name)) is not None:
-                label, own = f"{uboot.CONFIG_DIRECTORY}/{name}", replace(asked, named=owner)
+                label, own = f"{uboot.CONFIG_DIRECTORY}/{name}", replace(parsed, named=owner)
                 ours = partial(self._made, own, label, scripts, "U-Boot", Dialect.EXTLINUX)
-                return self._operators_or(asked, ours, uboot.CONFIG_DIRECTORY)
+                return self._operators_or(parsed, ours, uboot.CONFIG_DIRECTORY)
             case [uboot.BOOT_SCRIPT as name]:
-                return self._operators_or(asked, partial(self._made, asked, name, scripts, "U-Boot", Dialect.U_BOOT))
+                return self._operators_or(parsed, partial(self._made, parsed, name, scripts, "U-Boot", Dialect.U_BOOT))
             case [raspberry_pi.CONFIG | raspberry_pi.COMMAND_LINE as name] if self.pi_firmware:
-                return self._operators_or(asked, partial(self._of_pi, asked, name, scripts, self.pi_firmware))
+                return self._operators_or(parsed, partial(self._of_pi, parsed, name, scripts, self.pi_firmware))
         return None
 
-    def _made(self, asked: _Asked, label: str, scripts: MachineScripts, client: str, dialect: Dialect) -> Opened:
+    def _made(
+        self, parsed: _ParsedRequest, label: str, scripts: MachineScripts, client: str, dialect: Dialect
+    ) -> Opened:
         """Return the script of the machine that requests it."""
-        mac = self._caller(asked)
+        mac = self._caller(parsed)
         if isinstance(mac, TftpRefusal):
             return mac
         # A Pi requests its command line after the configuration, which is recorded.
@@ -296,8 +298,8 @@ class BootFiles:
             return TftpFile(uboot.script_image(script), label, mac, step=Step.SCRIPT)
         return _text(script, label, mac)
 
-    def _script(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | None:
-        mac = self._caller(asked)
+    def _script(self, parsed: _ParsedRequest, name: str, scripts: MachineScripts) -> Opened | None:
+        mac = self._caller(parsed)
         if isinstance(mac, TftpRefusal):
             # Without this file, iPXE runs its built-in script.
             return None if name == "autoexec.ipxe" else mac
@@ -305,10 +307,10 @@ class BootFiles:
             return _text(scripts.autoexec(mac, Origin(self.address)), name, mac)
         if name == "why.ipxe":
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
-        return self._made(asked, name, scripts, "iPXE over TFTP", Dialect.IPXE)
+        return self._made(parsed, name, scripts, "iPXE over TFTP", Dialect.IPXE)
 
     def _operators_or(
-        self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], instead: str = ""
+        self, parsed: _ParsedRequest, ours: Callable[[], Opened | Awaitable[Opened]], instead: str = ""
     ) -> Opened | Awaitable[Opened]:
         """Return the operator's file of this name, else the generated one, unless the operator has a file `instead`."""
         extra = self.extra
@@ -316,12 +318,12 @@ class BootFiles:
             return ours()
 
         async def choose() -> Opened:
-            found = self._of_operator(asked)
+            found = self._of_operator(parsed)
             found = await found if isinstance(found, Awaitable) else found
             if isinstance(found, TftpFile):
                 return found
             if instead:
-                above = [extra, extra / asked.segments[0]] if asked.named is not None else [extra]
+                above = [extra, extra / parsed.segments[0]] if parsed.named is not None else [extra]
                 if await asyncio.to_thread(lambda: any((each / instead).exists() for each in above)):
                     return found
             made = ours()
@@ -329,42 +331,42 @@ class BootFiles:
 
         return choose()
 
-    async def _of_pi(self, asked: _Asked, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
+    async def _of_pi(self, parsed: _ParsedRequest, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
         """Return `cmdline.txt`, or `config.txt` after the lines of the operator's common one."""
         is_config = name == raspberry_pi.CONFIG
         dialect = Dialect.PI_CONFIG if is_config else Dialect.PI_COMMAND_LINE
         common = ""
-        if is_config and not isinstance(mac := self._caller(asked), TftpRefusal):
+        if is_config and not isinstance(mac := self._caller(parsed), TftpRefusal):
             try:
                 common = await asyncio.to_thread(_text_below, firmware, name, (firmware, self.extra))
             except FileNotFoundError:
                 pass
             except (OSError, ValueError) as error:
                 return TftpRefusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
-        made = self._made(asked, name, scripts, "Raspberry Pi", dialect)
+        made = self._made(parsed, name, scripts, "Raspberry Pi", dialect)
         if common and isinstance(made, TftpFile):
             return replace(made, content=f"{common}\n".encode() + bytes(made.content))
         return made
 
-    def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
+    def _grub(self, parsed: _ParsedRequest, name: str, scripts: MachineScripts) -> Opened:
         """Return `grub.cfg` of the machine at the caller's address, under each name that GRUB has for it."""
         named = machine_of(name)
-        mac = self._caller(asked)
+        mac = self._caller(parsed)
         if named and not isinstance(mac, TftpRefusal):
-            asked = replace(asked, named=named)
-            mac = self._caller(asked)
+            parsed = replace(parsed, named=named)
+            mac = self._caller(parsed)
         if isinstance(mac, TftpRefusal):
             return mac
         if name == WHY:
             failure = self._failures.get(mac)
             return _text(scripts.why(mac, failure, Dialect.GRUB) if failure else scripts.not_started(mac), name, mac)
-        return self._made(asked, name, scripts, "GRUB over TFTP", Dialect.GRUB)
+        return self._made(parsed, name, scripts, "GRUB over TFTP", Dialect.GRUB)
 
-    def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
-        mac = self._caller(asked)
+    def _osie(self, parsed: _ParsedRequest, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
+        mac = self._caller(parsed)
         if isinstance(mac, TftpRefusal):
             return mac
-        machine = asked.at_address
+        machine = parsed.at_address
         if machine is not None:
             namespace = machine.namespace
         elif self.default_osie is not None and self.default_osie[1] == name:
@@ -404,18 +406,18 @@ class BootFiles:
         self._failures.pop(mac, None)
         return file
 
-    def _caller(self, asked: _Asked) -> str | TftpRefusal:
+    def _caller(self, parsed: _ParsedRequest) -> str | TftpRefusal:
         """Return the client's MAC if it may boot from the network and requests its own file; otherwise the refusal."""
-        machine = self._interface(asked.at_address, asked.client_ip, asked.named)
-        mac = machine.mac if machine is not None else self.callers.mac(asked.client_ip)
+        machine = self._interface(parsed.at_address, parsed.client_ip, parsed.named)
+        mac = machine.mac if machine is not None else self.callers.mac(parsed.client_ip)
         decision = self.policy.decide(machine)
         if not decision.allowed:
             message = f"may not netboot: {decision.reason}"
-        elif mac is None or asked.named not in (None, mac):
-            message = _own_only(asked)
+        elif mac is None or parsed.named not in (None, mac):
+            message = _own_only(parsed)
         else:
             return mac
-        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=self._registered(asked.named))
+        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message, parsed.mac, about=self._registered(parsed.named))
 
     def _interface(self, machine: Machine | None, ip: str, named: str | None) -> Machine | None:
         """Return the interface with the MAC `named`, of the machine's interfaces that share the address."""
@@ -430,66 +432,66 @@ class BootFiles:
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 
-    def _of_all(self, asked: _Asked) -> Opened | Awaitable[Opened]:
+    def _of_all(self, parsed: _ParsedRequest) -> Opened | Awaitable[Opened]:
         """Return the operator's file of this name, or one that all Raspberry Pis boot."""
-        found, firmware = self._of_operator(asked), self.pi_firmware
-        if firmware is None or not asked.segments or not self.policy.decide(asked.at_address).allowed:
+        found, firmware = self._of_operator(parsed), self.pi_firmware
+        if firmware is None or not parsed.segments or not self.policy.decide(parsed.at_address).allowed:
             return found
 
         async def look() -> Opened:
             opened = await found if isinstance(found, Awaitable) else found
             if isinstance(opened, TftpFile):
                 return opened
-            common = replace(asked, segments=asked.rest[1:] if _is_of_pi(asked) else asked.rest)
+            common = replace(parsed, segments=parsed.rest[1:] if _is_of_pi(parsed) else parsed.rest)
             return await self._extra_file(firmware, common, opened, shared=False)
 
         return look()
 
-    def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
-        extra, is_pi, message = self.extra, _is_of_pi(asked), f"{asked.shown}: no such file"
-        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest))) or is_optional("".join(asked.segments[-1:]))
+    def _of_operator(self, parsed: _ParsedRequest) -> Opened | Awaitable[Opened]:
+        extra, is_pi, message = self.extra, _is_of_pi(parsed), f"{parsed.shown}: no such file"
+        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(parsed.rest))) or is_optional("".join(parsed.segments[-1:]))
         if is_pi and extra is None and self.pi_firmware is None:
             message, expected = f"{message}; --rpi-dir names the firmware of Raspberry Pis", False
-        elif is_pi or (self.pi_firmware is not None and asked.named is not None):
+        elif is_pi or (self.pi_firmware is not None and parsed.named is not None):
             # A Pi requests some twenty files and needs six of them. Which ones depends on the model.
             expected = True
-        missing = TftpRefusal(ErrorCode.NOT_FOUND, message, asked.mac, expected=expected)
-        if not asked.segments or extra is None or not self.policy.decide(asked.at_address).allowed:
+        missing = TftpRefusal(ErrorCode.NOT_FOUND, message, parsed.mac, expected=expected)
+        if not parsed.segments or extra is None or not self.policy.decide(parsed.at_address).allowed:
             return missing
         # The directory of another machine's MAC is not searched. A Pi's serial number belongs to no known machine.
-        if asked.named is not None and asked.named not in (asked.mac, self.callers.mac(asked.client_ip)):
-            return self._extra_file(extra, replace(asked, segments=asked.rest), missing, shared=False)
-        return self._extra_file(extra, asked, missing, shared=is_pi or asked.named is not None)
+        if parsed.named is not None and parsed.named not in (parsed.mac, self.callers.mac(parsed.client_ip)):
+            return self._extra_file(extra, replace(parsed, segments=parsed.rest), missing, shared=False)
+        return self._extra_file(extra, parsed, missing, shared=is_pi or parsed.named is not None)
 
-    async def _extra_file(self, root: Path, asked: _Asked, missing: TftpRefusal, *, shared: bool) -> Opened:
+    async def _extra_file(self, root: Path, parsed: _ParsedRequest, missing: TftpRefusal, *, shared: bool) -> Opened:
         try:
-            found = await asyncio.to_thread(self._read_extra, root, asked, shared)
+            found = await asyncio.to_thread(self._read_extra, root, parsed, shared)
         except TooLargeError as error:
-            return TftpRefusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
+            return TftpRefusal(ErrorCode.UNDEFINED, f"{parsed.shown}: {error}", parsed.mac)
         except (OSError, ValueError):
             return missing
         if isinstance(found, TftpFile):
             return found
-        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=self._registered(found))
+        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, _own_only(parsed), parsed.mac, about=self._registered(found))
 
-    def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile | str:
+    def _read_extra(self, root: Path, parsed: _ParsedRequest, shared: bool) -> TftpFile | str:
         """Read the file in a thread, or return the MAC of the other machine that it belongs to.
 
         Raises OSError, ValueError, TooLargeError.
         """
-        segments = asked.segments
+        segments = parsed.segments
         # Use the machine's own directory if it exists, otherwise the common files.
         if shared and not (root / segments[0]).is_dir():
             segments = segments[1:]
         fd, path = open_below(root, segments)
         try:
             owner = _owner(path, (root, self.extra))
-            if owner is not None and owner != self.callers.mac(asked.client_ip):
+            if owner is not None and owner != self.callers.mac(parsed.client_ip):
                 # Another interface of the same Hardware may have it, too.
-                machine, owning = asked.at_address, self.inventory.by_mac(owner)
+                machine, owning = parsed.at_address, self.inventory.by_mac(owner)
                 if machine is None or owning is None or not machine.is_of_hardware_of(owning):
                     return owner
-            return TftpFile(self._snapshots.take(fd), label=shown_name("/".join(segments)), mac=asked.mac)
+            return TftpFile(self._snapshots.take(fd), label=shown_name("/".join(segments)), mac=parsed.mac)
         finally:
             os.close(fd)
 
@@ -506,13 +508,13 @@ def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
     return None
 
 
-def _own_only(asked: _Asked) -> str:
-    return f"{asked.shown} is served to its own machine only"
+def _own_only(parsed: _ParsedRequest) -> str:
+    return f"{parsed.shown} is served to its own machine only"
 
 
-def _is_of_pi(asked: _Asked) -> bool:
+def _is_of_pi(parsed: _ParsedRequest) -> bool:
     """Return True if the name begins with a directory that looks like the serial number of a Raspberry Pi."""
-    return len(asked.segments) > 1 and raspberry_pi.is_serial(asked.segments[0])
+    return len(parsed.segments) > 1 and raspberry_pi.is_serial(parsed.segments[0])
 
 
 def _text_below(root: Path, name: str, roots: Iterable[Path | None]) -> str:

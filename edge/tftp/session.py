@@ -158,7 +158,7 @@ class Session:
         """Return True if this session answers the client's repeated request, False if the client has restarted."""
         now = self._loop.time()
         if self.transfer.answered:
-            return now - self.transfer.last_heard < LATE_COPY_SECONDS
+            return now - self.transfer.last_received_at < LATE_COPY_SECONDS
         self._send(self.transfer.requested_again(now))
         self._settle()
         return True

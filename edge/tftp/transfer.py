@@ -124,7 +124,7 @@ class ReadTransfer:
         """True if the client has acknowledged anything. Then its address is real and it wants the file."""
         self.starved = False
         """True if the transfer waits for more of the file."""
-        self.last_heard = now
+        self.last_received_at = now
         """The time of the client's last packet."""
 
         self._blocks = blocks
@@ -141,7 +141,7 @@ class ReadTransfer:
         self._retries = 0
         self._held_back = False
         self._request_bytes = request_bytes
-        self._heard_bytes = request_bytes
+        self._received_bytes = request_bytes
         self._unproven_bytes = 0  # sent before the first acknowledgement
         # RFC 6298 section 2; seconds.
         self._round_trip: float | None = None
@@ -164,7 +164,7 @@ class ReadTransfer:
             return []
         opcode = datagram[1]
         if opcode == _ACK:
-            self.last_heard = now
+            self.last_received_at = now
             return self._acknowledged(datagram[2] << 8 | datagram[3], now)
         if opcode == Opcode.ERROR:
             code, message = packets.parse_error(datagram)
@@ -181,8 +181,8 @@ class ReadTransfer:
         """Return the first packets again after the client repeated its request, unless it has acknowledged one."""
         if self.ended is not None or self.answered:
             return []
-        self.last_heard = now
-        self._heard_bytes += self._request_bytes
+        self.last_received_at = now
+        self._received_bytes += self._request_bytes
         return self._unproven(self._repeat(now))
 
     def expire(self, now: float) -> Burst:
@@ -202,7 +202,7 @@ class ReadTransfer:
         if self.answered:
             return self._repeat(now)
         first = self._offer() if self._offered else self._blocks.packets(1, 1, 0)[0]
-        if self._unproven_bytes + size_bytes(first) > UNPROVEN_FACTOR * self._heard_bytes:
+        if self._unproven_bytes + size_bytes(first) > UNPROVEN_FACTOR * self._received_bytes:
             self._rearm(now)
             return []
         return self._unproven(self._repeat(now))
@@ -242,7 +242,7 @@ class ReadTransfer:
 
     def silence(self, now: float) -> float:
         """Return the seconds since the client acknowledged a new block."""
-        return now - (self.last_heard if self.starved else self._last_progress)
+        return now - (self.last_received_at if self.starved else self._last_progress)
 
     @property
     def position(self) -> str:

@@ -125,10 +125,12 @@ class NetworkServices:
             self._advertiser.make = lambda state: RouterAdvertiser(
                 state.interface,
                 Advertised(self._dhcp6.make is not None, lifetime, state.networks6, state.mac),
-                heard=solicited,
+                on_solicitation=solicited,
             )
         elif advertise is None and make_responder is not None and make_responder6 is None:
-            self._advertiser.make = lambda state: RouterAdvertiser(state.interface, only=is_ipxe, heard=solicited)
+            self._advertiser.make = lambda state: RouterAdvertiser(
+                state.interface, only=is_ipxe, on_solicitation=solicited
+            )
 
     def machine_changed(self, mac: str) -> None:
         """Discard the answers for a machine. The inventory calls this after each change of its Hardware."""

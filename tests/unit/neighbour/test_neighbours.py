@@ -308,13 +308,13 @@ def test_no_advertisement_raises(packet: bytes) -> None:
 def test_last_solicitation_of_a_limited_number_of_machines_is_remembered() -> None:
     now = [1000.0]
     solicitations = Solicitations(lambda: now[0])
-    solicitations.heard("52:54:00:12:34:56")
+    solicitations.record("52:54:00:12:34:56")
     now[0] += 4
-    solicitations.heard("52:54:00:12:34:56")
+    solicitations.record("52:54:00:12:34:56")
     assert solicitations.last("52:54:00:12:34:56") == 1004.0
     assert solicitations.last("52:54:00:12:34:57") is None
     for number in range(MAX_SOLICITING):
-        solicitations.heard(str(number))
+        solicitations.record(str(number))
     assert solicitations.last("52:54:00:12:34:56") is None
 
 

@@ -144,8 +144,8 @@ def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is
     made: list[str] = []
 
     class Advertiser:
-        def __init__(self, _interface: str, *_says: Any, only: Any = None, heard: Any = None) -> None:
-            assert heard is solicited, "what solicits is known in either case"
+        def __init__(self, _interface: str, *_says: Any, only: Any = None, on_solicitation: Any = None) -> None:
+            assert on_solicitation is solicited, "what solicits is known in either case"
             made.append("all" if only is None else "iPXE")
 
         async def start(self) -> None: ...

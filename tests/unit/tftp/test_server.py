@@ -126,7 +126,7 @@ async def test_answer_comes_from_the_address_that_was_asked_and_none_to_a_reques
         sender.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sender.socket.sendto(rrq(), ("127.255.255.255", loopback.server.port))
         await loopback.has_read()
-        assert sender.heard() == []
+        assert sender.drained() == []
 
 
 # --- losses, and requests that come again ----------------------------------------------------------------------------
@@ -190,7 +190,7 @@ async def test_client_that_restarts_from_the_same_port_gets_its_file(serve, sing
     loopback = await serve(opens, single_port=single_port)
     client = loopback.client()
     await client.begin(name="a")
-    client.heard()
+    client.drained()
     assert await client.download(name=second) == second.encode() * 600
     messages = await loopback.settled(2)
     assert messages[0] == "TFTP transfer of a: the client began again at block 1 of 2"
@@ -269,8 +269,8 @@ async def test_address_is_not_flooded_with_first_blocks_that_others_ask_for_in_i
     for one in forged * 2:
         one.request()
     await loopback.has_read()
-    heard = [packet for one in forged for packet in one.heard()]
-    assert heard == [b"\0\3\0\1" + CONTENT[:512]] * UNPROVEN_FIRST_BLOCKS
+    drained = [packet for one in forged for packet in one.drained()]
+    assert drained == [b"\0\3\0\1" + CONTENT[:512]] * UNPROVEN_FIRST_BLOCKS
     assert caplog.text.count("asks for more files than it acknowledges") == 1
     assert loopback.transfers <= UNPROVEN_FIRST_BLOCKS
     # A client that sends options is offered them, which is no more than it sent.
@@ -291,7 +291,7 @@ async def test_errors_to_one_address_are_bounded(serve, caplog, monkeypatch):
     for one in askers:
         one.request()
     await until(lambda: "is refused more than 2 files a second" in caplog.text)
-    answers = sum(len(one.heard()) for one in askers)
+    answers = sum(len(one.drained()) for one in askers)
     assert 2 <= answers <= 2 * (int(clock() - started) + 2)
 
 
@@ -303,7 +303,7 @@ async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve,
         await one.begin()
     last.request()
     await loopback.has_read()
-    assert (last.heard(), loopback.transfers) == ([], count)
+    assert (last.drained(), loopback.transfers) == ([], count)
     if limit == "limit_per_client":
         assert (await loopback.client("127.0.0.2").ask())[:4] == b"\0\3\0\1"
     client.send(b"\0\5\0\0done\0")
@@ -359,7 +359,7 @@ async def test_stranger_on_a_transfers_port_gets_a_bounded_number_of_errors_and_
     assert (await client.answer(ack(0)))[:4] == b"\0\3\0\1"
     assert (await client.answer(ack(1)))[:4] == b"\0\3\0\2"
     assert (await client.answer(ack(2)))[:4] == b"\0\3\0\3"
-    assert stranger.heard() == client.heard() == []
+    assert stranger.drained() == client.drained() == []
 
 
 async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(serve):
@@ -369,7 +369,7 @@ async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(serve
     client.send(ack(1))
     client.send(b"\0\5\0\0no\0")
     await loopback.has_read()
-    assert client.heard() == []
+    assert client.drained() == []
 
 
 async def test_garbage_gets_no_answer_and_does_not_end_the_service(serve, caplog):
@@ -512,11 +512,11 @@ async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is
     for _ in range(5):
         client.request()
     await loopback.has_read()
-    assert (client.heard(), opening.asked) == ([], 1)
+    assert (client.drained(), opening.asked) == ([], 1)
     opening.gate.set()
     assert await client.receive() == b"\0\3\0\1" + b"x" * 100
     await loopback.has_read()
-    assert (client.heard(), loopback.transfers) == ([], 1)
+    assert (client.drained(), loopback.transfers) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +578,7 @@ async def test_files_that_are_being_opened_are_bounded_in_all_and_for_each_addre
     assert opening.waiting == MAX_WAITING_OF_CLIENT + 1
     opening.gate.set()
     assert (await other.receive())[:2] == b"\0\6"
-    assert late.heard() == []
+    assert late.drained() == []
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -598,7 +598,7 @@ async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_th
         for _ in range(3):
             client.request()
         await loopback.has_read()
-    assert (client.heard(), loopback.transfers, closed) == ([], 0, [True] * 3)
+    assert (client.drained(), loopback.transfers, closed) == ([], 0, [True] * 3)
     assert caplog.text.count("Too many open files") == 1
     assert await client.download() == b"x" * 600
 
