@@ -12,23 +12,7 @@ from edge.callers.by_request import TRUST_NOBODY, Caller, RequestCallers, Truste
 from edge.callers.metadata_tokens import MEDIUM_PREFIX, MediumTokens, MetadataTokenError, MetadataTokens, token_keys
 
 __all__ = [
-    "FORWARDED",
-    "MEDIUM_PREFIX",
-    "NEIGHBOUR_SECONDS",
-    "TRUST_NOBODY",
-    "UNSEEN",
-    "Caller",
-    "Callers",
-    "ForwardedError",
-    "MediumTokens",
-    "MetadataTokenError",
-    "MetadataTokens",
-    "Neighbours",
-    "Networks",
-    "RequestCallers",
-    "TrustedNetworks",
-    "dotted",
-    "inside",
-    "other_end",
-    "token_keys",
-]
+    "FORWARDED", "MEDIUM_PREFIX", "NEIGHBOUR_SECONDS", "TRUST_NOBODY", "UNSEEN", "Caller", "Callers", "ForwardedError",
+    "MediumTokens", "MetadataTokenError", "MetadataTokens", "Neighbours", "Networks", "RequestCallers",
+    "TrustedNetworks", "dotted", "inside", "other_end", "token_keys",
+]  # fmt: skip

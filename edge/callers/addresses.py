@@ -24,10 +24,7 @@ class ForwardedError(TinkedgeError, ValueError):
 
 
 def forwarded_for(lines: Sequence[str], proxies: Networks) -> str | None:
-    """Return the sender of a request from the lines of X-Forwarded-For of a trusted proxy, or None if there is none.
-
-    Raises ForwardedError.
-    """
+    """Return the sender by X-Forwarded-For of a trusted proxy; None if it names none. Raises ForwardedError."""
     # Each proxy appends the address that it sees. The last one that is no trusted proxy is the sender's. The sender may
     # have written the entries before it, so they are not read.
     hops = (hop for line in reversed(lines) for entry in reversed(line.split(",")) if (hop := entry.strip(" \t")))

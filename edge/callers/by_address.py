@@ -46,33 +46,27 @@ _MAX_NEIGHBOURS = 4096
 
 
 class Neighbours(Protocol):
-    """The kernel's knowledge of hosts on our links: `edge.neighbour.table`.
+    """The kernel's knowledge of hosts on our links: `edge.neighbour.table`. By default it knows none.
 
     `interface` is the interface that the answering socket is bound to. If it is empty, the socket is not bound and the
     route decides.
     """
 
-    def mac(self, ip: str, interface: str = "") -> str | None:
+    def mac(self, _ip: str, _interface: str = "", /) -> str | None:
         """Return the MAC of the host on one of our links that receives packets to the address, or None."""
-
-    def on_link(self, ip: str, interface: str = "") -> bool:
-        """Return True if packets to the address stay on one of our links, so that a MAC can be known."""
-
-    def link(self, ip: str) -> str:
-        """Return our interface that the route to the address uses directly; "" for a route by a router, or none."""
-
-
-class _Unseen:
-    """Knows no neighbours: the process can't read the kernel's table."""
-
-    def mac(self, _ip: str, _interface: str = "") -> str | None:
         return None
 
-    def on_link(self, _ip: str, _interface: str = "") -> bool:
+    def on_link(self, _ip: str, _interface: str = "", /) -> bool:
+        """Return True if packets to the address stay on one of our links, so that a MAC can be known."""
         return False
 
-    def link(self, _ip: str) -> str:
+    def link(self, _ip: str, /) -> str:
+        """Return our interface that the route to the address uses directly; "" for a route by a router, or none."""
         return ""
+
+
+class _Unseen(Neighbours):
+    """Knows no neighbours: the process can't read the kernel's table."""
 
 
 UNSEEN: Final = _Unseen()
@@ -125,10 +119,7 @@ class Callers:
         self._handlers: list[Callable[[], None]] = []
 
     def answering_on(self, interface: str) -> Callers:
-        """Return a view for requests whose answers leave by sockets that are bound to this interface.
-
-        All views share the learned addresses and the kernel's answers.
-        """
+        """Return a view for answers by sockets that are bound to this interface. All views share what they learn."""
         view = self._views.get(interface)
         if view is None:
             view = self._views[interface] = copy.copy(self)
@@ -155,17 +146,17 @@ class Callers:
         return self._inventory.by_mac(neighbour) if neighbour and ":" in ip else None
 
     def _reserved(self, ip: str, neighbour: str | None) -> Machine | None:
-        """Return the machine that reserves this address, unless `neighbour` at the address is another machine.
-
-        If no MAC is known, an address that is made from the MAC of another Hardware (RFC 4291 appendix A) is not
-        believed. That other machine has the address as soon as a router advertises the prefix, even if another Hardware
-        reserves it.
-        """
+        """Return the machine that reserves this address, unless `neighbour` at the address is another machine."""
+        # If no MAC is known, an address that is made from the MAC of another Hardware (RFC 4291 appendix A) is not
+        # believed. That other machine has the address as soon as a router advertises the prefix, even if another
+        # Hardware reserves it.
         machine = self._inventory.by_ip(ip)
         mac = neighbour or mac_in(ip)
         if machine is None or mac is None:
             return machine
-        if self._has(machine, mac):
+        # A bond, or a host with two cards on the link, answers ARP with the MAC of any of them.
+        cards = self._inventory.by_name(machine.name, machine.namespace)
+        if (mac == machine.mac and not machine.terminating) or any(mac == card.mac for card in cards):
             return self._inventory.interface_at(machine, ip, mac)
         others = () if neighbour else self._inventory.claimants(mac)
         return machine if not neighbour and all(other.terminating for other in others) else None
@@ -189,17 +180,13 @@ class Callers:
         return self._neighbour(ip) == _HIDDEN
 
     def is_unresolved(self, ip: str) -> bool:
-        """Return True if the kernel has to resolve the MAC of this address before it can send an answer.
-
-        That includes an address of another link of ours: a socket that is bound to this link's interface sends there.
-        """
+        """Return True if the kernel has to resolve the MAC of this address before it can send an answer."""
+        # That includes an address of another link of ours: a socket that is bound to this link's interface sends there.
         return self._neighbour(ip) in (_HIDDEN, _ELSEWHERE)
 
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
-        """Return a name of the host at an address on a link of ours, or None if it has one of these MACs.
-
-        It is for a connection from there, as with `connected`, and is a `tink.server.auth.OtherHost`.
-        """
+        """Return a name of the host at an address on a link of ours, or None if it has one of these MACs."""
+        # For a connection from there, as with `connected`: a `tink.server.auth.OtherHost`.
         mac = self._neighbour(ip)
         if mac is None or mac in macs:
             return None
@@ -244,21 +231,6 @@ class Callers:
         for handler in self._handlers:
             handler()
 
-    def _has(self, machine: Machine, mac: str) -> bool:
-        """Return True if a card of the machine's Hardware has this MAC."""
-        # A bond, or a host with two cards on the link, answers ARP with the MAC of any of them.
-        if mac == machine.mac and not machine.terminating:
-            return True
-        return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
-
-    def _is_elsewhere(self, ip: str) -> bool:
-        """Return True if the address is on another link of ours than the link of this view.
-
-        The answer would leave by this view's link all the same, to a gateway or to any host that answers ARP for the
-        address.
-        """
-        return bool(self.interface) and self._neighbours.link(ip) not in ("", self.interface)
-
     def _neighbour(self, ip: str) -> str | None:
         """Return the MAC at this address on one of our links, _HIDDEN, _ELSEWHERE, or None if it is on no link."""
         now, interface = self._clock(), self.interface
@@ -268,7 +240,8 @@ class Callers:
             return found[0]
         is_asked = not inside(ip, self._by_address)
         mac = self._neighbours.mac(ip, interface) if is_asked else None
-        if mac is None and self._is_elsewhere(ip):
+        # The answer would leave by this view's link all the same, to a gateway or to any host that answers ARP for it.
+        if mac is None and interface and self._neighbours.link(ip) not in ("", interface):
             mac = _ELSEWHERE
         elif mac is None and is_asked and self._neighbours.on_link(ip, interface):
             if known is not None:

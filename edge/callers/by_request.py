@@ -91,16 +91,22 @@ class RequestCallers:
         peer = other_end(name) if isinstance(name, tuple) else ""
         proxied = self.is_proxy(peer)
         address = forwarded_for(request.headers.getall(FORWARDED, ()), self._trusted.proxies) if proxied else peer
-        found = self._at(address, proxied) if address is not None else _unnamed(peer)
+        if address is not None:
+            found = self._at(address, proxied)
+        else:
+            reason = f"the proxy {peer} does not name the machine: it must send {FORWARDED}"
+            why = f"through a trusted proxy that names no machine in {FORWARDED}"
+            found = Caller(peer, reason=reason, why=why, proxied=True)
         if claim.startswith(PREFIX):
             return self._bearer(found, claim)
         if not claim or claim == found.mac:
             return found
         if found.machine is not None:
-            return found if self._is_own(found.machine, claim) else self._another(found, found.machine, claim)
+            return self._checked(found, found.machine, claim)
         # With rivals the sender is one of them, not the machine with the claimed MAC.
         if address is not None and inside(address, self._trusted.nat) and is_mac(claim) and not found.rivals:
-            return self._behind_nat(found, claim)
+            why = f"as {claim} from behind a NAT"
+            return self._machine(found, claim, f"no Hardware has the MAC {claim}", why)
         return found
 
     @property
@@ -113,10 +119,7 @@ class RequestCallers:
         return inside(address, self._trusted.proxies)
 
     def machine_at(self, address: str) -> Machine | None:
-        """Return the machine of all requests of a connection from this address.
-
-        It is None if there is none, and for a proxy, whose requests may be of different machines.
-        """
+        """Return the machine of all requests of a connection; None if there is none, and for a proxy."""
         if self._trusted.proxies and self.is_proxy(address):
             return None
         return self._callers.machine(address, connected=True)
@@ -139,8 +142,14 @@ class RequestCallers:
         elif contested:
             reason, why = _contested(same_ip, f"address {address}")
         elif same_ip and mac is not None and self._callers.gives_addresses:
-            reason, why = _not_its_own(same_ip[0], address, mac)
-            return Caller(address, None, mac, 403, reason, why, proxied=proxied, rivals=True, owner=same_ip[0])
+            owner = same_ip[0]
+            reason = f"the address {address} is for another machine: {mac}, which has it, is no MAC of its Hardware"
+            why = (
+                f"from the address {address} of {owner.namespace}/{owner.name} by {mac}, which is no MAC of it: if it "
+                f"is that machine (a bridge, a bond), add the MAC to spec.networkInterfaces, or name the network in "
+                f"--known-by-address"
+            )
+            return Caller(address, None, mac, 403, reason, why, proxied=proxied, rivals=True, owner=owner)
         else:
             reason, why = f"no Hardware has the address {address}", "from an address that no Hardware has"
         rivals = len(same_mac) > 1 or contested
@@ -154,32 +163,28 @@ class RequestCallers:
             return _unidentified(
                 found, 403, f"the token in this path is not good: {error}", f"with a bad token: {error}"
             )
+        why = f"with a good token of {mac}"
+        return self._machine(found, mac, f"no Hardware has the MAC {mac} of this token", why, signed=True)
+
+    def _machine(self, found: Caller, mac: str, reason: str, why: str, *, signed: bool = False) -> Caller:
+        """Return the machine with this MAC as the sender."""
         machine = self._inventory.by_mac(mac)
         if machine is None:
-            why = f"with a good token of {mac}, but no Hardware has this MAC, or more than one"
-            return _unidentified(found, 404, f"no Hardware has the MAC {mac} of this token", why)
-        return Caller(found.address, machine, machine.mac, signed=True, proxied=found.proxied)
+            return _unidentified(found, 404, reason, f"{why}, but no Hardware has this MAC, or more than one")
+        return Caller(found.address, machine, machine.mac, signed=signed, proxied=found.proxied)
 
-    def _behind_nat(self, found: Caller, mac: str) -> Caller:
-        machine = self._inventory.by_mac(mac)
-        if machine is None:
-            why = f"as {mac} from behind a NAT, but no Hardware has this MAC, or more than one"
-            return _unidentified(found, 404, f"no Hardware has the MAC {mac}", why)
-        return Caller(found.address, machine, machine.mac, proxied=found.proxied)
-
-    def _another(self, found: Caller, machine: Machine, claim: str) -> Caller:
+    def _checked(self, found: Caller, machine: Machine, claim: str) -> Caller:
+        """Return the machine at the address as the sender, unless it claims to be another one."""
+        # The router spells a name like 525400123456 as the MAC that it may also be.
+        macs = [one.mac for one in self._inventory.by_name(machine.name, machine.namespace)]
+        if claim in (machine.name, from_any(machine.name), *macs):
+            return found
         # A claim that is no MAC and no existing name may be a part of a token, so it is not logged.
         known = is_mac(claim) or self._inventory.by_name(claim, machine.namespace)
         whom = claim if known else "another machine"
         why = f"as {whom}, but this address is that of {machine.namespace}/{machine.name}"
         # The answer to the sender does not reveal if there is such a machine.
         return _unidentified(found, 403, f"{found.address} is not an address of the machine asked for", why)
-
-    def _is_own(self, machine: Machine, claim: str) -> bool:
-        # The router spells a name like 525400123456 as the MAC that it may also be.
-        if claim in (machine.name, from_any(machine.name)):
-            return True
-        return any(claim == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
 
 def _unidentified(found: Caller, status: int, reason: str, why: str) -> Caller:
@@ -196,28 +201,8 @@ def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
     )
 
 
-def _not_its_own(owner: Machine, address: str, mac: str) -> tuple[str, str]:
-    """Return why a host with this MAC is not the owner of the address, for the sender and for the log."""
-    name = f"{owner.namespace}/{owner.name}"
-    return (
-        f"the address {address} is for another machine: {mac}, which has it, is no MAC of its Hardware",
-        f"from the address {address} of {name} by {mac}, which is no MAC of it: if it is that machine (a bridge, a "
-        f"bond), add the MAC to spec.networkInterfaces, or name the network in --known-by-address",
-    )
-
-
-def _unnamed(peer: str) -> Caller:
-    reason = f"the proxy {peer} does not name the machine: it must send {FORWARDED}"
-    return Caller(
-        peer, reason=reason, why=f"through a trusted proxy that names no machine in {FORWARDED}", proxied=True
-    )
-
-
 def other_end(name: Sequence[object]) -> str:
-    """Return the address of a socket's peer, spelled as in the inventory and the neighbour table.
-
-    `name` is the peer's name as the socket returns it (IPv6: address, port, flow, scope).
-    """
+    """Return the address in a socket's peer name, spelled as in the inventory and the neighbour table."""
     address = dotted(str(name[0]))
     scope = name[3] if len(name) > 3 and ":" in address else 0
     if not isinstance(scope, int) or not scope:

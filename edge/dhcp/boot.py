@@ -25,24 +25,21 @@ read only the header, EDK2 prefers the options. A ProxyDHCP offer has the same a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS, Message
-from edge.dhcp_common import boot_words
-from edge.machines import UKI_FILE, Machine, NetbootPolicy
+from edge.dhcp_common import NOTHING, REFUSED_FILE, RPIBOOT, BootAnswer, Client, DhcpSite, Stage, uki_path
+from edge.machines import Machine
 from ipxe import raspberry_pi
 from ipxe.binaries import (
     IPXE_CLASSES,
-    BootBinaries,
     BootPath,
     NoBinaryError,
-    architecture_name,
     declared_architectures,
     is_http,
     is_risc_v,
@@ -59,51 +56,12 @@ _GPXE_CLASS = b"gPXE"
 _NO_FEATURE = 64
 # iPXE's version is in the same table as the features (FEATURE_VERSION), so a list with it is complete.
 _IPXE_VERSION = 235
-_BIOS, _RPIBOOT = 0, 41
+_BIOS = 0
 
 PI_NAME_AT: Final = slice(1, 4)
 PI_NAME: Final = b"RPi"
 """Part of the machine identifier (option 97) of a Raspberry Pi 4 or 5: type 0, `RPi4` or `RPi5`, then board, MAC and
 serial number. It is the default of DHCP_OPTION97 in its EEPROM, which the user may change."""
-
-
-class ClientKind(Enum):
-    """The stage of the boot that a client belongs to."""
-
-    OPERATING_SYSTEM = "operating system"
-    PXE_ROM = "PXE ROM"
-    HTTP_ROM = "HTTP Boot ROM"  # UEFI 2.10 section 24.7
-    U_BOOT = "U-Boot"
-    IPXE = "iPXE"
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """One DHCP client: equal for all machines that run the same program in the same version.
-
-    architectures: IANA's codes, in the client's order of preference.
-    description: a text for people.
-    features: iPXE's list in option 175 (`options.IPXE_HTTP` etc.); empty if it sent no list.
-    is_limited_ipxe: a PXE ROM that is a gPXE, or an iPXE that can't start kernels, and boots a full iPXE first.
-    is_raspberry_pi: a PXE ROM that declares itself as the firmware of a Raspberry Pi.
-    """
-
-    kind: ClientKind
-    architectures: tuple[int, ...]
-    description: str
-    features: frozenset[int] = frozenset()
-    is_limited_ipxe: bool = False
-    is_raspberry_pi: bool = False
-
-    @property
-    def accepts_proxy_offers(self) -> bool:
-        """True if the client takes its boot file from another server than its address."""
-        # U-Boot takes the first offer for a lease, also one without an address (net/bootp.c).
-        return self.kind not in (ClientKind.OPERATING_SYSTEM, ClientKind.U_BOOT)
-
-    def lacks(self, feature: int) -> bool:
-        """Return True if the client sent a list of features, as iPXE does, without `feature`."""
-        return bool(self.features) and feature not in self.features
 
 
 def identify(message: Message) -> Client:
@@ -130,37 +88,35 @@ def _identify(
     # iPXE calls itself a PXEClient too, so it is checked first. Option 175 identifies it even if a script or an
     # embedded setting changed its user class.
     if _GPXE_CLASS in users:
-        return Client(ClientKind.PXE_ROM, architectures, f"gPXE ({platform})", is_limited_ipxe=True)
+        return Client(Stage.PXE_ROM, architectures, f"gPXE ({platform})", is_limited_ipxe=True)
     if ipxe or not IPXE_CLASSES.isdisjoint(users):
         return _ipxe(options.suboptions(ipxe) or {}, architectures)
     if vendor_class.startswith(b"HTTPClient"):
-        kind = ClientKind.HTTP_ROM
+        stage = Stage.HTTP_ROM
     elif vendor_class.startswith(b"PXEClient"):
-        kind = ClientKind.PXE_ROM
+        stage = Stage.PXE_ROM
     elif is_u_boot((vendor_class,), architectures, interface):
-        return Client(ClientKind.U_BOOT, architectures, f"{ClientKind.U_BOOT.value} ({platform})")
+        return Client(Stage.U_BOOT, architectures, f"{Stage.U_BOOT} ({platform})")
     elif architectures:
         # RFC 4578 section 2.1: a client that declares an architecture boots from the network.
-        kind = ClientKind.HTTP_ROM if is_http(architectures) else ClientKind.PXE_ROM
+        stage = Stage.HTTP_ROM if is_http(architectures) else Stage.PXE_ROM
     elif names_pi:
         # The REQUEST of a Pi may have neither option 60 nor 93.
-        kind = ClientKind.PXE_ROM
+        stage = Stage.PXE_ROM
     else:
-        return Client(ClientKind.OPERATING_SYSTEM, (), ClientKind.OPERATING_SYSTEM.value)
+        return Client(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM)
     # UEFI on a Pi declares the architecture of UEFI, and is treated as UEFI.
-    if kind is ClientKind.PXE_ROM and (
-        architectures[:1] == (_RPIBOOT,) or (names_pi and architectures[:1] in ((), (_BIOS,)))
+    if stage is Stage.PXE_ROM and (
+        architectures[:1] == (RPIBOOT,) or (names_pi and architectures[:1] in ((), (_BIOS,)))
     ):
-        return Client(kind, architectures, "Raspberry Pi (boot ROM)", is_raspberry_pi=True)
-    return Client(kind, architectures, f"{platform} {kind.value}")
+        return Client(stage, architectures, "Raspberry Pi (boot ROM)", is_raspberry_pi=True)
+    return Client(stage, architectures, f"{platform} {stage}")
 
 
 def _ipxe(listed: Mapping[int, bytes], architectures: tuple[int, ...]) -> Client:
-    """Return the client for an iPXE with these sub-options of option 175.
-
-    An iPXE that lists features, but no format of kernels, is a ROM that boots a full iPXE first
-    (https://ipxe.org/howto/dhcpd). Each of our boot programs lists a format of kernels, so there is no loop.
-    """
+    """Return the client for an iPXE with these sub-options of option 175."""
+    # An iPXE that lists features, but no format of kernels, is a ROM that boots a full iPXE first
+    # (https://ipxe.org/howto/dhcpd). Each of our boot programs lists a format of kernels, so there is no loop.
     platform = platform_name(architectures)
     # A feature is a sub-option with its version; an iPXE that was built without the feature leaves it out.
     features = frozenset(code for code, value in listed.items() if code < _NO_FEATURE and any(value))
@@ -170,15 +126,12 @@ def _ipxe(listed: Mapping[int, bytes], architectures: tuple[int, ...]) -> Client
     starts_kernels = is_risc_v(architectures) or not features.isdisjoint((options.IPXE_BZIMAGE, options.IPXE_EFI))
     if is_list and not starts_kernels:
         description = f"iPXE without bzImage and EFI ({platform})"
-        return Client(ClientKind.PXE_ROM, architectures, description, features, is_limited_ipxe=True)
-    return Client(ClientKind.IPXE, architectures, f"iPXE ({platform})", features)
+        return Client(Stage.PXE_ROM, architectures, description, features, is_limited_ipxe=True)
+    return Client(Stage.IPXE, architectures, f"iPXE ({platform})", features)
 
 
 def user_classes(value: bytes) -> tuple[bytes, ...]:
-    """Return the user classes of option 77: a list with lengths (RFC 3004 section 4), or the bare string of iPXE.
-
-    The first one is always the whole value. The others are those of the list, if the value is a valid list.
-    """
+    """Return the whole value of option 77, and its user classes if it is a list with lengths (RFC 3004 section 4)."""
     if not value:
         return ()
     # A bare string may read as a list by chance, so both readings are returned.
@@ -192,9 +145,6 @@ def user_classes(value: bytes) -> tuple[bytes, ...]:
         at = end
     return (value, *listed)
 
-
-REFUSED_FILE: Final = "netboot-not-allowed"
-"""The file name in the URL of a refused HTTP Boot ROM, for which there is no file. Operators know it from Smee."""
 
 REASON_SECONDS: Final = 3
 """How long a PXE ROM shows the reason of a refusal."""
@@ -237,246 +187,153 @@ _PAD = bytes((options.PAD,))
 _MAX_PROMPT_LENGTH = 70  # EDK2 shows no more (PxeBcDisplayBootItem)
 
 
-@dataclass(frozen=True, slots=True)
-class Boot:
-    """The boot part of a reply, encoded.
-
-    file, sname: empty if the text is too long for the header.
-    spare_options: may be left out if the client takes only small messages, because the header has the same.
-    text: the same for people.
-    shared: equal for this client on every machine of one maker (the first three bytes of the MAC) with the usual boot
-        path, so the fast path may cache it.
-    """
-
-    siaddr: bytes
-    sname: bytes
-    file: bytes
-    options: bytes
-    spare_options: bytes
-    text: str
-    shared: bool = False
-
-
-NO_BOOT = Boot(siaddr=NO_ADDRESS, sname=b"", file=b"", options=b"", spare_options=b"", text="")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The boot part of a client's reply, and the reason if it may not netboot."""
-
-    boot: Boot
-    refusal: str = ""
-
-    @property
-    def words(self) -> str:
-        """The text for a report (`boot_words`)."""
-        return boot_words(self.boot.text, self.refusal)
-
-
-_OPERATING_SYSTEM: Final = Verdict(NO_BOOT)
-
-
 class BootChoice:
     """Chooses what a client boots."""
 
-    def __init__(
-        self,
-        policy: NetbootPolicy,
-        binaries: BootBinaries,
-        tftp_ip: str,
-        http_base_url: str,
-        path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
-    ) -> None:
-        """`http_base_url` is the edge's HTTP server, without a slash at the end.
-
-        `path(machine)` returns the program by which a machine boots, or None for the usual one.
-        """
-        self._policy = policy
-        self._path = path
-        self._binaries = binaries
+    def __init__(self, site: DhcpSite, tftp_ip: str, http_base_url: str) -> None:
+        """`http_base_url` is the edge's HTTP server, without a slash at the end."""
+        self._policy = site.policy
+        self._path = site.boot_path
+        self._binaries = site.binaries
         self._tftp_ip = tftp_ip
         self._tftp = options.ipv4(tftp_ip)
         self._tftp_name = options.text(tftp_ip)
+        self._tftp_option = options.option(options.TFTP_SERVER_NAME, self._tftp_name)
         host = urlsplit(http_base_url).hostname or ""
         self._http = options.ipv4(host) if options.is_ipv4(host) else NO_ADDRESS
         self._base_url = http_base_url
-        self._script_prefix = f"{http_base_url}/ipxe/script/"
-        self._binary_prefix = f"{http_base_url}/ipxe/binary/"
         # The first two are per architecture, the others per machine, which sends at least two requests when it boots.
         self._pxe_rom = lru_cache(maxsize=64)(self._compile_pxe_rom)
         self._limited_ipxe = lru_cache(maxsize=64)(self._compile_limited_ipxe)
         self._http_rom = lru_cache(maxsize=MAX_CACHED)(self._compile_http_rom)
         self._script = lru_cache(maxsize=MAX_CACHED)(self._compile_script)
-        self._raspberry_pi = self._compile_raspberry_pi()
-        self._u_boot = self._compile_u_boot()
+        # A Pi knows the names of its files, so the reply has none. It reads the server from option 66; a Pi 3 reads it
+        # from the option that comes last.
+        self._raspberry_pi = BootAnswer(
+            _PXE_CLASS + _RASPBERRY_PI + self._tftp_option,
+            "Raspberry Pi firmware by TFTP",
+            shared=True,
+            siaddr=self._tftp,
+            sname=self._tftp_name,
+        )
+        # U-Boot loads this file as soon as it has its address, whatever it boots later. Without a name it makes one up
+        # from its address. It looks for `pxelinux.cfg` in the directory of this file. All builds read `siaddr` and
+        # `file` (net/bootp.c).
+        self._u_boot = replace(self._by_tftp(BOOT_SCRIPT, f"boot script {BOOT_SCRIPT}"), shared=True)
 
-    def verdict(self, machine: Machine | None, mac: str, client: Client, *, proxy: bool = False) -> Verdict:
-        """Return what `client` boots on the machine with this MAC, and why it may not boot otherwise.
+    def answer(self, machine: Machine | None, mac: str, client: Client, *, proxy: bool = False) -> BootAnswer:
+        """Return what `client` boots on the machine with this MAC.
 
         `machine` is None if there is no Hardware. `proxy`: the reply goes beside another server's lease.
         """
-        if client.kind is ClientKind.OPERATING_SYSTEM:
-            return _OPERATING_SYSTEM
+        if client.stage is Stage.OPERATING_SYSTEM:
+            return NOTHING
         reason = self._policy.decide(machine).reason
         if not reason:
             try:
                 path = self._path(machine) if machine is not None else None
-                if path is BootPath.UKI and machine is not None and is_uefi(client):
-                    return Verdict(self._uki(client, machine))
-                return Verdict(self.choose(client, mac, path, proxy=proxy))
+                if path is BootPath.UKI and machine is not None and client.is_uefi:
+                    return self._uki(client, uki_path(machine))
+                return self.choose(client, mac, path, proxy=proxy)
             except NoBinaryError as error:
                 reason = str(error)
-        return Verdict(self._refuse(client, mac, reason, proxy=proxy), reason)
+        return replace(self._refuse(client, mac, reason, proxy=proxy), refusal=reason, shared=False)
 
-    def choose(self, client: Client, mac: str, path: BootPath | None = None, *, proxy: bool = False) -> Boot:
-        """Return what `client` boots on a machine that may netboot; NO_BOOT for an operating system.
-
-        `path` is None for the usual boot path.
-
-        Raises:
-            ipxe.binaries.NoBinaryError: there is no file for its architecture.
-        """
-        if client.kind is ClientKind.IPXE:
+    def choose(self, client: Client, mac: str, path: BootPath | None = None, *, proxy: bool = False) -> BootAnswer:
+        """Return what `client` boots if it may netboot; `path` None: the usual boot path. Raises NoBinaryError."""
+        if client.stage is Stage.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
-        if path is BootPath.UKI and is_uefi(client):
-            raise NoBinaryError("boot path uki: the file depends on the Hardware")  # see `verdict`
-        if client.kind is ClientKind.PXE_ROM:
+        if path is BootPath.UKI and client.is_uefi:
+            raise NoBinaryError("boot path uki: the file depends on the Hardware")  # see `answer`
+        if client.stage is Stage.PXE_ROM:
             if is_raspberry_pi(client, mac):
                 return self._raspberry_pi
             if client.is_limited_ipxe:
                 return self._limited_ipxe(client.architectures, path, proxy)
             return self._pxe_rom(client.architectures, path)
-        if client.kind is ClientKind.HTTP_ROM:
+        if client.stage is Stage.HTTP_ROM:
             name = self._binaries.for_architectures(client.architectures, path, http=True).name
             return self._http_rom(mac, name, "boot file")
-        return self._u_boot if client.kind is ClientKind.U_BOOT else NO_BOOT
+        return self._u_boot if client.stage is Stage.U_BOOT else NOTHING
 
-    def _refuse(self, client: Client, mac: str, reason: str, *, proxy: bool) -> Boot:
-        """Return the boot part for a client that may not netboot: its machine tries the next boot device soon.
-
-        An EDK2 that gets an address and no boot file asks four times, for 60 s, before it gives up.
-        """
-        if client.kind is ClientKind.IPXE:
+    def _refuse(self, client: Client, mac: str, reason: str, *, proxy: bool) -> BootAnswer:
+        """Return the boot part for a client that may not netboot: its machine tries the next boot device soon."""
+        # An EDK2 that gets an address and no boot file asks four times, for 60 s, before it gives up.
+        if client.stage is Stage.IPXE:
             # Its script shows the reason.
             return self._ipxe(client, mac, proxy=proxy)
-        if client.kind is ClientKind.PXE_ROM and not is_raspberry_pi(client, mac):
+        if client.stage is Stage.PXE_ROM and not is_raspberry_pi(client, mac):
             return _local_boot(reason)
-        if client.kind is ClientKind.HTTP_ROM:
+        if client.stage is Stage.HTTP_ROM:
             # It has no boot menu. It shows that this edge answers 403 for the URL.
             return self._http_rom(mac, REFUSED_FILE, "a refusal at")
         # U-Boot requests the usual file by TFTP and shows the text of the error, which is the reason.
-        return self._u_boot if client.kind is ClientKind.U_BOOT else NO_BOOT
+        return self._u_boot if client.stage is Stage.U_BOOT else NOTHING
 
-    # --- by kind of client ------------------------------------------------------------------------------------------
+    # --- by stage of client ------------------------------------------------------------------------------------------
 
-    def _ipxe(self, client: Client, mac: str, *, proxy: bool) -> Boot:
-        by_tftp = client.lacks(options.IPXE_HTTP) and not client.lacks(options.IPXE_TFTP)
-        return self._script(mac, by_tftp, proxy)
+    def _ipxe(self, client: Client, mac: str, *, proxy: bool) -> BootAnswer:
+        # An iPXE that sent no list of features may have all of them.
+        has = client.features or {options.IPXE_HTTP}
+        return self._script(mac, options.IPXE_HTTP not in has and options.IPXE_TFTP in has, proxy)
 
-    def _compile_script(self, mac: str, by_tftp: bool, proxy: bool) -> Boot:
+    def _compile_script(self, mac: str, by_tftp: bool, proxy: bool) -> BootAnswer:
         if by_tftp:
-            server, url = self._tftp, options.text(f"tftp://{self._tftp_ip}/{mac}/auto.ipxe")
+            server, url = self._tftp, f"tftp://{self._tftp_ip}/{mac}/auto.ipxe"
         else:
-            server, url = self._http, options.text(f"{self._script_prefix}{mac}/auto.ipxe")
+            server, url = self._http, f"{self._base_url}/ipxe/script/{mac}/auto.ipxe"
         # A lease has no option 60: iPXE treats an offer of class PXEClient as one of a ProxyDHCP server. A ProxyDHCP
         # offer needs it. With server and file beside it, iPXE sends no request to port 4011 (dhcp_has_pxeopts), and
         # without a boot menu it starts the file (have_pxe_menu).
-        return _boot(server, url, f"script {url.decode()}", _PXE_CLASS if proxy else NO_PROXY_DHCP, b"")
+        return _boot(server, url, f"script {url}", _PXE_CLASS if proxy else NO_PROXY_DHCP)
 
-    def _uki(self, client: Client, machine: Machine) -> Boot:
-        """Return the boot part for the machine's OSIE as one program. Raises NoBinaryError."""
-        named = machine.hardware.spec.osie
-        if named is None or not named.name:
-            raise NoBinaryError("boot path uki: spec.osie.name is not set: name the OSIE that the machine is to boot")
-        path = f"osie/{quote(named.name, safe='')}/{UKI_FILE}"
-        if client.kind is ClientKind.HTTP_ROM:
-            url = options.text(f"{self._base_url}/{path}")
-            return _boot(self._http, url, f"boot file {url.decode()}", _HTTP_CLASS, b"\0")
-        boot = _boot(self._tftp, options.text(path), f"boot file {path}", _PXE_CLASS + _USE_THE_BOOT_FILE, b"\0")
-        server = options.option(options.TFTP_SERVER_NAME, self._tftp_name)
-        return replace(boot, sname=self._tftp_name, spare_options=server)
+    def _uki(self, client: Client, path: str) -> BootAnswer:
+        """Return the boot part for the machine's OSIE as one program."""
+        if client.stage is Stage.HTTP_ROM:
+            url = f"{self._base_url}/{path}"
+            return _boot(self._http, url, f"boot file {url}", _HTTP_CLASS, b"\0")
+        return self._by_tftp(path, f"boot file {path}", _PXE_CLASS + _USE_THE_BOOT_FILE, b"\0")
 
-    def _compile_http_rom(self, mac: str, name: str, what: str) -> Boot:
-        url = options.text(f"{self._binary_prefix}{mac}/{name}")
+    def _compile_http_rom(self, mac: str, name: str, what: str) -> BootAnswer:
+        url = f"{self._base_url}/ipxe/binary/{mac}/{name}"
         # Without class HTTPClient the ROM rejects the offer (EDK2 HttpBootDhcp4.c).
-        return _boot(self._http, url, f"{what} {url.decode()}", _HTTP_CLASS, b"\0")
+        return _boot(self._http, url, f"{what} {url}", _HTTP_CLASS, b"\0")
 
-    def _compile_pxe_rom(self, architectures: tuple[int, ...], path: BootPath | None) -> Boot:
+    def _compile_pxe_rom(self, architectures: tuple[int, ...], path: BootPath | None) -> BootAnswer:
         name = self._binaries.for_architectures(architectures, path).name
-        boot = _boot(self._tftp, options.text(name), f"boot file {name}", _PXE_CLASS + _USE_THE_BOOT_FILE, b"\0")
-        return replace(
-            boot,
-            sname=self._tftp_name,
-            spare_options=options.option(options.TFTP_SERVER_NAME, self._tftp_name),
-            shared=True,
-        )
-
-    def _compile_limited_ipxe(self, architectures: tuple[int, ...], path: BootPath | None, proxy: bool) -> Boot:
-        # The options are those of iPXE's script, because it reads replies as every iPXE does.
-        name = self._binaries.for_architectures(architectures, path).name
-        boot = _boot(self._tftp, options.text(name), f"boot file {name}", _PXE_CLASS if proxy else NO_PROXY_DHCP, b"")
+        boot = self._by_tftp(name, f"boot file {name}", _PXE_CLASS + _USE_THE_BOOT_FILE, b"\0")
         return replace(boot, shared=True)
 
-    def _compile_raspberry_pi(self) -> Boot:
-        # A Pi knows the names of its files, so the reply has none. It reads the server from option 66; a Pi 3 reads it
-        # from the option that comes last.
-        server = options.option(options.TFTP_SERVER_NAME, self._tftp_name)
-        return Boot(
-            siaddr=self._tftp,
-            sname=self._tftp_name,
-            file=b"",
-            options=_PXE_CLASS + _RASPBERRY_PI + server,
-            spare_options=b"",
-            text="Raspberry Pi firmware by TFTP",
-            shared=True,
-        )
+    def _compile_limited_ipxe(self, architectures: tuple[int, ...], path: BootPath | None, proxy: bool) -> BootAnswer:
+        # The options are those of iPXE's script, because it reads replies as every iPXE does.
+        name = self._binaries.for_architectures(architectures, path).name
+        boot = _boot(self._tftp, name, f"boot file {name}", _PXE_CLASS if proxy else NO_PROXY_DHCP)
+        return replace(boot, shared=True)
 
-    def _compile_u_boot(self) -> Boot:
-        # U-Boot loads this file as soon as it has its address, whatever it boots later. Without a name it makes one up
-        # from its address. It looks for `pxelinux.cfg` in the directory of this file. All builds read `siaddr` and
-        # `file` (net/bootp.c).
-        boot = _boot(self._tftp, options.text(BOOT_SCRIPT), f"boot script {BOOT_SCRIPT}", b"", b"")
-        return replace(
-            boot,
-            sname=self._tftp_name,
-            spare_options=options.option(options.TFTP_SERVER_NAME, self._tftp_name),
-            shared=True,
-        )
+    def _by_tftp(self, file: str, text: str, leading: bytes = b"", terminator: bytes = b"") -> BootAnswer:
+        """Return the boot part for a file by TFTP, with the server in option 66 and in the header, too."""
+        boot = _boot(self._tftp, file, text, leading, terminator)
+        return replace(boot, sname=self._tftp_name, spare_options=self._tftp_option)
 
 
 def is_raspberry_pi(client: Client, mac: str) -> bool:
-    """Return True if a PXE ROM is a Raspberry Pi's own.
-
-    A Pi 4 or 5 declares it. UEFI on a Pi declares UEFI, and is none.
-    """
-    if client.kind is not ClientKind.PXE_ROM or client.is_limited_ipxe:
+    """Return True if a PXE ROM is a Raspberry Pi's own. UEFI on a Pi declares UEFI, and is none."""
+    if client.stage is not Stage.PXE_ROM or client.is_limited_ipxe:
         return False
     # The mask ROM of a Pi 3, and a Pi with another DHCP_OPTION97 in its EEPROM, declare an x86 BIOS: the MAC decides.
-    return client.is_raspberry_pi or (client.architectures[:1] == (0,) and mac[:8] in raspberry_pi.OUIS)
+    return client.is_raspberry_pi or (client.architectures[:1] == (_BIOS,) and mac[:8] in raspberry_pi.OUIS)
 
 
-def is_uefi(client: Client) -> bool:
-    """Return True if a ROM runs programs for UEFI, according to its first architecture."""
-    is_rom = client.kind in (ClientKind.PXE_ROM, ClientKind.HTTP_ROM)
-    return is_rom and bool(client.architectures) and "UEFI" in architecture_name(client.architectures[0])
-
-
-def _boot(siaddr: bytes, file: bytes, text: str, leading: bytes, terminator: bytes) -> Boot:
+def _boot(siaddr: bytes, file: str, text: str, leading: bytes, terminator: bytes = b"") -> BootAnswer:
+    name = options.text(file)
     # EDK2 writes a NUL after a boot file name that has none, over the code of the next option (PxeBcParseDhcp4Packet),
     # and shim copies the option as a C string. So ROMs get a NUL inside the option, and a pad follows it for all
     # clients. iPXE gets the bare string, as RFC 2132 section 2 requires.
-    encoded = leading + options.option(options.BOOTFILE_NAME, file + terminator) + _PAD
-    return Boot(
-        siaddr=siaddr,
-        sname=b"",
-        file=file if len(file) < 128 else b"",
-        options=encoded,
-        spare_options=b"",
-        text=text,
-    )
+    encoded = leading + options.option(options.BOOTFILE_NAME, name + terminator) + _PAD
+    return BootAnswer(encoded, text, siaddr=siaddr, file=name if len(name) < 128 else b"")
 
 
-def _local_boot(reason: str) -> Boot:
+def _local_boot(reason: str) -> BootAnswer:
     """Return a boot menu with the single item "local boot" (PXE 2.1 section 2.1), whose prompt is the reason."""
     shown = printable(f"No netboot: {reason}", ascii_only=True)
     if len(shown) > _MAX_PROMPT_LENGTH:
@@ -490,4 +347,4 @@ def _local_boot(reason: str) -> Boot:
         _MENU_PROMPT: bytes((REASON_SECONDS,)) + shown.encode(),
     }
     encoded = _PXE_CLASS + options.option(options.VENDOR_SPECIFIC, options.encapsulated(menu))
-    return replace(NO_BOOT, options=encoded, text="local boot")
+    return BootAnswer(encoded, "local boot")

@@ -1,23 +1,46 @@
-"""The parts that the responder and its handlers share: settings, peers, limits, and how a reservation is sent. Pure."""
+"""The parts that the responder, its fast path and the proxy modes share. Pure.
+
+Datagrams (`edge.dhcp.server` makes `Received` and sends `Reply`), settings, limits, and how a reply is put together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Network
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+from uuid import UUID
 
-from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict
-from edge.dhcp.datagram import SERVER_PORT, Reply, TooSmallError, assemble, first_options
-from edge.dhcp.reports import Reports
-from edge.dhcp.reservation import Network, Reservation
+from edge.dhcp.boot import BootChoice
+from edge.dhcp.reservation import Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
-from edge.dhcp_common import Relays
-from edge.machines import Inventory, Machine
+from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Stage
+from edge.journey.events import Value
+from edge.machines import Machine
 from tink.limits.allowance import Allowance
+
+SERVER_PORT: Final = 67
+CLIENT_PORT: Final = 68
+PXE_PORT: Final = 4011
+"""The port of PXE boot servers (PXE 2.1 section 2.2.1, "Boot Server discovery")."""
+
+BROADCAST: Final = "255.255.255.255"
+
+NO_SOURCE: Final = "0.0.0.0"  # noqa: S104 - nothing is bound to it
+"""The source of a client without an address (RFC 2131 section 4.1).
+
+A packet from it is from our own link. Linux accepts it only if it was sent to BROADCAST (ip_route_input_slow), and no
+router forwards it (RFC 1812 section 5.3.7).
+"""
+
+# RFC 2132 section 9.10: every client takes 576 bytes. The RFC does not say whether the size includes the IP and UDP
+# headers; including them is safe. A reply is at most one Ethernet frame, whatever the client says (EDK2 says 65280).
+_MIN_LIMIT_BYTES: Final = 576
+_MAX_LIMIT_BYTES: Final = 1500
+_IP_AND_UDP_BYTES: Final = 28
 
 MAX_RELAY_REPLIES: Final = 1000
 """Replies a second to one relay that is of no machine's network, or that receives replies at a port of its own."""
@@ -29,13 +52,48 @@ _MAX_RELAYS: Final = 1024
 _MAX_URL_LENGTH: Final = 150
 
 
-class SettingsError(options.DhcpError, ValueError):
+class Received(NamedTuple):
+    """The sender of a packet, and the port of ours (67 or 4011) that received it."""
+
+    source: str
+    source_port: int
+    port: int = SERVER_PORT
+
+
+class Reply(NamedTuple):
+    """A packet to send from the port that received the request; `address` may be BROADCAST.
+
+    `ethernet` is the client's hardware address if the client does not answer ARP yet. Then the packet leaves as a frame
+    to this address, or as a broadcast if no frame can be sent.
+    """
+
+    payload: bytes
+    address: str
+    port: int
+    ethernet: bytes = b""
+
+
+class Query(NamedTuple):
+    """A message of a machine with a reservation, and the way by which it came."""
+
+    type: MessageType
+    message: Message
+    reservation: Reservation
+    agent: RelayAgent
+    received: Received
+
+
+class TooSmallError(options.DhcpError):
+    """The client takes less than the smallest reply; the text has both sizes."""
+
+
+class DhcpSettingsError(options.DhcpError, ValueError):
     """A setting of the DHCP server that can't work."""
 
 
 @dataclass(frozen=True, slots=True)
 class DhcpSettings:
-    """The addresses that the DHCP server states in its replies, checked on construction (SettingsError).
+    """The addresses that the DHCP server states in its replies, checked on construction (DhcpSettingsError).
 
     server_ip: this host's address on the machines' network (option 54).
     tftp_ip: the address of the TFTP server.
@@ -53,22 +111,22 @@ class DhcpSettings:
     def __post_init__(self) -> None:
         for name, value in (("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)):
             if not options.is_host(value):
-                raise SettingsError(
+                raise DhcpSettingsError(
                     f"DHCP: {name} is {value!r}, and machines reach no host there: give --interface the one that "
                     "faces machines, or leave DHCP out with --disable dhcp"
                 )
         url = urlsplit(self.http_base_url)
         if url.scheme not in ("http", "https") or not url.hostname or self.http_base_url.endswith("/"):
-            raise SettingsError(
+            raise DhcpSettingsError(
                 f"DHCP: http_base_url is {self.http_base_url!r}; it must be like http://172.31.0.1:7080"
             )
         # With path, MAC and file name it has to fit into option 67.
         if len(self.http_base_url) > _MAX_URL_LENGTH:
-            raise SettingsError(f"DHCP: http_base_url is longer than {_MAX_URL_LENGTH} characters")
+            raise DhcpSettingsError(f"DHCP: http_base_url is longer than {_MAX_URL_LENGTH} characters")
 
 
-class Destinations:
-    """Limits the replies to addresses that a packet names itself: relays (`giaddr`) and clients with an address.
+class DhcpContext:
+    """The objects that all handlers of messages use, and the limits of replies.
 
     Any host can write another host's address into `giaddr`, `ciaddr` or the source, so that our reply goes there.
     Within a machine's own network that gains nothing, since a reply is little larger than its request. A relay there
@@ -76,63 +134,58 @@ class Destinations:
     a relay that sends from a loopback address of its own (RFC 3527), too few for an attack.
     """
 
-    def __init__(self, reports: Reports, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds of any epoch."""
-        self._reports = reports
-        self._clock = clock
+    def __init__(self, site: DhcpSite, settings: DhcpSettings) -> None:
+        self.inventory = site.inventory
+        self.settings = settings
+        self.server_id = options.ipv4(settings.server_ip)
+        self.choice = BootChoice(site, settings.tftp_ip, settings.http_base_url)
+        self.reports = DhcpReports(IPV4, site, *proposed(settings.server_ip))
+        self.relays = site.relays
+        self.peers: frozenset[bytes] = frozenset()
+        """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
+        self.gone_peers: frozenset[bytes] = frozenset()
+        self.near_relays: dict[bytes, str] = {}
+        """Relays in the network of a machine that they passed a packet on for: `giaddr` to its dotted form."""
+        self._clock = site.clock
         self._to_relays = Allowance(MAX_RELAY_REPLIES, MAX_REPLIES)
         self._to_clients = Allowance(MAX_CLIENT_REPLIES, MAX_REPLIES)
-        self.relays: dict[bytes, str] = {}
-        """Relays in the network of a machine that they passed a packet on for: `giaddr` to its dotted form."""
 
-    def may_reach_relay(self, agent: RelayAgent, network: Network | None) -> bool:
-        """Return True if a reply may go to the relay now.
-
-        `network` is that of the machine whose packet the relay passed on, or None if it is not known.
-        """
+    def may_reach_relay(self, agent: RelayAgent, network: Subnet | None) -> bool:
+        """Return True if a reply to a machine of `network` (None: not known) may go to its relay now."""
         giaddr, port = agent.giaddr, agent.port
         # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
-        if not port and giaddr in self.relays:
+        if not port and giaddr in self.near_relays:
             return True
         if not port and network is not None and network.holds(giaddr):
-            if len(self.relays) >= _MAX_RELAYS:
-                self.relays.clear()
-            self.relays[giaddr] = options.dotted(giaddr)
-            return True
-        if self._to_relays.take(giaddr, self._clock()):
+            if len(self.near_relays) >= _MAX_RELAYS:
+                self.near_relays.clear()  # the fast path has a reference to this dictionary
+            self.near_relays[giaddr] = options.dotted(giaddr)
             return True
         where = f"at port {port} (RFC 8357)" if port else "which is not of its machine's network"
-        self._reports.withheld(f"the relay {options.dotted(giaddr)}, {where}", MAX_RELAY_REPLIES)
-        return False
+        relay = f"the relay {options.dotted(giaddr)}, {where}"
+        return self._to_relays.take(giaddr, self._clock()) or self._withhold(relay, MAX_RELAY_REPLIES)
 
     def may_reach_client(self, address: str) -> bool:
         """Return True if a reply may go to the client at this address now."""
-        if self._to_clients.take(address, self._clock()):
-            return True
-        self._reports.withheld(f"the client {address}", MAX_CLIENT_REPLIES)
+        may = self._to_clients.take(address, self._clock())
+        return may or self._withhold(f"the client {address}", MAX_CLIENT_REPLIES)
+
+    def _withhold(self, destination: str, limit: int) -> bool:
+        line = f"DHCP replies to {destination} ({limit} a second) or to all such addresses exceed their limit: the rest"
+        self.reports.dropped(destination, f"{line} is dropped")
         return False
 
-
-@dataclass(slots=True)
-class Peers:
-    """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
-
-    all: frozenset[bytes] = frozenset()
-    gone: frozenset[bytes] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The objects that all handlers of messages use."""
-
-    inventory: Inventory
-    settings: DhcpSettings
-    choice: BootChoice
-    reports: Reports
-    destinations: Destinations
-    relays: Relays
-    server_id: bytes
-    peers: Peers = field(default_factory=Peers)
+    def report_unknown(self, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
+        """Report a machine without a Hardware; `answer` says what it boots."""
+        detail: dict[str, Value] = {}
+        if relay := options.dotted(message.giaddr) if any(message.giaddr) else "":
+            detail["relay"] = relay
+        # RFC 4578 section 2.3: a type, which is 0, and 16 bytes. Some ROMs send other shapes.
+        uuid = message.options.get(options.CLIENT_UUID, b"")
+        if len(uuid) == 17 and not uuid[0]:
+            detail["uuid"] = str(UUID(bytes=uuid[1:]))
+        mac, name = message.mac.hex(":"), f"DHCP{message_type.name}"
+        self.reports.unregistered(mac, name, client.description, relay, answer, **detail)
 
     def is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
         """Return True if `server_id` is ours, or the one that the relay asked us to use instead (RFC 5107)."""
@@ -145,7 +198,7 @@ class Context:
 
     def is_for_a_peer(self, message: Message) -> bool:
         """Return True if option 54 names another edge."""
-        return message.options.get(options.SERVER_IDENTIFIER) in self.peers.all
+        return message.options.get(options.SERVER_IDENTIFIER) in self.peers
 
     def is_served(self, reservation: Reservation) -> bool:
         """Return True if the machine gets replies. Otherwise report why it gets none."""
@@ -158,21 +211,11 @@ class Context:
         return False
 
     def assemble(
-        self,
-        message_type: MessageType,
-        reservation: Reservation,
-        message: Message,
-        agent: RelayAgent,
-        client: Client,
-        verdict: Verdict,
-        *,
-        has_lease: bool = True,
+        self, message_type: MessageType, query: Query, client: Client, boot: BootAnswer, *, has_lease: bool = True
     ) -> bytes | None:
-        """Return the reply with the machine's network and, if `has_lease`, its address.
-
-        Return None if the client takes less than the smallest reply, and report that.
-        """
-        network = reservation.network
+        """Return the reply with the machine's network and, if `has_lease`, its address; None if it is too large."""
+        _, message, reservation, agent, _ = query
+        network, hostname = reservation.network, reservation.hostname
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
         # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
         start = first_options(message_type, agent.server_id or self.server_id)
@@ -180,17 +223,23 @@ class Context:
             return assemble(
                 message,
                 start + network.lease if has_lease else start,
-                verdict.boot,
+                boot,
                 yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
                 ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
-                network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
-                fewer=partial(network.fewer, plan, reservation.hostname),
-                vlan=reservation.vlan if client.kind is ClientKind.IPXE else b"",
+                network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
+                fewer=partial(network.fewer, plan, hostname),
+                vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
                 relay=agent.echo,
             )
         except TooSmallError as error:
-            self.reports.refused(reservation.machine.mac, str(error))
+            self.reports.refused(reservation.mac, str(error))
             return None
+
+
+def proposed(server_ip: str) -> tuple[str, ...]:
+    """Return the lines of a manifest that the operator completes with an address of this server's network."""
+    network = server_ip.rpartition(".")[0]
+    return f"ip: {network}.50  # {FREE_ADDRESS}", "netmask: 255.255.255.0", f"gateway: {network}.1"
 
 
 def to_relay(payload: bytes, agent: RelayAgent) -> Reply:
@@ -202,3 +251,74 @@ def several_hardware(mac: str, claimants: tuple[Machine, ...]) -> str:
     """Return the reason why a MAC that more than one Hardware has is not served."""
     names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
     return f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
+
+
+def assemble(
+    request: Message,
+    start: bytes,
+    boot: BootAnswer,
+    *,
+    yiaddr: bytes = codec.NO_ADDRESS,
+    ciaddr: bytes = codec.NO_ADDRESS,
+    flags: int | None = None,
+    network: bytes = b"",
+    fewer: Callable[[], Iterable[bytes]] = tuple,
+    vlan: bytes = b"",
+    relay: bytes = b"",
+) -> bytes:
+    """Return the reply to `request`, its options in the order of the arguments.
+
+    `start` are options 53, 54 and those of the lease. `network` are the options of the machine's network; `fewer()`
+    returns shorter and shorter versions of it. `flags` are those of the request by default. `relay` is option 82.
+    Raises TooSmallError if even the smallest reply is larger than what the client takes.
+    """
+    # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
+    # network that the client requested last, then the echoes. What a machine needs to boot always stays.
+    head = codec.header(
+        request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
+    )
+    start = head + start
+    # RFC 3046 section 2.1: option 82 is the last option.
+    end = relay + codec.END
+    echoes = echo_client_identifier(request)
+    # RFC 4578 section 2.3. Some ROMs send none, or one of another shape; that is no reason to refuse a boot.
+    uuid = request.options.get(options.CLIENT_UUID, b"")
+    if len(uuid) == 17 and uuid[0] == 0:
+        echoes += bytes((options.CLIENT_UUID, 17)) + uuid
+    limit = size_limit(request)
+    payload = start + network + vlan + echoes + boot.spare_options + boot.options + end
+    if len(payload) > limit:
+        for attempt in _attempts(network, fewer(), vlan, echoes, boot.options):
+            payload = start + attempt + end
+            if len(payload) <= limit:
+                break
+        else:
+            raise TooSmallError(f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}")
+    return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
+
+
+def _attempts(network: bytes, fewer: Iterable[bytes], vlan: bytes, echoes: bytes, boot: bytes) -> Iterator[bytes]:
+    """Yield the options between the lease and option 82, shorter each time."""
+    shortest = network
+    yield network + vlan + echoes + boot
+    for shortest in fewer:
+        yield shortest + vlan + echoes + boot
+    yield shortest + vlan + boot
+
+
+def first_options(message_type: MessageType, server_id: bytes) -> bytes:
+    """Return options 53 and 54, with which our replies begin."""
+    return bytes((options.MESSAGE_TYPE, 1, message_type, options.SERVER_IDENTIFIER, 4)) + server_id
+
+
+def size_limit(request: Message) -> int:
+    """Return the size in bytes of the largest UDP payload that the client takes."""
+    size = int.from_bytes(request.options.get(options.MAX_MESSAGE_SIZE, b""), "big")
+    return min(max(size, _MIN_LIMIT_BYTES), _MAX_LIMIT_BYTES) - _IP_AND_UDP_BYTES
+
+
+def echo_client_identifier(request: Message) -> bytes:
+    """Return option 61 of the request for the reply (RFC 6842 section 3), or nothing."""
+    identifier = request.options.get(options.CLIENT_IDENTIFIER, b"")
+    length = len(identifier)
+    return bytes((options.CLIENT_IDENTIFIER, length)) + identifier if 0 < length <= 255 else b""

@@ -25,26 +25,29 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from edge.dhcp.boot import NO_BOOT, PI_NAME, PI_NAME_AT, Boot, ClientKind, Verdict, identify
-from edge.dhcp.context import Context
-from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply, size_limit
-from edge.dhcp.reports import lease_note
-from edge.dhcp.reservation import Network, Reservation
+from edge.dhcp.boot import PI_NAME, PI_NAME_AT, identify
+from edge.dhcp.context import BROADCAST, CLIENT_PORT, SERVER_PORT, DhcpContext, Reply, size_limit
+from edge.dhcp.reservation import Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
 from edge.dhcp_common import (
     MAX_LAYOUTS,
+    NOTHING,
     NOWHERE,
+    BootAnswer,
     KnownLayout,
     KnownLayouts,
     Mask,
     NoLayoutError,
     Quarantine,
     RecentLeases,
+    Stage,
+    reply_note,
 )
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
 from ipxe.binaries import BootPath, NoBinaryError
+from tink.limits.newest import Newest
 
 MAX_LAYOUTS_OF_A_LENGTH: Final = 8
 MAX_NETWORKS_OF_A_LAYOUT: Final = 256
@@ -85,12 +88,9 @@ class _NetworkParts(NamedTuple):
 
 
 class _BootParts(NamedTuple):
-    """The parts of a reply that a `Boot` determines.
+    """The parts of a reply that a `BootAnswer` determines; `note` is None if it differs between machines."""
 
-    `header` is that from the padding of `chaddr` to the cookie. `note` is None if it differs between machines.
-    """
-
-    boot: Boot
+    boot: BootAnswer
     siaddr: bytes
     header: bytes
     options: bytes
@@ -108,30 +108,28 @@ class _KnownLayout(KnownLayout):
 
     __slots__ = (
         "acknowledges", "boots_of_makers", "client", "client_identifier", "client_uuid", "fixed", "fixed_values",
-        "is_ipxe", "is_pi", "limit", "link", "message_type", "netboots", "networks", "no_boot",
-        "parameter_request_list", "pi_name_at", "relay_information", "requested_address", "start", "unpack",
+        "is_ipxe", "is_pi", "lease", "limit", "link", "netboots", "networks", "no_boot",
+        "parameter_request_list", "pi_name_at", "relay_information", "report", "requested_address", "start", "unpack",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message, message_type: MessageType, start: bytes) -> None:
-        """Learn from a packet. `message_type` is that of the reply, `start` its options 53 and 54.
-
-        Raises NoLayoutError.
-        """
+        """Learn from a packet with a reply of this type; `start`: its options 53 and 54. Raises NoLayoutError."""
         super().__init__()
         self._learn_places(packet, message)
-        self.message_type = message_type
+        self.report, self.lease = f"DHCP{message_type.name}", message_type.name.lower()
         self.acknowledges = message_type is MessageType.ACK
         self.client = identify(message)
-        self.netboots = self.client.kind is not ClientKind.OPERATING_SYSTEM
-        self.is_ipxe = self.client.kind is ClientKind.IPXE
+        self.netboots = self.client.stage is not Stage.OPERATING_SYSTEM
+        self.is_ipxe = self.client.stage is Stage.IPXE
         self.parameter_request_list = message.options.get(options.PARAMETER_REQUEST_LIST)
         self.start = start
         self.limit = size_limit(message)
         # The link selection of option 82; without it, the link is the relay's address of each packet.
         self.link = relay_agent_of(message._replace(giaddr=codec.NO_ADDRESS)).link
-        self.networks: dict[Network, _NetworkParts] = {}
-        self.no_boot = self.prepare(NO_BOOT)
-        self.boots_of_makers: dict[bytes, _BootParts] = {}  # by the first three bytes of the MAC
+        self.networks: Newest[Subnet, _NetworkParts] = Newest(MAX_NETWORKS_OF_A_LAYOUT)
+        self.no_boot = self.prepare(NOTHING)
+        # By the first three bytes of the MAC.
+        self.boots_of_makers: Newest[bytes, _BootParts] = Newest(MAX_MAKERS_OF_A_LAYOUT)
 
     def _learn_places(self, packet: bytes, message: Message) -> None:
         if options.OVERLOAD in message.options or any(packet[12:16]) or any(packet[34:44]):
@@ -189,23 +187,21 @@ class _KnownLayout(KnownLayout):
         """Return True if the packet, which has the right length, is of this layout."""
         return super().fits(packet) and (packet[self.pi_name_at] == PI_NAME) is self.is_pi
 
-    def parts_of(self, network: Network) -> _NetworkParts:
+    def parts_of(self, network: Subnet) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""
         plan = network.plan(self.parameter_request_list)
         parts = _NetworkParts(self.start + network.lease + plan.before, plan.names_host, plan.behind)
-        if len(self.networks) >= MAX_NETWORKS_OF_A_LAYOUT:
-            self.networks.clear()
         self.networks[network] = parts
         return parts
 
-    def prepare(self, boot: Boot) -> _BootParts:
+    def prepare(self, boot: BootAnswer) -> _BootParts:
         """Return the parts of a reply that a boot file determines."""
         return _BootParts(
             boot,
             boot.siaddr,
             bytes(10) + boot.sname.ljust(64, b"\0") + boot.file.ljust(128, b"\0") + codec.MAGIC_COOKIE,
             boot.spare_options + boot.options,
-            lease_note(self.message_type, self.client, boot) if boot.shared or boot is NO_BOOT else None,
+            reply_note(self.report, self.client, boot, self.lease) if boot.shared else None,
         )
 
 
@@ -216,7 +212,7 @@ class FastPath:
         self,
         reservations: Mapping[bytes, Reservation],
         policy: NetbootPolicy,
-        context: Context,
+        context: DhcpContext,
         quarantine: Quarantine,
         recent_leases: RecentLeases,
     ) -> None:
@@ -228,8 +224,8 @@ class FastPath:
         self._quarantined = quarantine.macs
         self._recent_leases = recent_leases
         self._take = context.reports.take
-        self._leased = context.reports.leased
-        self._relays = context.destinations.relays
+        self._sent = context.reports.sent
+        self._near_relays = context.near_relays
         self._carried = context.relays.carried
         self.layouts: KnownLayouts[_KnownLayout] = KnownLayouts(MAX_LAYOUTS, MAX_LAYOUTS_OF_A_LENGTH)
         """By length and the byte that is the message type in most packets."""
@@ -289,7 +285,7 @@ class FastPath:
         )
 
         if giaddr != codec.NO_ADDRESS:
-            relay = self._relays.get(giaddr)
+            relay = self._near_relays.get(giaddr)
             if relay is None:
                 return None
             if known.acknowledges:
@@ -306,7 +302,7 @@ class FastPath:
         if note is not None:
             self._take(mac, note)
         else:
-            self._leased(mac, known.message_type, known.client, Verdict(boot))
+            self._sent(mac, known.report, known.client, boot, lease=known.lease)
         return reply
 
     def _prepare(self, known: _KnownLayout, mac: str, chaddr: bytes, path: BootPath | None = None) -> _BootParts | None:
@@ -317,8 +313,6 @@ class FastPath:
             return None
         parts = known.prepare(boot)
         if boot.shared and path is None:
-            if len(known.boots_of_makers) >= MAX_MAKERS_OF_A_LAYOUT:
-                known.boots_of_makers.clear()
             known.boots_of_makers[chaddr[:3]] = parts
         return parts
 

@@ -1,21 +1,22 @@
 """A machine's reservation, compiled: the parts of its replies that do not depend on the packet. Pure.
 
 It is made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. Machines with equal network
-settings (mask, router, servers, lease) share one `Network`. So a hundred thousand reservations stay small, and options
-that depend on the kind of client (`Network.plan`) are compiled once.
+settings (mask, router, servers, lease) share one `Subnet`. So a hundred thousand reservations stay small, and options
+that depend on the kind of client (`Subnet.plan`) are compiled once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from edge.dhcp.wire import options
-from edge.machines import Machine, NetbootPolicy
+from edge.dhcp_common import DhcpSite
+from edge.machines import Machine
 from ipxe.binaries import BootPath
 from tink.api.v1alpha2 import DHCP
 
@@ -43,11 +44,10 @@ _MAX_LINKS = 64
 _NO_LINKS: Final = frozenset({b"", bytes(4)})
 
 
-class Plan(NamedTuple):
-    """The network options for one kind of client, in its order: encoded, before and behind its host name (option 12).
+class OptionPlan(NamedTuple):
+    """The network options for one kind of client: encoded, before and behind its host name (option 12)."""
 
-    `codes` are all codes in this order; if the reply is too large, the last ones are left out first.
-    """
+    # `codes` are all codes in the client's order; if the reply is too large, the last ones are left out first.
 
     before: bytes
     names_host: bool
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     codes: list[int]
 
 
-class Network:
+class Subnet:
     """The options that machines of one subnet with equal settings share."""
 
     __slots__ = ("__weakref__", "_options", "_subnet", "is_here", "lease", "links")
@@ -63,10 +63,8 @@ class Network:
     def __init__(
         self, encoded: dict[int, bytes], lease: bytes, subnet: tuple[int, int] | None, *, is_here: bool = True
     ) -> None:
-        """Create the network.
+        """Create the network from whole options by code, and options 51, 58 and 59.
 
-        encoded: whole options by code.
-        lease: options 51, 58 and 59.
         subnet: number and mask; None if the Hardware states no mask.
         is_here: it may be the network of the interface, so that machines need no relay.
         """
@@ -77,7 +75,7 @@ class Network:
         self.links: set[bytes] = set(_NO_LINKS) if is_here else set()
         """The relay links known to be on this subnet, and the two values that mean "no relay"."""
 
-    def plan(self, requested: bytes | None) -> Plan:
+    def plan(self, requested: bytes | None) -> OptionPlan:
         """Return the options for a client with this parameter request list (option 55), or None if it sent none."""
         # RFC 2132 section 9.8: in the client's order; but section 3.3: the mask comes before the router.
         have = self._options.keys() | {options.HOST_NAME}
@@ -86,9 +84,10 @@ class Network:
         names_host = options.HOST_NAME in codes
         at = codes.index(options.HOST_NAME) if names_host else len(codes)
         encoded = self._options.__getitem__
-        return Plan(b"".join(map(encoded, codes[:at])), names_host, b"".join(map(encoded, codes[at + 1 :])), codes)
+        before, behind = map(encoded, codes[:at]), map(encoded, codes[at + 1 :])
+        return OptionPlan(b"".join(before), names_host, b"".join(behind), codes)
 
-    def fewer(self, plan: Plan, hostname: bytes) -> Iterator[bytes]:
+    def fewer(self, plan: OptionPlan, hostname: bytes) -> Iterator[bytes]:
         """Yield the options of `plan` with one less each time, and finally the indispensable ones in a short form."""
         encoded = self._options | {options.HOST_NAME: hostname}
         codes = list(plan.codes)
@@ -125,6 +124,9 @@ class Network:
         return int.from_bytes(address, "big") & mask == number
 
 
+_NOWHERE: Final = Subnet({}, b"", None)
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """The reservation of one machine.
@@ -141,62 +143,48 @@ class Reservation:
 
     machine: Machine
     mac: str
-    unserved: str
-    may_netboot: bool
-    yiaddr: bytes
-    hostname: bytes
-    vlan: bytes
-    network: Network
+    unserved: str = ""
+    may_netboot: bool = False
+    yiaddr: bytes = b""
+    hostname: bytes = b""
+    vlan: bytes = b""
+    network: Subnet = _NOWHERE
     boot_path: BootPath | None = None
-
-
-_NOWHERE = Network({}, b"", None)
 
 
 class Compiler:
     """Compiles reservations for the machines of one server; equal parts are shared."""
 
-    def __init__(
-        self,
-        server_ip: str,
-        policy: NetbootPolicy,
-        networks: Sequence[IPv4Network] = (),
-        path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
-    ) -> None:
-        """`networks` are those of the interface; if there are none, every network may be on it.
-
-        `path(machine)` returns the program by which a machine boots, or None for the usual one.
-        """
-        self._path = path
+    def __init__(self, site: DhcpSite, server_ip: str, networks: Sequence[IPv4Network]) -> None:
+        """`networks` are those of the interface; if there are none, every network may be on it."""
+        self._path = site.boot_path
+        self._policy = site.policy
         self._here = [(int(network.network_address), int(network.netmask)) for network in networks]
         self._server_ip = server_ip
-        self._policy = policy
-        self._networks: WeakValueDictionary[tuple[object, ...], Network] = WeakValueDictionary()
+        self._networks: WeakValueDictionary[tuple[object, ...], Subnet] = WeakValueDictionary()
         self._vlans: dict[str, bytes] = {}
 
     def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
-        """Return the reservation of `machine`; log what is wrong with its Hardware.
-
-        `is_sole` is False if another Hardware claims the same address.
-        """
+        """Return the reservation; log mistakes in the Hardware. `is_sole`: no other Hardware claims the address."""
         where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
         if machine.disable_dhcp:
-            return _unserved(machine, f"{where}.disableDhcp is true")
+            return Reservation(machine, machine.mac, f"{where}.disableDhcp is true")
         if machine.ip is None:
-            return _unserved(machine, f"{where}.dhcp.ip is not set")
+            return Reservation(machine, machine.mac, f"{where}.dhcp.ip is not set")
         if not is_sole:
-            return _unserved(machine, f"IP {machine.ip} is claimed by several Hardware, so none is served")
+            return Reservation(
+                machine, machine.mac, f"IP {machine.ip} is claimed by several Hardware, so none is served"
+            )
         yiaddr = options.ipv4(machine.ip)
         if not options.is_host_address(yiaddr) or machine.ip == self._server_ip:
             whose = "this server's own address" if machine.ip == self._server_ip else "no address of a host"
             log.error("%s.dhcp.ip: %s is %s; the machine gets no DHCP answer", where, machine.ip, whose)
-            return _unserved(machine, f"{where}.dhcp.ip: {machine.ip} is {whose}")
+            return Reservation(machine, machine.mac, f"{where}.dhcp.ip: {machine.ip} is {whose}")
         dhcp = machine.interface.dhcp or DHCP()
         hostname, domain = _names(dhcp.hostname, where)
         return Reservation(
             machine,
             machine.mac,
-            unserved="",
             may_netboot=self._policy.decide(machine).allowed,
             yiaddr=yiaddr,
             hostname=hostname,
@@ -205,14 +193,18 @@ class Compiler:
             boot_path=self._path(machine),
         )
 
-    def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Network:
+    def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Subnet:
         mask = options.ipv4(dhcp.netmask) if dhcp.netmask is not None else b""
         mask_number = int.from_bytes(mask, "big")
         subnet = int.from_bytes(yiaddr, "big") & mask_number
         nameservers = _addresses(dhcp.nameservers, f"{where}.dhcp.nameservers")
         timeservers = _addresses(dhcp.timeservers, f"{where}.dhcp.timeservers")
         router = options.ipv4(dhcp.gateway) if dhcp.gateway is not None else b""
-        seconds = _lease_seconds(dhcp.lease_time_seconds, where)
+        seconds = dhcp.lease_time_seconds
+        if seconds == 0:
+            seconds = DEFAULT_LEASE_SECONDS
+            text = "%s.dhcp.leaseTimeSeconds is 0, a lease that ends before it begins; %d is served instead"
+            log.warning(text, where, seconds)
         number = int.from_bytes(yiaddr, "big")
         is_here = not self._here or not mask or any(number & theirs == here for here, theirs in self._here)
         key = (is_here, mask, subnet, router, nameservers, timeservers, domain, seconds)
@@ -227,7 +219,12 @@ class Compiler:
                 options.NTP_SERVERS: timeservers,
             }
             encoded = {code: options.option(code, value) for code, value in values.items() if value}
-            network = Network(encoded, _lease(seconds), (subnet, mask_number) if mask else None, is_here=is_here)
+            times = {options.LEASE_TIME: seconds}
+            # RFC 2131 section 4.4.5: a half, and seven eighths. An infinite lease is never renewed.
+            if seconds != options.INFINITE_LEASE:
+                times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
+            lease = b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
+            network = Subnet(encoded, lease, (subnet, mask_number) if mask else None, is_here=is_here)
             self._networks[key] = network
         return network
 
@@ -240,10 +237,6 @@ class Compiler:
         return self._vlans[vlan_id]
 
 
-def _unserved(machine: Machine, reason: str) -> Reservation:
-    return Reservation(machine, machine.mac, reason, False, b"", b"", b"", _NOWHERE)
-
-
 def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:
     """Return option 12, encoded, and the value of option 15: the part of the host name behind its first dot."""
     if hostname is None:
@@ -254,26 +247,6 @@ def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:
         log.warning("%s.dhcp.hostname is left out: %d bytes, DHCP can carry 255", where, len(name))
         return b"", b""
     return options.option(options.HOST_NAME, name), name.partition(b".")[2]
-
-
-def _lease_seconds(seconds: int, where: str) -> int:
-    if seconds == 0:
-        log.warning(
-            "%s.dhcp.leaseTimeSeconds is 0, a lease that ends before it begins; %d is served instead",
-            where,
-            DEFAULT_LEASE_SECONDS,
-        )
-        return DEFAULT_LEASE_SECONDS
-    return seconds
-
-
-def _lease(seconds: int) -> bytes:
-    """Return options 51, 58 (half) and 59 (seven eighths): RFC 2131 section 4.4.5."""
-    times = {options.LEASE_TIME: seconds}
-    # An infinite lease is never renewed.
-    if seconds != options.INFINITE_LEASE:
-        times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
-    return b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
 
 
 def _addresses(servers: list[str] | None, field: str) -> bytes:

@@ -5,9 +5,9 @@ The way of a packet, from top to bottom of this file:
     receive    `respond`: a packet of a known layout gets its reply from `edge.dhcp.fast_path`; any other goes on
     validate   `_client_message`: parse it; is it a client's, of a kind of network that can be served?
     identify   `_reservation_of`: the MAC in `chaddr` names the machine, and nothing else does
-    decide     `_discover`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
-               boot (`edge.dhcp.boot`)? Rare messages and the proxy modes: `edge.dhcp.replies`
-    build      `_lease`, `_nak`: the bytes (`edge.dhcp.datagram`)
+    decide     `_answer`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
+               boot (`edge.dhcp.boot`)? The proxy modes: `edge.dhcp.proxy`
+    build      `_lease`, `_nak`: the bytes (`edge.dhcp.context`)
     send       `_destination` (section 4.1): where the reply goes; `edge.dhcp.server` has the sockets
 
 A lease is not stored: the reservation in the Hardware is the lease. So a restart loses nothing, and several edges give
@@ -20,106 +20,79 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from edge.dhcp.boot import BootChoice, identify
-from edge.dhcp.context import Context, Destinations, DhcpSettings, SettingsError, several_hardware, to_relay
-from edge.dhcp.datagram import (
+from edge.dhcp.boot import identify
+from edge.dhcp.context import (
     BROADCAST,
     CLIENT_PORT,
+    NO_SOURCE,
     PXE_PORT,
     SERVER_PORT,
+    DhcpContext,
+    DhcpSettings,
+    DhcpSettingsError,
+    Query,
     Received,
     Reply,
     echo_client_identifier,
     first_options,
+    several_hardware,
+    to_relay,
 )
 from edge.dhcp.fast_path import FastPath
-from edge.dhcp.replies import Learn, Proxy, RareMessages
-from edge.dhcp.reports import Reports
+from edge.dhcp.proxy import Learn, Proxy, boot_server_reply
 from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
-from edge.dhcp_common import Declines, Quarantine, Relays
-from edge.journey.events import NoteTaker, Outcome, Recorder
-from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, BootPath
+from edge.dhcp_common import Declines, DhcpSite, Quarantine, Stage
+from edge.journey.events import Outcome
+from edge.machines import DhcpMode, Machine
+from tink.limits.token_bucket import TokenBuckets
 from tink.mac import octets
 
 log = logging.getLogger(__name__)
 
 _LINK_TYPES: Final = (codec.ETHERNET, codec.INFINIBAND)
 _INFINIBAND: Final = bytes((codec.INFINIBAND,))
-_MESSAGES_OF_CLIENTS: Final = {
-    bytes((message_type,)): message_type
-    for message_type in (
-        MessageType.DISCOVER,
-        MessageType.REQUEST,
-        MessageType.DECLINE,
-        MessageType.RELEASE,
-        MessageType.INFORM,
-    )
-}
-_MESSAGES_OF_SERVERS: Final = {
-    bytes((message_type,)) for message_type in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
-}
+_SERVER_TYPES: Final = (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
+_MESSAGES_OF_CLIENTS: Final = {bytes((each,)): each for each in MessageType if each not in _SERVER_TYPES}
+_MESSAGES_OF_SERVERS: Final = {bytes((each,)) for each in _SERVER_TYPES}
+_CHECK_PORT: Final = "with it, it may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
 _MAX_RELAY_LINKS: Final = 1024
-
-
-def _forget(mac: str, ip: str, *, relayed: bool) -> None:
-    """Ignore the address."""
+MAX_PACKETS_AT_ONCE: Final = 1000.0
+PACKETS_A_SECOND: Final = 200.0
+"""Maximum rate of packets of machines without a Hardware that are parsed; the rest of a flood is dropped before."""
 
 
 class Responder:
-    """Answers DHCP for the machines of an inventory, in the mode of the policy.
-
-    The owner subscribes `machine_changed` to the inventory.
-    """
+    """Answers DHCP in the mode of the policy. The owner subscribes `machine_changed` to the inventory."""
 
     def __init__(
         self,
-        inventory: Inventory,
+        site: DhcpSite,
         settings: DhcpSettings,
-        record: Recorder,
-        clock: Callable[[], float],
-        binaries: BootBinaries,
-        policy: NetbootPolicy,
         *,
-        take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
-        relays: Relays | None = None,
-        learn: Learn = _forget,
+        learn: Learn | None = None,
         on_relay_seen: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
-        fast_path: bool = True,
-        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """Create the responder of one interface. Raises SettingsError.
+        """Create the responder of one interface. Raises DhcpSettingsError.
 
-        clock: returns seconds of any epoch; it spaces repeated events and log lines.
-        take: records a prepared step cheaply (default: `record` does).
-        quarantine, relays: shared with the responders of other interfaces (default: its own).
+        quarantine: shared with the responders of other interfaces (default: its own).
         learn: called in the proxy modes with the address that a machine reports.
         on_relay_seen: called with machine, link and relay, once for each relay subnet that is not one of our networks.
-        fast_path: False answers every packet in full, which changes only the time.
-        boot_path: returns the program that a machine boots (None: the usual one).
         """
-        if policy.mode is DhcpMode.OFF:
-            raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
+        mode = site.policy.mode
+        if mode is DhcpMode.OFF:
+            raise DhcpSettingsError("DHCP: the mode is off, so there is nothing to answer")
         self.settings = settings
-        self._reports = reports = Reports(record, take, clock, settings.server_ip)
-        relays = relays if relays is not None else Relays()
-        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url, boot_path)
-        self._context = Context(
-            inventory,
-            settings,
-            choice,
-            reports,
-            Destinations(reports, clock),
-            relays,
-            options.ipv4(settings.server_ip),
-        )
+        self._context = context = DhcpContext(site, settings)
+        self._reports = context.reports
+        self._clock = site.clock
+        self._strangers = TokenBuckets(MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND)
         self._on_relay_seen = on_relay_seen
         self._seen_links: set[bytes] = set()
-        self._compiler = Compiler(settings.server_ip, policy, settings.networks, boot_path)
-        self._quarantine = quarantine if quarantine is not None else Quarantine(clock)
+        self._compiler = Compiler(site, settings.server_ip, settings.networks)
+        self._quarantine = quarantine if quarantine is not None else Quarantine(site.clock)
         self.reservations: dict[bytes, Reservation] = {}
         """The compiled reservations by the six bytes of the MAC. A reservation is compiled when its Hardware changes;
         one that is older than this server is compiled when its machine sends its first packet."""
@@ -128,14 +101,13 @@ class Responder:
         self.declines: Declines | None = None
         """The declined addresses, to be probed by ARP. None in the proxy modes, which assign no address."""
         self._proxy: Proxy | None = None
-        if policy.mode is not DhcpMode.RESERVATION:
-            self._proxy = Proxy(self._context, learn, unknown_clients=policy.mode is DhcpMode.AUTO_PROXY)
+        if mode is not DhcpMode.RESERVATION:
+            self._proxy = Proxy(context, learn, unknown_clients=mode is DhcpMode.AUTO_PROXY)
             return
-        self.declines = declines = Declines(inventory, self._quarantine, reports, clock)
-        self._recent_leases = declines.recent_leases
-        self._rare = RareMessages(self._context, declines)
-        if fast_path:
-            self.fast_path = FastPath(self.reservations, policy, self._context, self._quarantine, self._recent_leases)
+        self.declines = Declines(site, self._quarantine, context.reports)
+        self._recent_leases = self.declines.recent_leases
+        if site.fast_path:
+            self.fast_path = FastPath(self.reservations, site.policy, context, self._quarantine, self._recent_leases)
 
     # --- changes --------------------------------------------------------------------------------------------------
 
@@ -146,8 +118,8 @@ class Responder:
 
     def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
         """Set the dotted addresses of the other edges that serve the same machines, and of the `gone` ones."""
-        self._context.peers.gone = frozenset(map(options.ipv4, gone))
-        self._context.peers.all = frozenset(map(options.ipv4, peers)) | self._context.peers.gone
+        self._context.gone_peers = frozenset(map(options.ipv4, gone))
+        self._context.peers = frozenset(map(options.ipv4, peers)) | self._context.gone_peers
 
     def _compile(self, mac: str) -> Reservation | None:
         chaddr, inventory = octets(mac), self._context.inventory
@@ -184,37 +156,26 @@ class Responder:
         reservation = self._reservation_of(message_type, message)
         if reservation is None:
             return None
-        reply = self._answer(message_type, message, reservation, received)
-        if (
-            reply is not None
-            and self.fast_path is not None
-            and received.port == SERVER_PORT
-            # The fast path knows no InfiniBand.
-            and message.htype == codec.ETHERNET
-            # A reply in the name of a peer that is gone must not be learnt: the peer answers again when it is back.
-            and not self._context.is_for_a_peer(message)
-        ):
+        agent = relay_agent_of(message, received.source_port)
+        reply = self._answer(Query(message_type, message, reservation, agent, received))
+        # The fast path knows no InfiniBand. A reply in the name of a peer that is gone must not be learnt: the peer
+        # answers again when it is back.
+        is_learnable = message.htype == codec.ETHERNET and not self._context.is_for_a_peer(message)
+        if reply is not None and self.fast_path is not None and received.port == SERVER_PORT and is_learnable:
             self.fast_path.learn(packet, message, message_type, reply)
         return reply
 
     def is_surplus(self, packet: bytes) -> bool:
-        """Return True if `packet` exceeds the limit for machines without a Hardware.
-
-        The MAC alone decides, before the packet is parsed. A packet of a flood of invented MACs costs little more than
-        its receipt.
-        """
+        """Return True if `packet` exceeds the limit for machines without a Hardware."""
+        # The MAC alone decides, before the packet is parsed: a packet of a flood of invented MACs costs little more
+        # than its receipt.
         # The MAC of an InfiniBand port is not at a fixed place, so such packets have a limit of their own.
-        if packet[1:2] == _INFINIBAND:
-            if self._reports.may_read("InfiniBand"):
-                return False
-            self._reports.unread()
-            return True
-        chaddr = packet[28:34]  # RFC 2131 section 2
-        if chaddr in self.reservations or self._reports.may_read():
+        link, chaddr = ("InfiniBand", b"") if packet[1:2] == _INFINIBAND else ("", packet[28:34])  # RFC 2131 section 2
+        if chaddr in self.reservations or self._strangers.allows(link, self._clock()):
             return False
-        if self._context.inventory.claimants(chaddr.hex(":")):
+        if chaddr and self._context.inventory.claimants(chaddr.hex(":")):
             return False
-        self._reports.unread()
+        self._reports.dropped("unread", "DHCP packets of machines without a Hardware come too fast: most are dropped")
         return True
 
     # --- validate -------------------------------------------------------------------------------------------------
@@ -257,10 +218,8 @@ class Responder:
     # --- identify -------------------------------------------------------------------------------------------------
 
     def _reservation_of(self, message_type: MessageType, message: Message) -> Reservation | None:
-        """Return the reservation of the machine that sent the message; report a machine that has none.
-
-        The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
-        """
+        """Return the reservation of the machine that sent the message; report a machine that has none."""
+        # The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
         reservation = self.reservations.get(message.mac) or self._compile(message.mac.hex(":"))
         if reservation is not None:
             return reservation
@@ -269,41 +228,30 @@ class Responder:
         if claimants:
             self._reports.refused(mac, several_hardware(mac, claimants))
         else:
-            relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
-            self._reports.unknown(mac, message_type, message, identify(message), relay)
+            self._context.report_unknown(message_type, message, identify(message))
         return None
 
     # --- decide ---------------------------------------------------------------------------------------------------
 
-    def _answer(
-        self, message_type: MessageType, message: Message, reservation: Reservation, received: Received
-    ) -> Reply | None:
-        if received.port == PXE_PORT:
-            if message_type is MessageType.REQUEST:
-                return self._rare.request_boot_file(reservation, message, received)
-            return None
+    def _answer(self, query: Query) -> Reply | None:
+        message_type, context = query.type, self._context
+        if query.received.port == PXE_PORT:
+            return self._boot_file(query) if message_type is MessageType.REQUEST else None
         if message_type is MessageType.DECLINE:
-            self._rare.decline(reservation, message, received)
+            self._decline(query)
             return None
         if message_type is MessageType.RELEASE:
-            self._rare.release(reservation, message, received)
+            self._release(query)
             return None
-        agent = relay_agent_of(message, received.source_port)
-        if agent.giaddr and not self._context.destinations.may_reach_relay(agent, reservation.network):
+        if query.agent.giaddr and not context.may_reach_relay(query.agent, query.reservation.network):
             return None
-        if message_type is MessageType.DISCOVER:
-            return self._discover(reservation, message, agent)
-        if message_type is MessageType.REQUEST:
-            return self._request(reservation, message, agent)
-        return self._rare.inform(reservation, message, agent, received)
+        if message_type is MessageType.DISCOVER:  # RFC 2131 section 4.3.1
+            if not context.is_served(query.reservation) or self._is_quarantined(query.reservation):
+                return None
+            return self._lease(MessageType.OFFER, query)
+        return self._request(query) if message_type is MessageType.REQUEST else self._inform(query)
 
-    def _discover(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
-        """Offer the reserved address (RFC 2131 section 4.3.1)."""
-        if not self._context.is_served(reservation) or self._is_quarantined(reservation):
-            return None
-        return self._lease(MessageType.OFFER, reservation, message, agent)
-
-    def _request(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
+    def _request(self, query: Query) -> Reply | None:
         """Acknowledge or refuse the address (RFC 2131 section 4.3.2). The client's states are those of table 4:
 
         SELECTING    option 54 is us, option 50 the address    ACK, or NAK for another address
@@ -311,11 +259,12 @@ class Responder:
         RENEWING     ciaddr is the address, neither option     ACK to that address, or NAK
         REBINDING    the same, by broadcast or by a relay      the same
         """
+        _, message, reservation, agent, _ = query
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._context.is_us(server_id, agent):
-            if server_id in self._context.peers.gone and requested == reservation.yiaddr:
-                return self._stand_in(reservation, message, agent, server_id)
+            if server_id in self._context.gone_peers and requested == reservation.yiaddr:
+                return self._stand_in(query, server_id)
             self._report_other_server(reservation, server_id)
             return None
         if not self._context.is_served(reservation):
@@ -325,7 +274,7 @@ class Responder:
             log.debug("%s asks for no address (option 50, ciaddr); not answered", reservation.machine.mac)
             return None
         if asked != reservation.yiaddr:
-            return self._nak(reservation, message, agent, options.dotted(asked))
+            return self._nak(query, options.dotted(asked))
         # A client that renews already uses the address, so a quarantine does not take it away.
         is_renewal = requested is None
         if not is_renewal:
@@ -334,23 +283,20 @@ class Responder:
             self._recent_leases.newest.add(message.mac)
             if reservation.network.holds(agent.giaddr):
                 self._context.relays.carried(agent.giaddr, message.mac)
-        return self._lease(MessageType.ACK, reservation, message, agent, is_renewal=is_renewal)
+        return self._lease(MessageType.ACK, query, is_renewal=is_renewal)
 
-    def _stand_in(
-        self, reservation: Reservation, message: Message, agent: RelayAgent, server_id: bytes
-    ) -> Reply | None:
-        """Acknowledge the offer of an edge that is gone, in its name.
-
-        A client that has taken an offer accepts the acknowledgement of that server only. The offer was for the same
-        address, because all edges read the same Hardware.
-        """
+    def _stand_in(self, query: Query, server_id: bytes) -> Reply | None:
+        """Acknowledge the offer of an edge that is gone, in its name."""
+        # A client that has taken an offer accepts the acknowledgement of that server only. The offer was for the same
+        # address, because all edges read the same Hardware.
+        reservation = query.reservation
         if not self._context.is_served(reservation) or self._is_quarantined(reservation):
             return None
         server = options.dotted(server_id)
         line = f"answered in the place of the edge {server}, which is gone"
-        self._reports.once(reservation.machine.mac, Outcome.INFO, line, server=server)
-        self._recent_leases.newest.add(message.mac)
-        return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
+        self._reports.once(reservation.mac, Outcome.INFO, line, server=server)
+        self._recent_leases.newest.add(query.message.mac)
+        return self._lease(MessageType.ACK, query._replace(agent=query.agent._replace(server_id=server_id)))
 
     def _is_quarantined(self, reservation: Reservation) -> bool:
         """Return True if another host was found at the address; report that."""
@@ -358,103 +304,180 @@ class Responder:
             return False
         reason = self._quarantine.refusal(reservation.machine)
         if reason:
-            self._reports.refused(reservation.machine.mac, reason)
+            self._reports.refused(reservation.mac, reason)
         return bool(reason)
+
+    # --- decide: rare messages ------------------------------------------------------------------------------------
+
+    def _inform(self, query: Query) -> Reply | None:
+        """Answer a DHCPINFORM (RFC 2131 section 4.3.5): the client has an address from another source."""
+        context, (_, message, reservation, agent, received) = self._context, query
+        if not context.is_served(reservation):
+            return None
+        stated_addresses = (options.dotted(message.ciaddr), received.source)
+        address = next(filter(options.is_host, stated_addresses), BROADCAST)
+        if not agent.giaddr and address != BROADCAST:
+            # "The server SHOULD check the network address in a DHCPINFORM message for consistency": our answer goes to
+            # the address that the packet states, and is of use only in the machine's own network.
+            stated = options.ipv4(address)
+            if stated != reservation.yiaddr and not reservation.network.holds(stated):
+                line = f"DHCPINFORM for {address}, which is not of this machine's network: not answered"
+                self._reports.tallied(reservation.mac, "DHCPINFORM", f"{line}; it came from {received.source}")
+                return None
+            if not context.may_reach_client(address):
+                return None
+        client = identify(message)
+        boot = context.choice.answer(reservation.machine, reservation.mac, client)
+        payload = context.assemble(MessageType.ACK, query, client, boot, has_lease=False)
+        if payload is None:
+            return None
+        self._reports.sent(reservation.mac, "DHCPACK (inform)", client, boot, outcome=Outcome.INFO)
+        return to_relay(payload, agent) if agent.giaddr else Reply(payload, address, CLIENT_PORT)
+
+    def _release(self, query: Query) -> None:
+        """Report a DHCPRELEASE (RFC 2131 section 4.3.4). The reservation stays.
+
+        A release counts if it comes from the released address (section 4.4.4), from another address of the same
+        network, or through a trusted relay of the machine's network.
+        """
+        _, message, reservation, agent, received = query
+        machine, network, by = reservation.machine, reservation.network, ""
+        # systemd-networkd names no server, though section 4.4.4 requires it.
+        is_ours = not reservation.unserved and self._context.is_for_us(message, if_missing=True)
+        if not is_ours or message.ciaddr != reservation.yiaddr:
+            return
+        if agent.giaddr:
+            is_near = network.has_link(agent.link) and not self._doubt(query)
+        elif received.source in (machine.ip, NO_SOURCE):
+            is_near = received.source == machine.ip or network.is_here
+        else:
+            is_near = network.holds(options.ipv4(received.source))
+            by = f", from {received.source}"
+        if is_near:
+            line = f"DHCPRELEASE of {machine.ip}{by}"
+            self._reports.once(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        else:
+            log.debug("a DHCPRELEASE of %s from %s is not the machine's own", machine.mac, received.source)
+
+    def _decline(self, query: Query) -> None:
+        """Check a DHCPDECLINE (RFC 2131 section 4.3.3): the client found another host at its address.
+
+        A decline counts only if it names this server, declines the address that this server assigned, and comes from a
+        place where the machine can be. The operator has to find the other host.
+        """
+        _, message, reservation, agent, received = query
+        machine, network, declines = reservation.machine, reservation.network, self.declines
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        # On our own link every edge receives the broadcast, and offers the same address: each edge probes for itself.
+        is_ours = self._context.is_for_us(message) or (not agent.giaddr and self._context.is_for_a_peer(message))
+        if declines is None or reservation.unserved or requested != reservation.yiaddr or not is_ours:
+            log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
+            return
+        # The machine has no address, so it broadcasts on its link from 0.0.0.0 (sections 4.1 and 4.4.4), or its relay
+        # passes the packet on. No router forwards such a packet, and no kernel accepts it if it was sent to one
+        # address. So a host of another link can't decline this address.
+        why = ""
+        if agent.giaddr and not network.has_link(agent.link):
+            why = f"its relay {options.dotted(agent.giaddr)} is not of this machine's network"
+        elif not agent.giaddr and received.source != NO_SOURCE:
+            why = "a machine declines by a broadcast on its link, or through its relay"
+        elif not agent.giaddr and not network.is_here:
+            why = "the link that it came from is not of this machine's network"
+        if why:
+            declines.reject(machine, received.source, why)
+            return
+        relayed = bool(agent.giaddr)
+        doubt = self._doubt(query) if relayed else ""
+        declines.check(machine, reservation.yiaddr, received.source, relayed=relayed, doubt=doubt)
+
+    def _boot_file(self, query: Query) -> Reply | None:
+        """Answer a REQUEST on port 4011: the client has its address and asks for its boot file only."""
+        context, (_, message, reservation, _, received) = self._context, query
+        client = identify(message)
+        if client.stage is Stage.OPERATING_SYSTEM or not context.is_for_us(message, if_missing=True):
+            return None
+        if not context.is_served(reservation) or not context.may_reach_client(received.source):
+            return None
+        boot = context.choice.answer(reservation.machine, reservation.mac, client)
+        return boot_server_reply(context, reservation.mac, message, received, client, boot)
+
+    def _doubt(self, query: Query) -> str:
+        """Return the reason why the relay is not trusted for this machine; empty if it is."""
+        dhcp, giaddr = query.reservation.machine.interface.dhcp, query.agent.giaddr
+        is_of_network, gateway = query.reservation.network.holds(giaddr), dhcp.gateway if dhcp is not None else None
+        source = query.received.source
+        return self._context.relays.doubt(source, giaddr, is_of_network=is_of_network, gateway=gateway)
 
     # --- build ----------------------------------------------------------------------------------------------------
 
-    def _lease(
-        self,
-        message_type: MessageType,
-        reservation: Reservation,
-        message: Message,
-        agent: RelayAgent,
-        *,
-        is_renewal: bool = False,
-    ) -> Reply | None:
+    def _lease(self, message_type: MessageType, query: Query, *, is_renewal: bool = False) -> Reply | None:
         """Return an OFFER or ACK with the address, the network and what the machine boots."""
-        client, machine = identify(message), reservation.machine
-        verdict = self._context.choice.verdict(machine, machine.mac, client)
-        payload = self._context.assemble(message_type, reservation, message, agent, client, verdict)
+        client, machine = identify(query.message), query.reservation.machine
+        boot = self._context.choice.answer(machine, machine.mac, client)
+        payload = self._context.assemble(message_type, query, client, boot)
         if payload is None:
             return None
         if is_renewal:
             line = f"DHCPACK {machine.ip} (renewal)"
-            self._reports.sent(machine.mac, line, client, verdict, Outcome.INFO, address=machine.ip or "")
+            self._reports.sent(machine.mac, line, client, boot, outcome=Outcome.INFO, address=machine.ip or "")
         else:
-            self._reports.leased(machine.mac, message_type, client, verdict)
-        return self._destination(payload, reservation, message, agent)
+            self._reports.sent(machine.mac, f"DHCP{message_type.name}", client, boot, lease=message_type.name.lower())
+        return self._destination(payload, query)
 
-    def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
+    def _nak(self, query: Query, asked: str) -> Reply:
         """Return a NAK (RFC 2131 section 4.3.2): the client drops its old address and sends a DISCOVER at once."""
-        machine = reservation.machine
+        _, message, reservation, agent, _ = query
         # The client may have no working address: the NAK is a broadcast, and the flag tells a relay to broadcast it.
         flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
-        payload = codec.finish(
-            [
-                codec.header(message, flags=flags),
-                first_options(MessageType.NAK, agent.server_id or self._context.server_id),
-                options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine")),
-                echo_client_identifier(message),
-                agent.echo,
-            ]
-        )
-        line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
-        self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        reason = options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine"))
+        start = first_options(MessageType.NAK, agent.server_id or self._context.server_id)
+        head = codec.header(message, flags=flags)
+        payload = codec.finish([head, start, reason, echo_client_identifier(message), agent.echo])
+        ip = reservation.machine.ip or ""
+        line = f"DHCPNAK: it asked for {asked}, reserved for it is {ip}"
+        self._reports.step(reservation.mac, Outcome.INFO, line, address=ip)
         return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
 
     # --- send -----------------------------------------------------------------------------------------------------
 
-    def _destination(self, payload: bytes, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply:
+    def _destination(self, payload: bytes, query: Query) -> Reply:
         """Return the reply with its destination (RFC 2131 section 4.1)."""
+        _, message, reservation, agent, _ = query
         if agent.giaddr:
             self._check_relay_link(reservation, agent)
             return to_relay(payload, agent)
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if not reservation.network.is_here:
-            self._report_wrong_link(reservation)
+            here, ip = ", ".join(map(str, self.settings.networks)), reservation.machine.ip or ""
+            line = f"asked on a link of this edge ({here}), and its address {ip} is of another network"
+            self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", address=ip)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
         return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.mac)
 
     def _check_relay_link(self, reservation: Reservation, agent: RelayAgent) -> None:
         """Report a machine behind a relay of another network than that of its address."""
-        link, relay = options.dotted(agent.link), options.dotted(agent.giaddr)
+        link, relay, ip = options.dotted(agent.link), options.dotted(agent.giaddr), reservation.machine.ip
         if not reservation.network.has_link(agent.link):
-            machine = reservation.machine
-            line = (
-                f"asked through a relay of another network ({link}) than that of its address {machine.ip}: with it, it "
-                "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
-            )
-            self._reports.once(machine.mac, Outcome.FAILED, line, relay=relay)
+            line = f"asked through a relay of another network ({link}) than that of its address {ip}"
+            self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", relay=relay)
         elif not reservation.network.is_here and agent.link not in self._seen_links:
             if len(self._seen_links) >= _MAX_RELAY_LINKS:
                 self._seen_links.clear()
             self._seen_links.add(agent.link)
             self._on_relay_seen(reservation.machine, link, relay)
 
-    # --- report ---------------------------------------------------------------------------------------------------
-
     def _report_other_server(self, reservation: Reservation, server_id: bytes) -> None:
         """Report that the client took the offer of a server that is neither we nor one of our peers."""
-        if len(server_id) != 4 or server_id in self._context.peers.all or reservation.unserved:
+        if len(server_id) != 4 or server_id in self._context.peers or reservation.unserved:
             return
         server = options.dotted(server_id)
         line = (
             f"took the offer of another DHCP server, {server}: it may not boot from here. Stop that server's answers "
             "to this machine, or run the edge beside it (--dhcp-mode proxy)"
         )
-        self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
-
-    def _report_wrong_link(self, reservation: Reservation) -> None:
-        """Report that the machine is on a link of ours that is not of its address's network."""
-        machine, here = reservation.machine, ", ".join(map(str, self.settings.networks))
-        line = (
-            f"asked on a link of this edge ({here}), and its address {machine.ip} is of another network: with it, it "
-            "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
-        )
-        self._reports.once(machine.mac, Outcome.FAILED, line, address=machine.ip or "")
+        self._reports.once(reservation.mac, Outcome.FAILED, line, server=server)
 
 
 def _foreign_link(message: Message) -> str:

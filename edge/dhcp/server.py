@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import struct
 from collections.abc import Sequence
 from typing import Final
 
-from edge.dhcp.datagram import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.context import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.responder import Responder
 from edge.dhcp.wire import codec, frames, options
-from edge.dhcp_common import Claim, Declines, DhcpServerError, Port, Prober, Server
-from edge.listener import ModeratedListener, ReceiveBuffers, advice, udp_socket
+from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
+from edge.listener import ModeratedListener, ReceiveBuffers, advice, packet_info, udp_socket
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -24,9 +23,6 @@ _HARDWARE_AGE_SECONDS: Final = 1.0
 _ARP_BACKLOG_BYTES: Final = 256 * 1024
 _REPLACED_SECONDS = 0.1
 
-# linux/in.h. The socket module has no name for it before Python 3.12.
-_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
-
 
 class NoLinkError(options.DhcpError):
     """Frames can't be sent on this interface; the text says why, and what to do."""
@@ -36,20 +32,11 @@ class DhcpServer(Server):
     """Serves DHCP on one interface."""
 
     def __init__(self, responder: Responder, interface: str) -> None:
-        super().__init__(interface, responder.declines)
-        self._responder = responder
-
-    async def start(self) -> None:
-        """Open the sockets and serve. Raises DhcpServerError."""
-        await super().start()
-        address = self._responder.settings.server_ip
-        log.info("DHCP on %s as %s, ports %d and %d", self._interface, address, SERVER_PORT, PXE_PORT)
-
-    def _make_ports(self) -> list[Port[Reply]]:
-        return [DhcpPort(self._responder, self._interface, number) for number in (SERVER_PORT, PXE_PORT)]
-
-    def _make_prober(self, declines: Declines) -> Prober:
-        return ArpProber(self._interface, declines)
+        super().__init__(
+            f"DHCP on {interface} as {responder.settings.server_ip}, ports {SERVER_PORT} and {PXE_PORT}",
+            [DhcpPort(responder, interface, number) for number in (SERVER_PORT, PXE_PORT)],
+            ArpProber(interface, responder.declines) if responder.declines is not None else None,
+        )
 
 
 class DhcpPort(Port[Reply]):
@@ -68,9 +55,8 @@ class DhcpPort(Port[Reply]):
         self._fast_path = responder.fast_path if number == SERVER_PORT else None
         self._respond_in_full = responder.respond_in_full
         self._replaced_once = OncePer(_REPLACED_SECONDS, 1)
-        packet_info = struct.pack("=I4s4s", 0, options.ipv4(self._address), bytes(4))
-        self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
-        self._link: Link | None = None
+        self._from_us = [packet_info(socket.AF_INET, self._address)]
+        self._link: FrameSender | None = None
 
     def open(self) -> None:
         """Open the sockets and serve. Raises DhcpServerError."""
@@ -86,7 +72,11 @@ class DhcpPort(Port[Reply]):
             what = f"DHCP can't open UDP port {self._number} on {self._interface}"
             raise DhcpServerError(advice(what, error, port=self._number, without="--disable dhcp")) from error
         if self._number == SERVER_PORT:
-            self._link = self._open_link()
+            try:
+                self._link = FrameSender(self._interface, options.ipv4(self._address), self._number, self._loop.time())
+            except NoLinkError as error:
+                text = "DHCP on %s: clients without an address are answered by broadcast, for %s"
+                log.warning(text, self._interface, error)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -113,15 +103,6 @@ class DhcpPort(Port[Reply]):
         finally:
             for sock in others:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-
-    def _open_link(self) -> Link | None:
-        try:
-            return Link(self._interface, options.ipv4(self._address), self._number, self._loop.time())
-        except NoLinkError as error:
-            log.warning(
-                "DHCP on %s: clients without an address are answered by broadcast, for %s", self._interface, error
-            )
-            return None
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
         fast_path, replies = self._fast_path, self._segments.waiting
@@ -161,11 +142,9 @@ class DhcpPort(Port[Reply]):
             self._unicast_socket.sendto(payload, (address, port))
 
     def _replace_unicast_socket(self) -> None:
-        """Replace the socket whose send buffer is full of replies that wait for ARP.
-
-        The kernel drops these replies after three seconds; replies to relays that exist do not wait that long. The
-        kernel limits the replies that wait for each neighbour, and the number of neighbours.
-        """
+        """Replace the socket whose send buffer is full of replies that wait for ARP."""
+        # The kernel drops these replies after three seconds; replies to relays that exist do not wait that long. The
+        # kernel limits the replies that wait for each neighbour, and the number of neighbours.
         old = self._listeners[-1]
         self._unicast_socket = self._open_unicast_socket()
         self._listen(self._unicast_socket)
@@ -187,18 +166,15 @@ class ArpProber(Prober):
     def _send(self, sock: socket.socket, address: bytes) -> None:
         sock.send(frames.arp_probe(sock.getsockname()[4], address))
 
-    def _receive(self, sock: socket.socket) -> Claim | None:
+    def _receive(self, sock: socket.socket) -> AddressClaim | None:
         return frames.arp_claim(sock.recv(frames.MAX_ARP_BYTES))
 
 
-class Link:
+class FrameSender:
     """Sends UDP frames on one Ethernet interface, past the kernel's ARP (`edge.dhcp.wire.frames`)."""
 
     def __init__(self, interface: str, address: bytes, port: int, now: float) -> None:
-        """Open the link for frames from `address` (four bytes) and `port`. Raises NoLinkError.
-
-        `now` is in seconds, of the same clock as that of `send`.
-        """
+        """Open the link for frames from `address` (four bytes) and `port`. Raises NoLinkError."""
         self._address = address
         self._port = port
         try:
@@ -214,10 +190,7 @@ class Link:
         self._socket.close()
 
     def send(self, payload: bytes, hardware: bytes, address: str, port: int, now: float) -> bool:
-        """Send the payload as one frame and return True; return False if it does not fit into one frame.
-
-        Raises OSError if the interface is down, gone or busy.
-        """
+        """Send one frame; return False if the payload does not fit into one. Raises OSError."""
         if now >= self._read_again_at:
             self._read_hardware_address(now)
         try:
@@ -234,10 +207,7 @@ class Link:
 
 
 def packet_socket(interface: str, protocol: int, receive_bytes: int | None = None) -> socket.socket:
-    """Open a non-blocking socket for the frames of this protocol on an Ethernet interface. Raises OSError.
-
-    With protocol 0 it only sends. `receive_bytes` is the size of its receive buffer.
-    """
+    """Open a non-blocking socket for frames of this protocol (0: to send only) on an Ethernet. Raises OSError."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     try:
         sock.setblocking(False)

@@ -4,10 +4,8 @@
     responder    a message in, a reply or silence out
     fast_path    replies to messages of a known layout, by a look-up
     context      settings and objects that both paths share
-    reports      the journey and the log
     boot         which client asks, and what it boots
     reservation  the parts of a machine's replies that do not depend on the message
-    solicitation neighbour discovery
     wire         messages, options, relays, and whose message it is
 
 Each part uses only those below it. `edge.dhcp_common` has what DHCPv4 shares.

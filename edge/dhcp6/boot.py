@@ -18,22 +18,16 @@ iPXE does not list its features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote
 
 from edge.dhcp6.wire import ENTERPRISE, Message6, Option, classes, option
-from edge.dhcp_common import boot_words
-from edge.machines import UKI_FILE, Machine, NetbootPolicy
+from edge.dhcp_common import NOTHING, REFUSED_FILE, RPIBOOT, BootAnswer, Client, DhcpSite, Stage, uki_path
+from edge.machines import Machine
 from ipxe.binaries import (
     IPXE_CLASSES,
-    BootBinaries,
     BootPath,
     NoBinaryError,
-    architecture_name,
     declared_architectures,
     is_http,
     is_u_boot,
@@ -42,77 +36,18 @@ from ipxe.binaries import (
 )
 from ipxe.uboot import BOOT_SCRIPT
 
-REFUSED_FILE: Final = "netboot-not-allowed"
-"""The file name for a refused ROM, for which there is no file, as over IPv4."""
-
 _BARE: Final = frozenset({Option.CLIENTID, Option.SERVERID, Option.IA_NA, Option.ORO, Option.ELAPSED_TIME})
 _HTTP_CLASS: Final = option(
     Option.VENDOR_CLASS, ENTERPRISE.to_bytes(4, "big") + len(b"HTTPClient").to_bytes(2, "big") + b"HTTPClient"
 )
 
 
-class Stage(StrEnum):
-    """The stage of the boot that a client belongs to, in the words of `edge.journey.events`."""
-
-    FIRMWARE = "firmware"
-    PXE_ROM = "PXE ROM"
-    HTTP_ROM = "HTTP Boot ROM"
-    U_BOOT = "U-Boot"
-    IPXE = "iPXE"
-    OPERATING_SYSTEM = "operating system"
-
-
-@dataclass(frozen=True, slots=True)
-class Client6:
-    """One DHCPv6 client: equal for all machines that run the same program.
-
-    description: a text for people.
-    is_raspberry_pi: a PXE ROM that is the firmware of a Raspberry Pi.
-    """
-
-    stage: Stage
-    architectures: tuple[int, ...]
-    description: str
-    is_raspberry_pi: bool = False
-
-    @property
-    def netboots(self) -> bool:
-        """True if its replies contain a URL: a boot file, or the parameters of the OSIE."""
-        return self == OSIE or self.stage not in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE)
-
-
-@dataclass(frozen=True, slots=True)
-class Boot6:
-    """The boot part of a reply.
-
-    options: encoded.
-    text: the same for people.
-    refusal: the reason if the machine may not netboot.
-    shared: equal for all clients of its kind on machines with its boot path.
-    """
-
-    options: bytes = b""
-    text: str = ""
-    refusal: str = ""
-    shared: bool = False
-
-    @property
-    def words(self) -> str:
-        """The text for a report (`boot_words`)."""
-        return boot_words(self.text, self.refusal)
-
-
-NOTHING: Final = Boot6(shared=True)
-
 OSIE_CLASS: Final = b"tinkedge-osie"
 """The user class of deploy/osie (its dhcpcd-uki.conf)."""
-OSIE: Final = Client6(Stage.OPERATING_SYSTEM, (), "the OSIE")
+OSIE: Final = Client(Stage.OPERATING_SYSTEM, (), "the OSIE")
 
 
-_RPIBOOT: Final = 41
-
-
-def identify(message: Message6) -> Client6:
+def identify(message: Message6) -> Client:
     """Return the client that sent `message`."""
     return _identify(
         tuple(message.all(Option.VENDOR_CLASS)),
@@ -128,7 +63,7 @@ def identify(message: Message6) -> Client6:
 @lru_cache(maxsize=256)
 def _identify(
     vendors: tuple[bytes, ...], users: tuple[bytes, ...], architecture: bytes, nii: bytes, wants_file: bool, bare: bool
-) -> Client6:
+) -> Client:
     # RFC 8415 section 21.16: there is an option for each enterprise number, with any number of classes behind it.
     names = [name for vendor in vendors for name in classes(vendor[4:])]
     user_classes = [name for user in users for name in classes(user)]
@@ -136,74 +71,59 @@ def _identify(
     platform = platform_name(architectures)
     # iPXE calls itself a PXEClient too, so it is checked first.
     if any(each.startswith(b"iPXE") or each in IPXE_CLASSES for each in user_classes):
-        return Client6(Stage.IPXE, architectures, f"iPXE ({platform})")
+        return Client(Stage.IPXE, architectures, f"iPXE ({platform})")
     if OSIE_CLASS in user_classes:
         return OSIE
-    stage = _rom(names, architectures)
+    by_http, by_tftp = (any(name.startswith(kind) for name in names) for kind in (b"HTTPClient", b"PXEClient"))
+    stage = Stage.PXE_ROM if by_tftp else None
+    if by_http and not (by_tftp and architectures and not is_http(architectures)):  # the architecture decides a tie
+        stage = Stage.HTTP_ROM
     if stage is None and is_u_boot(names, architectures, nii):
-        return Client6(Stage.U_BOOT, architectures, f"{Stage.U_BOOT} ({platform})")
+        return Client(Stage.U_BOOT, architectures, f"{Stage.U_BOOT} ({platform})")
     if stage is None and architectures and wants_file:
         stage = Stage.HTTP_ROM if is_http(architectures) else Stage.PXE_ROM
-    if stage is Stage.PXE_ROM and architectures[:1] == (_RPIBOOT,):
-        return Client6(stage, architectures, "Raspberry Pi (boot ROM)", is_raspberry_pi=True)
+    if stage is Stage.PXE_ROM and architectures[:1] == (RPIBOOT,):
+        return Client(stage, architectures, "Raspberry Pi (boot ROM)", is_raspberry_pi=True)
     if stage is not None:
-        return Client6(stage, architectures, f"{platform} {stage}")
+        return Client(stage, architectures, f"{platform} {stage}")
     if bare and not users:
         # EDK2's Dhcp6Dxe for Ip6Config requests an address and name servers, and declares nothing. An operating system
         # also requests SOL_MAX_RT, as RFC 8415 section 18.2.1 requires.
-        return Client6(Stage.FIRMWARE, (), "the firmware's network stack")
-    return Client6(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM.value)
-
-
-def _rom(names: list[bytes], architectures: tuple[int, ...]) -> Stage | None:
-    """Return the stage of a client with these vendor classes, or None if none is a ROM's; the architecture decides a
-    tie."""
-    by_http, by_tftp = (any(name.startswith(kind) for name in names) for kind in (b"HTTPClient", b"PXEClient"))
-    if by_http and not (by_tftp and architectures and not is_http(architectures)):
-        return Stage.HTTP_ROM
-    return Stage.PXE_ROM if by_tftp else None
+        return Client(Stage.FIRMWARE, (), "the firmware's network stack")
+    return Client(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM)
 
 
 class BootChoice6:
     """Chooses what a client boots."""
 
-    def __init__(
-        self,
-        policy: NetbootPolicy,
-        binaries: BootBinaries,
-        address: str,
-        http_base_url: str,
-        path: Callable[[Machine], BootPath | None],
-    ) -> None:
-        """`address` is this edge's, spelled as in RFC 5952. `http_base_url` is its HTTP server, without a final slash.
-
-        `path(machine)` returns the program by which a machine boots, or None for the usual one.
-        """
-        self._policy = policy
-        self._binaries = binaries
-        self.path = path
+    def __init__(self, site: DhcpSite, address: str, http_base_url: str) -> None:
+        """`address` is this edge's (RFC 5952). `http_base_url` is its HTTP server, without a slash at the end."""
+        self._policy = site.policy
+        self._binaries = site.binaries
+        self.path = site.boot_path
         self._tftp = f"tftp://[{address}]/"
         self._http = http_base_url
 
-    def choose(self, machine: Machine, client: Client6) -> Boot6:
+    def choose(self, machine: Machine, client: Client) -> BootAnswer:
         """Return what `client` boots on `machine`."""
         if client == OSIE:
             # The HTTP server refuses the parameters to a machine that may not netboot.
             url = f"{self._http}/auto/parameters"
-            return Boot6(_url(url), f"its parameters at {url}", shared=True)
-        if not client.netboots:
+            return BootAnswer(_url(url), f"its parameters at {url}", shared=True)
+        if not is_netboot(client):
             return NOTHING
         refusal = self._policy.decide(machine).reason
         if client.stage is Stage.IPXE:
             # The end of the chain, so there is no loop. The script shows a refusal.
             url = f"{self._http}/ipxe/script/{machine.mac}/auto.ipxe"
-            return Boot6(_url(url), f"script {url}", refusal)
+            return BootAnswer(_url(url), f"script {url}", refusal)
         if client.stage is Stage.U_BOOT:
             # A refused U-Boot shows the text of the TFTP error.
-            return Boot6(_url(self._tftp + BOOT_SCRIPT), f"boot script {BOOT_SCRIPT}", refusal, not refusal)
+            return BootAnswer(_url(self._tftp + BOOT_SCRIPT), f"boot script {BOOT_SCRIPT}", refusal, not refusal)
         if client.is_raspberry_pi:
-            named = _url(self._tftp)
-            return Boot6(refusal=refusal) if refusal else Boot6(named, "Raspberry Pi firmware by TFTP", shared=True)
+            if refusal:
+                return BootAnswer(refusal=refusal)
+            return BootAnswer(_url(self._tftp), "Raspberry Pi firmware by TFTP", shared=True)
         by_http = client.stage is Stage.HTTP_ROM
         prefix = f"{self._http}/ipxe/binary/{machine.mac}/" if by_http else self._tftp
         file = prefix + REFUSED_FILE
@@ -216,24 +136,19 @@ class BootChoice6:
         leading = _HTTP_CLASS if by_http else b""
         text = f"{'a refusal at' if refusal else 'boot file'} {file}"
         shared = not refusal and not by_http and self.path(machine) is not BootPath.UKI
-        return Boot6(leading + _url(file), text, refusal, shared)
+        return BootAnswer(leading + _url(file), text, refusal, shared)
 
-    def _file(self, machine: Machine, client: Client6, prefix: str) -> str:
-        """Return the URL of the client's boot program. It begins with `prefix`, unless it is the machine's OSIE.
-
-        Raises:
-            NoBinaryError: there is no program for its architecture.
-        """
+    def _file(self, machine: Machine, client: Client, prefix: str) -> str:
+        """Return the URL of the client's boot program, or of the machine's OSIE. Raises NoBinaryError."""
         path, by_http = self.path(machine), client.stage is Stage.HTTP_ROM
-        if path is BootPath.UKI and client.architectures and "UEFI" in architecture_name(client.architectures[0]):
-            named = machine.hardware.spec.osie
-            if named is None or not named.name:
-                raise NoBinaryError(
-                    "boot path uki: spec.osie.name is not set: name the OSIE that the machine is to boot"
-                )
-            base = f"{self._http}/" if by_http else self._tftp
-            return f"{base}osie/{quote(named.name, safe='')}/{UKI_FILE}"
+        if path is BootPath.UKI and client.is_uefi:
+            return (f"{self._http}/" if by_http else self._tftp) + uki_path(machine)
         return prefix + self._binaries.for_architectures(client.architectures, path, http=by_http).name
+
+
+def is_netboot(client: Client) -> bool:
+    """Return True if the client's replies contain a URL: a boot file, or the parameters of the OSIE."""
+    return client == OSIE or client.stage not in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE)
 
 
 def _url(url: str) -> bytes:

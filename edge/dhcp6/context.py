@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
+from typing import Final
 
 from edge.dhcp6.boot import BootChoice6
-from edge.dhcp6.reports import Reports6
-from edge.dhcp_common import Quarantine, RecentLeases, Relays
-from edge.machines import NetbootPolicy
+from edge.dhcp6.wire import MessageType6, Option, option
+from edge.dhcp_common import FREE_ADDRESS, IPV6, BootAnswer, Client, Declines, DhcpReports, DhcpSite, Quarantine
 from tink.limits.allowance import Allowance
+
+MAX_REPLIES_TO_ONE, MAX_REPLIES = 1000, 20000
+"""Replies a second to one address and to all, except to relays of their machines' own network.
+
+A client sends at most one request a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +40,25 @@ def server_duid(mac: bytes) -> bytes:
     return b"\x00\x03\x00\x01" + (mac or bytes(6))
 
 
-@dataclass(frozen=True, slots=True)
 class Context6:
-    """The objects that both paths use.
+    """The objects that both paths use."""
 
-    server_id: our option 2, encoded.
-    replies: limits the replies a second.
-    """
+    def __init__(self, site: DhcpSite, settings: Settings6, quarantine: Quarantine | None) -> None:
+        """`quarantine` None: its own."""
+        self.inventory = site.inventory
+        self.settings = settings
+        self.policy = site.policy
+        self.choice = BootChoice6(site, str(settings.address), settings.http_base_url)
+        prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
+        self.reports = DhcpReports(IPV6, site, "ipv6:", f"  address: {prefix}50  # {FREE_ADDRESS}")
+        self.relays = site.relays
+        self.quarantine = quarantine if quarantine is not None else Quarantine(site.clock, family=IPV6)
+        self.declines: Final = Declines(site, self.quarantine, self.reports)
+        self.server_id = option(Option.SERVERID, settings.duid)
+        """Our option 2, encoded."""
+        self.replies = Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES)
+        self.clock = site.clock
 
-    settings: Settings6
-    policy: NetbootPolicy
-    choice: BootChoice6
-    reports: Reports6
-    relays: Relays
-    quarantine: Quarantine
-    recent_leases: RecentLeases
-    server_id: bytes
-    replies: Allowance
-    clock: Callable[[], float]
-
-    def may_reach(self, address: bytes) -> bool:
-        """Return True if a reply may go to this address (sixteen bytes) now."""
-        return self.replies.take(address, self.clock())
+    def report_sent(self, mac: str, kind: MessageType6, client: Client, boot: BootAnswer, *, lease: bool) -> None:
+        """Report that a message of this kind was sent to `client`; `lease`: with its address."""
+        self.reports.sent(mac, f"DHCPv6 {kind.name}", client, boot, lease=kind.name.lower() if lease else "")

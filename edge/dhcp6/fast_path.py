@@ -30,9 +30,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from edge.dhcp6 import wire
-from edge.dhcp6.boot import NOTHING, Boot6, Stage, identify
+from edge.dhcp6.boot import identify, is_netboot
 from edge.dhcp6.context import Context6
-from edge.dhcp6.reports import prepared
 from edge.dhcp6.reservation import Network6, Reservation6
 from edge.dhcp6.wire import (
     CLIENT_PORT,
@@ -52,30 +51,27 @@ from edge.dhcp6.wire import (
 )
 from edge.dhcp_common import (
     MAX_LAYOUTS,
+    NOTHING,
     NOWHERE,
+    BootAnswer,
     KnownLayout,
     KnownLayouts,
     Mask,
     NoLayoutError,
+    Stage,
+    reply_note,
 )
 from edge.journey.events import Note
 from edge.machines import Machine
 from ipxe.binaries import BootPath
+from tink.limits.newest import Newest
 from tink.mac import eui64_mac
 from tink.net.addresses import is_link_local_packed
 
 MAX_LAYOUTS_OF_A_LENGTH: Final = 16
 MAX_NETWORKS_OF_A_LAYOUT: Final = 256
 
-_LEARNABLE: Final = frozenset(
-    {
-        MessageType6.SOLICIT,
-        MessageType6.REQUEST,
-        MessageType6.RENEW,
-        MessageType6.REBIND,
-        MessageType6.INFORMATION_REQUEST,
-    }
-)
+_LEARNABLE: Final = RENEWALS | {MessageType6.SOLICIT, MessageType6.REQUEST, MessageType6.INFORMATION_REQUEST}
 """The messages that are answered with an address, or with the configuration alone."""
 
 _ETHERNET: Final = b"\0\1"  # hardware type; the packet of an InfiniBand port does not contain the MAC
@@ -102,6 +98,21 @@ _INVERTED: Final = tuple(bytes((byte ^ 2,)) for byte in range(256))  # RFC 4291 
 _NO_HOST_PREFIX: Final = bytes(2)  # :: and ::1 begin with it, and no address of a host does
 
 
+class _NetworkParts(NamedTuple):
+    """The parts of a reply that the network determines; `is_here`: it may be the network of this link."""
+
+    is_here: bool
+    options: bytes
+
+
+class _BootParts(NamedTuple):
+    """The parts of a reply that a `BootAnswer` determines. `note` is None if it differs between machines."""
+
+    boot: BootAnswer
+    options: bytes
+    note: Note | None
+
+
 class MacOf(Enum):
     """The source of the client's MAC."""
 
@@ -111,39 +122,76 @@ class MacOf(Enum):
     DUID = "its DUID"
 
 
-class _Places(KnownLayout):
-    """A layout, with the places of the values that differ between its packets.
+class _KnownLayout(KnownLayout):
+    """A layout: the places of the values that differ between its packets, and the prepared parts of the replies.
 
     transaction: of the message.
     client_id: option 1, with code and length; empty if there is none.
     iaids, addresses: of each IA_NA, and of each address in one.
-    relay_places: for each relay, the one nearest to us first, the bytes from hop count to peer-address, and the
-        Interface-Id option (empty if there is none).
+    relays: for each relay, the one nearest to us first: the bytes from hop count to peer-address, the Interface-Id
+        option (empty if there is none), and the number of bytes that the relays inside it add to the message.
     link: the link-address that counts; empty if none does.
     peer: the first relay's peer-address; empty if there is no relay.
     mac: the six bytes of the MAC, if it is read from option 79 or the DUID; else empty.
     """
 
     __slots__ = (
-        "addresses", "client_id", "iaids", "link", "mac", "mac_of", "peer", "relay_places", "transaction",
+        "acknowledges", "addresses", "before", "boots", "client", "client_id", "iaids", "is_by_duid", "lease", "link",
+        "mac", "mac_of", "names_boot", "netboots", "networks", "no_boot", "peer", "relays", "report", "requested",
+        "size", "start", "transaction",
     )  # fmt: skip
 
-    def __init__(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
-        """Find the places in a packet that came through these relays. Raises NoLayoutError."""
+    def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
+        """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
+        if message.type not in _LEARNABLE:
+            raise NoLayoutError
         super().__init__()
+        self._learn_places(packet, relays)
+        self.is_by_duid = self.mac_of is MacOf.DUID
+        self.client = identify(message)
+        self.netboots = is_netboot(self.client)
+        self.requested = message.requested
+        at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
+        advertises = message.type is MessageType6.SOLICIT and not at_once
+        kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
+        self.start = bytes((kind,))
+        self.report, self.lease = f"DHCPv6 {kind.name}", kind.name.lower() if self.iaids else ""
+        self.before = wire.option(Option.RAPID_COMMIT, b"") if at_once else wire.PREFERRED if advertises else b""
+        client_id_bytes = self.client_id.stop - self.client_id.start
+        self.size = 4 + client_id_bytes + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
+        self.acknowledges = bool(self.iaids) and not advertises and message.type not in RENEWALS
+        # The report of a renewal does not state what the machine boots.
+        self.names_boot = message.type not in RENEWALS
+        self.no_boot = self.prepare(NOTHING)
+        self.boots: dict[BootPath | None, _BootParts] = {}
+        self.networks: Newest[Network6, _NetworkParts] = Newest(MAX_NETWORKS_OF_A_LAYOUT)
+
+    def prepare(self, boot: BootAnswer) -> _BootParts:
+        """Return the parts of a reply that a boot file determines."""
+        named = boot if self.names_boot else NOTHING
+        note = reply_note(self.report, self.client, named, self.lease) if named.shared else None
+        return _BootParts(boot, boot.options, note)
+
+    def _learn_places(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
         mask = Mask(packet)
         self.mac_of = _mac_of(relays)
         self.link = self.mac = self.peer = NOWHERE
-        self.relay_places: list[tuple[slice, slice]] = []
+        places: list[tuple[slice, slice]] = []
         begin, end = 0, len(packet)
-        counts = _link_that_counts(relays)
+        # The number of the relay whose link-address is the client's link, or -1.
+        counts = max((number for number, relay in enumerate(relays) if not is_local(relay.link)), default=-1)
         for number in range(len(relays)):
             mask.vary(begin + 1, begin + (2 if number > counts else 18))
             mask.vary(begin + 18, begin + _RELAY_HEAD)
             if number == counts:
                 self.link = slice(begin + 2, begin + 18)
-            begin, end = self._relay(packet, mask, begin, end, is_first=number == len(relays) - 1)
+            head = slice(begin + 1, begin + _RELAY_HEAD)
+            interface, begin, end = self._relay(packet, mask, begin, end, is_first=number == len(relays) - 1)
+            places.append((head, interface))
         self._message(packet, mask, begin, end)
+        # A relay adds its type, the returned fields, and the head of the Relay Message option.
+        sizes = [1 + (head.stop - head.start) + (interface.stop - interface.start) + 4 for head, interface in places]
+        self.relays = tuple((*place, sum(sizes[number + 1 :])) for number, place in enumerate(places))
         if self.mac_of is MacOf.DUID:
             duid = packet[self.client_id][_OPTION_HEAD:]
             if of_duid(duid) is None or duid[2:4] != _ETHERNET:
@@ -152,8 +200,8 @@ class _Places(KnownLayout):
             self.mac = slice(self.client_id.stop - 6, self.client_id.stop)
         self.mask, self.expected = mask.numbers()
 
-    def _relay(self, packet: bytes, mask: Mask, begin: int, end: int, *, is_first: bool) -> tuple[int, int]:
-        """Return begin and end of the message in a relay's message; `is_first`: the client sent it to this relay."""
+    def _relay(self, packet: bytes, mask: Mask, begin: int, end: int, *, is_first: bool) -> tuple[slice, int, int]:
+        """Return the place of the Interface-Id, and the ends of the inner message; `is_first`: next to the client."""
         interface = inner = link_layer = NOWHERE
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _RELAY_HEAD, end):
@@ -169,7 +217,6 @@ class _Places(KnownLayout):
             else:
                 mask.vary(at, stop)
                 interface = slice(at - _OPTION_HEAD, stop) if code == Option.INTERFACE_ID else interface
-        self.relay_places.append((slice(begin + 1, begin + _RELAY_HEAD), interface))
         if is_first:
             self.peer = slice(begin + 18, begin + _RELAY_HEAD)
             if self.mac_of is MacOf.LINK_LAYER:
@@ -177,7 +224,7 @@ class _Places(KnownLayout):
                 mask.vary(self.mac.start, self.mac.stop)
             elif self.mac_of is MacOf.PEER:
                 mask.fix(self.peer.start, _EUI64_MASK)
-        return inner.start, inner.stop
+        return interface, inner.start, inner.stop
 
     def _message(self, packet: bytes, mask: Mask, begin: int, end: int) -> None:
         self.transaction = slice(begin + 1, begin + _HEAD)
@@ -192,7 +239,10 @@ class _Places(KnownLayout):
                     raise NoLayoutError
                 iaids.append(slice(at, at + 4))
                 mask.vary(at, at + _IA_HEAD)
-                self._association(packet, mask, at + _IA_HEAD, stop)
+                for inner_code, inner_at, inner_stop in _options(packet, at + _IA_HEAD, stop):
+                    if inner_code == Option.IAADDR and inner_stop - inner_at >= _IAADDR:
+                        self.addresses.append(slice(inner_at, inner_at + 16))
+                        mask.vary(inner_at, inner_at + _IAADDR)
                 continue
             if (code in seen and code not in _CLASSES) or code in (Option.IA_TA, Option.IA_PD):
                 raise NoLayoutError
@@ -206,18 +256,10 @@ class _Places(KnownLayout):
                 mask.vary(at, stop)
         self.iaids = tuple(iaids)
 
-    def _association(self, packet: bytes, mask: Mask, begin: int, end: int) -> None:
-        for code, at, stop in _options(packet, begin, end):
-            if code == Option.IAADDR and stop - at >= _IAADDR:
-                self.addresses.append(slice(at, at + 16))
-                mask.vary(at, at + _IAADDR)
-
 
 def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
-    """Return where `edge.dhcp6.wire.mac_of` finds the MAC of a client behind these relays; the DUID is the last choice.
-
-    Raises NoLayoutError for an InfiniBand port, whose packet does not contain the MAC.
-    """
+    """Return where `edge.dhcp6.wire.mac_of` finds the MAC of a client behind these relays. Raises NoLayoutError."""
+    # The packet of an InfiniBand port does not contain the MAC. The DUID is the last choice.
     if not relays:
         return MacOf.SOURCE
     if is_mac(relays[-1].link_layer):
@@ -226,12 +268,6 @@ def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
         raise NoLayoutError
     peer = relays[-1].peer
     return MacOf.PEER if peer.is_link_local and eui64_mac(peer) is not None else MacOf.DUID
-
-
-def _link_that_counts(relays: tuple[Relay, ...]) -> int:
-    """Return the number of the relay whose link-address is the client's link, or -1."""
-    numbers = (number for number in range(len(relays) - 1, -1, -1) if not is_local(relays[number].link))
-    return next(numbers, -1)
 
 
 def _options(packet: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -245,62 +281,6 @@ def _options(packet: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
         yield int.from_bytes(packet[begin - _OPTION_HEAD : begin - 2], "big"), begin, at
 
 
-class _NetworkParts(NamedTuple):
-    """The parts of a reply that the network determines; `is_here`: it may be the network of this link."""
-
-    is_here: bool
-    options: bytes
-
-
-class _BootParts(NamedTuple):
-    """The parts of a reply that a `Boot6` determines. `note` is None if it differs between machines."""
-
-    boot: Boot6
-    options: bytes
-    note: Note | None
-
-
-class _KnownLayout(_Places):
-    """A layout, with the prepared parts of the replies to its messages."""
-
-    __slots__ = (
-        "acknowledges", "before", "boots", "client", "has_lease", "is_by_duid", "kind", "names_boot", "netboots",
-        "networks", "no_boot", "relays", "requested", "size", "start",
-    )  # fmt: skip
-
-    def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
-        """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
-        if message.type not in _LEARNABLE:
-            raise NoLayoutError
-        super().__init__(packet, relays)
-        self.relays = tuple(_inside(self.relay_places))
-        self.is_by_duid = self.mac_of is MacOf.DUID
-        self.client = identify(message)
-        self.requested = message.requested
-        at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
-        advertises = message.type is MessageType6.SOLICIT and not at_once
-        self.kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
-        self.start = bytes((self.kind,))
-        self.before = (wire.option(Option.RAPID_COMMIT, b"") if at_once else b"") + (
-            wire.PREFERRED if advertises else b""
-        )
-        self.has_lease = bool(self.iaids)
-        self.size = 4 + _length(self.client_id) + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
-        self.acknowledges = self.has_lease and not advertises and message.type not in RENEWALS
-        self.netboots = self.client.netboots
-        # The report of a renewal does not state what the machine boots.
-        self.names_boot = message.type not in RENEWALS
-        self.no_boot = self.prepare(NOTHING)
-        self.boots: dict[BootPath | None, _BootParts] = {}
-        self.networks: dict[Network6, _NetworkParts] = {}
-
-    def prepare(self, boot: Boot6) -> _BootParts:
-        """Return the parts of a reply that a boot file determines."""
-        named = boot if self.names_boot else NOTHING
-        note = prepared(self.kind, self.client, named, lease=self.has_lease) if named.shared else None
-        return _BootParts(boot, boot.options, note)
-
-
 class FastPath6:
     """Answers messages of the layouts that it has learnt."""
 
@@ -310,7 +290,7 @@ class FastPath6:
         self._decide = context.policy.decide
         self._choice = context.choice
         self._quarantined = context.quarantine.macs
-        self._recent_leases = context.recent_leases
+        self._recent_leases = context.declines.recent_leases
         self._reports = context.reports
         self._take_reply = context.replies.take
         self._clock = context.clock
@@ -322,10 +302,7 @@ class FastPath6:
         self._layouts_of = self.layouts.lists.get
 
     def answer(self, packet: bytes, source: bytes, *, is_unicast: bool) -> Reply6 | None:
-        """Return the reply to a packet from `source` (sixteen bytes), or None if it must be answered in full.
-
-        `is_unicast`: it was not sent to a group.
-        """
+        """Return the reply to a packet from `source`, or None. `is_unicast`: it was not sent to a group."""
         layouts = self._layouts_of(len(packet))
         if layouts is None:
             return None
@@ -343,7 +320,10 @@ class FastPath6:
             mac = packet[known.mac]
         else:
             address = packet[known.peer] if known.relays else source
-            if not known.relays and (is_unicast or not _is_of_a_mac(source)):
+            if not known.relays and (
+                # A link-local address that is made of a MAC, as `tink.mac.eui64_mac` defines it.
+                is_unicast or source[11:13] != _EUI64 or source[8] & 1 or not is_link_local_packed(source)
+            ):
                 return None
             # RFC 4291 appendix A: the MAC with one bit inverted and two bytes in its middle.
             mac = _INVERTED[address[8]] + address[9:11] + address[13:16]
@@ -377,7 +357,10 @@ class FastPath6:
 
         # A relay of the machine's own network may serve a whole site. A client's link-local address is in no network.
         is_own = network.holds(source)
-        if not is_own and not self._may_answer(source):
+        if not is_own and (
+            # Neither a group, nor :: or ::1, is a host's address.
+            source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX) or not self._take_reply(source, self._clock())
+        ):
             return None
         known.used = True
         if known.acknowledges:
@@ -388,22 +371,14 @@ class FastPath6:
             self._reports.take(machine.mac, note)
         else:
             named = boot if known.names_boot else NOTHING
-            self._reports.sent(machine.mac, known.kind, known.client, named, lease=known.has_lease)
+            self._reports.sent(machine.mac, known.report, known.client, named, lease=known.lease)
         # The same as Reply6(), in half the time.
         return tuple.__new__(Reply6, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT))
-
-    def _may_answer(self, source: bytes) -> bool:
-        """Return True if a reply may go to this address now: it is a host's, and below its limit."""
-        if source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX):
-            return False
-        return self._take_reply(source, self._clock())
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""
         is_here = not self._here or any(network.subnet.overlaps(each) for each in self._here)
         parts = _NetworkParts(is_here, network.requested(known.requested))
-        if len(known.networks) >= MAX_NETWORKS_OF_A_LAYOUT:
-            known.networks.clear()
         known.networks[network] = parts
         return parts
 
@@ -422,25 +397,3 @@ class FastPath6:
     def learn(self, packet: bytes, message: Message6, relays: tuple[Relay, ...]) -> None:
         """Learn the layout of a packet, parsed to `message` and `relays`, that was answered in full."""
         self.layouts.learn(len(packet), packet, lambda: _KnownLayout(packet, message, relays, self._server_id))
-
-
-def _is_of_a_mac(address: bytes) -> bool:
-    """Return True if the address is link-local and made from a MAC, as `tink.mac.eui64_mac` defines it."""
-    return is_link_local_packed(address) and address[11:13] == _EUI64 and not address[8] & 1
-
-
-def _inside(relays: list[tuple[slice, slice]]) -> Iterator[tuple[slice, slice, int]]:
-    """Yield each relay with the number of bytes that the relays inside it add to the message for the client."""
-    inner = sum(_size_of(*relay) for relay in relays)
-    for head, interface in relays:
-        inner -= _size_of(head, interface)
-        yield head, interface, inner
-
-
-def _size_of(head: slice, interface: slice) -> int:
-    """Return the number of bytes that a relay adds: type, returned fields, and the head of the Relay Message option."""
-    return 1 + _length(head) + _length(interface) + 4
-
-
-def _length(place: slice) -> int:
-    return int(place.stop - place.start)

@@ -75,10 +75,7 @@ class Reservation6:
 
 
 def compile_reservation(machine: Machine, own: IPv6Address, *, is_sole: bool) -> Reservation6:
-    """Return the reservation of `machine`; log what is wrong with its Hardware.
-
-    `own` is this edge's address. `is_sole` is False if another Hardware claims the machine's address.
-    """
+    """Return the reservation; log mistakes in the Hardware. `is_sole`: no other Hardware claims the address."""
     where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
     if machine.ipv6 is None:
         # Most machines of a site with IPv4 have no IPv6 address, and send requests nevertheless.

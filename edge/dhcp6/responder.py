@@ -15,15 +15,14 @@ replies, and each can renew the lease of another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from ipaddress import IPv6Address, IPv6Network
-from typing import Final
+from ipaddress import IPv6Address
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from edge.dhcp6 import wire
-from edge.dhcp6.boot import NOTHING, BootChoice6, Client6, identify
+from edge.dhcp6.boot import identify
 from edge.dhcp6.context import Context6, Settings6
 from edge.dhcp6.fast_path import FastPath6
-from edge.dhcp6.reports import Reports6
 from edge.dhcp6.reservation import Reservation6, compile_reservation
 from edge.dhcp6.wire import (
     CLIENT_PORT,
@@ -39,38 +38,54 @@ from edge.dhcp6.wire import (
     mac_of,
     text_of,
 )
-from edge.dhcp_common import IPV6, Declines, Quarantine, Relays
-from edge.journey.events import NoteTaker, Recorder
-from edge.machines import Inventory, Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, BootPath
-from tink.limits.allowance import Allowance
+from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine
+from edge.journey.events import Value
+from edge.machines import Machine
 from tink.limits.newest import Newest
 from tink.mac import octets
 
 MAX_RESERVATIONS: Final = 131072
 """Maximum number of compiled reservations: some 0.6 kB each, compiled in 0.1 ms."""
-MAX_REPLIES_TO_ONE, MAX_REPLIES = 1000, 20000
-"""Replies a second to one address and to all, except to relays of their machines' own network.
 
-A client sends at most one request a second.
-"""
-
-_FROM_CLIENTS: Final = frozenset(
-    {
-        MessageType6.SOLICIT,
-        MessageType6.REQUEST,
-        MessageType6.CONFIRM,
-        MessageType6.RENEW,
-        MessageType6.REBIND,
-        MessageType6.RELEASE,
-        MessageType6.DECLINE,
-        MessageType6.INFORMATION_REQUEST,
-    }
-)
+_TO_ALL_SERVERS: Final = frozenset({MessageType6.SOLICIT, MessageType6.CONFIRM, MessageType6.REBIND})
 _TO_ONE_SERVER: Final = frozenset(
     {MessageType6.REQUEST, MessageType6.RENEW, MessageType6.RELEASE, MessageType6.DECLINE}
 )
-_TO_ALL_SERVERS: Final = frozenset({MessageType6.SOLICIT, MessageType6.CONFIRM, MessageType6.REBIND})
+_FROM_CLIENTS: Final = _TO_ALL_SERVERS | _TO_ONE_SERVER | {MessageType6.INFORMATION_REQUEST}
+
+
+class Query6(NamedTuple):
+    """A message of a machine with a reservation, and the way by which it came."""
+
+    message: Message6
+    reservation: Reservation6
+    relays: tuple[Relay, ...]
+    received: Received6
+
+    @property
+    def link(self) -> IPv6Address | None:
+        """The link-address of the relay nearest to the client that states one (RFC 8415 section 19.1.1), or None."""
+        links = (relay.link for relay in reversed(self.relays))
+        return next((link for link in links if not wire.is_local(link)), None)
+
+    @property
+    def is_by_own_relay(self) -> bool:
+        """True if a relay of the machine's own network passed the message on."""
+        return bool(self.relays) and self.received.source in self.reservation.network.subnet
+
+    @property
+    def reply_port(self) -> int:
+        """The port to which the reply goes."""
+        if not self.relays:
+            return CLIENT_PORT
+        # RFC 8357 section 5.2: with option 135 it is the port from which the nearest relay has sent. A source port 0
+        # means that there is no port for replies (RFC 768), and no kernel sends there.
+        return self.received.source_port or SERVER_PORT if self.relays[0].port is not None else SERVER_PORT
+
+    @property
+    def associations(self) -> list[bytes]:
+        """The values of the message's IA_NA options."""
+        return [ia for ia in self.message.all(Option.IA_NA) if len(ia) >= 12][: wire.MAX_IAS]
 
 
 class Responder6:
@@ -78,54 +93,26 @@ class Responder6:
 
     def __init__(
         self,
-        inventory: Inventory,
+        site: DhcpSite,
         settings: Settings6,
-        record: Recorder,
-        clock: Callable[[], float],
-        binaries: BootBinaries,
-        policy: NetbootPolicy,
         neighbour: Neighbour6 = lambda _: None,
         quarantine: Quarantine | None = None,
-        *,
-        relays: Relays | None = None,
-        take: NoteTaker | None = None,
-        fast_path: bool = True,
-        boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
         """Create the responder of one interface.
 
-        clock: returns seconds of any epoch; it spaces repeated events and log lines.
         neighbour: returns the MAC that the kernel knows for a link-local address.
-        quarantine (of IPv6), relays: shared with the responders of other interfaces (default: its own).
-        take: records a prepared step cheaply (default: `record` does).
-        fast_path: False answers every message in full, which changes only the time.
-        boot_path: returns the program that a machine boots (None: the usual one).
+        quarantine (of IPv6): shared with the responders of other interfaces (default: its own).
         """
         self.settings = settings
-        self._inventory = inventory
+        self._context = context = Context6(site, settings, quarantine)
+        self._inventory = site.inventory
         self._neighbour = neighbour
-        prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
-        self._reports = Reports6(record, take, clock, prefix)
-        self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url, boot_path)
-        self._server_id = wire.option(Option.SERVERID, settings.duid)
+        self._reports = context.reports
+        self._quarantine = context.quarantine
         self._reservations: Newest[bytes, Reservation6] = Newest(MAX_RESERVATIONS)
-        self._quarantine = quarantine if quarantine is not None else Quarantine(clock, family=IPV6)
-        self._relays = relays if relays is not None else Relays()
-        self.declines: Final = Declines(inventory, self._quarantine, self._reports, clock)
+        self.declines: Final = context.declines
         """The declined addresses, to be probed by neighbour discovery."""
-        self._context = Context6(
-            settings,
-            policy,
-            self._choice,
-            self._reports,
-            self._relays,
-            self._quarantine,
-            self.declines.recent_leases,
-            self._server_id,
-            Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES),
-            clock,
-        )
-        self.fast_path = FastPath6(self._reservations, self._context) if fast_path else None
+        self.fast_path = FastPath6(self._reservations, context) if site.fast_path else None
         """Answers messages of known layouts. None if it is off."""
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -161,9 +148,15 @@ class Responder6:
             if not self._is_answerable(message, relays, received):
                 return None
             reservation = self._reservation(message, relays, received)
-            if reservation is None or not self._may_answer(reservation, relays, received):
+            if reservation is None:
                 return None
-            answer = self._answer(message, reservation, relays, received)
+            query = Query6(message, reservation, relays, received)
+            # A relay of the machine's own network may serve a whole site, so it has no limit (as with `edge.dhcp`).
+            # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
+            is_limited = not query.is_by_own_relay or query.reply_port != SERVER_PORT
+            if is_limited and not self._context.replies.take(received.source.packed, self._context.clock()):
+                return None
+            answer = self._answer(query)
         except wire.ParseError as error:
             self._reports.ignored(received.source, received.source_port, str(error))
             return None
@@ -171,26 +164,12 @@ class Responder6:
             return None
         if self.fast_path is not None:
             self.fast_path.learn(packet, message, relays)
-        payload = wire.relayed(answer, relays)
-        return Reply6(payload, text_of(received.source.packed), _port_of(relays, received))
-
-    def _may_answer(self, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6) -> bool:
-        """Return True if a reply may go to the sender now.
-
-        A relay of the machine's own network may serve a whole site, so it has no limit (as with `edge.dhcp`).
-        """
-        # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
-        is_own_relay = bool(relays) and received.source in reservation.network.subnet
-        is_own_relay = is_own_relay and _port_of(relays, received) == SERVER_PORT
-        return is_own_relay or self._context.may_reach(received.source.packed)
+        return Reply6(wire.relayed(answer, relays), text_of(received.source.packed), query.reply_port)
 
     # --- validate -----------------------------------------------------------------------------------------------------
 
     def _is_answerable(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> bool:
-        """Return True for a valid message to us (RFC 8415 section 16): from a client's link, or from a relay's address.
-
-        The replies of servers, including our own, are not.
-        """
+        """Return True for a valid message to us (RFC 8415 section 16), from a client's link or from a relay."""
         kind, source = message.type, received.source
         if kind not in _FROM_CLIENTS or source.is_multicast or source.is_unspecified or source.is_loopback:
             return False
@@ -219,7 +198,7 @@ class Responder6:
         machine = self._inventory.by_mac(mac)
         if machine is None:
             if not self._inventory.claimants(mac):
-                self._reports.unknown(mac, message, identify(message), relays)
+                self._report_unknown(mac, message, identify(message), relays)
             return None
         reservation = self._reservations.get(octets(mac))
         if reservation is None:
@@ -230,70 +209,78 @@ class Responder6:
             return None
         return reservation
 
+    def _report_unknown(self, mac: str, message: Message6, client: Client, relays: tuple[Relay, ...]) -> None:
+        detail: dict[str, Value] = {}
+        duid = message.get(Option.CLIENTID) or b""
+        if duid[:2] == b"\0\4" and len(duid) == 18:
+            # iPXE and operating systems write the UUID in network order, EDK2 in SMBIOS' mixed order. The bytes do not
+            # say which one it is, so the client decides.
+            is_network_order = client.architectures == () or "iPXE" in client.description
+            detail["uuid"] = str(UUID(bytes=duid[2:]) if is_network_order else UUID(bytes_le=duid[2:]))
+        relay = str(relays[0].link) if relays else ""
+        self._reports.unregistered(mac, f"DHCPv6 {message.type.name}", client.description, relay, **detail)
+
     # --- decide, by the message's type --------------------------------------------------------------------------------
 
-    def _answer(
-        self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6
-    ) -> bytes | None:
+    def _answer(self, query: Query6) -> bytes | None:
         """Return the message for the client, without relays, or None. Raises ParseError."""
-        client = identify(message)
+        message, reservation, relays, received = query
         if received.is_unicast and not relays:
             return self._reply(message, wire.status(Status.USE_MULTICAST))  # section 18.4
         match message.type:
             case MessageType6.RELEASE:
-                return self._released(message)
+                # Section 18.3.7. The address stays reserved: firmware releases it before each stage.
+                return self._reply(message, wire.status(Status.SUCCESS))
             case MessageType6.DECLINE:
-                return self._declined(message, reservation, relays, received)
-            case MessageType6.CONFIRM:
-                return self._confirmed(message, reservation, relays)
-            case MessageType6.INFORMATION_REQUEST:
-                return self._informed(message, reservation, client)
-            case _:
-                return self._leased(message, reservation, client, relays, received)
+                return self._declined(query)
+            case MessageType6.CONFIRM:  # section 18.3.3
+                has = [ip for ia in query.associations for ip in wire.addresses_in(ia)]
+                if not has:
+                    return None
+                is_right = self._is_on_link(query) and all(ip == reservation.ip for ip in has)
+                return self._reply(message, wire.status(Status.SUCCESS if is_right else Status.NOT_ON_LINK))
+            case MessageType6.INFORMATION_REQUEST:  # section 18.3.6
+                client = identify(message)
+                boot = self._context.choice.choose(reservation.machine, client)
+                self._context.report_sent(reservation.machine.mac, MessageType6.REPLY, client, boot, lease=False)
+                return self._reply(message, reservation.network.requested(message.requested) + boot.options)
+        return self._leased(query)
 
-    def _leased(
-        self,
-        message: Message6,
-        reservation: Reservation6,
-        client: Client6,
-        relays: tuple[Relay, ...],
-        received: Received6,
-    ) -> bytes | None:
+    def _leased(self, query: Query6) -> bytes | None:
         """Give the address to each identity association (sections 18.3.1, 18.3.2, 18.3.4 and 18.3.5)."""
-        asks = bool(message.get(Option.IA_NA))
-        renews = message.type in wire.RENEWALS
-        if not self._is_on_link(reservation, relays):
-            reason = f"{reservation.ip} is in {reservation.network.subnet}, and the machine is on another network"
-            self._reports.refused(reservation.machine.mac, reason)
-            if message.type is not MessageType6.REQUEST:
-                return None  # another server may serve that network
-            return self._reply(message, self._refused(message, Status.NOT_ON_LINK))
+        message, reservation, _, received = query
+        machine, network, client = reservation.machine, reservation.network, identify(message)
+        asks, renews = bool(message.get(Option.IA_NA)), message.type in wire.RENEWALS
+        if not self._is_on_link(query):
+            reason = f"{reservation.ip} is in {network.subnet}, and the machine is on another network"
+            return self._refused(query, reason, Status.NOT_ON_LINK)  # another server may serve that network
         # A client that renews already uses the address, so a quarantine does not take it away.
-        if asks and not renews and (reason := self._quarantine.refusal(reservation.machine)):
-            self._reports.refused(reservation.machine.mac, reason)
-            if message.type is not MessageType6.REQUEST:
-                return None
-            return self._reply(message, self._refused(message, Status.NO_ADDRS_AVAIL))
+        if asks and not renews and (reason := self._quarantine.refusal(machine)):
+            return self._refused(query, reason, Status.NO_ADDRS_AVAIL)
         # Section 18.3.1: with Rapid Commit a SOLICIT gets its lease at once, without ADVERTISE and REQUEST.
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
         kind = MessageType6.ADVERTISE if message.type is MessageType6.SOLICIT and not at_once else MessageType6.REPLY
-        body = b"".join([self._ia_na(ia, reservation) for ia in self._associations(message)]) + _not_had(message)
+        body = b"".join([self._ia_na(ia, reservation) for ia in query.associations]) + _not_had(message)
         body += wire.option(Option.RAPID_COMMIT, b"") if at_once else b""
         body += wire.PREFERRED if kind is MessageType6.ADVERTISE else b""
-        boot = self._choice.choose(reservation.machine, client)
-        body += reservation.network.requested(message.requested) + boot.options
+        boot = self._context.choice.choose(machine, client)
+        body += network.requested(message.requested) + boot.options
         if asks and not renews and kind is MessageType6.REPLY:
-            mac = octets(reservation.machine.mac)
+            mac = octets(machine.mac)
             self.declines.recent_leases.newest.add(mac)
-            if relays and received.source in reservation.network.subnet:
-                self._relays.carried(received.source.packed, mac)
-        self._reports.sent(reservation.machine.mac, kind, client, NOTHING if renews else boot, lease=asks)
+            if query.is_by_own_relay:
+                self._context.relays.carried(received.source.packed, mac)
+        self._context.report_sent(machine.mac, kind, client, NOTHING if renews else boot, lease=asks)
         return self._reply(message, body, kind)
 
-    def _refused(self, message: Message6, why: Status) -> bytes:
-        """Return each identity association with a status and no address."""
+    def _refused(self, query: Query6, reason: str, why: Status) -> bytes | None:
+        """Return each identity association with a status and no address, or None if the message was no REQUEST."""
+        self._reports.refused(query.reservation.machine.mac, reason)
+        if query.message.type is not MessageType6.REQUEST:
+            return None
         status = bytes(8) + wire.status(why)
-        return b"".join(wire.option(Option.IA_NA, ia[:4] + status) for ia in self._associations(message))
+        associations = [wire.option(Option.IA_NA, ia[:4] + status) for ia in query.associations]
+        return self._reply(query.message, b"".join(associations))
 
     def _ia_na(self, association: bytes, reservation: Reservation6) -> bytes:
         """Return an identity association with the reserved address."""
@@ -302,47 +289,26 @@ class Responder6:
         gone = b"".join(wire.address(ip, 0, 0) for ip in sorted(others))
         return wire.option(Option.IA_NA, association[:4] + reservation.lease + gone)
 
-    def _confirmed(self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...]) -> bytes | None:
-        """Say if the client's addresses are right on its link (section 18.3.3)."""
-        has = [ip for ia in self._associations(message) for ip in wire.addresses_in(ia)]
-        if not has:
-            return None
-        right = self._is_on_link(reservation, relays) and all(ip == reservation.ip for ip in has)
-        return self._reply(message, wire.status(Status.SUCCESS if right else Status.NOT_ON_LINK))
-
-    def _informed(self, message: Message6, reservation: Reservation6, client: Client6) -> bytes:
-        """Give the configuration without an address (section 18.3.6)."""
-        boot = self._choice.choose(reservation.machine, client)
-        self._reports.sent(reservation.machine.mac, MessageType6.REPLY, client, boot, lease=False)
-        return self._reply(message, reservation.network.requested(message.requested) + boot.options)
-
-    def _released(self, message: Message6) -> bytes:
-        """Confirm a release (section 18.3.7). The address stays reserved: firmware releases it before each stage."""
-        return self._reply(message, wire.status(Status.SUCCESS))
-
-    def _declined(
-        self, message: Message6, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6
-    ) -> bytes | None:
+    def _declined(self, query: Query6) -> bytes | None:
         """Check a decline (section 18.3.8): the client found another host at the address.
 
         A decline counts only for the address that we gave the machine, and only from a place where the machine can be:
         its link, or a relay that states the machine's network.
         """
+        message, reservation, relays, received = query
         # On the link every edge receives it, and gives the same address. Each edge probes for itself, and the one that
         # the message names answers.
-        machine, ip = reservation.machine, reservation.ip
-        if any(ip in wire.addresses_in(ia) for ia in self._associations(message)):
-            link = _link_of(relays)
-            if not self._is_on_link(reservation, relays) or (relays and link is None):
-                where = f"its relay {received.source}" if relays else "the link that it came from"
-                why = f"{where} is not of this machine's network"
-                self.declines.reject(machine, str(received.source), why)
+        machine, ip, source = reservation.machine, reservation.ip, str(received.source)
+        if any(ip in wire.addresses_in(ia) for ia in query.associations):
+            if not self._is_on_link(query) or (relays and query.link is None):
+                where = f"its relay {source}" if relays else "the link that it came from"
+                self.declines.reject(machine, source, f"{where} is not of this machine's network")
             else:
-                source, doubt = str(received.source), ""
+                doubt = ""
                 # A machine on our link sends from its own address, and the answer goes to that address.
                 if relays:
-                    is_of_network = received.source in reservation.network.subnet
-                    doubt = self._relays.doubt(source, received.source.packed, is_of_network=is_of_network)
+                    is_of_network = query.is_by_own_relay
+                    doubt = self._context.relays.doubt(source, received.source.packed, is_of_network=is_of_network)
                 self.declines.check(machine, ip.packed, source, relayed=bool(relays), doubt=doubt)
         if message.get(Option.SERVERID) != self.settings.duid:
             return None
@@ -350,40 +316,17 @@ class Responder6:
 
     # --- build --------------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _associations(message: Message6) -> list[bytes]:
-        return [ia for ia in message.all(Option.IA_NA) if len(ia) >= 12][: wire.MAX_IAS]
-
-    def _is_on_link(self, reservation: Reservation6, relays: tuple[Relay, ...]) -> bool:
+    def _is_on_link(self, query: Query6) -> bool:
         """Return True if the machine is on a link of its address's network, or if that is not known."""
-        link = _link_of(relays)
-        if link is not None:
-            return link in reservation.network.subnet
-        return bool(relays) or _overlap(reservation.network.subnet, self.settings.networks)
+        subnet, ours = query.reservation.network.subnet, self.settings.networks
+        if query.link is not None:
+            return query.link in subnet
+        return bool(query.relays) or not ours or any(subnet.overlaps(each) for each in ours)
 
     def _reply(self, message: Message6, body: bytes, kind: MessageType6 = MessageType6.REPLY) -> bytes:
         client = message.get(Option.CLIENTID)
-        head = (wire.option(Option.CLIENTID, client) if client else b"") + self._server_id
+        head = (wire.option(Option.CLIENTID, client) if client else b"") + self._context.server_id
         return wire.message(kind, message.transaction, head + body)
-
-
-def _port_of(relays: tuple[Relay, ...], received: Received6) -> int:
-    """Return the port to which the reply goes."""
-    if not relays:
-        return CLIENT_PORT
-    # RFC 8357 section 5.2: with option 135 it is the port from which the nearest relay has sent. A source port 0 means
-    # that there is no port for replies (RFC 768), and no kernel sends there.
-    return received.source_port or SERVER_PORT if relays[0].port is not None else SERVER_PORT
-
-
-def _link_of(relays: tuple[Relay, ...]) -> IPv6Address | None:
-    """Return the link-address of the relay nearest to the client that states one (RFC 8415 section 19.1.1), or None."""
-    links = (relay.link for relay in reversed(relays))
-    return next((link for link in links if not wire.is_local(link)), None)
-
-
-def _overlap(network: IPv6Network, ours: Sequence[IPv6Network]) -> bool:
-    return not ours or any(network.overlaps(each) for each in ours)
 
 
 def _not_had(message: Message6) -> bytes:

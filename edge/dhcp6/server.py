@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 import struct
 from collections.abc import Sequence
 from typing import Final
 
-from edge.dhcp6 import solicitation
 from edge.dhcp6.responder import Responder6
 from edge.dhcp6.wire import (
     ALL_RELAYS_AND_SERVERS,
@@ -20,36 +18,25 @@ from edge.dhcp6.wire import (
     Reply6,
     address_of,
 )
-from edge.dhcp_common import Claim, Declines, DhcpServerError, Port, Prober, Server
-from edge.listener import ReceiveBuffers, advice, udp_socket
+from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
+from edge.listener import ReceiveBuffers, advice, icmp6_socket, receive_icmp6, udp_socket
+from edge.neighbour import discovery
 from edge.neighbour.links import look
 from tink.net.addresses import is_link_local
 
-log = logging.getLogger(__name__)
-
 _MULTICAST: Final = 0xFF
 """The first byte of a group's address (RFC 4291 section 2.7)."""
-# linux/icmpv6.h: a bitmap of 256 types, in which a set bit blocks the type.
-_ICMP6_FILTER: Final = 1
 
 
 class Dhcp6Server(Server):
     """Serves DHCPv6 on one interface."""
 
     def __init__(self, responder: Responder6, interface: str) -> None:
-        super().__init__(interface, responder.declines)
-        self._responder = responder
-
-    async def start(self) -> None:
-        """Open the socket and serve. Raises DhcpServerError."""
-        await super().start()
-        log.info("DHCPv6 on %s as %s, port %d", self._interface, self._responder.settings.address, SERVER_PORT)
-
-    def _make_ports(self) -> list[Port[Reply6]]:
-        return [Dhcp6Port(self._responder, self._interface)]
-
-    def _make_prober(self, declines: Declines) -> Prober:
-        return NeighbourProber(self._interface, declines)
+        super().__init__(
+            f"DHCPv6 on {interface} as {responder.settings.address}, port {SERVER_PORT}",
+            [Dhcp6Port(responder, interface)],
+            NeighbourProber(interface, responder.declines),
+        )
 
 
 class Dhcp6Port(Port[Reply6]):
@@ -110,38 +97,20 @@ class Dhcp6Port(Port[Reply6]):
 class NeighbourProber(Prober):
     """Probes by a raw ICMPv6 socket, which receives the neighbor advertisements that reach this host."""
 
-    def __init__(self, interface: str, declines: Declines) -> None:
-        super().__init__(interface, declines)
-        self._mac, self._index = b"", 0
+    _mac, _index = b"", 0
 
     def _open(self) -> socket.socket:
         link = look(self._interface)
         if link is None or not link.mac:
             raise OSError(errno.ENODEV, f"{self._interface} has no hardware address")
         self._mac, self._index = link.mac, link.index
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            blocked = bytearray(b"\xff" * 32)
-            word, bit = divmod(solicitation.NEIGHBOR_ADVERTISEMENT, 32)
-            struct.pack_into("=I", blocked, word * 4, 0xFFFFFFFF & ~(1 << bit))
-            sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, bytes(blocked))
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, solicitation.HOP_LIMIT)
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-        except OSError:
-            sock.close()
-            raise
-        return sock
+        return icmp6_socket(self._interface, discovery.NEIGHBOR_ADVERTISEMENT)
 
     def _send(self, sock: socket.socket, address: bytes) -> None:
-        to = (str(solicitation.group_of(address)), 0, 0, self._index)
-        sock.sendto(solicitation.solicitation(self._mac, address), to)
+        to = (str(discovery.group_of(address)), 0, 0, self._index)
+        sock.sendto(discovery.neighbor_solicitation(self._mac, address), to)
 
-    def _receive(self, sock: socket.socket) -> Claim | None:
-        packet, ancillary, _, _ = sock.recvmsg(solicitation.MAX_BYTES, 64)
-        for level, kind, value in ancillary:
-            if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_HOPLIMIT and len(value) >= 4:
-                return solicitation.claim(packet, struct.unpack("=i", value[:4])[0])
-        return None
+    def _receive(self, sock: socket.socket) -> AddressClaim | None:
+        packet, hop_limit, _source = receive_icmp6(sock)
+        found = discovery.advertised_neighbor(packet, hop_limit)
+        return AddressClaim(*found) if found is not None else None

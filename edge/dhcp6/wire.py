@@ -266,10 +266,7 @@ def relayed(payload: bytes, relays: tuple[Relay, ...]) -> bytes:
 
 
 def classes(value: bytes) -> list[bytes]:
-    """Return the classes of a User Class option, or of a Vendor Class option behind its enterprise number.
-
-    A class that is cut off is left out.
-    """
+    """Return the whole classes of a User Class option, or of a Vendor Class option behind its enterprise number."""
     found, at = [], 0
     while at + 2 <= len(value):
         end = at + 2 + int.from_bytes(value[at : at + 2], "big")

@@ -17,20 +17,18 @@ returns the time until the next one.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from edge.dhcp_common.quarantine import Quarantine, text
+from edge.dhcp_common.quarantine import Quarantine
 from edge.dhcp_common.reports import DhcpReports
+from edge.dhcp_common.site import DhcpSite
 from edge.journey.events import Outcome
-from edge.machines import Inventory, Machine
+from edge.machines import Machine
 from tink.limits.newest import Newest
-from tink.limits.once_per import Tally, times
 from tink.mac import octets
-
-log = logging.getLogger(__name__)
 
 PROBES: Final = 3  # RFC 5227 section 1.1, PROBE_NUM
 # The RFC has a second or two between probes. A client that declined starts again after ten seconds (RFC 2131 section
@@ -50,7 +48,7 @@ RECENT_SECONDS: Final = 60.0
 """A lease is recent for this time, or up to twice as long."""
 
 
-class Claim(NamedTuple):
+class AddressClaim(NamedTuple):
     """A host's statement that an IP address (four or sixteen bytes) is at its hardware address (six)."""
 
     address: bytes
@@ -95,42 +93,32 @@ class _Probing:
 class Declines:
     """Judges the declines of one network."""
 
-    def __init__(
-        self, inventory: Inventory, quarantine: Quarantine, reports: DhcpReports, clock: Callable[[], float]
-    ) -> None:
-        """`clock` returns seconds of any epoch."""
+    def __init__(self, site: DhcpSite, quarantine: Quarantine, reports: DhcpReports) -> None:
         self.recent_leases = RecentLeases()
         self.wake: Callable[[], None] | None = None
         """Set by the prober, and called when there is an address to probe. None if no probe can be sent."""
         self.is_on_link: Callable[[bytes], bool] = lambda _address: False
         """Set by the prober: returns True if an address is on its link, even if a relay passed the packet on."""
-        self._inventory = inventory
+        self._inventory = site.inventory
         self._quarantine = quarantine
         self.family: Final = quarantine.family
         self._reports = reports
-        self._clock = clock
+        self._clock = site.clock
         self._probing: dict[bytes, _Probing] = {}  # by address
-        self._full = Tally(60.0, 1)
         self._unprobed_at: Newest[str, float] = Newest(MAX_UNPROBED)
         """The start of the last quarantine of a machine without a probe, by MAC."""
 
     def check(self, machine: Machine, address: bytes, source: str, *, relayed: bool, doubt: str = "") -> None:
-        """Check a machine's decline of its address, which came from `source` by a plausible way.
-
-        `doubt` is the reason why the relay that passed it on is not trusted (`Relays.doubt`); empty if it is trusted or
-        there is no relay.
-        """
+        """Check a plausible decline; `doubt` is the reason why its relay is not trusted (`Relays.doubt`), or empty."""
         if self.wake is None or (relayed and not self.is_on_link(address)):
             self._judge_unprobed(machine, source, doubt)
         elif address in self._probing:
             return
         elif len(self._probing) >= MAX_PROBED:
-            held_back = self._full.due("", self._clock())
-            if held_back is not None:
-                log.warning(
-                    "%ss of more than %d addresses at once: that of %s by %s is not looked into%s",
-                    self.family.decline, MAX_PROBED, text(address), machine.mac, times(held_back),
-                )  # fmt: skip
+            line = f"{self.family.decline}s of more than {MAX_PROBED} addresses at once"
+            self._reports.dropped(
+                "probes", f"{line}: that of {ip_address(address)} by {machine.mac} is not looked into"
+            )
         else:
             self._probing[address] = _Probing(machine, source, doubt, due=self._clock())
             self.wake()
@@ -155,28 +143,35 @@ class Declines:
     def step(self) -> list[bytes]:
         """Return the addresses to send a probe for now, and end each search that took long enough."""
         now = self._clock()
-        due = [(address, probing) for address, probing in self._probing.items() if probing.due <= now]
         probes = []
-        for address, probing in due:
+        for address, probing in list(self._probing.items()):
+            if probing.due > now:
+                continue
             if probing.probes_left:
                 probing.probes_left -= 1
                 probing.due = now + (PROBE_SECONDS if probing.probes_left else ANSWER_SECONDS)
                 probes.append(address)
             else:
                 del self._probing[address]
-                self._report_no_host(probing)
+                who = "only the machine itself answers" if probing.is_own else "nobody answers"
+                ip = self._ip(probing)
+                line = f"{self.family.decline} of {ip}, but {who} {self.family.probe} there: it is offered as before"
+                self._reports.tallied(probing.machine.mac, line, line, address=ip)
         return probes
 
-    def claimed(self, claim: Claim) -> None:
+    def claimed(self, claim: AddressClaim) -> None:
         """Handle a claim that the prober received."""
         probing = self._probing.get(claim.address)
         if probing is None:
             return
-        if self._is_of(probing.machine, claim.hardware):
+        machine, mac = probing.machine, claim.hardware.hex(":")
+        # Linux answers ARP for an address on each of its interfaces.
+        card = self._inventory.by_mac(mac)
+        if mac == machine.mac or (card is not None and card.is_of_hardware_of(machine)):
             probing.is_own = True  # another host may use the address, too
             return
         del self._probing[claim.address]
-        self._conflict(probing.machine, f"another host, {claim.hardware.hex(':')}, already uses {self._ip(probing)}")
+        self._conflict(machine, f"another host, {mac}, already uses {self._ip(probing)}")
 
     def is_ours(self, address: bytes) -> None:
         """Handle an address that is one of this host's own: a host does not answer its own probe."""
@@ -192,23 +187,8 @@ class Declines:
 
     # --- verdicts -----------------------------------------------------------------------------------------------------
 
-    def _is_of(self, machine: Machine, hardware: bytes) -> bool:
-        """Return True if the hardware address is that of the machine."""
-        mac = hardware.hex(":")
-        # Linux answers ARP for an address on each of its interfaces.
-        other = self._inventory.by_mac(mac)
-        return mac == machine.mac or (
-            other is not None and (other.namespace, other.name) == (machine.namespace, machine.name)
-        )
-
     def _ip(self, probing: _Probing) -> str:
         return self.family.address(probing.machine) or ""
-
-    def _report_no_host(self, probing: _Probing) -> None:
-        machine, ip = probing.machine, self._ip(probing)
-        who = "only the machine itself answers" if probing.is_own else "nobody answers"
-        line = f"{self.family.decline} of {ip}, but {who} {self.family.probe} there: it is offered as before"
-        self._reports.tallied(machine.mac, line, line, address=ip)
 
     def _judge_unprobed(self, machine: Machine, source: str, doubt: str) -> None:
         """Judge a decline for which no probe can be sent."""

@@ -12,8 +12,8 @@ import socket
 from abc import ABC, abstractmethod
 from ipaddress import ip_address
 
-from edge.dhcp_common.declines import Claim, Declines
-from edge.listener import Listener
+from edge.dhcp_common.declines import AddressClaim, Declines
+from edge.listener import DatagramListener
 from edge.neighbour.route import RouteKind, route_to
 
 log = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ class Prober(ABC):
 
     def __init__(self, interface: str, declines: Declines) -> None:
         self._interface = interface
-        self._declines = declines
+        self.declines = declines
         self._what = f"{declines.family.probe} on {interface}"
         self._loop = asyncio.get_running_loop()
-        self._listener: Listener[Claim | None] | None = None
+        self._listener: DatagramListener[AddressClaim | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.can_probe = False
         """False if this process can't open the socket for probes."""
@@ -41,7 +41,7 @@ class Prober(ABC):
         """Send a probe for `address`. Raises OSError."""
 
     @abstractmethod
-    def _receive(self, sock: socket.socket) -> Claim | None:
+    def _receive(self, sock: socket.socket) -> AddressClaim | None:
         """Return the claim of the next packet, or None. Raises OSError; BlockingIOError if there is no packet."""
 
     def start(self) -> None:
@@ -53,13 +53,13 @@ class Prober(ABC):
             log.warning(text, self._what, error.strerror)
             return
         self.can_probe = True
-        self._declines.is_on_link = self._is_on_link
-        self._declines.wake = self._soon
+        self.declines.is_on_link = self._is_on_link
+        self.declines.wake = self._soon
 
     def stop(self) -> None:
         """Stop probing."""
         self.can_probe = False
-        self._declines.wake = None
+        self.declines.wake = None
         self._rest()
 
     def _is_on_link(self, address: bytes) -> bool:
@@ -81,9 +81,9 @@ class Prober(ABC):
 
     def _step(self) -> None:
         self._timer = None
-        for address in self._declines.step():
+        for address in self.declines.step():
             self._probe(address)
-        wait = self._declines.wait
+        wait = self.declines.wait
         if wait is not None:
             self._at(self._loop.time() + wait)
         else:
@@ -93,21 +93,21 @@ class Prober(ABC):
         try:
             # A host does not answer ARP to itself.
             if route_to(ip_address(address)).kind is RouteKind.OWN:
-                self._declines.is_ours(address)
+                self.declines.is_ours(address)
                 return
             # The socket is open only during a probe, because each ARP packet of the link costs time.
             if self._listener is None:
-                self._listener = Listener(self._open(), self._what, self._receive, self._heard)
+                self._listener = DatagramListener(self._open(), self._what, self._receive, self._received)
                 self._listener.start()
             self._send(self._listener.socket, address)
         except OSError as error:
             # The interface is down or gone, so the decline is judged without a probe.
             log.info("%s: %s can't be looked for: %s", self._what, ip_address(address), error.strerror)
-            self._declines.probe_failed(address)
+            self.declines.probe_failed(address)
 
-    def _heard(self, _sock: socket.socket, claim: Claim | None) -> None:
+    def _received(self, _sock: socket.socket, claim: AddressClaim | None) -> None:
         if claim is not None:
-            self._declines.claimed(claim)
+            self.declines.claimed(claim)
 
     def _rest(self) -> None:
         if self._timer is not None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, KeysView
 from dataclasses import dataclass
-from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from edge.machines import Machine
 
@@ -44,18 +43,12 @@ IPV6: Final = Family(
 )
 
 
-def text(address: bytes) -> str:
-    """Return an address of four or sixteen bytes as text."""
-    return str(ip_address(address))
-
-
 Changed = Callable[[Machine, str, float | None], None]
 """`changed(machine, address, until)`: a quarantine began that ends at `until` of the clock, or, if that is None, ended.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     machine: Machine
     address: str
     until: float

@@ -7,11 +7,13 @@ per kind of client that is prepared once (`edge.journey.events.Note`), because a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
+from edge.dhcp_common.boot import BootAnswer, Client
 from edge.dhcp_common.quarantine import Family
-from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
+from edge.dhcp_common.site import DhcpSite
+from edge.journey.events import Note, NoteTaker, Outcome, Step, Value
 from edge.machines import hardware_manifest
 from tink.limits.once_per import OncePer, Tally, times
 
@@ -32,33 +34,41 @@ FREE_ADDRESS: Final = "a free address of the machine's network; without it the m
 
 
 class DhcpReports:
-    """Reports to the journey and the log at a limited rate."""
+    """Reports of one server to the journey and the log, at a limited rate."""
 
-    def __init__(
-        self,
-        family: Family,
-        record: Recorder,
-        take: NoteTaker | None,
-        clock: Callable[[], float],
-        reservation_lines: Sequence[str],
-    ) -> None:
-        """Create the reports of one server.
-
-        `take` records prepared notes; if it is None, `record` does. `clock` returns seconds of any epoch.
-        `reservation_lines` are the lines of an address in the Hardware manifest that the operator copies.
-        """
+    def __init__(self, family: Family, site: DhcpSite, *reservation_lines: str) -> None:
+        """`reservation_lines` are those of an address in the Hardware manifest that the operator completes."""
         self._name = family.name
-        self._record = record
-        self.take: NoteTaker = take if take is not None else self._record_note
-        self._clock = clock
+        self._record = site.record
+        self.take: NoteTaker = site.take if site.take is not None else self._record_note
+        self._clock = site.clock
         self._reservation_lines = reservation_lines
         self._machine_once = OncePer(INTERVAL_SECONDS, MAX_MACHINES, MAX_LINES_OF_ONE_MACHINE)
         self._machine_tally = Tally(INTERVAL_SECONDS, MAX_MACHINES)
         self._unregistered_once = OncePer(INTERVAL_SECONDS, MAX_MACHINES)
         self._packet_once = OncePer(INTERVAL_SECONDS, MAX_PACKET_LINES)
+        self._packet_tally = Tally(INTERVAL_SECONDS, MAX_PACKET_LINES)
 
     def _record_note(self, mac: str, note: Note) -> None:
         self._record(mac, note.step, note.outcome, note.message, **note.detail)
+
+    def sent(
+        self,
+        mac: str,
+        message: str,
+        client: Client,
+        boot: BootAnswer,
+        *,
+        lease: str = "",
+        outcome: Outcome = Outcome.OK,
+        **detail: Value,
+    ) -> None:
+        """Report that a message was sent to `client`. `lease` is the detail `dhcp` of a reply with an address."""
+        if boot.shared and outcome is Outcome.OK:
+            self.take(mac, reply_note(message, client, boot, lease))
+        else:
+            line, facts = _reply(message, client, boot, lease)
+            self._record(mac, Step.DHCP, Outcome.REFUSED if boot.refusal else outcome, line, **facts, **detail)
 
     def step(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
         """Report `line` about a machine each time."""
@@ -70,10 +80,8 @@ class DhcpReports:
             self._record(mac, Step.DHCP, outcome, line, **detail)
 
     def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:
-        """Report the first line of `key` in a minute, with the number of lines that were held back before it.
-
-        This is for events that any host can cause in a machine's name, as often as it likes.
-        """
+        """Report the first line of `key` in a minute, with the number of lines that were held back before it."""
+        # For events that any host can cause in a machine's name, as often as it likes.
         held_back = self._machine_tally.due((mac, key), self._clock())
         if held_back is not None:
             self._record(mac, Step.DHCP, Outcome.INFO, line + times(held_back), **detail)
@@ -87,8 +95,7 @@ class DhcpReports:
     ) -> None:
         """Report a machine without a Hardware once a minute, with a manifest to fill in and apply.
 
-        `message` is the name of its message and `client` the description of the client. `relay` is the relay's address
-        and `answer` what the machine boots; both may be empty.
+        `relay`, the relay's address, and `answer`, what the machine boots, may be empty.
         """
         if not self._unregistered_once.due(mac, self._clock()):
             return
@@ -103,20 +110,21 @@ class DhcpReports:
         if self._packet_once.due((source, why[:40]), self._clock()):
             log.warning("a %s packet from %s port %d is ignored: %s", self._name, source, port, why)
 
-
-def boot_words(text: str, refusal: str) -> str:
-    """Return the end of a report's line: what the client boots (`text`), and why it may not boot otherwise.
-
-    It is empty or begins with a comma, because it follows the name of the message that was sent.
-    """
-    if refusal:
-        return f", {text}, because it may not netboot: {refusal}" if text else f", nothing to boot: {refusal}"
-    return f", {text}" if text else ""
+    def dropped(self, key: str, line: str) -> None:
+        """Log that packets or replies are dropped, once a minute for each `key`."""
+        held_back = self._packet_tally.due(key, self._clock())
+        if held_back is not None:
+            log.warning("%s%s", line, times(held_back))
 
 
-def boot_facts(client: str, stage: str, boot: str) -> dict[str, Value]:
-    """Return the details of a reply's step: client, stage of the boot and, unless it is empty, what it boots."""
-    facts: dict[str, Value] = {"client": client, "stage": stage}
-    if boot:
-        facts["boot"] = boot
-    return facts
+def _reply(message: str, client: Client, boot: BootAnswer, lease: str) -> tuple[str, dict[str, Value]]:
+    facts: dict[str, Value] = {"client": client.description, "stage": client.stage.value}
+    facts |= {"boot": boot.text} if boot.text else {}
+    facts |= {"dhcp": lease} if lease else {}
+    return f"{message} to {client.description}{boot.words}", facts
+
+
+@lru_cache(maxsize=1024)
+def reply_note(message: str, client: Client, boot: BootAnswer, lease: str = "") -> Note:
+    """Return the prepared step of a reply: it is the same for all machines whose client boots the same."""
+    return Note(Step.DHCP, Outcome.OK, *_reply(message, client, boot, lease))

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from edge.dhcp_common.declines import Declines
 from edge.dhcp_common.prober import Prober
 from edge.listener import Datagram, ModeratedListener, ReceiveBuffers, Segments, enlarge_buffer
 from tink.errors import TinkedgeError
@@ -108,38 +107,28 @@ class Port(ABC, Generic[R]):
         return ""
 
 
-class Server(ABC):
+class Server:
     """Serves DHCP on one interface: its ports, and the probes for declined addresses."""
 
-    def __init__(self, interface: str, declines: Declines | None) -> None:
-        """`declines` is that of the responder; None if it assigns no address."""
-        self._interface = interface
-        self._declines = declines
-        self._ports: list[Port[Any]] = []
-        self._prober: Prober | None = None
+    def __init__(self, title: str, ports: Sequence[Port[Any]], prober: Prober | None) -> None:
+        """`title` is for the log; `prober` is None if the responder assigns no address."""
+        self._title = title
+        self._ports = ports
+        self._prober = prober
         self._timer: asyncio.TimerHandle | None = None
-
-    @abstractmethod
-    def _make_ports(self) -> Sequence[Port[Any]]:
-        """Create the ports, closed."""
-
-    @abstractmethod
-    def _make_prober(self, declines: Declines) -> Prober:
-        """Create the prober of this family."""
 
     async def start(self) -> None:
         """Open the sockets and serve. Raises DhcpServerError."""
         try:
-            for port in self._make_ports():
-                self._ports.append(port)
+            for port in self._ports:
                 port.open()
         except DhcpServerError:
             self._close()
             raise
-        if self._declines is not None:
-            self._prober = self._make_prober(self._declines)
+        if self._prober is not None:
             self._prober.start()
         self._tick()
+        log.info("%s", self._title)
 
     @property
     def is_unprobed(self) -> bool:
@@ -156,12 +145,10 @@ class Server(ABC):
     def _close(self) -> None:
         if self._prober is not None:
             self._prober.stop()
-            self._prober = None
         for port in self._ports:
             port.close()
-        self._ports.clear()
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
-        if self._declines is not None:
-            self._declines.pass_time()
+        if self._prober is not None:
+            self._prober.declines.pass_time()

@@ -12,7 +12,7 @@ from typing import Final
 
 from edge.doctor.findings import Finding, passed, problem, warning
 from edge.neighbour.host import Network, state_of
-from edge.neighbour.links import Link, look, other_ethernets
+from edge.neighbour.links import HostLink, look, other_ethernets
 from edge.neighbour.table import Neighbours4, neighbours4
 
 ETHERNET_MTU: Final = 1500
@@ -55,7 +55,7 @@ def check_interface(network: Network) -> Iterator[Finding]:
 def check_ethernets(
     served: Collection[str],
     *,
-    look_up: Callable[[str], Link | None] = look,
+    look_up: Callable[[str], HostLink | None] = look,
     other_interfaces: Callable[[Collection[str]], list[str]] = other_ethernets,
     neighbours: Callable[[], Neighbours4] = neighbours4,
     settings: Path = _IPV4_SETTINGS,
@@ -86,7 +86,7 @@ def check_ethernets(
                 yield warning(f"ARP on {name}", seen, f"{remedy}, or take one of them off that network")
 
 
-def _sign_of_one_ethernet(one: Link, other: Link, neighbours: Neighbours4) -> str | None:
+def _sign_of_one_ethernet(one: HostLink, other: HostLink, neighbours: Neighbours4) -> str | None:
     """Return the reason to believe that both interfaces are on one Ethernet, or None."""
     for address in one.addresses:
         same = next((each for each in other.addresses if _overlap(address, each)), None)
@@ -116,7 +116,7 @@ def check_ipv6(
     *,
     is_router: bool = False,
     serves_dhcp: bool = True,
-    look_up: Callable[[str], Link | None] = look,
+    look_up: Callable[[str], HostLink | None] = look,
     settings: Path = IPV6_SETTINGS,
 ) -> Iterator[Finding]:
     """Examine the IPv6 address, the forwarding (`is_router`) and the DHCPv6 port (`serves_dhcp`) of one interface.

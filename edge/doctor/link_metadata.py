@@ -13,7 +13,7 @@ from typing import Final
 
 from edge.doctor.findings import Finding, note, passed, problem, warning
 from edge.doctor.interfaces import IPV6_SETTINGS, setting_of
-from edge.neighbour.links import METADATA_ADDRESS, METADATA_PORT, AddressState, Link, address_state, look
+from edge.neighbour.links import METADATA_ADDRESS, METADATA_PORT, AddressState, HostLink, address_state, look
 from edge.neighbour.table import NeighbourTable
 
 _HTTP_TIMEOUT_SECONDS: Final = 3.0
@@ -29,7 +29,7 @@ _ANSWER_OF_AN_EDGE: Final = b"here is metadata alone"
 def check_link_metadata(
     interface: str,
     *,
-    look_up: Callable[[str], Link | None] = look,
+    look_up: Callable[[str], HostLink | None] = look,
     settings: Path = IPV6_SETTINGS,
 ) -> Iterator[Finding]:
     """Examine one interface without sending anything to the link. Raises OSError if the kernel does not answer."""
@@ -78,7 +78,7 @@ def probe_link_metadata(interface: str) -> Iterator[Finding]:
         yield problem(name, seen, f"take the address from it: machines on {interface} ask it for their metadata")
 
 
-def _check_address(name: str, link: Link) -> Finding:
+def _check_address(name: str, link: HostLink) -> Finding:
     state = address_state(link.index, METADATA_ADDRESS)
     if state is AddressState.TENTATIVE:
         return note(name, "the kernel is asking the link at this moment whether the address is free")
@@ -91,7 +91,7 @@ def _check_address(name: str, link: Link) -> Finding:
     return _port_problem(name, link.index) or passed(name, "no other host is known to have it, and its port is free")
 
 
-def _check_server(name: str, link: Link, state: AddressState) -> Finding:
+def _check_server(name: str, link: HostLink, state: AddressState) -> Finding:
     """Find out which server answers at the address, which this host has."""
     answer = _http_answer(link.name)
     if _ANSWER_OF_AN_EDGE in answer:

@@ -10,17 +10,20 @@ segments     sends many replies with one system call
 from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
 from edge.listener.segments import Datagram, Segments
-from edge.listener.turns import Listener, advice, enlarge_buffer, listener_metrics, turn_budget, udp_socket
+from edge.listener.turns import (
+    IP_PKTINFO,
+    DatagramListener,
+    advice,
+    enlarge_buffer,
+    icmp6_socket,
+    listener_metrics,
+    packet_info,
+    receive_icmp6,
+    turn_budget,
+    udp_socket,
+)
 
 __all__ = [
-    "Datagram",
-    "Listener",
-    "ModeratedListener",
-    "ReceiveBuffers",
-    "Segments",
-    "advice",
-    "enlarge_buffer",
-    "listener_metrics",
-    "turn_budget",
-    "udp_socket",
-]
+    "IP_PKTINFO", "Datagram", "DatagramListener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice",
+    "enlarge_buffer", "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6", "turn_budget", "udp_socket",
+]  # fmt: skip

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from edge.listener.turns import Listener, TurnBudget
+from edge.listener.turns import DatagramListener, TurnBudget
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ INTERVAL_SECONDS: Final = 0.0005
 """Time in which packets gather: the maximum delay of an answer."""
 _TURNS: Final = 32
 """Number of turns over which the rate is measured."""
-_ENOUGH: Final = 8.0
+_PACKETS_TO_BEGIN: Final = 8.0
 """Minimum number of packets in an interval for gathering to pay. A turn with so many has gathered them anyway."""
-_TOO_FEW: Final = 5.5
-"""Number of packets in an interval below which gathering ends. It is less than _ENOUGH, to prevent oscillation."""
+_PACKETS_TO_CONTINUE: Final = 5.5
+"""Number of packets in an interval below which gathering ends. It is less, to prevent oscillation."""
 _FULL: Final = 48.0
 """Number of packets in a turn from which on packets wait anyway: one call reads few more (`edge.listener.recvmmsg`)."""
 _SLOWED: Final = 0.5
@@ -60,11 +60,9 @@ _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, c
 
 
 def interval_timer(seconds: float) -> int:
-    """Return a file descriptor that becomes readable every `seconds` (less than one). Raises OSError.
-
-    Python has timerfd_create(2) from 3.13 on. Timers of event loops are too coarse: asyncio's and uvloop's have a
-    millisecond at best, and each costs an entry in a heap every time.
-    """
+    """Return a file descriptor that becomes readable every `seconds` (less than one). Raises OSError."""
+    # Python has timerfd_create(2) from 3.13 on. Timers of event loops are too coarse: asyncio's and uvloop's have a
+    # millisecond at best, and each costs an entry in a heap every time.
     timer: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if timer < 0:
         raise _error()
@@ -105,13 +103,13 @@ class Moderation:
         in_interval = self._packets / max(now - self._began, 1e-6) * INTERVAL_SECONDS
         in_turn = self._packets / self._turns
         if not self.gathers:
-            if in_interval >= _ENOUGH > in_turn and now >= self._not_before:
+            if in_interval >= _PACKETS_TO_BEGIN > in_turn and now >= self._not_before:
                 self.gathers = True
                 self._rate_before = in_interval
         elif in_interval < self._rate_before * _SLOWED:
             self.gathers = False
             self._not_before = now + _AGAIN_SECONDS
-        elif in_interval < _TOO_FEW or in_turn >= _FULL:
+        elif in_interval < _PACKETS_TO_CONTINUE or in_turn >= _FULL:
             self.gathers = False
         self._began, self._turns, self._packets = now, 0, 0
 
@@ -121,7 +119,7 @@ class Moderation:
         self._not_before = self._clock() + _NO_TIMER_SECONDS
 
 
-class ModeratedListener(Listener[list[bytes]]):
+class ModeratedListener(DatagramListener[list[bytes]]):
     """A listener that reads many packets at a time, and lets fast ones gather."""
 
     def __init__(
@@ -135,7 +133,7 @@ class ModeratedListener(Listener[list[bytes]]):
         moderation: Moderation | None = None,
         budget: TurnBudget | None = None,
     ) -> None:
-        """Create it like a `Listener`. `receive` reads all packets of a turn. `moderation` None stands for its own."""
+        """`receive` reads all packets of a turn. `moderation` None stands for its own."""
         super().__init__(sock, what, receive, self._count, per_turn=1, after_turn=after_turn, budget=budget)
         self._handle_all = handle
         self._taken = 0
@@ -158,7 +156,7 @@ class ModeratedListener(Listener[list[bytes]]):
 
     def _drain(self) -> None:
         self._taken = 0
-        try:  # the same as in `Listener`: a call of that would cost each lone packet one call more
+        try:  # the same as in `DatagramListener`: a call of that would cost each lone packet one call more
             self._take_turn()
         finally:
             self._after_turn()

@@ -42,6 +42,9 @@ _DEBT_SECONDS: Final = 0.02
 _SO_MEMINFO: Final = 55
 """Linux 4.12, asm-generic/socket.h. SK_MEMINFO_DROPS of linux/sock_diag.h is the last of its values."""
 _MEMINFO: Final = struct.Struct("=9I")
+IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)
+"""linux/in.h. The socket module has no name for it before Python 3.12."""
+_ICMP6_FILTER: Final = 1  # linux/icmpv6.h
 
 D = TypeVar("D")
 
@@ -154,7 +157,7 @@ def _nothing() -> None:
     """The default of `after_turn`."""
 
 
-class Listener(Generic[D]):
+class DatagramListener(Generic[D]):
     """Hands each datagram of a non-blocking socket to `handle`; owns the socket.
 
     `receive` reads one datagram in the form that `handle` wants, and raises BlockingIOError when there is none. `what`
@@ -236,10 +239,7 @@ class Listener(Generic[D]):
 def udp_socket(
     address: str, port: int, interface: str | None, prepare: Callable[[socket.socket], None]
 ) -> socket.socket:
-    """Return a non-blocking UDP socket at this address (IPv4 or IPv6) and port. Raises OSError.
-
-    `prepare` is called before the socket is bound. With `interface`, it receives packets of that interface only.
-    """
+    """Return a non-blocking UDP socket; `prepare` is called before it is bound. Raises OSError."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
@@ -253,6 +253,48 @@ def udp_socket(
         sock.close()
         raise
     return sock
+
+
+def packet_info(family: int, source: str = "", interface: int = 0) -> tuple[int, int, bytes]:
+    """Return the ancillary data that sets the source address or the interface of a datagram (ip(7), RFC 3542)."""
+    if family == socket.AF_INET6:
+        value = socket.inet_pton(socket.AF_INET6, source or "::") + struct.pack("=I", interface)
+        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, value
+    value = struct.pack("=I4s4s", interface, socket.inet_aton(source or "0.0.0.0"), bytes(4))  # noqa: S104
+    return socket.IPPROTO_IP, IP_PKTINFO, value
+
+
+def icmp6_socket(interface: str, *types: int) -> socket.socket:
+    """Return a non-blocking raw socket for ICMPv6 messages of these types on an interface. Raises OSError.
+
+    Its packets have the hop limit that neighbour discovery requires (RFC 4861 section 6.1). Read by `receive_icmp6`.
+    """
+    # RFC 3542 section 3.2: a bitmap of 256 types in words of 32 bits, in which a set bit blocks the type.
+    blocked = (1 << 256) - 1 & ~sum(1 << each for each in types)
+    words = struct.pack("=8I", *(blocked >> 32 * word & 0xFFFFFFFF for word in range(8)))
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, words)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def receive_icmp6(sock: socket.socket) -> tuple[bytes, int, str]:
+    """Return the next message of an `icmp6_socket`, its hop limit (-1: unknown) and its source. Raises OSError."""
+    packet, ancillary, _flags, source = sock.recvmsg(1500, 64)
+    hop_limit = -1
+    for level, kind, value in ancillary:
+        if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_HOPLIMIT and len(value) >= 4:
+            (hop_limit,) = struct.unpack("=i", value[:4])
+    return packet, hop_limit, source[0]
 
 
 def enlarge_buffer(sock: socket.socket, option: int, size_bytes: int) -> None:

@@ -38,21 +38,12 @@ _SYN: Final = 0x02
 _TFTP: Final = 69
 
 
-def _times() -> deque[float]:
-    return deque(maxlen=_MAX_TIMES)
-
-
-def count(times: deque[float], since: float) -> int:
-    """Return how many of the times are later than `since`."""
-    return sum(1 for at in times if at > since)
-
-
 @dataclass(slots=True)
 class _Packets:
     """The times of packets between one machine and one port of ours. `source` is the port of its last connection."""
 
-    asked: deque[float] = field(default_factory=_times)
-    answered: deque[float] = field(default_factory=_times)
+    asked: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_TIMES))
+    answered: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_TIMES))
     source: int = 0
 
     def opened(self, source: int, now: float) -> None:
@@ -90,11 +81,9 @@ class Arrivals:
         self._socket.close()
 
     def asked(self, ip: str, since: float) -> dict[str, int]:
-        """Return how many packets an address sent after that time, by our port (`udp/69`, `tcp/7080`).
-
-        Of TCP, these are the segments with SYN of its last connection: more than one means that SYNs were lost.
-        """
-        return {port: count(packets.asked, since) for port, packets in self._packets.get(ip, {}).items()}
+        """Return how many packets an address sent after that time, by our port (`udp/69`, `tcp/7080`)."""
+        # Of TCP, these are the segments with SYN of its last connection: more than one means that SYNs were lost.
+        return {port: sum(at > since for at in packets.asked) for port, packets in self._packets.get(ip, {}).items()}
 
     def repeated(self) -> list[str]:
         """Return the addresses that sent more than one packet to one port."""
@@ -102,7 +91,7 @@ class Arrivals:
 
     def answered(self, ip: str, since: float) -> dict[str, int]:
         """Return how many segments with SYN this host sent back after that time, by our TCP port."""
-        return {port: count(packets.answered, since) for port, packets in self._packets.get(ip, {}).items()}
+        return {port: sum(at > since for at in packets.answered) for port, packets in self._packets.get(ip, {}).items()}
 
     def _readable(self) -> None:
         for _ in range(_MAX_PACKETS_A_TURN):
@@ -138,10 +127,8 @@ class Arrivals:
 
 
 def program(*tcp_ports: int) -> bytes:
-    """Return the BPF program that accepts UDP to port 69 and TCP with SYN to or from these ports.
-
-    It accepts no fragments but the first, and no packets with IPv6 extension headers.
-    """
+    """Return the BPF program that accepts UDP to port 69 and TCP with SYN to or from these ports."""
+    # It accepts no fragments but the first, and no packets with IPv6 extension headers.
     return bpf.assemble(
         [
             (bpf.LOAD_HALF, 12),

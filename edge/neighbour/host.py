@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
-from edge.neighbour.links import Link, look
+from edge.neighbour.links import HostLink, look
 from edge.neighbour.route import is_own
 from tink.errors import TinkedgeError
 
@@ -65,7 +65,7 @@ IsOwn = Callable[[IPv4Address | IPv6Address], bool]
 
 
 def state_of(
-    network: Network, link: Link | None, before: str = "", is_owned: IsOwn = is_own, before6: str = ""
+    network: Network, link: HostLink | None, before: str = "", is_owned: IsOwn = is_own, before6: str = ""
 ) -> NetworkState:
     """Return the state of a network whose interface is `link` now (None: it is missing).
 
@@ -74,37 +74,30 @@ def state_of(
     """
     name = network.interface
     if link is None:
-        there = ", ".join(sorted(_interfaces()))
+        there = ", ".join(sorted(each for _, each in socket.if_nameindex()))
         return NetworkState(name, problem=f"there is no interface {name} (there are: {there})")
     own = [str(one.ip) for one in link.addresses]
     own6 = [str(one.ip) for one in link.addresses6] if network.ipv6 else []
-    address6 = before6 if before6 in own6 else next(iter(own6), "")
-    if network.address6:
-        address6 = network.address6 if network.address6 in own6 or is_owned(IPv6Address(network.address6)) else ""
+    address = _chosen(network.address, own, before, is_owned)
+    address6 = _chosen(network.address6, own6, before6, is_owned)
     problem = "" if link.up else f"{name} is down ('ip link set {name} up')"
-    if network.address:
-        # It may be on another interface: an anycast address of several hosts is on lo.
-        address = network.address if network.address in own or is_owned(IPv4Address(network.address)) else ""
-        if not address:
-            has = f"{name} has {', '.join(own)}" if own else f"{name} has none"
-            problem = f"{network.address} is no address of this host ({has})"
-    else:
-        address = before if before in own else next(iter(own), "")
-        if not address and not address6:
-            problem = problem or f"{name} has no {'IP' if network.ipv6 else 'IPv4'} address"
+    if network.address and not address:
+        has = f"{name} has {', '.join(own)}" if own else f"{name} has none"
+        problem = f"{network.address} is no address of this host ({has})"
+    elif not address and not address6:
+        problem = problem or f"{name} has no {'IP' if network.ipv6 else 'IPv4'} address"
     networks = tuple(dict.fromkeys(one.network for one in link.addresses))
     networks6 = tuple(dict.fromkeys(one.network for one in link.addresses6)) if network.ipv6 else ()
-    return NetworkState(
-        name,
-        address,
-        link.index,
-        link.carrier,
-        networks,
-        problem,
-        address6,
-        networks6,
-        link.mac if network.ipv6 else b"",
-    )
+    mac = link.mac if network.ipv6 else b""
+    return NetworkState(name, address, link.index, link.carrier, networks, problem, address6, networks6, mac)
+
+
+def _chosen(configured: str, own: list[str], before: str, is_owned: IsOwn) -> str:
+    """Return the configured address, or else one of the interface's own; empty if there is none."""
+    if configured:
+        # It may be on another interface: an anycast address of several hosts is on lo.
+        return configured if configured in own or is_owned(ip_address(configured)) else ""
+    return before if before in own else next(iter(own), "")
 
 
 def default_interface(routes: Path = Path("/proc/net/route")) -> str:
@@ -128,14 +121,6 @@ def interface_address(name: str) -> str:
 
 
 def addresses_of(interfaces: Sequence[tuple[str, str]], public_ip: str | None) -> list[str]:
-    """Return the addresses of this host's edge, chosen as the edge does.
-
-    `interfaces` are those of `--interface`: names and addresses, or empty; none: that of the default route. `public_ip`
-    is the address on the only interface. Raises HostError.
-    """
+    """Return the addresses of this host's edge; `interfaces` and `public_ip` as in the options. Raises HostError."""
     wanted = interfaces or [(default_interface(), "")]
     return [address or public_ip or interface_address(name) for name, address in wanted]
-
-
-def _interfaces() -> set[str]:
-    return {name for _, name in socket.if_nameindex()}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
-from typing import Final
+from typing import Final, NamedTuple
 
 from edge.neighbour.netlink import HEADER, Notifications, ask, attribute, attributes_of, dump, request
 
@@ -55,7 +55,7 @@ METADATA_PORT: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class HostLink:
     """An interface.
 
     index: its number, a new one after it was removed and created again.
@@ -81,7 +81,7 @@ class Link:
         return any(str(one.ip) == address for one in self.addresses)
 
 
-def look(name: str) -> Link | None:
+def look(name: str) -> HostLink | None:
     """Query the interface of this name. Return None if there is none. Raises OSError if the kernel does not answer."""
     encoded = name.encode(errors="surrogateescape")
     if not 0 < len(encoded) <= _MAX_NAME_BYTES or b"\0" in encoded:
@@ -93,29 +93,24 @@ def look(name: str) -> Link | None:
         if error.errno in (errno.ENODEV, errno.EINVAL, errno.ERANGE):  # the last two: no interface can have this name
             return None
         raise
-    return _link(name, answer)
-
-
-def _link(name: str, answer: bytes) -> Link | None:
-    kind = HEADER.unpack_from(answer)[1]
-    if kind != _RTM_NEWLINK or len(answer) < HEADER.size + _LINK.size:
+    if HEADER.unpack_from(answer)[1] != _RTM_NEWLINK or len(answer) < HEADER.size + _LINK.size:
         raise OSError(errno.EPROTO, "RTM_GETLINK: the kernel sent an answer of another type")
     _, _, index, flags, _ = _LINK.unpack_from(answer, HEADER.size)
     attributes = attributes_of(answer, HEADER.size + _LINK.size)
-    if attributes.get(_IFLA_IFNAME, b"").rstrip(b"\0") != name.encode(errors="surrogateescape"):
+    if attributes.get(_IFLA_IFNAME, b"").rstrip(b"\0") != encoded:
         return None  # The kernel takes alternative names (ip-link(8), altname), but sockets can't be bound by them.
     (mtu,) = struct.unpack("=I", attributes.get(_IFLA_MTU, bytes(4)))
     up = bool(flags & _IFF_UP)
     carrier, mac = up and bool(flags & _IFF_LOWER_UP), attributes.get(_IFLA_ADDRESS, b"")
-    return Link(name, index, up, carrier, mtu, _ipv4(index), _ipv6(index), mac if len(mac) == 6 else b"")
+    found = sorted(_addresses(socket.AF_INET, index), key=lambda each: each.scope != _SCOPE_UNIVERSE)
+    ipv4 = tuple(IPv4Interface((IPv4Address(each.packed), each.prefix)) for each in found)
+    return HostLink(name, index, up, carrier, mtu, ipv4, _ipv6(index), mac if len(mac) == 6 else b"")
 
 
 def other_ethernets(names: Collection[str]) -> list[str]:
-    """Return the Ethernet interfaces of this host, beside `names`, that are up and receive packets themselves.
-
-    Ports of bridges and bonds, and the interfaces below VLANs and the like, are left out: their packets are received
-    again by the interface above. Raises OSError if the kernel does not answer.
-    """
+    """Return the Ethernet interfaces beside `names` that are up and receive packets themselves. Raises OSError."""
+    # Ports of bridges and bonds, and the interfaces below VLANs and the like, are left out: their packets are received
+    # again by the interface above.
     found: dict[int, str] = {}
     lowers: dict[int, int] = {}
     for message in dump(_RTM_GETLINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0), _RTM_NEWLINK):
@@ -132,9 +127,8 @@ def other_ethernets(names: Collection[str]) -> list[str]:
     return [name for index, name in found.items() if index not in below]
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """An address as the kernel has it: packed, with the length of its prefix, its flags and its scope."""
+class _Address(NamedTuple):
+    """An address as the kernel has it."""
 
     packed: bytes
     prefix: int
@@ -153,11 +147,6 @@ def _addresses(family: int, index: int) -> Iterator[_Address]:
         flags |= int.from_bytes(attributes.get(_IFA_FLAGS, b""), sys.byteorder)
         if len(packed) == (4 if family == socket.AF_INET else 16):
             yield _Address(packed, prefix, flags, scope)
-
-
-def _ipv4(index: int) -> tuple[IPv4Interface, ...]:
-    found = sorted(_addresses(socket.AF_INET, index), key=lambda each: each.scope != _SCOPE_UNIVERSE)
-    return tuple(IPv4Interface((IPv4Address(each.packed), each.prefix)) for each in found)
 
 
 def _ipv6(index: int) -> tuple[IPv6Interface, ...]:
@@ -215,11 +204,9 @@ class AddressState(Enum):
 
 
 def hold_address(index: int, address: IPv6Address, seconds: int) -> None:
-    """Give the interface of this number an IPv6 address for some seconds from now on. Needs CAP_NET_ADMIN.
-
-    The kernel removes the address when the time is over (RTM_NEWADDR with a valid lifetime), also if this process was
-    killed. It is deprecated from the start: no connection of this host uses it as the source. Raises OSError.
-    """
+    """Give an interface an IPv6 address for some seconds from now on. Needs CAP_NET_ADMIN. Raises OSError."""
+    # The kernel removes the address when the time is over (RTM_NEWADDR with a valid lifetime), also if this process was
+    # killed. It is deprecated from the start: no connection of this host uses it as the source.
     lifetime = attribute(_IFA_CACHEINFO, _CACHEINFO.pack(0, seconds, 0, 0))
     # Without a route to its prefix, which would end with it and belongs to the link.
     flags = attribute(_IFA_FLAGS, struct.pack("=I", _IFA_F_NOPREFIXROUTE))

@@ -107,10 +107,7 @@ class Notifications:
     """Calls `notify(message)` for each notification of the kernel. Needs a running event loop."""
 
     def __init__(self, groups: int, notify: Callable[[bytes | None], None]) -> None:
-        """Join the `groups` (RTMGRP_ bits of linux/rtnetlink.h). Raises OSError if the kernel does not have them.
-
-        `notify(None)` is called after the kernel dropped notifications because its queue was full.
-        """
+        """Join `groups` (RTMGRP_ bits). `notify(None)`: the kernel dropped notifications. Raises OSError."""
         self._notify = notify
         self._socket = open_socket()
         try:

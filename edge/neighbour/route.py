@@ -72,12 +72,9 @@ def is_own(address: IPv4Address | IPv6Address) -> bool:
 
 
 def route_request(address: IPv4Address | IPv6Address, sequence: int, interface: int = 0) -> bytes:
-    """Return the rtnetlink request for the route to an address.
-
-    `interface` is the index of the interface that the sender is bound to; 0 if the sender is not bound. For a bound
-    sender Linux assumes that an IPv4 address without a route by that interface is on its link
-    (ip_route_output_key_hash_rcu), and that an IPv6 address without one is unreachable (RT6_LOOKUP_F_IFACE).
-    """
+    """Return the rtnetlink request for the route of a sender that is bound to `interface` (0: not bound)."""
+    # For a bound sender Linux assumes that an IPv4 address without a route by that interface is on its link
+    # (ip_route_output_key_hash_rcu), and that an IPv6 address without one is unreachable (RT6_LOOKUP_F_IFACE).
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, address.packed)
     if interface:

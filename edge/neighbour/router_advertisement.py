@@ -29,26 +29,21 @@ import logging
 import random
 import socket
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv6Address, IPv6Network
+from collections.abc import Callable
 from typing import Final
 
-from edge.listener import Listener, advice
+from edge.listener import DatagramListener, advice, icmp6_socket, receive_icmp6
+from edge.neighbour import discovery
+from edge.neighbour.discovery import NOTHING_OFFERED, Advertised
 from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.newest import Newest
-from tink.mac import eui64_mac
 from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)
 
-ROUTER_SOLICITATION: Final = 133
-ROUTER_ADVERTISEMENT: Final = 134
-HOP_LIMIT: Final = 255  # RFC 4861 section 6.1: a packet with less has passed a router and is not believed
 ALL_NODES: Final = "ff02::1"
 
-_ICMP6_FILTER = 1  # linux/icmpv6.h; a bitmap of 256 types, a set bit blocks
 MULTICAST_INTERVAL_SECONDS: Final = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
 UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL = 2, 100
 """Maximum number of answers a second, to one host and to all; a client solicits every few seconds."""
@@ -60,60 +55,10 @@ MAX_SOLICITING: Final = 10_000
 """The most machines whose last solicitation is remembered."""
 _UNASKED_SECONDS: Final = (200.0, 600.0)  # section 6.2.1: MinRtrAdvInterval and MaxRtrAdvInterval
 ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
-_PREFIX_SECONDS: Final = 86400
-_MANAGED, _OTHER = 0x80, 0x40
-_ON_LINK: Final = 0x80
-_SOURCE_LINK_LAYER, _PREFIX_INFORMATION = 1, 3
 
 
 class RouterAdvertiserError(TinkedgeError):
-    """Router solicitations can't be answered. The message says why and what to do."""
-
-
-def is_router_solicitation(packet: bytes, hop_limit: int) -> bool:
-    """Return whether an ICMPv6 message is a valid router solicitation (RFC 4861 section 6.1.1).
-
-    The kernel checks the checksum.
-    """
-    if len(packet) < 8 or packet[0] != ROUTER_SOLICITATION or packet[1] != 0 or hop_limit != HOP_LIMIT:
-        return False
-    return _are_options(packet, 8)
-
-
-def is_of_a_router(packet: bytes, hop_limit: int, source: str) -> bool:
-    """Return whether an ICMPv6 message is a valid router advertisement (RFC 4861 section 6.1.2) of a real router.
-
-    A real router offers a way out (its lifetime is not 0), addresses by DHCPv6 (M, O) or prefixes. An advertisement
-    that offers none of them is one of another edge.
-    """
-    if len(packet) < 16 or packet[0] != ROUTER_ADVERTISEMENT or packet[1] != 0 or hop_limit != HOP_LIMIT:
-        return False
-    if not is_link_local(source) or not _are_options(packet, 16):
-        return False
-    flags, lifetime = struct.unpack_from("!BH", packet, 5)
-    return bool(lifetime or flags & (_MANAGED | _OTHER) or len(packet) > 16)
-
-
-def _are_options(packet: bytes, at: int) -> bool:
-    while at < len(packet):  # options: type, length in units of eight bytes, never 0
-        if at + 1 >= len(packet) or packet[at + 1] == 0:
-            return False
-        at += packet[at + 1] * 8
-    return at == len(packet)
-
-
-def mac_of(packet: bytes, source: str) -> str:
-    """Return the MAC of the host that sent a valid solicitation, or "" if the solicitation does not contain it.
-
-    Linux gives its MAC in the option source link-layer address. iPXE gives no option, and makes its link-local address
-    of its MAC (RFC 4291 appendix A).
-    """
-    at = 8
-    while at + 8 <= len(packet):
-        if packet[at] == _SOURCE_LINK_LAYER and packet[at + 1] == 1:
-            return packet[at + 2 : at + 8].hex(":")
-        at += packet[at + 1] * 8
-    return eui64_mac(IPv6Address(source)) or "" if is_link_local(source) else ""
+    """Router solicitations can't be answered. The message content why and what to do."""
 
 
 class Solicitations:
@@ -124,46 +69,13 @@ class Solicitations:
         self._clock = clock
         self._last: Newest[str, float] = Newest(MAX_SOLICITING)
 
-    def heard(self, mac: str) -> None:
+    def record(self, mac: str) -> None:
         """Record that this machine solicits now."""
         self._last[mac] = self._clock()
 
     def last(self, mac: str) -> float | None:
-        """Return when this machine solicited last, or None if it did not, as far as was heard."""
+        """Return when this machine solicited last, or None if no solicitation is known."""
         return self._last.get(mac)
-
-
-@dataclass(frozen=True, slots=True)
-class Advertised:
-    """The content of a router advertisement.
-
-    managed: hosts get addresses and all else by DHCPv6 (flags M and O).
-    lifetime: seconds for which this host is a router; 0: it is none.
-    prefixes: the prefixes that are on the link.
-    mac: the interface's hardware address; empty if it has none.
-    """
-
-    managed: bool = False
-    lifetime: int = 0
-    prefixes: Sequence[IPv6Network] = ()
-    mac: bytes = b""
-
-
-def router_advertisement(says: Advertised = Advertised()) -> bytes:
-    """Build an ICMPv6 router advertisement (RFC 4861 section 4.2); by default one that offers nothing.
-
-    The kernel fills in the checksum. Zero stands for "unspecified" in hop limit, reachable time and retransmission
-    timer, and for "not a default router" in the router lifetime.
-    """
-    flags = _MANAGED | _OTHER if says.managed else 0
-    options = [struct.pack("!BB6s", _SOURCE_LINK_LAYER, 1, says.mac)] if len(says.mac) == 6 else []
-    options += [
-        struct.pack("!BBBBIII", _PREFIX_INFORMATION, 4, each.prefixlen, _ON_LINK, _PREFIX_SECONDS, _PREFIX_SECONDS, 0)
-        + each.network_address.packed
-        for each in says.prefixes
-    ]
-    head = struct.pack("!BBHBBHII", ROUTER_ADVERTISEMENT, 0, 0, 0, flags, says.lifetime, 0, 0)
-    return head + b"".join(options)
 
 
 class Solicited:
@@ -174,11 +86,9 @@ class Solicited:
         self._to_all_at = float("-inf")
 
     def answer(self, source: str, now: float) -> tuple[str, float] | None:
-        """Return the destination of the answer and its delay in seconds, or None if an answer to all nodes is due.
-
-        A host without a link-local address is answered by one to all nodes: the kernel would answer it from an address
-        that is not link-local, which RFC 4861 section 6.1.2 forbids.
-        """
+        """Return the destination of the answer and its delay in seconds, or None if an answer to all nodes is due."""
+        # A host without a link-local address is answered by one to all nodes: the kernel would answer it from an
+        # address that is not link-local, which RFC 4861 section 6.1.2 forbids.
         if is_link_local(source) and self._unicast.take(source, now):
             return source, 0.0
         if now < self._to_all_at:
@@ -198,24 +108,24 @@ class RouterAdvertiser:
     def __init__(
         self,
         interface: str,
-        says: Advertised = Advertised(),
+        content: Advertised = NOTHING_OFFERED,
         *,
         only: Callable[[str], bool] | None = None,
-        heard: Callable[[str], None] | None = None,
+        on_solicitation: Callable[[str], None] | None = None,
     ) -> None:
         """`only(mac)` returns whether this machine gets an answer if no router is present; None: every host gets one.
 
-        `heard(mac)` is called for each solicitation that contains its sender's MAC.
+        `on_solicitation(mac)` is called for each solicitation that contains its sender's MAC.
         """
         self._interface = interface
-        self._says = says
+        self._content = content
         self._only = only
-        self._report = heard
+        self._on_solicitation = on_solicitation
         self._router_until = float("-inf")
         self._pending: dict[str, asyncio.TimerHandle] = {}
         """The answers that wait for a router to answer first, by the host's address; limited by `Solicited`."""
         self._timer: asyncio.TimerHandle | None = None
-        self._listener: Listener[tuple[bytes, int, str]] | None = None
+        self._listener: DatagramListener[tuple[bytes, int, str]] | None = None
         self._scope = 0
         self._solicited = Solicited()
         self._soon: asyncio.TimerHandle | None = None
@@ -230,16 +140,16 @@ class RouterAdvertiser:
                 return
             raise RouterAdvertiserError(self._advice(error)) from error
         what = f"router solicitations on {self._interface}"
-        self._listener = Listener(sock, what, self._receive, self._heard)
+        self._listener = DatagramListener(sock, what, receive_icmp6, self._received)
         self._listener.start()
         log.info(
             "router solicitations%s on %s are answered with router lifetime %d%s",
             " of iPXE" if self._only is not None else "",
             self._interface,
-            self._says.lifetime,
-            ", addresses by DHCPv6" if self._says.managed else "",
+            self._content.lifetime,
+            ", addresses by DHCPv6" if self._content.managed else "",
         )
-        if self._says.managed or self._says.lifetime:
+        if self._content.managed or self._content.lifetime:
             self._advertise_to_all()
 
     async def stop(self) -> None:
@@ -250,25 +160,18 @@ class RouterAdvertiser:
         self._timer = self._soon = None
         self._pending.clear()
         if self._listener is not None:
-            if self._says.lifetime:
-                self._send(self._listener.socket, ALL_NODES, Advertised())
+            if self._content.lifetime:
+                self._send(self._listener.socket, ALL_NODES, NOTHING_OFFERED)
             self._listener.stop()
             self._listener = None
 
     def _open(self) -> socket.socket:
         self._scope = socket.if_nametoindex(self._interface)
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+        routers = (discovery.ROUTER_ADVERTISEMENT,) if self._only is not None else ()
+        sock = icmp6_socket(self._interface, discovery.ROUTER_SOLICITATION, *routers)
+        # Solicitations go to the group of all routers, which a host has to join.
+        group = socket.inet_pton(socket.AF_INET6, "ff02::2") + struct.pack("=I", self._scope)
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            types = (ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT) if self._only is not None else (ROUTER_SOLICITATION,)
-            sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, _all_but(types))
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, HOP_LIMIT)
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, HOP_LIMIT)
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-            # Solicitations go to the group of all routers, which a host has to join.
-            group = socket.inet_pton(socket.AF_INET6, "ff02::2") + struct.pack("=I", self._scope)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
         except OSError:
             sock.close()
@@ -281,22 +184,17 @@ class RouterAdvertiser:
             return f"{what}: IPv6 is off there; switch it on (sysctl net.ipv6.conf.{self._interface}.disable_ipv6=0)"
         return advice(what, error)
 
-    @staticmethod
-    def _receive(sock: socket.socket) -> tuple[bytes, int, str]:
-        packet, ancillary, _flags, source = sock.recvmsg(1500, 64)
-        return packet, _hop_limit(ancillary), source[0]
-
-    def _heard(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
+    def _received(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
         packet, hop_limit, source = arrived[0], arrived[1], arrived[2].partition("%")[0]
-        if is_router_solicitation(packet, hop_limit):
-            mac = mac_of(packet, source)
-            if mac and self._report is not None:
-                self._report(mac)
+        if discovery.is_router_solicitation(packet, hop_limit):
+            mac = discovery.soliciting_mac(packet, source)
+            if mac and self._on_solicitation is not None:
+                self._on_solicitation(mac)
             if self._only is None:
                 self._answer(sock, source)
             elif mac and self._only(mac):
                 self._answer_unless_a_router_does(sock, source)
-        elif is_of_a_router(packet, hop_limit, source):
+        elif discovery.is_of_a_router(packet, hop_limit, source):
             self._router_until = asyncio.get_running_loop().time() + ROUTER_IS_KNOWN_SECONDS
 
     def _answer_unless_a_router_does(self, sock: socket.socket, source: str) -> None:
@@ -310,44 +208,26 @@ class RouterAdvertiser:
     def _answer_late(self, sock: socket.socket, source: str) -> None:
         self._pending.pop(source, None)
         if asyncio.get_running_loop().time() >= self._router_until:
-            self._send(sock, source, self._says)
+            self._send(sock, source, self._content)
 
     def _answer(self, sock: socket.socket, source: str) -> None:
         loop = asyncio.get_running_loop()
-        answer = self._solicited.answer(source, loop.time())
-        if answer is None:
-            return
-        address, wait = answer
+        address, wait = self._solicited.answer(source, loop.time()) or ("", 0.0)
         if wait > 0:
-            self._soon = loop.call_later(wait, self._send, sock, address, self._says)
-        else:
-            self._send(sock, address, self._says)
+            self._soon = loop.call_later(wait, self._send, sock, address, self._content)
+        elif address:
+            self._send(sock, address, self._content)
 
     def _advertise_to_all(self) -> None:
         """Advertise to all nodes, again and again, before their knowledge expires."""
         if self._listener is not None:
-            self._send(self._listener.socket, ALL_NODES, self._says)
+            self._send(self._listener.socket, ALL_NODES, self._content)
             self._solicited.sent_to_all(asyncio.get_running_loop().time())
             later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not send all at once
             self._timer = asyncio.get_running_loop().call_later(later, self._advertise_to_all)
 
-    def _send(self, sock: socket.socket, address: str, says: Advertised) -> None:
+    def _send(self, sock: socket.socket, address: str, content: Advertised) -> None:
         try:
-            sock.sendto(router_advertisement(says), (address, 0, 0, self._scope))
+            sock.sendto(discovery.router_advertisement(content), (address, 0, 0, self._scope))
         except OSError as error:
             log.debug("router advertisement to %s on %s was not sent: %s", address, self._interface, error.strerror)
-
-
-def _all_but(types: Sequence[int]) -> bytes:
-    """Return the ICMPv6 filter (RFC 3542 section 3.2) that blocks all types but these."""
-    blocked = (1 << 256) - 1
-    for each in types:
-        blocked &= ~(1 << each)
-    return struct.pack("=8I", *((blocked >> 32 * word) & 0xFFFFFFFF for word in range(8)))
-
-
-def _hop_limit(ancillary: list[tuple[int, int, bytes]]) -> int:
-    for level, kind, value in ancillary:
-        if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_HOPLIMIT and len(value) >= 4:
-            return int(struct.unpack("=i", value[:4])[0])
-    return -1

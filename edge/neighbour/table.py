@@ -28,9 +28,11 @@ import socket
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from ipaddress import IPv4Address, ip_address
 from typing import Final
 
+from edge.listener import packet_info
 from edge.neighbour.netlink import (
     HEADER,
     NLMSG_ERROR,
@@ -55,7 +57,6 @@ MAX_SOLICITATIONS_A_SECOND: Final = 100
 """A limit, because a host can send packets from any number of link-local addresses."""
 _POLL_SECONDS: Final = 0.01
 _DISCARD_PORT: Final = 9  # RFC 863
-_IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)  # linux/in.h; in the socket module since Python 3.12
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _RTMGRP_NEIGH: Final = 4
@@ -76,10 +77,7 @@ _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the
 
 
 def neighbour_changes(on_change: Callable[[str | None], None]) -> Notifications:
-    """Call `on_change(ip)` for each entry that changes, and `on_change(None)` if any entry may have changed.
-
-    Needs a running event loop. Raises OSError if the kernel has no such notifications.
-    """
+    """Call `on_change(ip)` for each entry that changes; None: any entry may have. Raises OSError."""
 
     def notify(message: bytes | None) -> None:
         try:
@@ -121,7 +119,8 @@ class NeighbourTable:
         if address is None:
             return None
         if is_link_local_packed(address):
-            return self._mac_on(self._link_of_zone(zone or interface), address)
+            name = zone or interface or (self._interfaces[0] if len(self._interfaces) == 1 else "")
+            return self._mac_on(name, address) if name in self._interfaces else None
         try:
             route = self._route(address, interface)
             if route.kind is RouteKind.LINK and socket.if_indextoname(route.interface) in self._interfaces:
@@ -130,34 +129,22 @@ class NeighbourTable:
             pass  # The interface has just gone, or the kernel's answer was lost.
         return None
 
-    def _link_of_zone(self, zone: str) -> str:
-        """Return the interface of a link-local address; empty if it is unknown or not one of ours."""
-        if not zone and len(self._interfaces) == 1:
-            return self._interfaces[0]
-        return zone if zone in self._interfaces else ""
-
     def _mac_on(self, name: str, address: bytes) -> str | None:
+        """Return the hardware address at a link-local address on one of our interfaces."""
         index = self._indexes.get(name)
         found = self._ask(index, address) if index is not None else None
-        if found is None and name and self._look_up(name) != index:
-            found = self._ask(self._indexes[name], address) if name in self._indexes else None
+        if found is None:
+            try:
+                now = self._indexes[name] = socket.if_nametoindex(name)
+            except OSError:
+                self._indexes.pop(name, None)  # the interface is gone; it may come back with another number
+                return None
+            found = self._ask(now, address) if now != index else None
         return found
 
-    def _look_up(self, name: str) -> int | None:
-        """Return the number of an interface. None if it is gone; it may come back with another number."""
-        try:
-            index = self._indexes[name] = socket.if_nametoindex(name)
-        except OSError:
-            self._indexes.pop(name, None)
-            return None
-        return index
-
     def on_link(self, ip: str, interface: str = "") -> bool:
-        """Return True if `ip` is on a link of ours, so that ARP or neighbour discovery finds the host.
-
-        Return True as well while the kernel can't answer, so that no address is believed meanwhile. `interface` is as
-        for `mac`.
-        """
+        """Return True if `ip` is on a link of ours, so that ARP or neighbour discovery finds the host."""
+        # True as well while the kernel can't answer, so that no address is believed meanwhile.
         address = _packed(ip.partition("%")[0])
         if address is None:
             return False
@@ -259,11 +246,8 @@ def neighbours4() -> Neighbours4:
 
 
 def hardware_address(answer: bytes, interface: int, address: bytes) -> str | None:
-    """Return the hardware address in the kernel's answer, if that is a valid entry of the neighbour.
-
-    For an InfiniBand port it is the MAC of its GUID, by which a Hardware names it. Raises OSError if the kernel reports
-    an error; a missing entry is no error.
-    """
+    """Return the hardware address in the kernel's answer, if that is a valid entry of the neighbour. Raises OSError."""
+    # For an InfiniBand port it is the MAC of its GUID, by which a Hardware names it.
     kind = HEADER.unpack_from(answer)[1]
     if kind == NLMSG_ERROR:
         number = error_of(answer)
@@ -285,10 +269,7 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
 
 def changed_address(message: bytes) -> str | None:
-    """Return the IP address whose entry has changed according to a notification, or None if it is about no entry.
-
-    A link-local address has the name of its link as its zone. Raises OSError if the link has gone.
-    """
+    """Return the address (with zone, if link-local) of a notification, or None. Raises OSError if the link has gone."""
     if len(message) < HEADER.size + _NEIGHBOUR.size:
         return None
     family, interface, *_ = _NEIGHBOUR.unpack_from(message, HEADER.size)
@@ -306,6 +287,25 @@ def changed_address(message: bytes) -> str | None:
 # --- hosts that have no entry yet -------------------------------------------------------------------------------------
 
 
+def _solicit(ip: str, interface: str = "") -> bool:
+    """Send a packet, so that the kernel asks for the host at `ip`. Return False if that is not possible.
+
+    A link-local `ip` has its link as its zone. `interface` is the one to send by; if it is empty, the route decides.
+    """
+    bare, _, zone = ip.partition("%")
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        try:
+            scope = (0, socket.if_nametoindex(zone)) if zone else ()
+            is_by = bool(interface) and not zone
+            by = [packet_info(sock.family, interface=socket.if_nametoindex(interface))] if is_by else []
+            sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
+        except OSError as error:
+            log.debug("can't send a packet that resolves %s: %s", ip, error.strerror)
+            return False
+    return True
+
+
 class AddressResolution:
     """Makes the kernel ask for the hardware address of a host on one of our links."""
 
@@ -319,29 +319,13 @@ class AddressResolution:
 
     async def resolve(self, ip: str) -> bool:
         """Ask for the host at `ip`, and return whether it is known then. A link-local `ip` has its link as its zone."""
-        bare, _, zone = ip.partition("%")
-        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            try:
-                scope = (0, socket.if_nametoindex(zone)) if zone else ()
-                by = [_packet_info(sock, self._interface)] if self._interface and not zone else []
-                sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
-            except OSError as error:
-                log.debug("can't send a packet that resolves %s: %s", ip, error.strerror)
-                return False
+        if not _solicit(ip, self._interface):
+            return False
         for _ in range(int(RESOLUTION_SECONDS / _POLL_SECONDS)):
             if not self.is_due(ip):
                 return True
             await asyncio.sleep(_POLL_SECONDS)
         return False
-
-
-def _packet_info(sock: socket.socket, interface: str) -> tuple[int, int, bytes]:
-    """Return the control message that makes a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
-    index = socket.if_nametoindex(interface)
-    if sock.family == socket.AF_INET6:
-        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xI", index)
-    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I8x", index)
 
 
 class LinkLocalResolution:
@@ -358,12 +342,7 @@ class LinkLocalResolution:
         """Return the MAC at this address. None if it is not known: the kernel asks for it now, so call again soon."""
         known = self._mac(f"{ip}%{self._interface}")
         if known is None and self._allowance.take(ip, self._clock()):
-            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-                sock.setblocking(False)
-                try:
-                    sock.sendto(b"", (ip, _DISCARD_PORT, 0, socket.if_nametoindex(self._interface)))
-                except OSError as error:
-                    log.debug("can't send a packet that resolves %s on %s: %s", ip, self._interface, error.strerror)
+            _solicit(f"{ip}%{self._interface}")
         return known
 
 
@@ -371,12 +350,10 @@ class LinkLocalResolution:
 
 
 def delivery_problem(address: str, interfaces: Collection[str]) -> str:
-    """Return why our answers to `address` (dotted) are lost, as a clause; empty if no reason is known.
-
-    `interfaces` are those that machines are served on. Call it after answers were sent. DHCP's sockets are bound to
-    their interface, so the kernel takes an address without a route for one of that link, and asks for it by ARP. The
-    route without a bound interface shows the truth, and the neighbour table whether a host has answered ARP.
-    """
+    """Return why our answers to `address` (dotted) are lost, as a clause; empty if no reason is known."""
+    # DHCP's sockets are bound to their interface, so the kernel takes an address without a route for one of that link,
+    # and asks for it by ARP. The route without a bound interface shows the truth, and the neighbour table whether a
+    # host has answered ARP.
     try:
         route = route_to(IPv4Address(address))
         name = socket.if_indextoname(route.interface) if route.interface else ""
@@ -387,17 +364,10 @@ def delivery_problem(address: str, interfaces: Collection[str]) -> str:
         if interfaces and name not in interfaces:
             here = ", ".join(sorted(interfaces))
             return f"this host's route to it leads by {name}, and its answers leave by {here}"
-        if route.kind is RouteKind.LINK and not _has_answered(address, name):
-            return f"no host answers ARP for it on {name}"
+        if route.kind is RouteKind.LINK:
+            with closing(NeighbourTable((name,))) as table:
+                if table.mac(address) is None:
+                    return f"no host answers ARP for it on {name}"
     except (OSError, ValueError):
         pass  # The kernel does not answer, or the interface has just gone.
     return ""
-
-
-def _has_answered(address: str, interface: str) -> bool:
-    """Raises OSError."""
-    table = NeighbourTable((interface,))
-    try:
-        return table.mac(address) is not None
-    finally:
-        table.close()

@@ -20,7 +20,7 @@ from typing import Final
 from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
-from edge.dhcp_common import IPV6, Changed, Quarantine, Relays
+from edge.dhcp_common import IPV6, Changed, DhcpSite, Quarantine, Relays
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.history import Happened
 from edge.listener import listener_metrics, turn_budget
@@ -76,7 +76,7 @@ class Serving:
         relay subnet that is not one of our interfaces. `readiness()` says whether machines can be served. `keep`
         receives the events of other edges and servers.
 
-        Raises BinariesError, SettingsError, KeyFileError.
+        Raises BinariesError, DhcpSettingsError, KeyFileError.
         """
         settings, inventory, journey = context.settings, context.inventory, context.journey
         edge, wanted = settings.edge, settings.services
@@ -179,7 +179,7 @@ class Serving:
                 advertise=edge.router_advertisements,
                 routes=state.interface in edge.ipv6_router,
                 is_ipxe=self._boots.is_ipxe_waiting,
-                solicited=self._boots.solicitations.heard,
+                solicited=self._boots.solicitations.record,
             )
             for state in self._context.networks.states
         }
@@ -369,7 +369,7 @@ class Serving:
         )
 
     def _responder(self, state: NetworkState) -> Responder:
-        edge, journey = self._context.settings.edge, self._context.journey
+        edge = self._context.settings.edge
         dhcp = DhcpSettings(
             server_ip=state.address,
             tftp_ip=state.address,
@@ -378,42 +378,36 @@ class Serving:
             ipv6=bool(state.address6),
         )
         return Responder(
-            self._context.inventory,
+            self._dhcp_site(),
             dhcp,
-            journey.record,
-            time.monotonic,
-            self._binaries,
-            self._policy,
-            take=journey.note,
             quarantine=self._quarantine,
-            relays=self._relays,
             learn=partial(self._learn, state.interface),
             on_relay_seen=self._relay_heard,
-            fast_path=edge.fast_path,
-            boot_path=self._boot_paths.of,
         )
 
     def _responder6(self, state: NetworkState) -> Responder6:
-        edge, journey = self._context.settings.edge, self._context.journey
+        edge = self._context.settings.edge
         settings = Settings6(
             IPv6Address(state.address6),
             f"http://{join_host_port(state.address6, edge.http_port)}",
             duid=server_duid(state.mac),
             networks=state.networks6,
         )
-        return Responder6(
+        resolution = LinkLocalResolution(state.interface, self._context.callers.neighbour, time.monotonic)
+        return Responder6(self._dhcp_site(), settings, resolution, self._quarantine6)
+
+    def _dhcp_site(self) -> DhcpSite:
+        edge, journey = self._context.settings.edge, self._context.journey
+        return DhcpSite(
             self._context.inventory,
-            settings,
+            self._policy,
+            self._binaries,
             journey.record,
             time.monotonic,
-            self._binaries,
-            self._policy,
-            LinkLocalResolution(state.interface, self._context.callers.neighbour, time.monotonic),
-            self._quarantine6,
-            relays=self._relays,
-            take=journey.note,
-            fast_path=edge.fast_path,
-            boot_path=self._boot_paths.of,
+            journey.note,
+            self._relays,
+            self._boot_paths.of,
+            edge.fast_path,
         )
 
     def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:

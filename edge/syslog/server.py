@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from edge.callers import other_end
-from edge.listener import Listener, advice, udp_socket
+from edge.listener import DatagramListener, advice, udp_socket
 from edge.syslog.message import MAX_BYTES
 from tink.errors import TinkedgeError
 
@@ -34,7 +34,7 @@ class SyslogServer:
         self._take = take
         self._host = host
         self._interface = interface
-        self._listener: Listener[_Arrived] | None = None
+        self._listener: DatagramListener[_Arrived] | None = None
 
     async def start(self) -> None:
         """Open the socket and receive. Raises SyslogServerError."""
@@ -44,7 +44,7 @@ class SyslogServer:
             where = f"syslog can't open UDP port {self.port} on {self._interface or self._host}"
             raise SyslogServerError(advice(where, error, port=self.port, without="--syslog off")) from error
         self.port = sock.getsockname()[1]
-        self._listener = Listener(sock, f"syslog on port {self.port}", _receive, self._arrived)
+        self._listener = DatagramListener(sock, f"syslog on port {self.port}", _receive, self._arrived)
         self._listener.start()
         log.info("syslog on %s port %d", self._interface or self._host, self.port)
 

@@ -18,10 +18,10 @@ of memory. For a single reader this would cost more than it saves, so the first 
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from functools import cache
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakValueDictionary
 
 from edge.tftp import packets
@@ -33,7 +33,6 @@ Burst = list[Payload] | memoryview
 """Packets to send: a list of headers and payloads in turn, or one view of all packets, which all but the last have the
 size of a block and its header."""
 
-
 MAX_BYTES: Final = 64 << 20
 """Size of all assembled packets."""
 MIN_FILE_BYTES: Final = 64 << 10
@@ -42,15 +41,26 @@ MIN_FILE_BYTES: Final = 64 << 10
 _AHEAD_BLOCKS: Final = 64
 
 
-class Blocks(Protocol):
-    """The interface through which a transfer reads a file."""
+class Blocks(ABC):
+    """A file as a transfer reads it."""
 
-    @property
-    def last(self) -> int | None:
+    def __init__(self, content: Payload, block_bytes: int, filled: int | None = None) -> None:
+        """`filled` is the number of available bytes; None: all."""
+        # The first call creates all headers, which takes as long as a window. So it happens before the transfer starts.
+        self._headers = data_headers()
+        self._content = memoryview(content).cast("B")
+        self._size = block_bytes
+        self.last: int | None = None
         """The number of the last block, or None while it is unknown."""
+        self.grow(len(self._content) if filled is None else filled)
 
+    @abstractmethod
     def grow(self, filled: int) -> None:
         """Record that the file's bytes before the offset `filled` are available."""
+
+    @abstractmethod
+    def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
+        """Return the contents of the blocks that `packets` describes."""
 
     def packets(self, first: int, last: int, acked: int, /) -> tuple[Burst, int]:
         """Return the DATA packets of the blocks from `first` to `last`, and their number.
@@ -58,21 +68,6 @@ class Blocks(Protocol):
         There are fewer if the available bytes or the file end earlier. Blocks before `acked` were acknowledged and will
         not be requested again.
         """
-
-
-class _Payloads:
-    """Assembles packets from a file's blocks when they are sent."""
-
-    def __init__(self) -> None:
-        # The first call creates all headers, which takes as long as a window. So it happens before the transfer starts.
-        self._headers = data_headers()
-
-    @abstractmethod
-    def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
-        """Return the contents of the blocks that `Blocks.packets` describes."""
-
-    def packets(self, first: int, last: int, acked: int, /) -> tuple[Burst, int]:
-        """See Blocks."""
         payloads = self.payloads(first, last, acked)
         count, number = len(payloads), first & 0xFFFF
         if count == 1:
@@ -83,24 +78,20 @@ class _Payloads:
         return burst, count
 
 
-class OctetBlocks(_Payloads):
-    """Blocks that are views of the content. `filled` None: all of it is available."""
+class OctetBlocks(Blocks):
+    """Blocks that are views of the content."""
 
-    def __init__(self, content: bytes | memoryview, block_bytes: int, filled: int | None = None) -> None:
-        super().__init__()
-        self._content = memoryview(content).cast("B")
-        self._size = block_bytes
-        self._blocks = len(self._content) // block_bytes + 1
-        self.last: int | None = self._blocks
-        self._there = 0
-        self.grow(len(self._content) if filled is None else filled)
+    def __init__(self, content: Payload, block_bytes: int, filled: int | None = None) -> None:
+        super().__init__(content, block_bytes, filled)
+        self.last = len(self._content) // block_bytes + 1
 
     def grow(self, filled: int) -> None:
         """See Blocks."""
-        self._there = self._blocks if filled >= len(self._content) else filled // self._size
+        is_whole = filled >= len(self._content)
+        self._there = len(self._content) // self._size + 1 if is_whole else filled // self._size
 
     def payloads(self, first: int, last: int, _acked: int, /) -> list[Payload]:
-        """The contents of the blocks."""
+        """See Blocks."""
         size, content = self._size, self._content
         if last > self._there:
             last = self._there
@@ -111,16 +102,11 @@ class OctetBlocks(_Payloads):
         return [content[at : at + size] for at in range((first - 1) * size, end, size)]
 
 
-class NetasciiBlocks(_Payloads):
+class NetasciiBlocks(Blocks):
     """Blocks of text with CR LF line ends. The number of blocks is known when the end has been translated."""
 
-    def __init__(self, content: bytes | memoryview, block_bytes: int, filled: int | None = None) -> None:
-        super().__init__()
-        self._content = memoryview(content).cast("B")
-        self._size = block_bytes
-        self._there = 0
-        self.grow(len(self._content) if filled is None else filled)
-        self.last: int | None = None
+    def __init__(self, content: Payload, block_bytes: int, filled: int | None = None) -> None:
+        super().__init__(content, block_bytes, filled)
         self._read = 0
         self._translated = bytearray()  # not yet a whole block
         self._kept: deque[bytes] = deque()
@@ -131,7 +117,7 @@ class NetasciiBlocks(_Payloads):
         self._there = min(filled, len(self._content))
 
     def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
-        """The contents of the blocks."""
+        """See Blocks."""
         while self._first_kept < acked:
             self._kept.popleft()
             self._first_kept += 1
@@ -160,10 +146,8 @@ class NetasciiBlocks(_Payloads):
 
 @cache
 def data_headers() -> tuple[bytes, ...]:
-    """Return the headers of DATA packets by block number: three megabytes, shared by all transfers.
-
-    The headers of one more window follow the highest number, so that a slice can cross the wrap to 0.
-    """
+    """Return the headers of DATA packets by block number: three megabytes, shared by all transfers."""
+    # The headers of one more window follow the highest number, so that a slice can cross the wrap to 0.
     numbers = (number & 0xFFFF for number in range(0x10000 + packets.MAX_WINDOW_BLOCKS))
     return tuple(b"\0\3" + number.to_bytes(2, "big") for number in numbers)
 
@@ -173,29 +157,24 @@ def size_bytes(burst: Burst) -> int:
     return len(burst) if isinstance(burst, memoryview) else sum(map(len, burst))
 
 
-class FramedBlocks:
-    """The assembled packets of one file and block size, for any number of transfers. Implements `Blocks`."""
+class FramedBlocks(OctetBlocks):
+    """The assembled packets of one file and block size, for any number of transfers."""
 
-    __slots__ = ("__weakref__", "_block_bytes", "_content", "_made", "_packets", "_view", "last", "size_bytes")
+    last: int
 
     def __init__(self, content: Payload, block_bytes: int) -> None:
-        """`size_bytes` is the size of all packets."""
-        self._content = content  # a reference: `FramedFiles` uses id(content) as key
-        self._view = memoryview(content).cast("B")
-        self._block_bytes = block_bytes
-        self.last: int = len(self._view) // block_bytes + 1
+        super().__init__(content, block_bytes)
+        self._key = content  # a reference: `FramedFiles` uses id(content) as key
         self.size_bytes = _framed_bytes(content, block_bytes)
+        """Size of all packets."""
         self._packets = memoryview(bytearray(self.size_bytes))
         self._made = 0  # the last assembled block
-
-    def grow(self, filled: int) -> None:
-        """Do nothing: all of the file was available from the beginning."""
 
     def packets(self, first: int, last: int, _acked: int, /) -> tuple[Burst, int]:
         """See Blocks."""
         if last > self._made:
             last = self._make(last)
-        step = self._block_bytes + 4
+        step = self._size + 4
         return self._packets[(first - 1) * step : last * step], last - first + 1
 
     def _make(self, last: int) -> int:
@@ -203,7 +182,7 @@ class FramedBlocks:
         last = min(last, self.last)
         if last > self._made:
             end = min(max(last, self._made + _AHEAD_BLOCKS), self.last)
-            size, view, headers = self._block_bytes, self._view, data_headers()
+            size, view, headers = self._size, self._content, self._headers
             parts: list[Payload] = []
             for block in range(self._made, end):
                 parts += (headers[(block + 1) & 0xFFFF], view[block * size : (block + 1) * size])
@@ -231,17 +210,14 @@ class FramedFiles:
         framed = self._framed.get(key)
         if framed is not None:
             return framed
-        if key in self._alone and self._is_room(content, block_bytes):
+        taken = sum(one.size_bytes for one in self._framed.values())
+        if key in self._alone and taken + _framed_bytes(content, block_bytes) <= self._max_bytes:
             framed = self._framed[key] = FramedBlocks(content, block_bytes)
             return framed
         alone = OctetBlocks(content, block_bytes)
         if memoryview(content).nbytes >= self._min_file_bytes:
             self._alone[key] = alone
         return alone
-
-    def _is_room(self, content: Payload, block_bytes: int) -> bool:
-        taken = sum(one.size_bytes for one in self._framed.values())
-        return taken + _framed_bytes(content, block_bytes) <= self._max_bytes
 
 
 def _framed_bytes(content: Payload, block_bytes: int) -> int:

@@ -17,15 +17,6 @@ operator's files are looked up below one directory, and no path leads out of it.
 tables. A file in a directory that is named by a machine's MAC belongs to that machine, whatever link or name a client
 requests. The netboot policy is checked first: a machine that must not boot from the network must not boot by TFTP
 either. A file that is made for one machine is served to that machine only.
-
-The client's address identifies the client. A MAC in the name proves nothing: any client can write another machine's
-MAC. So the policy is applied to the machine at the client's address, the client receives the error, and the request is
-recorded on that machine's journey.
-
-Transfers send from memory maps, so the bytes are in the page cache once, however many machines read them. If a mapped
-file is truncated, the next access ends the process with SIGBUS. So a file is mapped directly only if this program alone
-writes it and never shortens it (the artifact cache). The operator's files may change at any time: `Snapshots` copies
-them to memory, and all readers share the copy.
 """
 
 from __future__ import annotations
@@ -58,7 +49,7 @@ from edge.machines import (
 )
 from edge.neighbour.table import AddressResolution
 from edge.tftp.packets import ErrorCode, shown_name
-from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Opened, TftpFile, TftpRefusal, TftpRequest
 from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
@@ -82,62 +73,53 @@ class TooLargeError(TinkedgeError):
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """Map the first `size` bytes of `fd`. The file must not be shortened during the lifetime of the view.
-
-    Raises OSError; ValueError if the file is shorter than that.
-    """
+    """Map the first bytes of a file that is never shortened. Raises OSError, ValueError if there are fewer."""
+    # Transfers send from memory maps, so the bytes are in the page cache once, however many machines read them. If a
+    # mapped file is truncated, the next access ends the process with SIGBUS. So a file is mapped directly only if this
+    # program alone writes it and never shortens it (the artifact cache). The operator's files may change at any time:
+    # `Snapshots` copies them to memory, and all readers share the copy.
     if size == 0:
         return memoryview(b"")
     return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
 
 
-class Snapshot:
-    """A copy of a file's bytes in memory. `content` lives as long as this object or any view of it."""
-
-    __slots__ = ("__weakref__", "content")
-
-    def __init__(self, fd: int) -> None:
-        """Copy the current content of the file. Blocks. Raises OSError, TooLargeError."""
-        copy = os.memfd_create("tftp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            size = 0
-            while count := os.sendfile(copy, fd, size, _CHUNK_BYTES):
-                size += count
-                if size > MAX_SNAPSHOT_BYTES:
-                    raise TooLargeError(f"larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
-            fcntl.fcntl(copy, _F_ADD_SEALS, _F_SEAL_SHRINK)
-            self.content = mapped(copy, size)
-        finally:
-            os.close(copy)
-
-    def release(self) -> None:
-        """Do nothing. As `TftpFile.close`, this bound method keeps the shared copy alive during the transfer."""
-
-
 class Snapshots:
-    """The copies in use, by the file's inode, size and times. Threads of one event loop may share it."""
+    """Copies of files in memory, by the file's inode, size and times. Threads of one event loop may share it.
+
+    A copy lives as long as the returned view or one that is made from it.
+    """
 
     def __init__(self) -> None:
-        self._taken: WeakValueDictionary[tuple[int, ...], Snapshot] = WeakValueDictionary()
+        self._taken: WeakValueDictionary[tuple[int, ...], memoryview] = WeakValueDictionary()
 
-    def take(self, fd: int) -> Snapshot:
+    def take(self, fd: int) -> memoryview:
         """Return a copy of the file, shared until the file changes. Blocks. Raises OSError, TooLargeError."""
         status = os.fstat(fd)
-        if status.st_size > MAX_SNAPSHOT_BYTES:
-            raise TooLargeError(f"larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
         key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        snapshot = self._taken.get(key)
-        if snapshot is None:
-            snapshot = self._taken[key] = Snapshot(fd)
-        return snapshot
+        taken = self._taken.get(key)
+        if taken is None:
+            taken = self._taken[key] = _copied(fd, status.st_size)
+        return taken
+
+
+def _copied(fd: int, size: int) -> memoryview:
+    copy = os.memfd_create("tftp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        done = 0
+        while size <= MAX_SNAPSHOT_BYTES and (count := os.sendfile(copy, fd, done, _CHUNK_BYTES)):
+            done += count
+            size = max(size, done)  # the file may grow meanwhile
+        if size > MAX_SNAPSHOT_BYTES:
+            raise TooLargeError(f"larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
+        fcntl.fcntl(copy, _F_ADD_SEALS, _F_SEAL_SHRINK)
+        return mapped(copy, done)
+    finally:
+        os.close(copy)
 
 
 def open_below(root: Path, segments: list[str]) -> tuple[int, Path]:
-    """Open the regular file `segments` below `root`. Symbolic links may lead anywhere inside, never outside.
-
-    Return its descriptor and its real path without links, whatever name the client requested. Blocks. Raises OSError:
-    FileNotFoundError if there is no such regular file.
-    """
+    """Return descriptor and real path of a regular file below `root`. Blocks. Raises OSError."""
+    # Symbolic links may lead anywhere inside, never outside.
     inside = os.path.realpath(root)
     wanted = os.path.realpath(Path(inside, *segments))
     if os.path.commonpath((inside, wanted)) != inside or wanted == inside:
@@ -184,7 +166,7 @@ _MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ParsedRequest:
     """A parsed request.
 
     `named` is the MAC that the name begins with, `rest` are the segments after it. `at_address` is the machine at the
@@ -200,54 +182,41 @@ class _Asked:
     mac: str | None
 
 
+@dataclass(eq=False)
 class BootFiles:
-    """Opens files for machines on one network of the edge. An `edge.tftp.source.OpenFile`."""
+    """Opens files for machines on one network of the edge. An `edge.tftp.source.OpenFile`.
 
-    def __init__(
-        self,
-        binaries: BootBinaries,
-        inventory: Inventory,
-        callers: Callers,
-        policy: NetbootPolicy,
-        *,
-        address: str = "",
-        scripts: MachineScripts | None = None,
-        osie_files: OsieFiles | None = None,
-        default_osie: tuple[str, str] | None = None,
-        extra: Path | None = None,
-        pi_firmware: Path | None = None,
-        resolution: AddressResolution | None = None,
-    ) -> None:
-        """Files of a kind are served only if `scripts`, `osie_files` or `extra` is given.
+    Files of a kind are served only if `scripts`, `osie_files` or `extra` is given.
 
-        address: the edge's address on the network.
-        default_osie: namespace and name of the OSIE for machines without a Hardware.
-        extra: the operator's directory.
-        pi_firmware: the directory of the files that all Raspberry Pis boot.
-        resolution: resolves a client's MAC by ARP, if the neighbour table identifies clients.
-        """
-        self._resolution = resolution
-        self._binaries = binaries
-        self._inventory = inventory
-        self._callers = callers
-        self._policy = policy
-        self._origin = Origin(address, tftp=True)
-        self._scripts = scripts
-        self._osie_files = osie_files
-        self._default_osie = default_osie
-        self._extra = extra
-        self._pi_firmware = pi_firmware
+    address: the edge's address on the network.
+    default_osie: namespace and name of the OSIE for machines without a Hardware.
+    extra: the operator's directory.
+    pi_firmware: the directory of the files that all Raspberry Pis boot.
+    resolution: resolves a client's MAC by ARP, if the neighbour table identifies clients.
+    """
+
+    binaries: BootBinaries
+    inventory: Inventory
+    callers: Callers
+    policy: NetbootPolicy
+    address: str = ""
+    scripts: MachineScripts | None = None
+    osie_files: OsieFiles | None = None
+    default_osie: tuple[str, str] | None = None
+    extra: Path | None = None
+    pi_firmware: Path | None = None
+    resolution: AddressResolution | None = None
+
+    def __post_init__(self) -> None:
+        self._origin = Origin(self.address, tftp=True)
         self._snapshots = Snapshots()
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """Return the requested file, or the reason why there is none."""
-        if (
-            self._resolution is not None
-            and _OF_ONE_MACHINE.search(request.name)
-            and self._resolution.is_due(request.client_ip)
-        ):
-            return self._after_resolution(request, self._resolution)
+        resolution = self.resolution
+        if resolution and _OF_ONE_MACHINE.search(request.name) and resolution.is_due(request.client_ip):
+            return self._after_resolution(request, resolution)
         return self._open(request)
 
     def machine_changed(self, mac: str) -> None:
@@ -258,7 +227,7 @@ class BootFiles:
         """Open a file that is made for one machine, after the kernel has resolved the client's MAC."""
         if not await resolution.resolve(request.client_ip):
             message = f"{shown_name(request.name)}: nobody answers ARP at {request.client_ip}"
-            return Refusal(ErrorCode.ACCESS_VIOLATION, message)
+            return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message)
         opened = self._open(request)
         return await opened if isinstance(opened, Awaitable) else opened
 
@@ -266,76 +235,95 @@ class BootFiles:
         # Windows and some ROMs write backslashes. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
         named, rest = from_path(segments)
-        at_address = self._interface(self._callers.machine(request.client_ip), request.client_ip, named)
+        # The client's address identifies the client. A MAC in the name proves nothing: any client can write another
+        # machine's MAC. So the policy is applied to the machine at the client's address, the client receives the
+        # error, and the request is recorded on that machine's journey.
+        at_address = self._interface(self.callers.machine(request.client_ip), request.client_ip, named)
         mac = at_address.mac if at_address is not None else None
         shown = shown_name(request.name)
         if ".." in segments or "\0" in request.name:
-            return Refusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
+            return TftpRefusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
         if not request.name.isprintable():  # `shown` differs from the name
-            return Refusal(ErrorCode.NOT_FOUND, f"{shown}: no such file", mac)
+            return TftpRefusal(ErrorCode.NOT_FOUND, f"{shown}: no such file", mac)
         if at_address is not None:
-            decision = self._policy.decide(at_address)
+            decision = self.policy.decide(at_address)
             if not decision.allowed:
-                return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
+                return TftpRefusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
         if len(rest) == 1:
             # Some ROMs write every name in capitals.
-            binary = self._binaries.get(rest[0]) or self._binaries.get(rest[0].lower())
+            binary = self.binaries.get(rest[0]) or self.binaries.get(rest[0].lower())
             if binary is not None:
                 return TftpFile(binary.content, label=binary.name, mac=mac)
-        asked = _Asked(request.client_ip, shown, segments, rest, named, at_address, mac)
-        return self._of_machine(asked) or self._of_all(asked)
+        parsed = _ParsedRequest(request.client_ip, shown, segments, rest, named, at_address, mac)
+        return self._of_machine(parsed) or self._of_all(parsed)
 
     # --- files that are made for one machine -------------------------------------------------------------------------
 
-    def _of_machine(self, asked: _Asked) -> Opened | Awaitable[Opened] | None:
+    def _of_machine(self, parsed: _ParsedRequest) -> Opened | Awaitable[Opened] | None:
         """Return a script, kernel or initrd; None if the name is of another kind."""
         # A Raspberry Pi begins names with its serial number, which no Hardware has.
-        match asked.rest[1:] if _is_of_pi(asked) else asked.rest:
-            case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
-                return self._script(asked, name, self._scripts)
-            case [*directory, name] if self._scripts is not None and is_script([*directory, name]):
+        rest, scripts = parsed.rest[1:] if _is_of_pi(parsed) else parsed.rest, self.scripts
+        match rest:
+            case ["osie", name, file] if self.osie_files is not None and file in ("kernel", "initrd", UKI_FILE):
+                return self._osie(parsed, name, UKI if file == UKI_FILE else file, self.osie_files)
+            case _ if scripts is None:
+                return None
+            case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name]:
+                return self._script(parsed, name, scripts)
+            case [*directory, name] if is_script([*directory, name]):
                 # GRUB tries the common name last, so the operator's common file must win over a generated specific one.
                 common = "/".join([*directory, CONFIG]) if name not in (CONFIG, WHY) else ""
-                return self._operators_or(asked, partial(self._grub, asked, name, self._scripts), common)
-            case ["osie", name, file] if file == UKI_FILE and self._osie_files is not None:
-                return self._osie(asked, name, UKI, self._osie_files)
-            case [uboot.CONFIG_DIRECTORY, name] if self._scripts is not None and uboot.machine_of(name) is not None:
-                ours = partial(self._extlinux, asked, name, self._scripts)
-                return self._operators_or(asked, ours, uboot.CONFIG_DIRECTORY)
-            case [uboot.BOOT_SCRIPT] if self._scripts is not None:
-                return self._operators_or(asked, partial(self._boot_script, asked, self._scripts))
-            case [raspberry_pi.CONFIG | raspberry_pi.COMMAND_LINE as name] if self._scripts and self._pi_firmware:
-                return self._operators_or(asked, partial(self._of_pi, asked, name, self._scripts, self._pi_firmware))
-            case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
-                return self._osie(asked, name, part, self._osie_files)
+                return self._operators_or(parsed, partial(self._grub, parsed, name, scripts), common)
+            case [uboot.CONFIG_DIRECTORY, name] if (owner := uboot.machine_of(name)) is not None:
+                label, own = f"{uboot.CONFIG_DIRECTORY}/{name}", replace(parsed, named=owner)
+                ours = partial(self._made, own, label, scripts, "U-Boot", Dialect.EXTLINUX)
+                return self._operators_or(parsed, ours, uboot.CONFIG_DIRECTORY)
+            case [uboot.BOOT_SCRIPT as name]:
+                return self._operators_or(parsed, partial(self._made, parsed, name, scripts, "U-Boot", Dialect.U_BOOT))
+            case [raspberry_pi.CONFIG | raspberry_pi.COMMAND_LINE as name] if self.pi_firmware:
+                return self._operators_or(parsed, partial(self._of_pi, parsed, name, scripts, self.pi_firmware))
         return None
 
-    def _script(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | None:
-        mac = self._caller(asked)
-        if isinstance(mac, Refusal):
+    def _made(
+        self, parsed: _ParsedRequest, label: str, scripts: MachineScripts, client: str, dialect: Dialect
+    ) -> Opened:
+        """Return the script of the machine that requests it."""
+        mac = self._caller(parsed)
+        if isinstance(mac, TftpRefusal):
+            return mac
+        # A Pi requests its command line after the configuration, which is recorded.
+        recorded = dialect is not Dialect.PI_COMMAND_LINE
+        script = scripts.script(mac, self._origin, client=client, dialect=dialect, recorded=recorded)
+        if dialect is Dialect.U_BOOT:
+            return TftpFile(uboot.script_image(script), label, mac, step=Step.SCRIPT)
+        return _text(script, label, mac)
+
+    def _script(self, parsed: _ParsedRequest, name: str, scripts: MachineScripts) -> Opened | None:
+        mac = self._caller(parsed)
+        if isinstance(mac, TftpRefusal):
             # Without this file, iPXE runs its built-in script.
             return None if name == "autoexec.ipxe" else mac
         if name == "autoexec.ipxe":
-            return _text(scripts.autoexec(mac, Origin(self._origin.address)), name, mac)
+            return _text(scripts.autoexec(mac, Origin(self.address)), name, mac)
         if name == "why.ipxe":
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
-        return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
+        return self._made(parsed, name, scripts, "iPXE over TFTP", Dialect.IPXE)
 
     def _operators_or(
-        self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], instead: str = ""
+        self, parsed: _ParsedRequest, ours: Callable[[], Opened | Awaitable[Opened]], instead: str = ""
     ) -> Opened | Awaitable[Opened]:
         """Return the operator's file of this name, else the generated one, unless the operator has a file `instead`."""
-        extra = self._extra
+        extra = self.extra
         if extra is None:
             return ours()
 
         async def choose() -> Opened:
-            found = self._of_operator(asked)
+            found = self._of_operator(parsed)
             found = await found if isinstance(found, Awaitable) else found
             if isinstance(found, TftpFile):
                 return found
             if instead:
-                above = [extra, extra / asked.segments[0]] if asked.named is not None else [extra]
+                above = [extra, extra / parsed.segments[0]] if parsed.named is not None else [extra]
                 if await asyncio.to_thread(lambda: any((each / instead).exists() for each in above)):
                     return found
             made = ours()
@@ -343,64 +331,49 @@ class BootFiles:
 
         return choose()
 
-    def _extlinux(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
-        """Return `pxelinux.cfg/01-<mac>` to the machine with that MAC."""
-        mac = self._caller(replace(asked, named=uboot.machine_of(name)))
-        if isinstance(mac, Refusal):
-            return mac
-        script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.EXTLINUX)
-        return _text(script, f"{uboot.CONFIG_DIRECTORY}/{name}", mac)
-
-    def _boot_script(self, asked: _Asked, scripts: MachineScripts) -> Opened:
-        """Return `boot.scr.uimg` of the machine at the client's address."""
-        mac = self._caller(asked)
-        if isinstance(mac, Refusal):
-            return mac
-        script = scripts.script(mac, self._origin, client="U-Boot", dialect=Dialect.U_BOOT)
-        return TftpFile(uboot.script_image(script), uboot.BOOT_SCRIPT, mac, step=Step.SCRIPT)
-
-    async def _of_pi(self, asked: _Asked, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
+    async def _of_pi(self, parsed: _ParsedRequest, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
         """Return `cmdline.txt`, or `config.txt` after the lines of the operator's common one."""
-        mac = self._caller(asked)
-        if isinstance(mac, Refusal):
-            return mac
-        client = "Raspberry Pi"
-        if name == raspberry_pi.COMMAND_LINE:
-            dialect = Dialect.PI_COMMAND_LINE
-            return _text(scripts.script(mac, self._origin, client=client, dialect=dialect, recorded=False), name, mac)
-        try:
-            common = await asyncio.to_thread(_text_below, firmware, name, (firmware, self._extra))
-        except FileNotFoundError:
-            common = ""
-        except (OSError, ValueError) as error:
-            return Refusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
-        script = scripts.script(mac, self._origin, client=client, dialect=Dialect.PI_CONFIG)
-        return _text(f"{common}\n{script}" if common else script, name, mac)
+        is_config = name == raspberry_pi.CONFIG
+        dialect = Dialect.PI_CONFIG if is_config else Dialect.PI_COMMAND_LINE
+        common = ""
+        if is_config and not isinstance(mac := self._caller(parsed), TftpRefusal):
+            try:
+                common = await asyncio.to_thread(_text_below, firmware, name, (firmware, self.extra))
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError) as error:
+                return TftpRefusal(ErrorCode.UNDEFINED, f"--rpi-dir: {name}: {error}", mac)
+        made = self._made(parsed, name, scripts, "Raspberry Pi", dialect)
+        if common and isinstance(made, TftpFile):
+            return replace(made, content=f"{common}\n".encode() + bytes(made.content))
+        return made
 
-    def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
+    def _grub(self, parsed: _ParsedRequest, name: str, scripts: MachineScripts) -> Opened:
         """Return `grub.cfg` of the machine at the caller's address, under each name that GRUB has for it."""
         named = machine_of(name)
-        mac = self._caller(asked)
-        if named and not isinstance(mac, Refusal):
-            mac = self._caller(replace(asked, named=named))
-        if isinstance(mac, Refusal):
+        mac = self._caller(parsed)
+        if named and not isinstance(mac, TftpRefusal):
+            parsed = replace(parsed, named=named)
+            mac = self._caller(parsed)
+        if isinstance(mac, TftpRefusal):
             return mac
         if name == WHY:
             failure = self._failures.get(mac)
             return _text(scripts.why(mac, failure, Dialect.GRUB) if failure else scripts.not_started(mac), name, mac)
-        return _text(scripts.script(mac, self._origin, client="GRUB over TFTP", dialect=Dialect.GRUB), name, mac)
+        return self._made(parsed, name, scripts, "GRUB over TFTP", Dialect.GRUB)
 
-    def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
-        mac = self._caller(asked)
-        if isinstance(mac, Refusal):
+    def _osie(self, parsed: _ParsedRequest, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
+        mac = self._caller(parsed)
+        if isinstance(mac, TftpRefusal):
             return mac
-        machine = asked.at_address
+        machine = parsed.at_address
         if machine is not None:
             namespace = machine.namespace
-        elif self._default_osie is not None and self._default_osie[1] == name:
-            namespace = self._default_osie[0]
+        elif self.default_osie is not None and self.default_osie[1] == name:
+            namespace = self.default_osie[0]
         else:
-            return Refusal(ErrorCode.ACCESS_VIOLATION, "machines without a Hardware get the --default-osie only", mac)
+            message = "machines without a Hardware get the --default-osie only"
+            return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message, mac)
         try:
             located = osie_files.locate(namespace, name, part)
         except NoArtifactError as error:
@@ -416,9 +389,9 @@ class BootFiles:
             return self._failed(mac, _explained(located, error))
         try:
             if artifact.source is Source.FILE:
-                snapshot = await asyncio.to_thread(self._snapshots.take, artifact.fd)
+                content = await asyncio.to_thread(self._snapshots.take, artifact.fd)
                 artifact.close()
-                file = TftpFile(snapshot.content, label, mac, step=step, close=snapshot.release)
+                file = TftpFile(content, label, mac, step=step)
             else:
                 if os.fstat(artifact.fd).st_size < artifact.size:
                     await artifact.filled(artifact.size - 1)
@@ -433,119 +406,99 @@ class BootFiles:
         self._failures.pop(mac, None)
         return file
 
-    def _caller(self, asked: _Asked) -> str | Refusal:
+    def _caller(self, parsed: _ParsedRequest) -> str | TftpRefusal:
         """Return the client's MAC if it may boot from the network and requests its own file; otherwise the refusal."""
-        machine = self._interface(asked.at_address, asked.client_ip, asked.named)
-        mac = machine.mac if machine is not None else self._callers.mac(asked.client_ip)
-        decision = self._policy.decide(machine)
+        machine = self._interface(parsed.at_address, parsed.client_ip, parsed.named)
+        mac = machine.mac if machine is not None else self.callers.mac(parsed.client_ip)
+        decision = self.policy.decide(machine)
         if not decision.allowed:
-            message, about = f"may not netboot: {decision.reason}", self._registered(asked.named)
-            return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=about)
-        if mac is None or asked.named not in (None, mac):
-            about = self._registered(asked.named)
-            return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
-        return mac
+            message = f"may not netboot: {decision.reason}"
+        elif mac is None or parsed.named not in (None, mac):
+            message = _own_only(parsed)
+        else:
+            return mac
+        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message, parsed.mac, about=self._registered(parsed.named))
 
     def _interface(self, machine: Machine | None, ip: str, named: str | None) -> Machine | None:
         """Return the interface with the MAC `named`, of the machine's interfaces that share the address."""
-        return self._inventory.interface_at(machine, ip, named) if machine is not None else None
+        return self.inventory.interface_at(machine, ip, named) if machine is not None else None
 
     def _registered(self, mac: str | None) -> str | None:
-        return mac if mac is not None and self._inventory.by_mac(mac) is not None else None
+        return mac if mac is not None and self.inventory.by_mac(mac) is not None else None
 
-    def _failed(self, mac: str, message: str) -> Refusal:
+    def _failed(self, mac: str, message: str) -> TftpRefusal:
         self._failures[mac] = message
-        return Refusal(ErrorCode.NOT_FOUND, message, mac)
+        return TftpRefusal(ErrorCode.NOT_FOUND, message, mac)
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 
-    def _of_all(self, asked: _Asked) -> Opened | Awaitable[Opened]:
+    def _of_all(self, parsed: _ParsedRequest) -> Opened | Awaitable[Opened]:
         """Return the operator's file of this name, or one that all Raspberry Pis boot."""
-        found, firmware = self._of_operator(asked), self._pi_firmware
-        if firmware is None or not asked.segments or not self._policy.decide(asked.at_address).allowed:
+        found, firmware = self._of_operator(parsed), self.pi_firmware
+        if firmware is None or not parsed.segments or not self.policy.decide(parsed.at_address).allowed:
             return found
 
         async def look() -> Opened:
             opened = await found if isinstance(found, Awaitable) else found
             if isinstance(opened, TftpFile):
                 return opened
-            common = replace(asked, segments=asked.rest[1:] if _is_of_pi(asked) else asked.rest)
+            common = replace(parsed, segments=parsed.rest[1:] if _is_of_pi(parsed) else parsed.rest)
             return await self._extra_file(firmware, common, opened, shared=False)
 
         return look()
 
-    def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
-        is_pi = _is_of_pi(asked)
-        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest))) or is_optional("".join(asked.segments[-1:]))
-        missing = Refusal(ErrorCode.NOT_FOUND, f"{asked.shown}: no such file", asked.mac, expected=expected)
-        if not asked.segments:
-            return missing
-        has_firmware = self._extra is not None or self._pi_firmware is not None
-        if is_pi and not has_firmware:
-            message = f"{missing.message}; --rpi-dir names the firmware of Raspberry Pis"
-            return Refusal(missing.code, message, asked.mac)
-        if is_pi or (self._pi_firmware is not None and asked.named is not None):
+    def _of_operator(self, parsed: _ParsedRequest) -> Opened | Awaitable[Opened]:
+        extra, is_pi, message = self.extra, _is_of_pi(parsed), f"{parsed.shown}: no such file"
+        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(parsed.rest))) or is_optional("".join(parsed.segments[-1:]))
+        if is_pi and extra is None and self.pi_firmware is None:
+            message, expected = f"{message}; --rpi-dir names the firmware of Raspberry Pis", False
+        elif is_pi or (self.pi_firmware is not None and parsed.named is not None):
             # A Pi requests some twenty files and needs six of them. Which ones depends on the model.
-            missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
-        if self._extra is None or not self._policy.decide(asked.at_address).allowed:
+            expected = True
+        missing = TftpRefusal(ErrorCode.NOT_FOUND, message, parsed.mac, expected=expected)
+        if not parsed.segments or extra is None or not self.policy.decide(parsed.at_address).allowed:
             return missing
         # The directory of another machine's MAC is not searched. A Pi's serial number belongs to no known machine.
-        if asked.named is not None and asked.named not in (asked.mac, self._callers.mac(asked.client_ip)):
-            asked = replace(asked, segments=asked.rest)
-            return self._extra_file(self._extra, asked, missing, shared=False)
-        return self._extra_file(self._extra, asked, missing, shared=is_pi or asked.named is not None)
+        if parsed.named is not None and parsed.named not in (parsed.mac, self.callers.mac(parsed.client_ip)):
+            return self._extra_file(extra, replace(parsed, segments=parsed.rest), missing, shared=False)
+        return self._extra_file(extra, parsed, missing, shared=is_pi or parsed.named is not None)
 
-    async def _extra_file(self, root: Path, asked: _Asked, missing: Refusal, *, shared: bool) -> Opened:
+    async def _extra_file(self, root: Path, parsed: _ParsedRequest, missing: TftpRefusal, *, shared: bool) -> Opened:
         try:
-            return await asyncio.to_thread(self._read_extra, root, asked, shared)
+            found = await asyncio.to_thread(self._read_extra, root, parsed, shared)
         except TooLargeError as error:
-            return Refusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
-        except _ForeignFileError as error:
-            about = self._registered(error.owner)
-            return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
+            return TftpRefusal(ErrorCode.UNDEFINED, f"{parsed.shown}: {error}", parsed.mac)
         except (OSError, ValueError):
             return missing
+        if isinstance(found, TftpFile):
+            return found
+        return TftpRefusal(ErrorCode.ACCESS_VIOLATION, _own_only(parsed), parsed.mac, about=self._registered(found))
 
-    def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile:
-        """Read the file in a thread. Raises OSError, ValueError, TooLargeError, _ForeignFileError."""
-        segments = asked.segments
+    def _read_extra(self, root: Path, parsed: _ParsedRequest, shared: bool) -> TftpFile | str:
+        """Read the file in a thread, or return the MAC of the other machine that it belongs to.
+
+        Raises OSError, ValueError, TooLargeError.
+        """
+        segments = parsed.segments
         # Use the machine's own directory if it exists, otherwise the common files.
         if shared and not (root / segments[0]).is_dir():
             segments = segments[1:]
         fd, path = open_below(root, segments)
         try:
-            owner = _owner(path, (root, self._extra))
-            if owner is not None and not self._is_at(owner, asked):
-                raise _ForeignFileError(owner)
-            snapshot = self._snapshots.take(fd)
+            owner = _owner(path, (root, self.extra))
+            if owner is not None and owner != self.callers.mac(parsed.client_ip):
+                # Another interface of the same Hardware may have it, too.
+                machine, owning = parsed.at_address, self.inventory.by_mac(owner)
+                if machine is None or owning is None or not machine.is_of_hardware_of(owning):
+                    return owner
+            return TftpFile(self._snapshots.take(fd), label=shown_name("/".join(segments)), mac=parsed.mac)
         finally:
             os.close(fd)
-        # The bound method keeps the snapshot alive until the transfer has ended.
-        return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
-
-    def _is_at(self, owner: str, asked: _Asked) -> bool:
-        """Return True if the client is the machine with the MAC `owner`, or another interface of the same Hardware."""
-        if owner == self._callers.mac(asked.client_ip):
-            return True
-        machine, owning = asked.at_address, self._inventory.by_mac(owner)
-        if machine is None or owning is None:
-            return False
-        return (machine.namespace, machine.name) == (owning.namespace, owning.name)
-
-
-class _ForeignFileError(Exception):
-    """The file is in the directory of another machine, the one with the MAC `owner`."""
-
-    def __init__(self, owner: str) -> None:
-        super().__init__(owner)
-        self.owner = owner
 
 
 def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
-    """Return the MAC that names the directory below one of `roots` which contains `path`, or None.
-
-    `path` has no links in it, so it is the real place of the file. One root may be in the other.
-    """
+    """Return the MAC that names the directory below one of `roots` which contains `path`, or None."""
+    # `path` has no links in it, so it is the real place of the file. One root may be in the other.
     for root in roots:
         inside = os.path.realpath(root) if root is not None else None
         if inside is not None and path.is_relative_to(inside):
@@ -555,13 +508,13 @@ def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
     return None
 
 
-def _own_only(asked: _Asked) -> str:
-    return f"{asked.shown} is served to its own machine only"
+def _own_only(parsed: _ParsedRequest) -> str:
+    return f"{parsed.shown} is served to its own machine only"
 
 
-def _is_of_pi(asked: _Asked) -> bool:
+def _is_of_pi(parsed: _ParsedRequest) -> bool:
     """Return True if the name begins with a directory that looks like the serial number of a Raspberry Pi."""
-    return len(asked.segments) > 1 and raspberry_pi.is_serial(asked.segments[0])
+    return len(parsed.segments) > 1 and raspberry_pi.is_serial(parsed.segments[0])
 
 
 def _text_below(root: Path, name: str, roots: Iterable[Path | None]) -> str:

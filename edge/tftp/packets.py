@@ -95,12 +95,7 @@ class Agreed:
 
 
 def parse_request(datagram: bytes) -> ReadRequest:
-    """Parse a datagram that arrived on port 69.
-
-    Raises:
-        Garbage: not a request; it gets no answer.
-        RequestError: a write request, or the obsolete mode "mail".
-    """
+    """Parse a datagram that arrived on port 69. Raises Garbage (no answer) and RequestError (a refusal)."""
     if len(datagram) < 4 or len(datagram) > MAX_REQUEST_BYTES:
         raise Garbage(f"{len(datagram)} bytes")
     opcode = int.from_bytes(datagram[:2], "big")
@@ -129,11 +124,9 @@ def parse_request(datagram: bytes) -> ReadRequest:
 
 
 def negotiate(request: ReadRequest, size: int | None, max_block_bytes: int) -> Agreed:
-    """Return the parameters of a transfer of `size` bytes (None: unknown before its end).
-
-    Unknown options and values out of range are left out of the answer, so the client ignores them (RFC 2347). No value
-    exceeds the requested one: EDK2 would abort (Mtftp4RrqOackValid).
-    """
+    """Return the parameters of a transfer of `size` bytes (None: unknown before its end)."""
+    # Unknown options and values out of range are left out of the answer, so the client ignores them (RFC 2347). No
+    # value exceeds the requested one: EDK2 would abort (Mtftp4RrqOackValid).
     asked: dict[str, tuple[str, int]] = {}
     for name, value in request.options.items():
         known = name.lower()

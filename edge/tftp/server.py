@@ -16,25 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
-from edge.listener import Listener, advice, enlarge_buffer, udp_socket
+from edge.listener import DatagramListener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
-from edge.tftp.session import (
-    MAX_HALF_OPEN,
-    MAX_TRANSFERS_PER_CLIENT,
-    ActiveTransfers,
-    Session,
-    TransferScheduler,
-    close,
-)
-from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
+from edge.tftp.session import ActiveTransfers, Session, TransferScheduler, close
+from edge.tftp.source import Opened, OpenFile, TftpFile, TftpRefusal, TftpRequest
 from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
 from edge.tftp.transport import (
     Address,
@@ -83,7 +75,6 @@ kernel drops such entries every 5 s; at gc_thresh3 (1,024) it searches the table
 net/core/neighbour.c).
 """
 
-_MAX_TRANSFERS = 4096
 _LOG_INTERVAL_SECONDS, _MAX_LINES = 60.0, 600
 BEGUN_SECONDS = 3.0  # UEFI asks for the size, then for the file; a machine that restarts needs longer
 MAX_BEGUN = 65536  # the journey derives the next expected step from each start, so few may be left out
@@ -96,11 +87,18 @@ _Arrived = tuple[bytes, Address, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A request whose file is being opened."""
+class _Incoming:
+    """A request, its sender, our address that it was sent to, and the socket that received it."""
 
     request: ReadRequest
-    task: asyncio.Task[None]
+    client: Address
+    local: str
+    socket: socket.socket
+
+    @property
+    def name(self) -> str:
+        """The name of the file, for people."""
+        return shown_name(self.request.name)
 
 
 class TftpServerError(TinkedgeError):
@@ -119,15 +117,13 @@ class TftpServer:
         port: int = TFTP_PORT,
         interface: str | None = None,
         single_port: bool = False,
-        max_transfers: int | None = None,
-        max_half_open: int = MAX_HALF_OPEN,
-        max_transfers_per_client: int = MAX_TRANSFERS_PER_CLIENT,
+        active: ActiveTransfers | None = None,
         is_unresolved: Callable[[str], bool] = lambda _ip: False,
     ) -> None:
         """`port` 0 takes any free port (see `port` after `start`); `interface` None receives from all interfaces.
 
-        `max_transfers` None: a quarter of the files that this process may have open, at most 4096. `is_unresolved(ip)`
-        returns True if an answer to `ip` goes to a host on the link whose MAC the kernel does not know.
+        `active` has the limits of transfers (None: the usual ones). `is_unresolved(ip)` returns True if an answer to
+        `ip` goes to a host on the link whose MAC the kernel does not know.
         """
         self.port = port
         self._open_file = open_file
@@ -135,13 +131,12 @@ class TftpServer:
         self._host = host
         self._interface = interface
         self._single_port = single_port
-        if max_transfers is None:
-            max_transfers = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, _MAX_TRANSFERS)
-        self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
+        self._active = active if active is not None else ActiveTransfers()
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
-        self._listener: Listener[_Arrived] | None = None
-        self._waiting: dict[Address, _Waiting] = {}
+        self._listener: DatagramListener[_Arrived] | None = None
+        self._waiting: dict[Address, tuple[ReadRequest, asyncio.Task[None]]] = {}
+        """The requests whose file is being opened."""
         # By whether the client is registered: any number of strangers can't suppress the lines about machines.
         self._once = {known: OncePer(_LOG_INTERVAL_SECONDS, _MAX_LINES) for known in (False, True)}
         self._bounds = Tally(_LOG_INTERVAL_SECONDS, _MAX_LINES)
@@ -170,14 +165,12 @@ class TftpServer:
         self.port = sock.getsockname()[1]
         log.info("TFTP on %s port %d", self._interface or self._host, self.port)
         what = f"TFTP on port {self.port}"
-        self._listener = Listener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
+        self._listener = DatagramListener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
         self._listener.start()
 
     def move_to_interface(self) -> bool:
-        """Bind all sockets to the interface again, after it was removed and created again.
-
-        Return False if that needs new sockets: without CAP_NET_RAW a bound socket can't be moved.
-        """
+        """Bind all sockets to the interface that was created again. Return False if that needs new sockets."""
+        # Without CAP_NET_RAW a bound socket can't be moved.
         if self._interface is None or self._listener is None:
             return self._interface is None
         device = self._interface.encode() + b"\0"
@@ -192,7 +185,7 @@ class TftpServer:
 
     async def stop(self) -> None:
         """End every transfer with an error to its client, and close the socket."""
-        waiting = [one.task for one in self._waiting.values()]
+        waiting = [task for _, task in self._waiting.values()]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -207,15 +200,24 @@ class TftpServer:
     def _arrived(self, sock: socket.socket, arrived: _Arrived) -> None:
         datagram, client, local = arrived
         if self._single_port and datagram[:2] in (b"\0\4", b"\0\5"):
-            self._receive_for_transfer(sock, datagram, client)
+            session = self._active.get(client)
+            if session is not None:
+                session.receive(datagram)
+            elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
+                _send_error(sock, client, ErrorCode.UNKNOWN_TRANSFER, "there is no such transfer")
             return
         if local is None:
             return  # RFC 1123 section 4.2.3.5: broadcast requests are ignored
         if not self._requests.allows(client[0], self._now()):
-            self._report_unread(client)
+            text = "TFTP: %s sends more than %d requests a second; the rest is dropped"
+            self._warn((client[0], "requests"), text, client[0], REQUESTS_A_SECOND)
             return
         if self._is_unresolved(self._with_zone(client[0])) and not self._unresolved.take(client[0], self._now()):
-            self._report_unresolved(client)
+            text = (
+                "TFTP: more than %d requests a second of addresses on the link that the kernel knows no MAC of, now "
+                "%s; they are invented, and the rest is dropped"
+            )
+            self._warn("unresolved", text, UNRESOLVED_IN_ALL, client[0])
             return
         try:
             request = packets.parse_request(datagram)
@@ -224,42 +226,18 @@ class TftpServer:
                 log.warning("TFTP: a packet from %s port %d is ignored: %s", *client, garbage)
             return
         except RequestError as error:
-            self._refuse(sock, client, Refusal(error.code, str(error)))
+            self._refuse(sock, client, TftpRefusal(error.code, str(error)))
             return
         if not self._is_repeated(request, client):
-            self._open(sock, request, client, local)
-
-    def _report_unread(self, client: Address) -> None:
-        held_back = self._bounds.due((client[0], "requests"), self._now())
-        if held_back is not None:
-            log.warning(
-                "TFTP: %s sends more than %d requests a second; the rest is dropped%s",
-                client[0], REQUESTS_A_SECOND, times(held_back),
-            )  # fmt: skip
-
-    def _report_unresolved(self, client: Address) -> None:
-        held_back = self._bounds.due("unresolved", self._now())
-        if held_back is not None:
-            log.warning(
-                "TFTP: more than %d requests a second of addresses on the link that the kernel knows no MAC of, now "
-                "%s; they are invented, and the rest is dropped%s",
-                UNRESOLVED_IN_ALL, client[0], times(held_back),
-            )  # fmt: skip
-
-    def _receive_for_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
-        session = self._active.get(client)
-        if session is not None:
-            session.receive(datagram)
-        elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
-            _send_error(sock, client, ErrorCode.UNKNOWN_TRANSFER, "there is no such transfer")
+            self._open(_Incoming(request, client, local, sock))
 
     def _is_repeated(self, request: ReadRequest, client: Address) -> bool:
         """Return True if the request repeats one that is being answered. End the transfer that it replaces."""
-        waiting = self._waiting.get(client)
-        if waiting is not None:
-            if waiting.request == request:
+        if client in self._waiting:
+            waiting, task = self._waiting[client]
+            if waiting == request:
                 return True
-            waiting.task.cancel()
+            task.cancel()
             del self._waiting[client]
         session = self._active.get(client)
         if session is not None:
@@ -277,61 +255,58 @@ class TftpServer:
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
-    def _open(self, sock: socket.socket, request: ReadRequest, client: Address, local: str) -> None:
-        found = self._open_file(TftpRequest(request.name, self._with_zone(client[0])))
-        if isinstance(found, TftpFile | Refusal):
-            self._opened(sock, request, found, client, local)
-        elif self._may_wait(client[0]):
-            task = asyncio.get_running_loop().create_task(self._wait(sock, request, found, client, local))
-            self._waiting[client] = _Waiting(request, task)
+    def _open(self, incoming: _Incoming) -> None:
+        client_ip = incoming.client[0]
+        found = self._open_file(TftpRequest(incoming.request.name, self._with_zone(client_ip)))
+        if isinstance(found, TftpFile | TftpRefusal):
+            self._opened(incoming, found)
+            return
+        of_client = sum(ip == client_ip for ip, _ in self._waiting)
+        if len(self._waiting) < MAX_WAITING and of_client < MAX_WAITING_OF_CLIENT:
+            task = asyncio.get_running_loop().create_task(self._wait(incoming, found))
+            self._waiting[incoming.client] = incoming.request, task
             if isinstance(found, Coroutine):
                 task.add_done_callback(lambda _: found.close())  # a task may be cancelled before it starts
         else:
             if isinstance(found, Coroutine):
                 found.close()
-            self._log_ignored(request, client)
+            self._log_ignored(incoming)
 
-    def _may_wait(self, client_ip: str) -> bool:
-        if len(self._waiting) >= MAX_WAITING:
-            return False
-        return sum(ip == client_ip for ip, _ in self._waiting) < MAX_WAITING_OF_CLIENT
-
-    async def _wait(
-        self, sock: socket.socket, request: ReadRequest, found: Awaitable[Opened], client: Address, local: str
-    ) -> None:
-        name = shown_name(request.name)
+    async def _wait(self, incoming: _Incoming, found: Awaitable[Opened]) -> None:
+        name, client = incoming.name, incoming.client
         opened: Opened
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 opened = await found
         except TimeoutError:
-            opened = Refusal(ErrorCode.UNDEFINED, f"{name} is not there after {OPEN_SECONDS:.0f} s")
+            opened = TftpRefusal(ErrorCode.UNDEFINED, f"{name} is not there after {OPEN_SECONDS:.0f} s")
         except Exception:
             log.exception("TFTP: opening %s for %s", name, client[0])
-            opened = Refusal(ErrorCode.UNDEFINED, f"{name} can't be opened: internal error")
+            opened = TftpRefusal(ErrorCode.UNDEFINED, f"{name} can't be opened: internal error")
         finally:
-            waiting = self._waiting.get(client)
-            if waiting is not None and waiting.task is asyncio.current_task():
+            # A request that replaced this one has a task of its own.
+            if self._waiting.get(client, (None, None))[1] is asyncio.current_task():
                 del self._waiting[client]
-        self._opened(sock, request, opened, client, local)
+        self._opened(incoming, opened)
 
     def _with_zone(self, ip: str) -> str:
         """Return the client's address, with the interface as zone if it is link-local."""
         ip = ip.partition("%")[0]
         return f"{ip}%{self._interface}" if self._interface and is_link_local(ip) else ip
 
-    def _opened(self, sock: socket.socket, request: ReadRequest, opened: Opened, client: Address, local: str) -> None:
-        if isinstance(opened, Refusal):
-            self._refuse(sock, client, opened)
+    def _opened(self, incoming: _Incoming, opened: Opened) -> None:
+        client = incoming.client
+        if isinstance(opened, TftpRefusal):
+            self._refuse(incoming.socket, client, opened)
         elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
-            self._log_ignored(request, client)
+            self._log_ignored(incoming)
             self._record_begun(opened, client, " and has to wait: too many transfers")
         else:
-            self._begin(sock, request, opened, client, local)
+            self._begin(incoming, opened)
 
-    def _begin(self, sock: socket.socket, request: ReadRequest, file: TftpFile, client: Address, local: str) -> None:
-        own = None
+    def _begin(self, incoming: _Incoming, file: TftpFile) -> None:
+        request, client, local, own = incoming.request, incoming.client, incoming.local, None
         try:
             largest = max_block_bytes(client, local, self._interface)
             if not self._single_port:
@@ -347,9 +322,10 @@ class TftpServer:
                 own.close()
             close(file)
             return
-        now = self._now()
-        transfer = ReadTransfer(self._blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
-        transport = UdpTransport(own or sock, client, agreed.block_bytes, None if own is not None else local)
+        transfer = ReadTransfer(
+            self._blocks(request, file, agreed), agreed, self._now(), request_bytes=request.size_bytes
+        )
+        transport = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
         session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
@@ -366,36 +342,38 @@ class TftpServer:
         known = file.mac is not None
         if agreed.accepted or self._first_blocks[known].take(client[0], self._now()):
             return True
-        held_back = self._bounds.due((client[0], "first blocks"), self._now())
-        if held_back is not None:
-            log.warning(
-                "TFTP: %s asks for more files than it acknowledges, more than %d in %.0f s, or too many such do; the "
-                "rest is not answered%s",
-                client[0], UNPROVEN_FIRST_BLOCKS, UNPROVEN_SECONDS, times(held_back),
-            )  # fmt: skip
+        text = (
+            "TFTP: %s asks for more files than it acknowledges, more than %d in %.0f s, or too many such do; the "
+            "rest is not answered"
+        )
+        self._warn((client[0], "first blocks"), text, client[0], UNPROVEN_FIRST_BLOCKS, UNPROVEN_SECONDS)
         return False
 
     # --- errors, log and journey -------------------------------------------------------------------------------------
 
-    def _log_ignored(self, request: ReadRequest, client: Address) -> None:
-        """Send nothing: the client asks again in a second or two, and an error would end its boot."""
-        held_back = self._bounds.due((client[0], "room"), self._now())
+    def _warn(self, key: Hashable, text: str, *values: object) -> None:
+        """Log a line once a minute for each key, with the number of lines that were held back before it."""
+        held_back = self._bounds.due(key, self._now())
         if held_back is not None:
-            name = shown_name(request.name)
-            log.warning("TFTP: %s has to wait for %s: too many transfers%s", client[0], name, times(held_back))
+            log.warning(f"{text}%s", *values, times(held_back))
 
-    def _refuse(self, sock: socket.socket, client: Address, refusal: Refusal) -> None:
+    def _log_ignored(self, incoming: _Incoming) -> None:
+        """Send nothing: the client asks again in a second or two, and an error would end its boot."""
+        client_ip = incoming.client[0]
+        self._warn((client_ip, "room"), "TFTP: %s has to wait for %s: too many transfers", client_ip, incoming.name)
+
+    def _refuse(self, sock: socket.socket, client: Address, refusal: TftpRefusal) -> None:
         if not self._errors[refusal.mac is not None].take(client[0], self._now()):
-            held_back = self._bounds.due((client[0], "errors"), self._now())
-            if held_back is not None:
-                log.warning(
-                    "TFTP: %s is refused more than %d files a second, or too many such are; the rest is not answered%s",
-                    client[0], ERRORS_A_SECOND, times(held_back),
-                )  # fmt: skip
+            text = "TFTP: %s is refused more than %d files a second, or too many such are; the rest is not answered"
+            self._warn((client[0], "errors"), text, client[0], ERRORS_A_SECOND)
             return
         _send_error(sock, client, refusal.code, refusal.message)
-        if refusal.about is not None:
-            self._record_about(refusal.about, client[0], refusal)
+        if refusal.about is not None:  # the machine whose MAC a stranger used
+            held_back = self._bounds.due((refusal.about, "about"), self._now())
+            if held_back is not None:
+                who = f"{client[0]}, which is not known to be this machine,"
+                message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
+                self._record(refusal.about, Step.TFTP, Outcome.INFO, message, client_ip=client[0])
         if not self._due(client[0], refusal.message, known=refusal.mac is not None):
             return
         if refusal.expected:
@@ -405,14 +383,6 @@ class TftpServer:
         else:
             outcome = Outcome.FAILED
         self._record_event(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
-
-    def _record_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
-        """Record a refusal on the journey of the machine whose MAC a stranger used."""
-        held_back = self._bounds.due((mac, "about"), self._now())
-        if held_back is not None:
-            who = f"{client_ip}, which is not known to be this machine,"
-            message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
-            self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
 
     def _record_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
         """Record that a machine has requested a file. For strangers, only the end is logged."""
@@ -428,14 +398,9 @@ class TftpServer:
             return
         silent = transfer.silence(self._now())
         message = f"TFTP {file.label}: no acknowledgement for {silent:.0f} s at {transfer.position}"
-        facts: dict[str, str | int | float] = {
-            "name": file.label,
-            "phase": PROGRESS,
-            "silent_seconds": round(silent, 1),
-            "position": transfer.position,
-            "acknowledged": int(transfer.answered),
-        }
-        self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
+        facts = {"name": file.label, "phase": PROGRESS, "position": transfer.position}
+        numbers = {"silent_seconds": round(silent, 1), "acknowledged": int(transfer.answered)}
+        self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts, **numbers)
 
     def _ended(self, session: Session) -> None:
         self._active.remove(session)
@@ -450,19 +415,12 @@ class TftpServer:
         if outcome is None or not (transfer.answered or self._due(client_ip, "never answered")):
             log.debug("%s (%s)", message, client_ip)
             return
+        agreed = transfer.agreed
         self._record_event(
-            file.mac,
-            file.step,
-            client_ip,
-            outcome,
-            message,
-            name=file.label,
-            size_bytes=file.size,
-            duration_seconds=round(ended.duration, 4),
-            block_bytes=transfer.agreed.block_bytes,
-            window_blocks=transfer.agreed.window_blocks,
-            resent_blocks=transfer.resent_blocks,
-        )
+            file.mac, file.step, client_ip, outcome, message, name=file.label, size_bytes=file.size,
+            duration_seconds=round(ended.duration, 4), block_bytes=agreed.block_bytes,
+            window_blocks=agreed.window_blocks, resent_blocks=transfer.resent_blocks,
+        )  # fmt: skip
 
     def _record_event(
         self, mac: str | None, step: Step, client_ip: str, outcome: Outcome, message: str, **detail: str | int | float
@@ -482,15 +440,15 @@ class TftpServer:
 
 def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcome | None, str]:
     """Return outcome and message of an ended transfer for the journey; no outcome if it is of no interest."""
-    what = f"{file.label}, {file.size} bytes"
+    what, warning = f"{file.label}, {file.size} bytes", ""
+    if transfer.wrapped:
+        warning = f"; block numbers went beyond {WRAP_BLOCKS}, where some firmware stops: use HTTP, or larger blocks"
     match ended.ending:
         case Ending.SENT:
             rate = file.size / 1e6 / ended.duration if ended.duration else 0.0
             speed = f" ({rate:.1f} MB/s)" if rate else ""
-            message = f"TFTP sent {what} in {ended.duration:.2f} s{speed}"
-            if transfer.resent_blocks:
-                message += f", {transfer.resent_blocks} blocks sent again"
-            return Outcome.OK, message + _warning(transfer)
+            resent = f", {transfer.resent_blocks} blocks sent again" if transfer.resent_blocks else ""
+            return Outcome.OK, f"TFTP sent {what} in {ended.duration:.2f} s{speed}{resent}{warning}"
         case Ending.PROBED:
             return Outcome.INFO, f"TFTP told the size of {what}"
         case Ending.UNCONFIRMED if transfer.answered:
@@ -499,15 +457,7 @@ def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcom
             return None, f"second request for {file.label} dropped"
         case Ending.REPLACED:
             return Outcome.INFO if transfer.answered else None, f"TFTP transfer of {file.label}: {ended.detail}"
-        case _:
-            message = f"TFTP transfer of {file.label} failed, {ended.ending.value}: {ended.detail}"
-            return Outcome.FAILED, message + _warning(transfer)
-
-
-def _warning(transfer: ReadTransfer) -> str:
-    if not transfer.wrapped:
-        return ""
-    return f"; block numbers went beyond {WRAP_BLOCKS}, where some firmware stops: use HTTP, or larger blocks"
+    return Outcome.FAILED, f"TFTP transfer of {file.label} failed, {ended.ending.value}: {ended.detail}{warning}"
 
 
 def _receive(sock: socket.socket) -> _Arrived:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import resource
 import socket
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from edge.tftp.transport import Address, UdpTransport, is_port_closed, sender
 
 log = logging.getLogger(__name__)
 
-
+MAX_TRANSFERS = 4096
 MAX_TRANSFERS_PER_CLIENT = 16
 MAX_HALF_OPEN = 512
 
@@ -54,11 +55,10 @@ _ANSWERS_TO_STRANGERS = 16
 
 
 class TransferScheduler:
-    """Shares the event loop between transfers: a queue in which each transfer gets one window at a time.
+    """Shares the event loop between transfers: a queue in which each transfer gets one window at a time."""
 
-    Without the queue, the sockets that epoll lists first would get all the time: a client often acknowledges a window
-    before the last transfer has had its turn.
-    """
+    # Without the queue, the sockets that epoll lists first would get all the time: a client often acknowledges a window
+    # before the last transfer has had its turn.
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """`clock` gives seconds."""
@@ -155,14 +155,10 @@ class Session:
             self._settle()
 
     def requested_again(self) -> bool:
-        """Return True if this session answers the client's repeated request.
-
-        That is so if the client has acknowledged nothing yet: the first packets are sent again. It is also so if the
-        last acknowledgement came a moment ago: the request is a late copy. Otherwise the client has restarted.
-        """
+        """Return True if this session answers the client's repeated request, False if the client has restarted."""
         now = self._loop.time()
         if self.transfer.answered:
-            return now - self.transfer.last_heard < LATE_COPY_SECONDS
+            return now - self.transfer.last_received_at < LATE_COPY_SECONDS
         self._send(self.transfer.requested_again(now))
         self._settle()
         return True
@@ -218,8 +214,12 @@ class Session:
                 self._send(self.transfer.arrived(self._filled, self._loop.time()))
             if self._due:  # `expire` does nothing if the packet above has moved the deadline
                 self._due = False
-                self._send(self.transfer.expire(self._loop.time()))
-                self._report_silence()
+                transfer, now = self.transfer, self._loop.time()
+                self._send(transfer.expire(now))
+                is_stalled = transfer.ended is None and not transfer.starved and transfer.silence(now) >= SILENT_SECONDS
+                if is_stalled and not self._silence_reported:
+                    self._silence_reported = True
+                    self._on_silence(self)
             self._settle()
         except Exception as error:
             self._fail(error)
@@ -247,8 +247,13 @@ class Session:
             datagram, source = sock.recvfrom(_MAX_RECEIVED_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
-        except OSError:
-            self._handle_icmp_error(sock)
+        except OSError:  # an ICMP error about a packet to the client, or about an answer to a stranger
+            if is_port_closed(sock, self.client):
+                self.transfer.unreachable(self._loop.time())
+            else:
+                # uvloop stops watching a socket after an error.
+                self._loop.remove_reader(sock)
+                self._loop.add_reader(sock, self._readable, sock)
             return None
         if source == self._source:
             return datagram
@@ -256,14 +261,12 @@ class Session:
         if stranger == self.client:
             self._source = source
             return datagram
-        self._answer_stranger(sock, datagram, stranger)
+        # RFC 1350 section 4: another client that uses this port gets an error, but not for garbage and errors.
+        if len(datagram) >= 4 and not datagram[0] and datagram[1] in (Opcode.DATA, Opcode.ACK) and self._answers_left:
+            self._answers_left -= 1
+            with suppress(OSError):
+                sock.sendto(packets.error(ErrorCode.UNKNOWN_TRANSFER, "this transfer is another client's"), stranger)
         return None
-
-    def _report_silence(self) -> None:
-        if self.transfer.ended is None and not self._silence_reported and not self.transfer.starved:
-            self._silence_reported = self.transfer.silence(self._loop.time()) >= SILENT_SECONDS
-            if self._silence_reported:
-                self._on_silence(self)
 
     def _timed_out(self) -> None:
         self._timer, self._timer_at = None, math.inf
@@ -290,23 +293,6 @@ class Session:
         log.error("TFTP to %s: internal error", self.client[0], exc_info=error)
         self.abandon("internal error")
 
-    def _handle_icmp_error(self, sock: socket.socket) -> None:
-        """Handle an ICMP error about a packet to the client, or about an answer to a stranger."""
-        if is_port_closed(sock, self.client):
-            self.transfer.unreachable(self._loop.time())
-            return
-        # uvloop stops watching a socket after an error.
-        self._loop.remove_reader(sock)
-        self._loop.add_reader(sock, self._readable, sock)
-
-    def _answer_stranger(self, sock: socket.socket, datagram: bytes, stranger: Address) -> None:
-        """Send an error to another client that uses this port (RFC 1350 section 4), but not for garbage and errors."""
-        if len(datagram) < 4 or datagram[0] or datagram[1] not in (Opcode.DATA, Opcode.ACK) or not self._answers_left:
-            return
-        self._answers_left -= 1
-        with suppress(OSError):
-            sock.sendto(packets.error(ErrorCode.UNKNOWN_TRANSFER, "this transfer is another client's"), stranger)
-
     # --- sending and ending ------------------------------------------------------------------------------------------
 
     def _send(self, burst: Burst) -> None:
@@ -325,10 +311,8 @@ class Session:
             self.transfer.not_taken(left, self._loop.time(), _PAUSE_SECONDS)
 
     def _settle(self) -> None:
-        """Close the session if the transfer has ended; otherwise make sure that a timer and the follower run.
-
-        One timer serves many acknowledgements: it is replaced only if the deadline moves forward.
-        """
+        """Close the session if the transfer has ended; otherwise make sure that a timer and the follower run."""
+        # One timer serves many acknowledgements: it is replaced only if the deadline moves forward.
         transfer = self.transfer
         if transfer.ended is not None:
             self.drop()
@@ -353,8 +337,12 @@ def close(file: TftpFile) -> None:
 class ActiveTransfers:
     """The sessions under way, by the client's address and port."""
 
-    def __init__(self, limit: int, limit_half_open: int, limit_per_client: int) -> None:
-        """`limit` in all, `limit_half_open` for strangers and again for machines, `limit_per_client` for an address."""
+    def __init__(
+        self, limit: int = 0, limit_half_open: int = MAX_HALF_OPEN, limit_per_client: int = MAX_TRANSFERS_PER_CLIENT
+    ) -> None:
+        """`limit` in all (0: the usual one), `limit_half_open` for strangers and again for machines."""
+        # A quarter of the files that this process may have open.
+        limit = limit or min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, MAX_TRANSFERS)
         self._limit = limit
         self._limit_half_open = limit_half_open
         self._limit_per_client = limit_per_client
@@ -389,10 +377,7 @@ class ActiveTransfers:
             del self._of_client[session.client[0]]
 
     def make_room(self, client_ip: str, *, is_machine: bool) -> bool:
-        """Return True if the client may have one more transfer; another transfer may end for it.
-
-        `is_machine` is True for a registered machine.
-        """
+        """Return True if the client may have one more transfer; another transfer may end for it, even in its middle."""
         of_client = self._of_client.get(client_ip, {})
         if len(of_client) >= self._limit_per_client:
             return self._drop_half_open(of_client)
@@ -403,7 +388,14 @@ class ActiveTransfers:
             return True
         if self._drop_half_open(self._half_open[False]):
             return True
-        return is_machine and (self._drop_stranger() or self._drop_half_open(alike))
+        if not is_machine:
+            return False
+        stranger = next((session for session in self._sessions.values() if not session.is_machine), None)
+        if stranger is None:
+            return self._drop_half_open(alike)
+        log.debug("TFTP: ended the transfer of %s, which is not registered, for a machine", stranger.client[0])
+        stranger.abandon("the server is full, and machines that are registered come first")
+        return True
 
     def _drop_half_open(self, sessions: Iterable[Session]) -> bool:
         """Drop the oldest half-open session of `sessions`. Return False if there is none."""
@@ -414,12 +406,3 @@ class ActiveTransfers:
                 return True
             self._half_open[session.is_machine].pop(session, None)
         return False
-
-    def _drop_stranger(self) -> bool:
-        """End a stranger's oldest transfer with an error, even in its middle. Return False if there is none."""
-        stranger = next((session for session in self._sessions.values() if not session.is_machine), None)
-        if stranger is None:
-            return False
-        log.debug("TFTP: ended the transfer of %s, which is not registered, for a machine", stranger.client[0])
-        stranger.abandon("the server is full, and machines that are registered come first")
-        return True

@@ -1,8 +1,8 @@
 """The interface between the TFTP server, which knows the protocol, and the code that has the files.
 
-The server calls one function with a `TftpRequest` and gets a `TftpFile` to send, or a `Refusal` to pass on. It calls
-the function between packets, so the function answers from memory or returns an awaitable. `edge.tftp.files` is that
-function for the edge.
+The server calls one function with a `TftpRequest` and gets a `TftpFile` to send, or a `TftpRefusal` to pass on. It
+calls the function between packets, so the function answers from memory or returns an awaitable. `edge.tftp.files` is
+that function for the edge.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TftpFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TftpRefusal:
     """The reason why the client gets no file: `code` and `message` go to its screen.
 
     mac: the client, on whose journey the refusal is recorded.
@@ -67,7 +67,7 @@ class Refusal:
     about: str | None = None
 
 
-Opened = TftpFile | Refusal
+Opened = TftpFile | TftpRefusal
 
 OpenFile = Callable[[TftpRequest], Opened | Awaitable[Opened]]
 """Returns the file at once if possible. While it waits for an upstream, repeated requests of the client are ignored."""

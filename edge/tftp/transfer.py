@@ -124,7 +124,7 @@ class ReadTransfer:
         """True if the client has acknowledged anything. Then its address is real and it wants the file."""
         self.starved = False
         """True if the transfer waits for more of the file."""
-        self.last_heard = now
+        self.last_received_at = now
         """The time of the client's last packet."""
 
         self._blocks = blocks
@@ -141,7 +141,7 @@ class ReadTransfer:
         self._retries = 0
         self._held_back = False
         self._request_bytes = request_bytes
-        self._heard_bytes = request_bytes
+        self._received_bytes = request_bytes
         self._unproven_bytes = 0  # sent before the first acknowledgement
         # RFC 6298 section 2; seconds.
         self._round_trip: float | None = None
@@ -164,19 +164,25 @@ class ReadTransfer:
             return []
         opcode = datagram[1]
         if opcode == _ACK:
-            self.last_heard = now
+            self.last_received_at = now
             return self._acknowledged(datagram[2] << 8 | datagram[3], now)
         if opcode == Opcode.ERROR:
             code, message = packets.parse_error(datagram)
-            self._end(self._meaning_of_error(code), f"error {code}: {message or 'no message'}", now)
+            if code == ErrorCode.UNKNOWN_TRANSFER and not self.answered:
+                ending = Ending.DUPLICATE
+            elif self._offered and any(name.lower() == "tsize" for name in self.agreed.accepted):
+                ending = Ending.PROBED
+            else:
+                ending = Ending.REFUSED_BY_CLIENT
+            self._end(ending, f"error {code}: {message or 'no message'}", now)
         return []
 
     def requested_again(self, now: float) -> Burst:
         """Return the first packets again after the client repeated its request, unless it has acknowledged one."""
         if self.ended is not None or self.answered:
             return []
-        self.last_heard = now
-        self._heard_bytes += self._request_bytes
+        self.last_received_at = now
+        self._received_bytes += self._request_bytes
         return self._unproven(self._repeat(now))
 
     def expire(self, now: float) -> Burst:
@@ -185,11 +191,7 @@ class ReadTransfer:
             return []
         silence = self.silence(now)
         if silence >= self._patience():
-            self._end(
-                Ending.UNCONFIRMED if self._all_sent() else Ending.SILENT,
-                f"no answer for {silence:.0f} s at {self._position()}",
-                now,
-            )
+            self._leave(Ending.SILENT, f"no answer for {silence:.0f} s", now)
             return []
         if self._held_back:
             return self._go_on(now)
@@ -199,7 +201,8 @@ class ReadTransfer:
         self._repeated_in_silence = range(self.acked + 1, self._sent + 1)
         if self.answered:
             return self._repeat(now)
-        if self._unproven_bytes + self._first_bytes() > UNPROVEN_FACTOR * self._heard_bytes:
+        first = self._offer() if self._offered else self._blocks.packets(1, 1, 0)[0]
+        if self._unproven_bytes + size_bytes(first) > UNPROVEN_FACTOR * self._received_bytes:
             self._rearm(now)
             return []
         return self._unproven(self._repeat(now))
@@ -224,28 +227,27 @@ class ReadTransfer:
 
     def unreachable(self, now: float) -> None:
         """End the transfer because the client's port is closed (ICMP)."""
-        ending = Ending.UNCONFIRMED if self._all_sent() else Ending.GONE
-        self._end(ending, f"the client closed its port at {self._position()}", now)
+        self._leave(Ending.GONE, "the client closed its port", now)
 
     def replaced(self, now: float) -> None:
         """End the transfer because the client requested another file from the same port."""
-        self._end(Ending.REPLACED, f"the client began anew at {self._position()}", now)
+        self._end(Ending.REPLACED, f"the client began again at {self.position}", now)
 
     def source_failed(self, reason: str, now: float) -> Burst:
         """End the transfer because the rest of the file will not arrive. Return the error for the client."""
         if self.ended is not None:
             return []
-        self._end(Ending.SOURCE_FAILED, f"{reason}, at {self._position()}", now)
+        self._end(Ending.SOURCE_FAILED, f"{reason}, at {self.position}", now)
         return [packets.error(ErrorCode.UNDEFINED, reason), _NO_PAYLOAD]
 
     def silence(self, now: float) -> float:
         """Return the seconds since the client acknowledged a new block."""
-        return now - (self.last_heard if self.starved else self._last_progress)
+        return now - (self.last_received_at if self.starved else self._last_progress)
 
     @property
     def position(self) -> str:
         """The last acknowledged block, as text for people."""
-        return self._position()
+        return f"block {self.acked} of {self._blocks.last or 'an unknown number'}"
 
     @property
     def wrapped(self) -> bool:
@@ -266,31 +268,28 @@ class ReadTransfer:
         if ahead > self._sent - self.acked:
             return []  # a late acknowledgement of an earlier block
         if ahead == 0:
-            return self._acknowledged_again(now)
+            if self.acked in self._repeated_in_silence:
+                # Block and repetition both arrived, so the client was busy and nothing was lost.
+                self._is_late = True
+                self._least_timeout = CAUTIOUS_TIMEOUT_SECONDS
+                if self.agreed.timeout is None:
+                    self._timeout = max(self._timeout, self._least_timeout)
+            is_loss = self._window > 1 and self._repeated < self.acked < self._sent
+            return self._repeat(now) if is_loss else []
         self.acked = acked = self.acked + ahead
         self._progress(now)
         if acked == self._blocks.last:
             self._end(Ending.SENT, "", now)
             return []
         if acked < self._sent:
-            self._acknowledged_in_part()
+            if acked > self._repeated:
+                self._rewinds_left = MAX_REWINDS
+            # An acknowledgement of exactly the last repeated block is the echo of a needless repetition.
+            if self._rewinds_left and acked != self._repeated:
+                self._rewinds_left -= 1
+                self._repeated = max(self._repeated, self._sent)
+                self._sent = acked
         return self._go_on(now)
-
-    def _acknowledged_in_part(self) -> None:
-        if self.acked > self._repeated:
-            self._rewinds_left = MAX_REWINDS
-        # An acknowledgement of exactly the last repeated block is the echo of a needless repetition.
-        if self._rewinds_left and self.acked != self._repeated:
-            self._rewinds_left -= 1
-            self._repeated = max(self._repeated, self._sent)
-            self._sent = self.acked
-
-    def _acknowledged_again(self, now: float) -> Burst:
-        if self.acked in self._repeated_in_silence:
-            self._was_late()
-        if self._window == 1 or self.acked <= self._repeated or self._sent == self.acked:
-            return []
-        return self._repeat(now)
 
     def _progress(self, now: float) -> None:
         self.answered = True
@@ -299,28 +298,16 @@ class ReadTransfer:
         took = now - self._window_sent
         if took < MIN_TIMEOUT_SECONDS / 8 and self._timeout == self._least_timeout and not retries:
             return  # the common case: nothing would change
-        if retries and self.acked:
-            self._repetition_helped(took)
+        # If the acknowledgement took unusually long, it may have been late, and no packet was lost.
+        is_loss = took <= max(2 * (self._round_trip or 0.0), MIN_TIMEOUT_SECONDS / 8)
+        if retries and self.acked and is_loss and not self._is_late:
+            self._losses += 1
+            if self._losses == PROVEN_LOSSES:
+                self._least_timeout = MIN_TIMEOUT_SECONDS
         # Karn's algorithm: do not measure a possible echo of a repetition, or a client that waited for the file.
-        if self.agreed.timeout is None and self.acked > self._repeated and not self.starved:
-            self._pace(took)
-
-    def _repetition_helped(self, took: float) -> None:
-        """Count a loss, unless the acknowledgement took unusually long and may have been late instead."""
-        if self._is_late or took > max(2 * (self._round_trip or 0.0), MIN_TIMEOUT_SECONDS / 8):
+        if self.agreed.timeout is not None or self.acked <= self._repeated or self.starved:
             return
-        self._losses += 1
-        if self._losses == PROVEN_LOSSES:
-            self._least_timeout = MIN_TIMEOUT_SECONDS
-
-    def _was_late(self) -> None:
-        """Use the longer timeout: block and repetition both arrived, so the client was busy and nothing was lost."""
-        self._is_late = True
-        self._least_timeout = CAUTIOUS_TIMEOUT_SECONDS
-        if self.agreed.timeout is None:
-            self._timeout = max(self._timeout, self._least_timeout)
-
-    def _pace(self, took: float) -> None:
+        # RFC 6298 section 2.
         if self._round_trip is None:
             self._round_trip, self._variation = took, took / 2
         else:
@@ -329,13 +316,6 @@ class ReadTransfer:
         allowance = min(CAUTIOUS_ROUND_TRIPS * self._round_trip, CAUTIOUS_TIMEOUT_SECONDS)
         computed = self._round_trip + 4 * self._variation
         self._timeout = min(max(computed, allowance, self._least_timeout), MAX_TIMEOUT_SECONDS)
-
-    def _meaning_of_error(self, code: int) -> Ending:
-        if code == ErrorCode.UNKNOWN_TRANSFER and not self.answered:
-            return Ending.DUPLICATE
-        if self._offered and any(name.lower() == "tsize" for name in self.agreed.accepted):
-            return Ending.PROBED
-        return Ending.REFUSED_BY_CLIENT
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -386,12 +366,6 @@ class ReadTransfer:
         self._unproven_bytes += size_bytes(burst)
         return burst
 
-    def _first_bytes(self) -> int:
-        """Return the size of the packets that are sent before the first acknowledgement."""
-        if self._offered:
-            return len(packets.oack(self.agreed.accepted))
-        return size_bytes(self._blocks.packets(1, 1, 0)[0])
-
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _rearm(self, now: float) -> None:
@@ -411,11 +385,10 @@ class ReadTransfer:
             patience = min(max(patience, 3 * self.agreed.timeout), MAX_PATIENCE_SECONDS)
         return patience
 
-    def _all_sent(self) -> bool:
-        return self._sent == self._blocks.last
-
-    def _position(self) -> str:
-        return f"block {self.acked} of {self._blocks.last or 'an unknown number'}"
+    def _leave(self, ending: Ending, detail: str, now: float) -> None:
+        """End the transfer because the client has left, perhaps after the last block."""
+        is_complete = self._sent == self._blocks.last
+        self._end(Ending.UNCONFIRMED if is_complete else ending, f"{detail} at {self.position}", now)
 
     def _end(self, ending: Ending, detail: str, now: float) -> None:
         if self.ended is None:

@@ -11,9 +11,9 @@ import errno
 import logging
 import socket
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from edge.listener import udp_socket
+from edge.listener import IP_PKTINFO, packet_info, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Burst
 
@@ -32,15 +32,22 @@ MAX_SEGMENTS: Final = 64
 _MAX_DATAGRAM_BYTES: Final = 65507  # the maximum of UDP over IPv4; IPv6 allows 20 more
 _HEADERS_BYTES: Final = {socket.AF_INET: 20 + 8 + 4, socket.AF_INET6: 40 + 8 + 4}  # IP, UDP, TFTP
 
-# linux/in.h and linux/udp.h. The socket module has no names for some of these.
-_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
-_IP_MTU_DISCOVER = 10
-_IP_RECVERR = 11
-_IP_MTU = 14
-_IP_PMTUDISC_DONT = 0
-_IPV6_MTU_DISCOVER = 23  # linux/in6.h
-_IPV6_MTU = 24
-_IPV6_RECVERR = 25
+
+class _Options(NamedTuple):
+    """The numbers of a family's socket options (linux/in.h, linux/in6.h); the socket module does not have all."""
+
+    level: int
+    report_destination: int
+    mtu_discover: int
+    errors: int
+    mtu: int
+
+
+_OPTIONS: Final = {
+    socket.AF_INET: _Options(socket.IPPROTO_IP, IP_PKTINFO, 10, 11, 14),
+    socket.AF_INET6: _Options(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 23, 25, 24),
+}
+_PMTUDISC_DONT = 0
 _SOL_UDP = 17
 _UDP_SEGMENT = 103
 
@@ -66,7 +73,7 @@ class UdpTransport:
         self._socket = sock
         self._ancillary: Ancillary = []
         if local is not None:
-            self._ancillary.append(_from(local))
+            self._ancillary.append(packet_info(socket.AF_INET6 if ":" in local else socket.AF_INET, local))
         self._packet_bytes = packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
         segments = min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
@@ -75,10 +82,8 @@ class UdpTransport:
         self._uncut_bytes = (MIN_SEGMENTED - 1) * packet_bytes if segments >= MIN_SEGMENTED else _NEVER
 
     def send(self, burst: Burst) -> int:
-        """Send packets, all of a block's size except the last. Return the number that the kernel had no room for.
-
-        Raises OSError for an ICMP error about earlier packets, or a problem of the path.
-        """
+        """Send packets, all but the last of a block's size. Return the number that the kernel had no room for."""
+        # An OSError is an ICMP error about earlier packets, or a problem of the path.
         if isinstance(burst, memoryview):
             packets = burst
         else:
@@ -132,54 +137,35 @@ class UdpTransport:
         return -(-size // self._packet_bytes)
 
 
-def _from(local: str) -> tuple[int, int, bytes]:
-    """Return the ancillary data that sets a packet's source address."""
-    if ":" in local:
-        packed = socket.inet_pton(socket.AF_INET6, local)
-        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16sI", packed, 0)
-    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4))
-
-
 def sender(address: tuple[Any, ...]) -> Address:
     """Return address and port of a datagram's sender, without the flow label and scope of IPv6."""
     return address[0], address[1]
 
 
 def transfer_socket(local: str, interface: str | None) -> socket.socket:
-    """Return a socket on a new port: the transfer's identifier (RFC 1350 section 4). Raises OSError.
-
-    It is not connected, so that it can send an error to a stranger. It receives ICMP errors.
-    """
+    """Return a socket on a new port: the transfer's identifier (RFC 1350 section 4). Raises OSError."""
+    # It is not connected, so that it can send an error to a stranger. It receives ICMP errors.
     # Bind to the address that the client used. On a host with several addresses, routing alone may choose another one,
     # and clients drop answers from other addresses.
     return udp_socket(local, 0, interface, _prepare)
 
 
 def _prepare(sock: socket.socket) -> None:
-    level, option = (socket.IPPROTO_IPV6, _IPV6_RECVERR) if _is_6(sock) else (socket.IPPROTO_IP, _IP_RECVERR)
-    sock.setsockopt(level, option, 1)
+    options = _OPTIONS[sock.family]
+    sock.setsockopt(options.level, options.errors, 1)
     allow_fragments(sock)
 
 
 def allow_fragments(sock: socket.socket) -> None:
-    """Send without the don't-fragment bit, and ignore ICMP messages about the path's MTU.
-
-    PXE ROMs do not support path MTU discovery. Behind a router with a smaller MTU, blocks must arrive in fragments.
-    """
-    is_6 = _is_6(sock)
-    level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if is_6 else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
-    sock.setsockopt(level, option, _IP_PMTUDISC_DONT)
-
-
-def _is_6(sock: socket.socket) -> bool:
-    return sock.family == socket.AF_INET6
+    """Send without the don't-fragment bit, and ignore ICMP messages about the path's MTU."""
+    # PXE ROMs do not support path MTU discovery. Behind a router with a smaller MTU, blocks must arrive in fragments.
+    options = _OPTIONS[sock.family]
+    sock.setsockopt(options.level, options.mtu_discover, _PMTUDISC_DONT)
 
 
 def is_port_closed(sock: socket.socket, client: Address) -> bool:
-    """Read all ICMP errors of a socket. Return True if one says that the port of `client` is closed.
-
-    An unreachable host or network does not count: that may be temporary (RFC 1122 section 4.2.3.9).
-    """
+    """Read all ICMP errors of a socket. Return True if one says that the port of `client` is closed."""
+    # An unreachable host or network does not count: that may be temporary (RFC 1122 section 4.2.3.9).
     found = False
     while True:
         try:
@@ -194,24 +180,21 @@ def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
     """Return the largest block that fits into one packet to the client, at least 512 bytes. Raises OSError."""
     with udp_socket(local, 0, interface, lambda _: None) as sock:
         sock.connect(client)
-        level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if _is_6(sock) else (socket.IPPROTO_IP, _IP_MTU)
-        mtu = sock.getsockopt(level, option)
-        family = sock.family
-    return max(mtu - _HEADERS_BYTES[family], packets.DEFAULT_BLOCK_BYTES)
+        options = _OPTIONS[sock.family]
+        mtu = sock.getsockopt(options.level, options.mtu)
+        return max(mtu - _HEADERS_BYTES[sock.family], packets.DEFAULT_BLOCK_BYTES)
 
 
 def report_destinations(sock: socket.socket) -> None:
     """Make the socket report the destination address of each datagram (see `destination_address`)."""
-    if _is_6(sock):
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-    else:
-        sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    options = _OPTIONS[sock.family]
+    sock.setsockopt(options.level, options.report_destination, 1)
 
 
 def destination_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
     """Return the address that a datagram was sent to (IP_PKTINFO, ip(7)); None for a broadcast or a group."""
     for level, kind, value in ancillary:
-        if level == socket.IPPROTO_IP and kind == _IP_PKTINFO and len(value) >= 12:
+        if level == socket.IPPROTO_IP and kind == IP_PKTINFO and len(value) >= 12:
             ours, written = value[4:8], value[8:12]
             return socket.inet_ntoa(ours) if ours == written else None
         if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_PKTINFO and len(value) >= 20:

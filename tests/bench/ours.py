@@ -24,6 +24,7 @@ from edge.artifacts import ArtifactCache, Source
 from edge.callers import Callers, token_keys
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
+from edge.dhcp_common import DhcpSite
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.events import Milestone
 from edge.journey.expectations import Expectations, Facts, Story
@@ -176,7 +177,8 @@ async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
     # As in `edge.run`: the responder is there first, and compiles each reservation when its Hardware comes.
     known, binaries = Inventory(), _binaries(directory)
-    responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
+    site = DhcpSite(known, NetbootPolicy(), binaries, journey.record, time.monotonic, journey.note)
+    responder = Responder(site, settings)
     known.on_change(responder.machine_changed)
     for number in range(first, first + count):
         known.apply(machine(number))
@@ -195,9 +197,8 @@ async def dhcp6(exit_stack: AsyncExitStack, journey: Journey, *, directory: str,
         (IPv6Network(NETWORK6),),
     )
     known, binaries = Inventory(), _binaries(directory)
-    responder = Responder6(
-        known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note
-    )
+    site = DhcpSite(known, NetbootPolicy(), binaries, journey.record, time.monotonic, journey.note)
+    responder = Responder6(site, settings)
     known.on_change(responder.machine_changed)
     for number in range(count):
         found = machine(number)

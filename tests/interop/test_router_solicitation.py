@@ -114,7 +114,7 @@ def test_only_an_expected_host_is_answered(ipv6: Network) -> None:
     wanted = {mac}
 
     async def start_for_ipxe() -> Sequence[RouterAdvertiser]:
-        advertiser = RouterAdvertiser("srv0", only=wanted.__contains__, heard=solicited.append)
+        advertiser = RouterAdvertiser("srv0", only=wanted.__contains__, on_solicitation=solicited.append)
         await advertiser.start()
         return [advertiser]
 

@@ -27,7 +27,7 @@ from edge.doctor import DiagnoseError, tftp
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
-from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Opened, TftpFile, TftpRefusal, TftpRequest
 from tests.interop.conftest import Network
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -46,7 +46,7 @@ POOL = ("--dhcp-range=10.77.6.100,10.77.6.110,1h", "--dhcp-boot=evil.efi,,10.77.
 def open_file(request: TftpRequest) -> Opened:
     if request.name == "snponly.efi":
         return TftpFile(PROGRAM, request.name)
-    return Refusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file")
+    return TftpRefusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file")
 
 
 async def start_tftp(network: Network) -> Sequence[TftpServer]:

@@ -81,12 +81,9 @@ class Message(NamedTuple):
 
 
 def parse(packet: bytes) -> Message:
-    """Return the message in a UDP payload.
+    """Return the message in a UDP payload. Raises ParseError.
 
     `sname` and `file` have no NUL padding; they are empty if they held options.
-
-    Raises:
-        ParseError: too short, too long, no DHCP, or an option with a wrong length.
     """
     if len(packet) < _OPTIONS_AT:
         raise ParseError(f"{len(packet)} bytes is less than a DHCP header ({_OPTIONS_AT})")
@@ -174,10 +171,8 @@ def padded_size(size: int, limit: int) -> int:
 
 
 def build(message: Message) -> bytes:
-    """Return the bytes of a whole message, its options in the order of the mapping; the inverse of `parse`.
-
-    Values of more than 255 bytes are split (RFC 3396 section 6). Raises OptionError if a field does not fit.
-    """
+    """Return the bytes of a whole message, its options in the order of the mapping. Raises OptionError."""
+    # Values of more than 255 bytes are split (RFC 3396 section 6).
     if len(message.chaddr) > _INFINIBAND_BYTES or len(message.sname) > 64 or len(message.file) > 128:
         raise options.OptionError(
             "chaddr (16, of InfiniBand 20), sname (64) or file (128) is longer than its header field"

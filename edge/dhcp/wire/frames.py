@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from edge.dhcp_common import Claim
+from edge.dhcp_common import AddressClaim
 
 HEADERS_BYTES: Final = 14 + 20 + 8
 """Size of the headers before a frame's payload."""
@@ -47,10 +47,8 @@ class Framer:
         self._udp_sum = source + _UDP + port
 
     def frame(self, payload: bytes, hardware: bytes, address: bytes, port: int) -> bytes:
-        """Return the frame with `payload` to a hardware address (six bytes), IPv4 address (four) and port.
-
-        The payload must fit into the link's MTU with the headers, because the packet is not fragmented.
-        """
+        """Return the frame with `payload` to a hardware address (six bytes), IPv4 address (four) and port."""
+        # It is not fragmented, so the payload must fit into the link's MTU with the headers.
         length = 8 + len(payload)
         destination = int.from_bytes(address, "big")
         words = int.from_bytes(payload, "big")
@@ -79,7 +77,7 @@ def arp_probe(hardware: bytes, address: bytes) -> bytes:
     )  # fmt: skip
 
 
-def arp_claim(frame: bytes) -> Claim | None:
+def arp_claim(frame: bytes) -> AddressClaim | None:
     """Return the sender of an ARP packet; None for a probe, and for other frames than ARP of Ethernet and IPv4."""
     # Requests count as much as replies (RFC 5227 section 2.1.1: "any ARP packet").
     if len(frame) < _ARP.size:
@@ -87,4 +85,4 @@ def arp_claim(frame: bytes) -> Claim | None:
     _, _, ethertype, link, protocol, link_bytes, protocol_bytes, _, hardware, address, _, _ = _ARP.unpack_from(frame)
     if (ethertype, link, protocol, link_bytes, protocol_bytes) != (ARP_ETHERTYPE, _ETHERNET, _IPV4_ETHERTYPE, 6, 4):
         return None
-    return Claim(address, hardware) if any(address) else None
+    return AddressClaim(address, hardware) if any(address) else None

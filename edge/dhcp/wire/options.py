@@ -46,7 +46,6 @@ END: Final = 255  # RFC 2132 section 3.2
 
 # Sub-options of 43.
 PXE_DISCOVERY_CONTROL: Final = 6  # PXE 2.1 table 2-1
-PXE_BOOT_ITEM: Final = 71  # the same
 VLAN_ID: Final = 116  # Tinkerbell's own, which its iPXE scripts read as ${43.116:string}
 
 # Sub-options of 82.
@@ -60,9 +59,7 @@ IPXE_HTTPS: Final = 20
 IPXE_TFTP: Final = 21
 IPXE_DNS: Final = 23
 IPXE_BZIMAGE: Final = 24
-IPXE_PXE: Final = 33
 IPXE_EFI: Final = 36
-IPXE_VLAN: Final = 38
 IPXE_MENU: Final = 39
 IPXE_NO_PXEDHCP: Final = 176
 
@@ -135,10 +132,8 @@ def option(code: int, value: bytes) -> bytes:
 
 
 def instances(code: int, value: bytes) -> bytes:
-    """Return an option of any length, split over several instances (RFC 3396 section 6).
-
-    Boot options must not be split: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
-    """
+    """Return an option of any length, split over several instances (RFC 3396 section 6)."""
+    # Boot options must not be split: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
     return b"".join(option(code, value[at : at + 255]) for at in range(0, max(len(value), 1), 255))
 
 
@@ -162,8 +157,6 @@ def suboptions(value: bytes) -> dict[int, bytes] | None:
 
 
 def encapsulated(suboptions: Mapping[int, bytes]) -> bytes:
-    """Return the value of an option that holds options: 43 (RFC 2132 section 8.4) and 175.
-
-    It ends with END, because iPXE and old PXE ROMs look for it.
-    """
+    """Return the value of an option that holds options: 43 (RFC 2132 section 8.4) and 175."""
+    # It ends with END, because iPXE and old PXE ROMs look for it.
     return b"".join(option(code, value) for code, value in suboptions.items()) + bytes((END,))

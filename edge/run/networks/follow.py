@@ -23,7 +23,7 @@ from prometheus_client.core import Metric
 from edge.journey.events import Notice, Outcome
 from edge.machines import DhcpMode
 from edge.neighbour.host import Network, NetworkState, state_of
-from edge.neighbour.links import Link, LinkChanges, look
+from edge.neighbour.links import HostLink, LinkChanges, look
 from tink.api.mistakes import Site
 from tink.metrics.families import gauge
 
@@ -43,7 +43,7 @@ class HostNetworks:
         self,
         networks: Sequence[Network],
         announce: Callable[[Notice], None] = lambda _: None,
-        look: Callable[[str], Link | None] = look,
+        look: Callable[[str], HostLink | None] = look,
     ) -> None:
         """`announce` receives the begin and end of problems; `look` asks the kernel for a link. Raises OSError."""
         self._ask = look

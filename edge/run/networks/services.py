@@ -21,8 +21,9 @@ from aiohttp import web
 
 from edge.dhcp import DhcpServer, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6
+from edge.neighbour.discovery import Advertised
 from edge.neighbour.host import NetworkState
-from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
+from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, RouterAdvertiser
 from edge.run.errors import ServingError
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
@@ -124,10 +125,12 @@ class NetworkServices:
             self._advertiser.make = lambda state: RouterAdvertiser(
                 state.interface,
                 Advertised(self._dhcp6.make is not None, lifetime, state.networks6, state.mac),
-                heard=solicited,
+                on_solicitation=solicited,
             )
         elif advertise is None and make_responder is not None and make_responder6 is None:
-            self._advertiser.make = lambda state: RouterAdvertiser(state.interface, only=is_ipxe, heard=solicited)
+            self._advertiser.make = lambda state: RouterAdvertiser(
+                state.interface, only=is_ipxe, on_solicitation=solicited
+            )
 
     def machine_changed(self, mac: str) -> None:
         """Discard the answers for a machine. The inventory calls this after each change of its Hardware."""

@@ -23,7 +23,7 @@ from scapy.layers.l2 import ARP, Ether
 from edge.callers import Callers
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp.context import MAX_CLIENT_REPLIES, MAX_RELAY_REPLIES
-from edge.dhcp_common import Quarantine
+from edge.dhcp_common import DhcpSite, Quarantine
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
 from edge.neighbour.table import AddressResolution, NeighbourTable
@@ -272,7 +272,8 @@ class Rack:
         def learn(mac: str, ip: str, *, relayed: bool) -> None:
             callers.learn(mac, ip, "" if relayed else "srv0")
 
-        responder = Responder(inventory, settings, network.record, time.monotonic, binaries, policy, learn=learn)
+        site = DhcpSite(inventory, policy, binaries, network.record, time.monotonic)
+        responder = Responder(site, settings, learn=learn)
         inventory.on_change(responder.machine_changed)
         osie = {"metadata": {"name": "lab"}, "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"}}
         scripts = MachineScripts(inventory, policy, lambda *_: osie, Scripts(BootSettings()), network.record)

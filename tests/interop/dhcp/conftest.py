@@ -14,6 +14,7 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
+from edge.dhcp_common import DhcpSite
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.table import NeighbourTable
 from ipxe.binaries import BootBinaries
@@ -97,9 +98,8 @@ class DhcpLab(Learning):
 
     def responder(self, address: str = SERVER_IP, **options: Any) -> Responder:
         settings = DhcpSettings(address, address, f"http://{address}:7080")
-        record = self.network.record
-        policy = NetbootPolicy()
-        responder = Responder(self.inventory, settings, record, time.monotonic, self.binaries, policy, **options)
+        site = DhcpSite(self.inventory, NetbootPolicy(), self.binaries, self.network.record, time.monotonic)
+        responder = Responder(site, settings, **options)
         self.inventory.on_change(responder.machine_changed)
         return responder
 

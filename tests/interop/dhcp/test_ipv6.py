@@ -17,10 +17,12 @@ import pytest
 from edge.callers import Callers
 from edge.dhcp6 import Dhcp6Server, Reply6, Responder6, Settings6, server_duid
 from edge.dhcp6.wire import MessageType6, Option, addresses_in, option, options, parse
+from edge.dhcp_common import DhcpSite
 from edge.listener import Segments
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.arrivals import Arrivals
-from edge.neighbour.router_advertisement import Advertised, RouterAdvertiser
+from edge.neighbour.discovery import Advertised
+from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.neighbour.table import LinkLocalResolution, NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
@@ -68,7 +70,7 @@ class Lab6(Learning):
         settings = Settings6(IPv6Address(SERVER), f"http://[{SERVER}]:7080", server_duid(b"\2tinke"), (NETWORK,))
         record, policy = self.network.record, NetbootPolicy()
         who = LinkLocalResolution("srv0", callers.neighbour, time.monotonic)
-        responder = Responder6(self.inventory, settings, record, time.monotonic, self.binaries, policy, who)
+        responder = Responder6(DhcpSite(self.inventory, policy, self.binaries, record, time.monotonic), settings, who)
         self.inventory.on_change(responder.machine_changed)
         files = BootFiles(self.binaries, self.inventory, callers, policy, address=SERVER)
         servers: list[Any] = [

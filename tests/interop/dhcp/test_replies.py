@@ -20,7 +20,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from edge.dhcp import Reply
-from edge.dhcp.server import Link, NoLinkError
+from edge.dhcp.server import FrameSender, NoLinkError
 from edge.listener import Segments
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab, message, speaking
@@ -122,7 +122,7 @@ def test_server_without_the_privilege_broadcasts_and_logs_it_once(
     def refuse(*_: object) -> None:
         raise NoLinkError("CAP_NET_RAW is missing")
 
-    monkeypatch.setattr(Link, "__init__", refuse)
+    monkeypatch.setattr(FrameSender, "__init__", refuse)
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
         assert dhcp.udhcpc().returncode == 0
@@ -164,14 +164,14 @@ def test_error_of_a_link_that_can_not_be_opened_has_the_reason(
 ) -> None:
     for interface, why in (("lo", "lo is no Ethernet interface"), ("nic9", "No such device")):
         with pytest.raises(NoLinkError, match=why):
-            network.inside(network.server, lambda name=interface: Link(name, bytes((10, 77, 6, 1)), 67, 0.0))  # type: ignore[misc]
+            network.inside(network.server, lambda name=interface: FrameSender(name, bytes((10, 77, 6, 1)), 67, 0.0))  # type: ignore[misc]
 
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr("edge.dhcp.server.socket.socket", refuse)
     with pytest.raises(NoLinkError, match="CAP_NET_RAW is missing"):
-        Link("lo", bytes(4), 67, 0.0)
+        FrameSender("lo", bytes(4), 67, 0.0)
 
 
 def test_link_receives_no_frames(network: Network, dhcp: DhcpLab) -> None:

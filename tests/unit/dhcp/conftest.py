@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge.dhcp import DhcpSettings, Responder
-from edge.dhcp_common import Quarantine, Relays
+from edge.dhcp_common import DhcpSite, Quarantine, Relays
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
@@ -56,18 +56,21 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         when = NetbootWhen.ALLOWED if has_pending is None else NetbootWhen.WORKFLOW
         quarantine = Quarantine(lambda: edge.now, quarantine_seconds, changed)
         known_relays = tuple(map(IPv4Network, relays.split()))
-        responder = Responder(
+        site = DhcpSite(
             inventory,
-            DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", networks),
+            NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True)),
+            binaries,
             record,
             lambda: edge.now,
-            binaries,
-            NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True)),
-            quarantine=quarantine,
             relays=Relays(known_relays, lambda address: bool(inventory.claimants_of_ip(address))),
+            fast_path=fast_path,
+        )
+        responder = Responder(
+            site,
+            DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", networks),
+            quarantine=quarantine,
             learn=lambda mac, ip, *, relayed: edge.learnt.append((mac, ip)),
             on_relay_seen=on_relay_seen,
-            fast_path=fast_path,
         )
         inventory.on_change(responder.machine_changed)
         edge = Edge(inventory, responder, quarantine)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge.dhcp import Received, Reply, Responder
 from edge.dhcp.wire import MessageType, codec, options
-from edge.dhcp_common import MAX_LAYOUTS, Claim, Quarantine
+from edge.dhcp_common import MAX_LAYOUTS, AddressClaim, Quarantine
 from edge.journey.events import JourneyEvent
 from edge.machines import Inventory
 from tests.support import objects
@@ -127,7 +127,7 @@ def look(edge: Any, *hosts: str) -> int:
         for address in declined.step():
             probes += 1
             for mac in hosts:
-                declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
+                declined.claimed(AddressClaim(address, bytes.fromhex(mac.replace(":", ""))))
     return probes
 
 

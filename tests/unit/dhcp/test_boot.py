@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.boot import BootChoice, Client, ClientKind, identify, user_classes
+from edge.dhcp.boot import BootChoice, identify, user_classes
 from edge.dhcp.wire import codec, options
+from edge.dhcp_common import Client, DhcpSite, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError
@@ -477,19 +478,19 @@ def client(packet: bytes, **changes: Any) -> Client:
 )
 def test_ipxe_is_known_by_its_user_class_alone(user_class: bytes, classes: tuple[bytes, ...]) -> None:
     found = client(IPXE_BIOS, drop=(175,), options={77: user_class})
-    assert found.kind is ClientKind.IPXE
+    assert found.stage is Stage.IPXE
     assert user_classes(user_class) == classes
 
 
 @pytest.mark.parametrize("user_class", [b"", b"\x05iPXE", b"\0", b"\x04iPXE\x09x", b"gPXE", b"\x04foo\0iPXE"])
 def test_user_class_that_is_no_list_is_one_class(user_class: bytes) -> None:
     found = client(IPXE_BIOS, drop=(175,), options={77: user_class})
-    assert found.kind is ClientKind.PXE_ROM
+    assert found.stage is Stage.PXE_ROM
     assert user_classes(user_class) == ((user_class,) if user_class else ())
 
 
 def test_ipxe_with_an_overridden_user_class_is_known_by_option_175_and_does_not_loop() -> None:
-    assert client(IPXE_BIOS, options={77: b"PXEROM"}).kind is ClientKind.IPXE
+    assert client(IPXE_BIOS, options={77: b"PXEROM"}).stage is Stage.IPXE
 
 
 def test_features_are_read_from_the_list_of_ipxe() -> None:
@@ -497,8 +498,6 @@ def test_features_are_read_from_the_list_of_ipxe() -> None:
     # dns, pxe ext(33), http, iscsi, menu, multiboot, nfs, ... as in that build of 2019
     assert {options.IPXE_HTTP, options.IPXE_TFTP, options.IPXE_BZIMAGE, options.IPXE_MENU} <= bios.features
     assert not {options.IPXE_HTTPS, options.IPXE_EFI, 177, 235} & bios.features
-    assert bios.lacks(options.IPXE_EFI)
-    assert not bios.lacks(options.IPXE_HTTP)
     efi = identify(codec.parse(IPXE_EFI))
     assert options.IPXE_EFI in efi.features
     without = client(IPXE_EFI, options={175: b"\x13\1\0\x15\1\1\x24\1\1"})
@@ -508,8 +507,8 @@ def test_features_are_read_from_the_list_of_ipxe() -> None:
 def test_ipxe_that_lists_no_features_lacks_none() -> None:
     for listed in (b"\xb0\1\1", b"\x13\x09\1", b"\x13"):
         found = client(IPXE_EFI, options={175: listed})
-        assert found.kind is ClientKind.IPXE
-        assert not found.lacks(options.IPXE_HTTP)
+        assert found.stage is Stage.IPXE
+        assert found.features == frozenset()
 
 
 def test_architectures_of_odd_length_and_of_old_roms_are_parsed() -> None:
@@ -527,16 +526,17 @@ def test_machines_of_one_kind_are_one_client() -> None:
 
 # --- boot path uki: the OSIE as one program, for firmware that is UEFI, and iPXE for any other ------------------------
 
-HTTP_ROM = Client(ClientKind.HTTP_ROM, (16,), "UEFI")
-PXE_ROM = Client(ClientKind.PXE_ROM, (7,), "UEFI")
-BIOS = Client(ClientKind.PXE_ROM, (0,), "BIOS")
+HTTP_ROM = Client(Stage.HTTP_ROM, (16,), "UEFI")
+PXE_ROM = Client(Stage.PXE_ROM, (7,), "UEFI")
+BIOS = Client(Stage.PXE_ROM, (0,), "BIOS")
 
 
 @pytest.fixture
 def choice(tmp_path: Path) -> BootChoice:
     for name in ("undionly.kpxe", "snponly.efi"):
         (tmp_path / name).write_bytes(b"MZ")
-    return BootChoice(NetbootPolicy(), BootBinaries(tmp_path), "10.0.0.1", "http://10.0.0.1:7080")
+    site = DhcpSite(Inventory(), NetbootPolicy(), BootBinaries(tmp_path), lambda *_, **__: None, lambda: 0.0)
+    return BootChoice(site, "10.0.0.1", "http://10.0.0.1:7080")
 
 
 def machine(**spec: Any) -> Machine:
@@ -548,17 +548,17 @@ def machine(**spec: Any) -> Machine:
 
 def test_uefi_boots_the_osie_itself_by_tftp_or_http(choice: BootChoice) -> None:
     lab = machine(osie={"name": "lab"})
-    by_http = choice.verdict(lab, MAC, HTTP_ROM).boot
+    by_http = choice.answer(lab, MAC, HTTP_ROM)
     assert by_http.text == "boot file http://10.0.0.1:7080/osie/lab/uki.efi"
     assert options.option(options.VENDOR_CLASS, b"HTTPClient") in by_http.options
-    by_tftp = choice.verdict(lab, MAC, PXE_ROM).boot
+    by_tftp = choice.answer(lab, MAC, PXE_ROM)
     assert (by_tftp.file, by_tftp.siaddr) == (b"osie/lab/uki.efi", bytes((10, 0, 0, 1)))
     assert not by_tftp.shared, "or another machine of that maker would get this one's OSIE"
-    assert choice.verdict(lab, MAC, BIOS).boot.file == b"undionly.kpxe"
+    assert choice.answer(lab, MAC, BIOS).file == b"undionly.kpxe"
 
 
 def test_machine_without_an_osie_is_refused_with_the_missing_field(choice: BootChoice) -> None:
-    assert "spec.osie.name is not set" in choice.verdict(machine(), MAC, HTTP_ROM).refusal
+    assert "spec.osie.name is not set" in choice.answer(machine(), MAC, HTTP_ROM).refusal
 
 
 def test_fast_path_leaves_boot_path_uki_to_the_full_path(choice: BootChoice) -> None:

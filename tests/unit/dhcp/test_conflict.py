@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
 from edge.dhcp.wire import MessageType, frames
-from edge.dhcp_common import Claim, Prober, declines
+from edge.dhcp_common import AddressClaim, Prober, declines
 from edge.dhcp_common.declines import MAX_PROBED, PROBES, UNPROBED_SECONDS
 from edge.dhcp_common.quarantine import MAX_ADDRESSES
 from edge.journey.events import Outcome
@@ -249,7 +249,7 @@ async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge:
         def _send(self, sock: socket.socket, address: bytes) -> None:
             raise AssertionError("nothing is declined here")
 
-        def _receive(self, sock: socket.socket) -> Claim | None:
+        def _receive(self, sock: socket.socket) -> AddressClaim | None:
             raise AssertionError("nothing is declined here")
 
     prober = ProberOnUdp("lo", edge.responder.declines)

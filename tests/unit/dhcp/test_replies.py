@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 
 from edge.dhcp import Reply
-from edge.dhcp.boot import Boot
-from edge.dhcp.context import MAX_CLIENT_REPLIES, MAX_RELAY_REPLIES, MAX_REPLIES
-from edge.dhcp.datagram import BROADCAST, TooSmallError, assemble, first_options, size_limit
+from edge.dhcp.context import (
+    BROADCAST,
+    MAX_CLIENT_REPLIES,
+    MAX_RELAY_REPLIES,
+    MAX_REPLIES,
+    TooSmallError,
+    assemble,
+    first_options,
+    size_limit,
+)
 from edge.dhcp.wire import MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
+from edge.dhcp_common import BootAnswer
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
 from tests.support import objects
@@ -462,7 +470,7 @@ def test_repeated_options_are_dropped_first_and_boot_options_never() -> None:
     def numbered(code: int, size: int = 30) -> bytes:
         return options.option(code, bytes(size))
 
-    boot = Boot(bytes(4), b"", b"", options=numbered(67), spare_options=numbered(66), text="")
+    boot = BootAnswer(numbered(67), spare_options=numbered(66))
     request = codec.parse(altered(PLAIN, drop=(12, 55), options={61: bytes(30), 97: bytes(17)}))
     least = numbered(1) + numbered(6)
 
@@ -850,7 +858,7 @@ def test_invented_relays_are_answered_but_fill_neither_log_nor_memory(edge: Edge
         send(b"\x0a\x63" + number.to_bytes(2, "big"))
     warnings = [event for event in edge.events if event.outcome is Outcome.FAILED]
     assert len(warnings) == 30
-    assert len(edge.responder.fast_path._relays) <= 1024
+    assert len(edge.responder.fast_path._near_relays) <= 1024
     for number in range(3000):
         send(b"\x0a\x4d\0" + bytes((number % 255,)))
     reservation = next(iter(edge.responder.reservations.values()))

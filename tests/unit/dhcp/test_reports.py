@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from edge.dhcp import DhcpSettings, SettingsError
-from edge.dhcp.reports import PACKETS_A_SECOND, PACKETS_AT_ONCE, proposed
+from edge.dhcp import DhcpSettings, DhcpSettingsError
+from edge.dhcp.context import proposed
+from edge.dhcp.responder import MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND
 from edge.dhcp.wire import codec
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode, hardware_manifest
@@ -104,11 +105,11 @@ def test_flood_of_invented_machines_is_dropped_unparsed_and_a_registered_machine
     parse = codec.parse
     monkeypatch.setattr(codec, "parse", lambda packet: (parsed.append(packet), parse(packet))[1])
     assert {edge.send(invented(number)) for number in range(3000)} == {None}
-    assert len(parsed) == PACKETS_AT_ONCE
+    assert len(parsed) == MAX_PACKETS_AT_ONCE
     assert edge.send(PXE_DISCOVER) is not None, "it was not yet heard of in this flood"
     edge.now += 1
     assert {edge.send(invented(number)) for number in range(3000, 6000)} == {None}
-    assert len(parsed) == PACKETS_AT_ONCE + 1 + PACKETS_A_SECOND
+    assert len(parsed) == MAX_PACKETS_AT_ONCE + 1 + PACKETS_A_SECOND
     assert caplog.text.count("machines without a Hardware come too fast: most are dropped") == 1
 
 
@@ -171,12 +172,12 @@ def test_invalid_packets_are_logged_once_a_minute_and_sender(
 )
 def test_settings_that_can_not_work_are_refused_at_start(field: str, value: Any) -> None:
     good = {"server_ip": "172.31.0.1", "tftp_ip": "172.31.0.1", "http_base_url": "http://172.31.0.1:7080"}
-    with pytest.raises(SettingsError, match=field):
+    with pytest.raises(DhcpSettingsError, match=field):
         DhcpSettings(**{**good, field: value})
 
 
 def test_nothing_answers_where_dhcp_is_off(make_edge: MakeEdge) -> None:
-    with pytest.raises(SettingsError, match="the mode is off"):
+    with pytest.raises(DhcpSettingsError, match="the mode is off"):
         make_edge(mode=DhcpMode.OFF)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
-from edge.dhcp_common import IPV6, Quarantine, Relays
+from edge.dhcp_common import IPV6, DhcpSite, Quarantine, Relays
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries, BootPath
@@ -116,7 +116,7 @@ def make(
 ) -> Edge6:
     """`looks`: neighbour discovery can find the host of an address. `usual` is --boot-path.
 
-    `fast_path` is the argument of `Responder6`; `relays` is --relays, separated by spaces.
+    `fast_path` is that of `DhcpSite`; `relays` is --relays, separated by spaces.
     """
     inventory, events = Inventory(), []
     when = NetbootWhen.WORKFLOW if has_pending is not None else NetbootWhen.ALLOWED
@@ -134,19 +134,18 @@ def make(
     paths = BootPaths(
         inventory, record, usual, has_grub=binaries.has_grub, changed=lambda mac: responder.machine_changed(mac)
     )
-    responder = Responder6(
+    site = DhcpSite(
         inventory,
-        settings,
+        policy,
+        binaries,
         record,
         lambda: edge.now,
-        binaries,
-        policy,
-        lambda ip: edge.neighbours.get(ip),
-        Quarantine(lambda: edge.now, changed=changed, family=IPV6),
         relays=Relays(known_relays, lambda address: bool(inventory.claimants_of_ip(address))),
         boot_path=paths.of,
         fast_path=fast_path,
     )
+    quarantine = Quarantine(lambda: edge.now, changed=changed, family=IPV6)
+    responder = Responder6(site, settings, lambda ip: edge.neighbours.get(ip), quarantine)
     edge = Edge6(inventory, responder, events, paths)
     if looks:
         responder.declines.wake = lambda: None

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, ICMPv6NDOptSrcLLAddr, in6_getnsma
 
-from edge.dhcp6 import server_duid, solicitation
+from edge.dhcp6 import server_duid
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, options
-from edge.dhcp_common import Claim
 from edge.dhcp_common.declines import PROBES, UNPROBED_SECONDS
 from edge.dhcp_common.quarantine import DEFAULT_SECONDS
 from edge.journey.events import Outcome
+from edge.neighbour import discovery
 from tests.unit.dhcp6.harness import (
     ADDRESS,
     LINK_LOCAL,
@@ -166,22 +166,22 @@ def test_decline_through_a_relay_of_another_link_is_not_believed(blind: Edge6, l
 def test_probe_is_a_solicitation_to_the_group_of_the_address() -> None:
     target, mac = IPv6Address(ADDRESS), "f6:d7:2c:29:81:66"
     wanted = bytes(ICMPv6ND_NS(tgt=ADDRESS, cksum=0) / ICMPv6NDOptSrcLLAddr(lladdr=mac))
-    assert solicitation.solicitation(bytes.fromhex(mac.replace(":", "")), target.packed) == wanted
-    assert solicitation.group_of(target.packed).packed == in6_getnsma(socket.inet_pton(socket.AF_INET6, ADDRESS))
+    assert discovery.neighbor_solicitation(bytes.fromhex(mac.replace(":", "")), target.packed) == wanted
+    assert discovery.group_of(target.packed).packed == in6_getnsma(socket.inet_pton(socket.AF_INET6, ADDRESS))
 
 
 def test_advertisement_is_a_claim_unless_a_router_may_have_forwarded_it() -> None:
     packet = bytes(ICMPv6ND_NA(tgt=ADDRESS) / ICMPv6NDOptDstLLAddr(lladdr=SQUATTER))
-    assert solicitation.claim(packet, 255) == Claim(IPv6Address(ADDRESS).packed, bytes.fromhex("020000000099"))
-    assert solicitation.claim(packet, 254) is None
-    assert solicitation.claim(bytes(ICMPv6ND_NA(tgt=ADDRESS)), 255) is None, "it names no MAC"
-    assert solicitation.claim(bytes(ICMPv6ND_NS(tgt=ADDRESS)), 255) is None
-    assert solicitation.claim(packet[:-8] + b"\2\0" + bytes(6), 255) is None, "an option without length"
+    assert discovery.advertised_neighbor(packet, 255) == (IPv6Address(ADDRESS).packed, bytes.fromhex("020000000099"))
+    assert discovery.advertised_neighbor(packet, 254) is None
+    assert discovery.advertised_neighbor(bytes(ICMPv6ND_NA(tgt=ADDRESS)), 255) is None, "it names no MAC"
+    assert discovery.advertised_neighbor(bytes(ICMPv6ND_NS(tgt=ADDRESS)), 255) is None
+    assert discovery.advertised_neighbor(packet[:-8] + b"\2\0" + bytes(6), 255) is None, "an option without length"
 
 
 @given(st.binary(max_size=80))
 def test_odd_advertisements_raise_nothing(packet: bytes) -> None:
-    solicitation.claim(b"\x88\0" + packet, 255)
+    discovery.advertised_neighbor(b"\x88\0" + packet, 255)
 
 
 # --- relays of an edge that can not probe the machines' link ----------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scapy.layers.dhcp6 import DHCP6_Advertise
 
 from edge.dhcp6 import wire
-from edge.dhcp6.responder import MAX_REPLIES_TO_ONE
+from edge.dhcp6.context import MAX_REPLIES_TO_ONE
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, option
 from edge.journey.events import Milestone, Outcome, milestone

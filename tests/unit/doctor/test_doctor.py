@@ -49,7 +49,7 @@ from edge.doctor.firewall import FirstPacket, Ruleset, judge
 from edge.doctor.host import check_clock
 from edge.doctor.interfaces import check_ethernets, check_ipv6
 from edge.doctor.services import check_osie_names
-from edge.neighbour.links import Link
+from edge.neighbour.links import HostLink
 from edge.settings.model import Service
 from tests.ports import free_port
 from tests.support.objects import osie
@@ -445,7 +445,7 @@ def test_interface_without_the_requirements_of_ipv6_is_reported(
     for name, value in {"lo/disable_ipv6": "0", "all/forwarding": "1", **settings}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
-    link = Link("lo", 1, up=True, carrier=True, mtu=1500, addresses6=tuple(map(IPv6Interface, addresses)))
+    link = HostLink("lo", 1, up=True, carrier=True, mtu=1500, addresses6=tuple(map(IPv6Interface, addresses)))
     found = [*check_ipv6("lo", is_router=True, serves_dhcp=False, look_up=lambda _: link, settings=tmp_path)]
     assert max(each.severity for each in found) is worst
     assert any(expected in each.seen for each in found), found
@@ -469,12 +469,14 @@ HOST = ("10.0.0.50", "52:54:00:00:00:50")
 ROUTER = "52:54:00:00:00:01"
 
 
-def ethernet(name: str, index: int, address: str, mac: str, *, up: bool = True) -> Link:
+def ethernet(name: str, index: int, address: str, mac: str, *, up: bool = True) -> HostLink:
     addresses = (IPv4Interface(address),) if address else ()
-    return Link(name, index, up, True, 1500, addresses, mac=bytes.fromhex(mac.replace(":", "")))
+    return HostLink(name, index, up, True, 1500, addresses, mac=bytes.fromhex(mac.replace(":", "")))
 
 
-def warnings_of(system: Path, *links: Link, seen: dict[int, set[tuple[str, str]]], served: str = "eth1") -> list[str]:
+def warnings_of(
+    system: Path, *links: HostLink, seen: dict[int, set[tuple[str, str]]], served: str = "eth1"
+) -> list[str]:
     by_name = {each.name: each for each in links}
     found = check_ethernets(
         [served],
@@ -514,7 +516,7 @@ ONE, OTHER = ethernet("eth1", 2, "10.0.0.1/24", "02:00:00:00:00:01"), ethernet("
     ],
 )
 def test_only_two_interfaces_on_one_ethernet_are_reported(
-    tmp_path: Path, other: Link, seen: dict[int, set[tuple[str, str]]], tells: str
+    tmp_path: Path, other: HostLink, seen: dict[int, set[tuple[str, str]]], tells: str
 ) -> None:
     found = warnings_of(tmp_path, ONE, other, seen=seen)
     assert len(found) == bool(tells)

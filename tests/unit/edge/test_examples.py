@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from edge.artifacts.artifact import KINDS
 from edge.cli import main
 from edge.journey.events import Outcome, Step
-from edge.neighbour.links import Link
+from edge.neighbour.links import HostLink
 from tink.api import crds
 from tink.api.v1alpha2 import WorkflowState
 from tink.kubeapi.schema import Checker, compile_definition
@@ -331,8 +331,8 @@ def test_edge_is_the_address_of_the_interface_in_the_settings(tmp_path: Path) ->
 def test_edge_of_several_interfaces_is_the_one_in_the_network_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = {"eth1": "10.1.0.9/16", "eth2": "10.2.0.9/16"}
 
-    def look(name: str) -> Link:
-        return Link(name, 1, True, True, 1500, (IPv4Interface(addresses[name]),))
+    def look(name: str) -> HostLink:
+        return HostLink(name, 1, True, True, 1500, (IPv4Interface(addresses[name]),))
 
     monkeypatch.setattr("edge.neighbour.links.look", look)
     words = ["debian", "--interface", "eth1", "--interface", "eth2"]

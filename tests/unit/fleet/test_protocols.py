@@ -13,6 +13,7 @@ import pytest
 
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import MessageType, codec, options
+from edge.dhcp_common import DhcpSite
 from edge.fleet.network import arp_answer
 from edge.fleet.protocols import hpack, http
 from edge.fleet.protocols.dhcp import Clients, Conversation, NakError
@@ -47,7 +48,8 @@ def responder(tmp_path: Path, *, pending: bool = True) -> Responder:
     policy = NetbootPolicy(DhcpMode.RESERVATION, NetbootWhen.WORKFLOW, lambda _namespace, _name: pending)
 
     settings = DhcpSettings("10.9.0.1", "10.9.0.1", "http://10.9.0.1:7080")
-    made = Responder(inventory, settings, lambda *_, **__: None, lambda: 0.0, BootBinaries(tmp_path), policy)
+    site = DhcpSite(inventory, policy, BootBinaries(tmp_path), lambda *_, **__: None, lambda: 0.0)
+    made = Responder(site, settings)
     inventory.on_change(made.machine_changed)
     dhcp = {"netmask": "255.255.0.0", "gateway": "10.9.0.2"}
     inventory.apply(hardware("m", MAC.hex(":"), ADDRESS, dhcp=dhcp, osie={"name": "lab"}))

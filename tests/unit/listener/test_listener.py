@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from edge.listener import Listener, ModeratedListener, ReceiveBuffers, advice, moderation, turns
+from edge.listener import DatagramListener, ModeratedListener, ReceiveBuffers, advice, moderation, turns
 from edge.listener.moderation import INTERVAL_SECONDS, Moderation
 from edge.listener.turns import TURN_SECONDS, TurnBudget
 from tests.support import virtual_time
@@ -29,10 +29,10 @@ class Served:
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.ours.setblocking(False)
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.errors: list[OSError] = []
         self.reads = 0
-        self.listener = Listener(self.ours, "test", self.receive, self.handle)
+        self.listener = DatagramListener(self.ours, "test", self.receive, self.handle)
 
     def receive(self, sock: socket.socket) -> bytes:
         self.reads += 1
@@ -43,7 +43,7 @@ class Served:
     def handle(self, _: socket.socket, datagram: bytes) -> None:
         if datagram == b"bad":
             raise ZeroDivisionError
-        self.heard.append(datagram)
+        self.received.append(datagram)
 
     def send(self, *datagrams: bytes) -> None:
         for datagram in datagrams:
@@ -69,18 +69,18 @@ async def test_fault_on_one_datagram_does_not_keep_the_next_from_being_handled(
     served.listener.start()
     served.send(b"bad", b"bad", b"good")
     await elapse(1)
-    assert served.heard == [b"good"]
+    assert served.received == [b"good"]
     assert caplog.text.count("test: internal error on") == 1  # the second one within ten seconds is not logged
 
 
 async def test_storm_on_one_socket_lets_others_have_their_turn(served: Served) -> None:
     per_turn: list[int] = []
-    served.listener = Listener(
+    served.listener = DatagramListener(
         served.ours, "test", served.receive, served.handle, per_turn=2, after_turn=lambda: per_turn.append(served.reads)
     )
     served.listener.start()
     served.send(*(bytes((number,)) for number in range(5)))
-    await until(lambda: len(served.heard) == 5)
+    await until(lambda: len(served.received) == 5)
     assert per_turn[:2] == [2, 4]
 
 
@@ -92,9 +92,9 @@ async def test_receive_error_is_reported_and_the_service_goes_on(
     served.listener.start()
     served.send(b"x")
     await elapse(0.9)
-    assert (served.heard, served.reads) == ([], 1), "it rests for a moment"
+    assert (served.received, served.reads) == ([], 1), "it rests for a moment"
     await elapse(0.2)
-    assert served.heard == [b"x"]
+    assert served.received == [b"x"]
     assert "test: receiving: Network is down; going on" in caplog.text
 
 
@@ -120,14 +120,14 @@ async def test_listener_that_was_never_started_can_be_stopped(served: Served) ->
 @pytest.mark.looptime
 async def test_what_is_handled_may_close_the_listener(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     def handle(_: socket.socket, datagram: bytes) -> None:
-        served.heard.append(datagram)
+        served.received.append(datagram)
         served.listener.stop()
 
-    served.listener = Listener(served.ours, "test", served.receive, handle)
+    served.listener = DatagramListener(served.ours, "test", served.receive, handle)
     served.listener.start()
     served.send(b"first", b"second")
     await elapse(60)  # nothing wakes it up again
-    assert (served.heard, caplog.records) == ([b"first"], [])
+    assert (served.received, caplog.records) == ([b"first"], [])
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ async def test_datagrams_that_found_no_room_are_counted_by_service_even_after_th
     ours = turns.udp_socket(
         "127.0.0.1", 0, None, lambda sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     )
-    served = Listener(ours, "a full service", lambda sock: sock.recv(100), lambda _sock, _datagram: None)
+    served = DatagramListener(ours, "a full service", lambda sock: sock.recv(100), lambda _sock, _datagram: None)
     served.start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs:
         for _ in range(200):
@@ -397,14 +397,14 @@ class Moderated(Served):
             self.ours,
             "test",
             lambda sock: [self.receive(sock)],
-            lambda _, packets: self.heard.extend(packets),
+            lambda _, packets: self.received.extend(packets),
             after_turn=lambda: None,
             moderation=self.moderation,
         )
         self.listener.start()
 
     async def hears(self, *packets: bytes) -> None:
-        await until(lambda: self.heard == list(packets))
+        await until(lambda: self.received == list(packets))
 
     async def gather(self) -> None:
         """Send the last of the packets that are answered at once."""
@@ -484,7 +484,7 @@ async def test_error_while_packets_gather_is_rested_from(
     moderated.moderation.gathers = False
     moderated.send(b"afterwards")
     await elapse(0.6)
-    assert moderated.heard == [b"at once", b"afterwards"]
+    assert moderated.received == [b"at once", b"afterwards"]
 
 
 async def test_without_a_timer_packets_are_answered_at_once(

@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_RA
 
 from edge.neighbour.arrivals import program
+from edge.neighbour.discovery import (
+    Advertised,
+    is_of_a_router,
+    is_router_solicitation,
+    router_advertisement,
+    soliciting_mac,
+)
 from edge.neighbour.router_advertisement import (
     ALL_NODES,
     MAX_SOLICITING,
     MULTICAST_INTERVAL_SECONDS,
     UNICAST_ANSWERS,
     UNICAST_ANSWERS_IN_ALL,
-    Advertised,
     Solicitations,
     Solicited,
-    is_of_a_router,
-    is_router_solicitation,
-    mac_of,
-    router_advertisement,
 )
 from edge.neighbour.table import changed_address, hardware_address, neighbour_request
 
@@ -276,7 +278,7 @@ def test_advertisement_of_a_router_has_its_lifetime() -> None:
     ],
 )
 def test_solicitation_contains_its_mac_as_option_or_in_the_address(packet: bytes, source: str, mac: str) -> None:
-    assert mac_of(packet, source) == mac
+    assert soliciting_mac(packet, source) == mac
 
 
 @pytest.mark.parametrize(
@@ -306,13 +308,13 @@ def test_no_advertisement_raises(packet: bytes) -> None:
 def test_last_solicitation_of_a_limited_number_of_machines_is_remembered() -> None:
     now = [1000.0]
     solicitations = Solicitations(lambda: now[0])
-    solicitations.heard("52:54:00:12:34:56")
+    solicitations.record("52:54:00:12:34:56")
     now[0] += 4
-    solicitations.heard("52:54:00:12:34:56")
+    solicitations.record("52:54:00:12:34:56")
     assert solicitations.last("52:54:00:12:34:56") == 1004.0
     assert solicitations.last("52:54:00:12:34:57") is None
     for number in range(MAX_SOLICITING):
-        solicitations.heard(str(number))
+        solicitations.record(str(number))
     assert solicitations.last("52:54:00:12:34:56") is None
 
 

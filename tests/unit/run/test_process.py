@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from edge.neighbour.host import HostError, Network, NetworkState, default_interface, interface_address, state_of
-from edge.neighbour.links import Link
+from edge.neighbour.links import HostLink
 from edge.run.errors import HealthError
 from edge.run.networks import agents
 from edge.run.networks.agents import AgentsAddresses
@@ -324,8 +324,8 @@ def test_address_is_the_interfaces_first_and_a_missing_interface_is_named_with_t
         interface_address(name)
 
 
-def link(*addresses: str, up: bool = True) -> Link:
-    return Link("eth1", 7, up, carrier=up, mtu=1500, addresses=tuple(map(IPv4Interface, addresses)))
+def link(*addresses: str, up: bool = True) -> HostLink:
+    return HostLink("eth1", 7, up, carrier=up, mtu=1500, addresses=tuple(map(IPv4Interface, addresses)))
 
 
 def nobody(_address: IPv4Address | IPv6Address) -> bool:
@@ -355,7 +355,7 @@ def test_address_stays_as_long_as_the_interface_has_it() -> None:
         (FIXED, link(), "", f"{NO_ADDRESS} (eth1 has none)"),
     ],
 )
-def test_problem_of_a_network_is_named(network: Network, found: Link, address: str, problem: str) -> None:
+def test_problem_of_a_network_is_named(network: Network, found: HostLink, address: str, problem: str) -> None:
     state = state_of(network, found, "10.0.0.1", nobody)
     assert (state.address, state.problem) == (address, problem)
 

@@ -18,7 +18,7 @@ from edge.callers import Callers
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.host import Network, NetworkState
-from edge.neighbour.links import Link
+from edge.neighbour.links import HostLink
 from edge.peers.messages import Edge
 from edge.run.boot_settings import Authorities
 from edge.run.boot_watch import BootWatch
@@ -39,7 +39,7 @@ from tink.kube.resources import OSIE
 from tink.server import ServerSettings
 
 IP = "127.0.0.5"
-LINK = Link("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
+LINK = HostLink("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
 
 Make = Callable[..., Serving]
 
@@ -144,8 +144,8 @@ def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is
     made: list[str] = []
 
     class Advertiser:
-        def __init__(self, _interface: str, *_says: Any, only: Any = None, heard: Any = None) -> None:
-            assert heard is solicited, "what solicits is known in either case"
+        def __init__(self, _interface: str, *_says: Any, only: Any = None, on_solicitation: Any = None) -> None:
+            assert on_solicitation is solicited, "what solicits is known in either case"
             made.append("all" if only is None else "iPXE")
 
         async def start(self) -> None: ...

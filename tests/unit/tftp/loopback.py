@@ -76,7 +76,7 @@ class Client:
             pass
         return packet
 
-    def heard(self) -> list[bytes]:
+    def drained(self) -> list[bytes]:
         """All that has come and was not received yet."""
         packets = []
         while (received := self._received()) is not None:

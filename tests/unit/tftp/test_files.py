@@ -23,7 +23,7 @@ from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, Os
 from edge.tftp import BootFiles, files, packets
 from edge.tftp.files import MAX_FAILURES
 from edge.tftp.packets import ErrorCode
-from edge.tftp.source import Refusal, TftpFile, TftpRequest
+from edge.tftp.source import TftpFile, TftpRefusal, TftpRequest
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tests.support import objects
@@ -57,11 +57,11 @@ class Edge:
         """The files that the upstream of the OSIE was asked for."""
         return [request.path for request in self.upstream.requests]
 
-    async def get(self, name: str, ip: str = IP) -> TftpFile | Refusal:
+    async def get(self, name: str, ip: str = IP) -> TftpFile | TftpRefusal:
         opened = self.files(TftpRequest(name, ip))
         if isawaitable(opened):
             opened = await opened
-        assert isinstance(opened, TftpFile | Refusal)
+        assert isinstance(opened, TftpFile | TftpRefusal)
         return opened
 
     async def file(self, name: str, ip: str = IP) -> TftpFile:
@@ -69,9 +69,9 @@ class Edge:
         assert isinstance(answer, TftpFile), answer
         return answer
 
-    async def refused(self, name: str, ip: str = IP) -> Refusal:
+    async def refused(self, name: str, ip: str = IP) -> TftpRefusal:
         answer = await self.get(name, ip)
-        assert isinstance(answer, Refusal), answer
+        assert isinstance(answer, TftpRefusal), answer
         return answer
 
     async def text(self, name: str, ip: str = IP) -> str:
@@ -169,7 +169,7 @@ async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_i
     for answer, mac in zip(answers, (LOCKED, OTHER, "02:00:00:00:00:77"), strict=True):
         assert type(answer) is type(as_if_unknown)
         assert answer.mac == (MAC if client == IP else None), "it is the asker's journey"
-        if isinstance(answer, Refusal) and isinstance(as_if_unknown, Refusal):
+        if isinstance(answer, TftpRefusal) and isinstance(as_if_unknown, TftpRefusal):
             assert answer.message.replace(mac, "it") == as_if_unknown.message.replace("02:00:00:00:00:77", "it")
             assert "lab-" not in answer.message
             assert "disable" not in answer.message
@@ -573,7 +573,7 @@ async def test_what_a_raspberry_pi_asks_for_in_vain_is_no_failure(pi, prefix):
 
 async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi):
     for name in (f"{PI}/config.txt", f"{PI}/cmdline.txt", f"{PI}/start4.elf", "start4.elf", f"{PI}/osie/lab/kernel"):
-        assert isinstance(await pi.get(name, STRANGER_IP), Refusal)
+        assert isinstance(await pi.get(name, STRANGER_IP), TftpRefusal)
         assert (await pi.refused(name, LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
     answer = await pi.refused(f"{DIRECTORY}/config.txt", OTHER_IP)
     assert (answer.code, answer.about) == (ErrorCode.ACCESS_VIOLATION, MAC)
@@ -618,7 +618,7 @@ async def test_links_may_lead_around_inside_but_never_out(edge, tmp_path):
     assert await edge.text(f"{PI}/start4.elf") == "inside"
     assert await edge.text("whole/whole/v1/start4.elf") == "inside"
     for name in ("out/secret", "file", "up", "self", "out/tftp/../secret", "whole"):
-        assert isinstance(await edge.get(name), Refusal)
+        assert isinstance(await edge.get(name), TftpRefusal)
 
 
 @pytest.fixture
@@ -676,8 +676,8 @@ async def test_firmware_of_raspberry_pis_may_be_in_the_operators_directory_and_g
     for name in ("config.txt", "keys"):
         write(edge.extra, {f"{DIRECTORY}/{name}": "own"})
         (edge.extra / name).symlink_to(f"{DIRECTORY}/{name}")
-    assert isinstance(await edge.get("keys", OTHER_IP), Refusal)
-    assert isinstance(await edge.get(f"{PI}/{DIRECTORY}/keys", OTHER_IP), Refusal)
+    assert isinstance(await edge.get("keys", OTHER_IP), TftpRefusal)
+    assert isinstance(await edge.get(f"{PI}/{DIRECTORY}/keys", OTHER_IP), TftpRefusal)
     answer = await edge.refused("config.txt", OTHER_IP)
     assert "a link leads into the directory of one machine" in answer.message
 
@@ -701,7 +701,7 @@ async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(edge, tmp_
         return found
 
     monkeypatch.setattr(os.path, "realpath", swapped)
-    assert isinstance(await edge.get("d/secret"), Refusal)
+    assert isinstance(await edge.get("d/secret"), TftpRefusal)
 
 
 async def test_file_may_change_between_two_transfers_and_during_one(edge):

@@ -15,7 +15,8 @@ from edge.tftp import server as server_module
 from edge.tftp.blocks import FramedBlocks
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
-from edge.tftp.source import Refusal, TftpFile
+from edge.tftp.session import ActiveTransfers
+from edge.tftp.source import TftpFile, TftpRefusal
 from tests.support.virtual_time import turns
 from tests.unit.tftp.loopback import CONTENT, MAC, ack, rrq, udp
 from tests.waiting import until
@@ -58,7 +59,7 @@ async def test_edk2_probe_is_information_and_the_transfer_after_it_a_success(ser
 async def test_machines_that_read_one_file_at_the_same_time_all_have_it(serve, single_port, window, monkeypatch):
     made, make = [], FramedBlocks.__init__
     monkeypatch.setattr(FramedBlocks, "__init__", lambda *given: made.append(given[1]) or make(*given))
-    loopback = await serve(CONTENT, max_transfers_per_client=100, single_port=single_port)
+    loopback = await serve(CONTENT, active=ActiveTransfers(limit_per_client=100), single_port=single_port)
     got = await asyncio.gather(*(one.download(1468, window, "tsize", "0") for one in loopback.clients(20)))
     await loopback.settled(20)
     assert {event.outcome for event in loopback.events} == {Outcome.OK}
@@ -125,7 +126,7 @@ async def test_answer_comes_from_the_address_that_was_asked_and_none_to_a_reques
         sender.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sender.socket.sendto(rrq(), ("127.255.255.255", loopback.server.port))
         await loopback.has_read()
-        assert sender.heard() == []
+        assert sender.drained() == []
 
 
 # --- losses, and requests that come again ----------------------------------------------------------------------------
@@ -189,10 +190,10 @@ async def test_client_that_restarts_from_the_same_port_gets_its_file(serve, sing
     loopback = await serve(opens, single_port=single_port)
     client = loopback.client()
     await client.begin(name="a")
-    client.heard()
+    client.drained()
     assert await client.download(name=second) == second.encode() * 600
     messages = await loopback.settled(2)
-    assert messages[0] == "TFTP transfer of a: the client began anew at block 1 of 2"
+    assert messages[0] == "TFTP transfer of a: the client began again at block 1 of 2"
 
 
 # --- crowds ----------------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ async def test_client_that_restarts_from_the_same_port_gets_its_file(serve, sing
 async def test_thousands_of_requests_in_others_names_cost_bounded_memory_and_no_machine_its_boot(serve):
     """A busy ROM takes some tenths of a second to acknowledge, and is not pushed out meanwhile."""
     opens = lambda request: TftpFile(CONTENT, "file", None if request.client_ip.startswith("127.9.") else MAC)  # noqa: E731
-    loopback = await serve(opens, max_half_open=50)
+    loopback = await serve(opens, active=ActiveTransfers(limit_half_open=50))
     fetching = asyncio.ensure_future(loopback.client().download(1468, 4))
     slow = loopback.client("127.0.0.50")
     await slow.ask("timeout", "255")
@@ -268,8 +269,8 @@ async def test_address_is_not_flooded_with_first_blocks_that_others_ask_for_in_i
     for one in forged * 2:
         one.request()
     await loopback.has_read()
-    heard = [packet for one in forged for packet in one.heard()]
-    assert heard == [b"\0\3\0\1" + CONTENT[:512]] * UNPROVEN_FIRST_BLOCKS
+    drained = [packet for one in forged for packet in one.drained()]
+    assert drained == [b"\0\3\0\1" + CONTENT[:512]] * UNPROVEN_FIRST_BLOCKS
     assert caplog.text.count("asks for more files than it acknowledges") == 1
     assert loopback.transfers <= UNPROVEN_FIRST_BLOCKS
     # A client that sends options is offered them, which is no more than it sent.
@@ -284,26 +285,26 @@ async def test_client_without_options_that_acknowledges_may_have_any_number_of_f
 
 async def test_errors_to_one_address_are_bounded(serve, caplog, monkeypatch):
     monkeypatch.setattr(server_module, "ERRORS_A_SECOND", 2)  # so that any machine is asked for more in a second
-    loopback = await serve(lambda _request: Refusal(ErrorCode.NOT_FOUND, "no such file"))
+    loopback = await serve(lambda _request: TftpRefusal(ErrorCode.NOT_FOUND, "no such file"))
     clock = asyncio.get_running_loop().time
     started, askers = clock(), loopback.clients(60)
     for one in askers:
         one.request()
     await until(lambda: "is refused more than 2 files a second" in caplog.text)
-    answers = sum(len(one.heard()) for one in askers)
+    answers = sum(len(one.drained()) for one in askers)
     assert 2 <= answers <= 2 * (int(clock() - started) + 2)
 
 
-@pytest.mark.parametrize(("limit", "count"), [("max_transfers", 1), ("max_transfers_per_client", 3)])
+@pytest.mark.parametrize(("limit", "count"), [("limit", 1), ("limit_per_client", 3)])
 async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve, limit, count):
-    loopback = await serve(b"x" * 6000, **{limit: count})
+    loopback = await serve(b"x" * 6000, active=ActiveTransfers(**{limit: count}))
     client, *others, last = loopback.clients(count + 1)
     for one in (client, *others):
         await one.begin()
     last.request()
     await loopback.has_read()
-    assert (last.heard(), loopback.transfers) == ([], count)
-    if limit == "max_transfers_per_client":
+    assert (last.drained(), loopback.transfers) == ([], count)
+    if limit == "limit_per_client":
         assert (await loopback.client("127.0.0.2").ask())[:4] == b"\0\3\0\1"
     client.send(b"\0\5\0\0done\0")
     await loopback.settled(1)
@@ -311,7 +312,7 @@ async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve,
 
 
 async def test_forged_request_is_recorded_once_on_the_victims_journey_and_not_revealed_to_the_sender(serve):
-    loopback = await serve(lambda _request: Refusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
+    loopback = await serve(lambda _request: TftpRefusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
     client = loopback.client()
     for _ in range(20):
         assert await client.ask() == b"\0\5\0\2its own machine only\0"
@@ -324,7 +325,7 @@ async def test_forged_request_is_recorded_once_on_the_victims_journey_and_not_re
 async def test_strangers_do_not_keep_a_machines_refusal_from_its_journey(serve):
     def open_file(request):
         mac = MAC if request.name == "mine" else None
-        return Refusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file", mac)
+        return TftpRefusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file", mac)
 
     loopback = await serve(open_file)
     client = loopback.client()
@@ -358,7 +359,7 @@ async def test_stranger_on_a_transfers_port_gets_a_bounded_number_of_errors_and_
     assert (await client.answer(ack(0)))[:4] == b"\0\3\0\1"
     assert (await client.answer(ack(1)))[:4] == b"\0\3\0\2"
     assert (await client.answer(ack(2)))[:4] == b"\0\3\0\3"
-    assert stranger.heard() == client.heard() == []
+    assert stranger.drained() == client.drained() == []
 
 
 async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(serve):
@@ -368,7 +369,7 @@ async def test_acknowledgement_of_no_transfer_is_an_error_on_a_single_port(serve
     client.send(ack(1))
     client.send(b"\0\5\0\0no\0")
     await loopback.has_read()
-    assert client.heard() == []
+    assert client.drained() == []
 
 
 async def test_garbage_gets_no_answer_and_does_not_end_the_service(serve, caplog):
@@ -511,18 +512,18 @@ async def test_file_that_takes_time_to_open_is_answered_once_however_often_it_is
     for _ in range(5):
         client.request()
     await loopback.has_read()
-    assert (client.heard(), opening.asked) == ([], 1)
+    assert (client.drained(), opening.asked) == ([], 1)
     opening.gate.set()
     assert await client.receive() == b"\0\3\0\1" + b"x" * 100
     await loopback.has_read()
-    assert (client.heard(), loopback.transfers) == ([], 1)
+    assert (client.drained(), loopback.transfers) == ([], 1)
 
 
 @pytest.mark.parametrize(
     ("opened", "answer", "messages", "log"),
     [
         (
-            Refusal(ErrorCode.NOT_FOUND, "OSIE lab has no kernel", MAC),
+            TftpRefusal(ErrorCode.NOT_FOUND, "OSIE lab has no kernel", MAC),
             b"\0\5\0\1OSIE lab has no kernel\0",
             ["TFTP OSIE lab has no kernel"],
             "",
@@ -577,7 +578,7 @@ async def test_files_that_are_being_opened_are_bounded_in_all_and_for_each_addre
     assert opening.waiting == MAX_WAITING_OF_CLIENT + 1
     opening.gate.set()
     assert (await other.receive())[:2] == b"\0\6"
-    assert late.heard() == []
+    assert late.drained() == []
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -597,7 +598,7 @@ async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_th
         for _ in range(3):
             client.request()
         await loopback.has_read()
-    assert (client.heard(), loopback.transfers, closed) == ([], 0, [True] * 3)
+    assert (client.drained(), loopback.transfers, closed) == ([], 0, [True] * 3)
     assert caplog.text.count("Too many open files") == 1
     assert await client.download() == b"x" * 600
 

@@ -334,7 +334,7 @@ def test_address_that_acknowledges_nothing_gets_few_bytes_for_each_request(agree
     assert sum(map(len, sent)) <= UNPROVEN_FACTOR * REQUEST_BYTES * requests
 
 
-def test_client_that_was_heard_is_waited_for_longer():
+def test_client_that_has_answered_is_waited_for_longer():
     transfer = begun(9000)
     transfer.receive(ack(1), 0.5)
     found = waits(transfer, 0.5)
@@ -443,7 +443,7 @@ def test_patience_is_computed_as_in_rfc_6298():
     assert transfer.deadline - 0.4 == pytest.approx(0.125 + 4 * 0.0875)
 
 
-def test_client_that_was_heard_for_long_is_not_given_up_for_its_first_loss():
+def test_client_that_has_answered_for_long_is_not_given_up_for_its_first_loss():
     transfer = begun(512 * 100)
     for block in range(1, 60):
         transfer.receive(ack(block), float(block))

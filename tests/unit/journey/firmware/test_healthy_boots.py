@@ -18,11 +18,12 @@ import pytest
 from edge.callers import Callers
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import codec, options
+from edge.dhcp_common import DhcpSite
 from edge.journey.events import BEGUN, Outcome, Step, Value
 from edge.journey.expectations import Network, Registered
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from edge.tftp import BootFiles
-from edge.tftp.source import Refusal, TftpRequest
+from edge.tftp.source import TftpRefusal, TftpRequest
 from ipxe.binaries import BootBinaries, is_optional
 from tests.unit.dhcp.harness import hardware
 from tests.unit.journey.expectations.play import FACTS, MAC, Play
@@ -59,7 +60,9 @@ class Firmware:
             (directory / name).write_bytes(b"MZ" * 100)
         binaries = BootBinaries(directory)
         settings = DhcpSettings(server, server, f"http://{server}:7080", ())
-        self._responder = Responder(inventory, settings, self._record, lambda: self.play.now, binaries, policy)
+        self._responder = Responder(
+            DhcpSite(inventory, policy, binaries, self._record, lambda: self.play.now), settings
+        )
         self._files = BootFiles(binaries, inventory, Callers(inventory), policy)
         self._ip, self._server = ip, server
 
@@ -81,7 +84,7 @@ class Firmware:
         step = {"kernel": Step.KERNEL, "initrd": Step.INITRD}.get(name.rpartition("/")[2], Step.TFTP)
         if how == "missing":
             found = self._files(TftpRequest(name, self._ip))
-            assert isinstance(found, Refusal)
+            assert isinstance(found, TftpRefusal)
             self._record("", step, Outcome.INFO if found.expected else Outcome.FAILED, f"TFTP {found.message}")
         elif how == "begun":
             if not self._is_missing(name):

@@ -12,27 +12,33 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edge.dhcp.boot import Client, Verdict, identify
-from edge.dhcp.context import Context, several_hardware, to_relay
-from edge.dhcp.datagram import (
+from edge.dhcp.boot import identify
+from edge.dhcp.context import (
     BROADCAST,
     CLIENT_PORT,
     NO_SOURCE,
     PXE_PORT,
     SERVER_PORT,
+    DhcpContext,
     Received,
     Reply,
     TooSmallError,
     assemble,
     first_options,
+    several_hardware,
+    to_relay,
 )
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
+from edge.dhcp_common import BootAnswer, Client, Stage
 from edge.journey.events import Outcome
 from edge.machines import Machine
 
 _OFFER = "ProxyDHCP offer"
 _BOOT_SERVER_ANSWER = "answer as PXE boot server"
+# These clients take their boot file only from the server of their address. U-Boot takes the first offer for a lease,
+# also one without an address (net/bootp.c).
+_NEED_A_LEASE = (Stage.OPERATING_SYSTEM, Stage.U_BOOT)
 
 
 class Learn(Protocol):
@@ -45,7 +51,7 @@ class Learn(Protocol):
 class Proxy:
     """Answers netboot clients as a ProxyDHCP server and as a PXE boot server."""
 
-    def __init__(self, context: Context, learn: Learn, *, unknown_clients: bool) -> None:
+    def __init__(self, context: DhcpContext, learn: Learn | None, *, unknown_clients: bool) -> None:
         """Create the handler. With `unknown_clients`, machines without a Hardware are answered, too."""
         self._context = context
         self._learn = learn
@@ -66,51 +72,47 @@ class Proxy:
         return None
 
     def _discover(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:
-        """Offer a boot file.
-
-        - EDK2's PXE driver takes an offer of class PXEClient with a discovery control (43.6) and a boot file as final
-          (PxeBcSelectDhcp4Offer). Its HTTP Boot driver requires class HTTPClient and a URI.
-        - iPXE requires class PXEClient; with `siaddr` and a boot file it sends no request to port 4011
-          (dhcp_has_pxeopts).
-        """
+        """Offer a boot file."""
+        # EDK2's PXE driver takes an offer of class PXEClient with a discovery control (43.6) and a boot file as final
+        # (PxeBcSelectDhcp4Offer). Its HTTP Boot driver requires class HTTPClient and a URI. iPXE requires class
+        # PXEClient; with `siaddr` and a boot file it sends no request to port 4011 (dhcp_has_pxeopts).
         context, reports = self._context, self._context.reports
         client, agent = identify(message), relay_agent_of(message, received.source_port)
-        if not client.accepts_proxy_offers:
+        if client.stage in _NEED_A_LEASE:
             return None
-        if agent.giaddr and not context.destinations.may_reach_relay(agent, None):
+        if agent.giaddr and not context.may_reach_relay(agent, None):
             return None
         if machine is not None and machine.disable_dhcp:
             reason = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{mac}].disableDhcp is true"
             reports.refused(mac, reason, _OFFER)
             return None
-        verdict = context.choice.verdict(machine, mac, client, proxy=True)
-        if not verdict.boot.options:
-            reports.refused(mac, verdict.refusal, _OFFER)
+        boot = context.choice.answer(machine, mac, client, proxy=True)
+        if not boot.options:
+            reports.refused(mac, boot.refusal, _OFFER)
             return None
         start = first_options(MessageType.OFFER, agent.server_id or context.server_id)
         # There is no address to unicast to, and the flag tells a relay not to try.
         flags = message.flags | codec.BROADCAST_FLAG
         try:
-            payload = assemble(message, start, verdict.boot, flags=flags, relay=agent.echo)
+            payload = assemble(message, start, boot, flags=flags, relay=agent.echo)
         except TooSmallError as error:
             reports.refused(mac, str(error), _OFFER)
             return None
         if machine is None:
-            relay = options.dotted(agent.giaddr) if agent.giaddr else ""
-            reports.unknown(mac, MessageType.DISCOVER, message, client, relay, verdict.boot.text)
+            context.report_unknown(MessageType.DISCOVER, message, client, boot.text)
         else:
-            reports.sent(mac, "ProxyDHCP offer", client, verdict)
+            reports.sent(mac, _OFFER, client, boot)
         return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
 
     def _boot_server(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:
         context, client = self._context, identify(message)
         server_id = message.options.get(options.SERVER_IDENTIFIER, context.server_id)
-        if not client.accepts_proxy_offers or server_id != context.server_id:
+        if client.stage in _NEED_A_LEASE or server_id != context.server_id:
             return None
-        if (machine is not None and machine.disable_dhcp) or not context.destinations.may_reach_client(received.source):
+        if (machine is not None and machine.disable_dhcp) or not context.may_reach_client(received.source):
             return None
-        verdict = context.choice.verdict(machine, mac, client, proxy=True)
-        return boot_server_reply(context, mac, message, received, client, verdict)
+        boot = context.choice.answer(machine, mac, client, proxy=True)
+        return boot_server_reply(context, mac, message, received, client, boot)
 
     def _learn_address(self, mac: str, message: Message, received: Received) -> None:
         """Learn from a REQUEST to the other server which address its sender has or is about to have.
@@ -142,7 +144,8 @@ class Proxy:
                 line = f"that it has {address} is not believed: the packet comes from {received.source}, which --relays"
                 context.reports.tallied(mac, "not from a relay", f"{line} does not name")
             return
-        self._learn(mac, address, relayed=relayed)
+        if self._learn is not None:
+            self._learn(mac, address, relayed=relayed)
 
     def _may_be_answered(self, mac: str, message_type: MessageType, message: Message) -> bool:
         """Return True if the machine may be answered although not exactly one Hardware has its MAC."""
@@ -151,14 +154,13 @@ class Proxy:
             self._context.reports.refused(mac, several_hardware(mac, claimants), _OFFER)
             return False
         client = identify(message)
-        if not self._unknown_clients and client.accepts_proxy_offers:
-            relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
-            self._context.reports.unknown(mac, message_type, message, client, relay)
+        if not self._unknown_clients and client.stage not in _NEED_A_LEASE:
+            self._context.report_unknown(message_type, message, client)
         return self._unknown_clients
 
 
 def boot_server_reply(
-    context: Context, mac: str, message: Message, received: Received, client: Client, verdict: Verdict
+    context: DhcpContext, mac: str, message: Message, received: Received, client: Client, boot: BootAnswer
 ) -> Reply | None:
     """Return the ACK to a REQUEST on port 4011 (PXE 2.1 section 2.2.3), or None if there is nothing to boot.
 
@@ -168,14 +170,14 @@ def boot_server_reply(
     """
     if not options.is_host(received.source):
         return None
-    if not verdict.boot.options:
-        context.reports.refused(mac, verdict.refusal, _BOOT_SERVER_ANSWER)
+    if not boot.options:
+        context.reports.refused(mac, boot.refusal, _BOOT_SERVER_ANSWER)
         return None
     start, relay = first_options(MessageType.ACK, context.server_id), relay_agent_of(message).echo
     try:
-        payload = assemble(message, start, verdict.boot, ciaddr=message.ciaddr, relay=relay)
+        payload = assemble(message, start, boot, ciaddr=message.ciaddr, relay=relay)
     except TooSmallError as error:
         context.reports.refused(mac, str(error), _BOOT_SERVER_ANSWER)
         return None
-    context.reports.sent(mac, "PXE boot server ACK", client, verdict)
+    context.reports.sent(mac, "PXE boot server ACK", client, boot)
     return Reply(payload, received.source, received.source_port)
