@@ -26,19 +26,18 @@ from edge.bundle.archive import (
     PROGRAMS,
     SBOM,
     WHEELS,
+    BundledImage,
+    BundledProgram,
     BundleError,
-    Image,
     Manifest,
-    Program,
-    Progress,
     Sign,
-    digest_of,
     unusable,
     write,
 )
 from edge.bundle.sources import Wanted, download, fetch_image, is_url, needed_packages, program_of, run
 from ipxe.binaries import BOOT_FILE_SUFFIXES
 from tink.files import private_files
+from tink.files.archive import Progress, measure
 from tink.kube import manifests
 from tink.net.urls import shown
 
@@ -141,7 +140,7 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
     return manifest
 
 
-def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program | None:
+def _program(contents: Contents, parts: _Parts, around: Surroundings) -> BundledProgram | None:
     """Add the files for install.sh. Raises BundleError."""
     program = None
     if contents.deb is not None:
@@ -165,7 +164,7 @@ def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program
                 parts.add(WHEELS + str(path.relative_to(contents.wheels)), path)
         parts.add(f"{WHEELS}{INSTALL}", around.recipes / INSTALL)
         said = re.search(r"^tinkedge==(\S+)", listed.read_text(), re.MULTILINE)
-        program = program or Program(said[1] if said else around.release)
+        program = program or BundledProgram(said[1] if said else around.release)
     if contents.kubectl is not None:
         parts.add(f"{PROGRAMS}kubectl", contents.kubectl)
     if program is not None or contents.kubectl is not None:
@@ -205,10 +204,10 @@ def _boot_programs(contents: Contents) -> Iterator[Path]:
         yield from found
 
 
-def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings) -> tuple[Image, ...]:
+def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings) -> tuple[BundledImage, ...]:
     layout = around.cache / "images"
     reader, entries = ImageLayout(layout), []
-    found: list[Image] = []
+    found: list[BundledImage] = []
     for wanted in contents.images:
         if any(wanted.name == f"{one.name}:{one.tag}" for one in found):
             raise BundleError(f"--image: two are named {wanted.name}: give one another name, NAME:TAG=REF")
@@ -222,7 +221,7 @@ def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings)
         except LayoutError as error:
             raise BundleError(f"image {wanted.name}: {error}") from error
         name, _, tag = wanted.name.rpartition(":")
-        found.append(Image(name, tag, top.digest, platforms))
+        found.append(BundledImage(name, tag, top.digest, platforms))
     if found:
         for name, value in (
             ("oci-layout", {"imageLayoutVersion": "1.0.0"}),
@@ -233,9 +232,13 @@ def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings)
     return tuple(found)
 
 
-def _sbom(contents: Contents, parts: _Parts, found: tuple[Image, ...], work: Path, around: Surroundings) -> None:
+def _sbom(contents: Contents, parts: _Parts, found: tuple[BundledImage, ...], work: Path, around: Surroundings) -> None:
     around.say("the list of what is in it")
-    listed = [(name, digest_of(path)) for name, path in parts.paths.items() if not name.startswith(f"{IMAGES}blobs/")]
+    listed = [
+        (name, measure(name, path).sha256)
+        for name, path in parts.paths.items()
+        if not name.startswith(f"{IMAGES}blobs/")
+    ]
     (work / SBOM).write_bytes(sbom(listed, found, contents.deb, around.now))
     parts.add(SBOM, work / SBOM)
 
@@ -259,7 +262,9 @@ _PACKAGE = re.compile(r"([^_]+)_([^_]+)_([^_]+)\.deb")
 _WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)-.*\.whl")
 
 
-def sbom(files: Iterable[tuple[str, str]], images: Iterable[Image], deb: Path | None, created: datetime) -> bytes:
+def sbom(
+    files: Iterable[tuple[str, str]], images: Iterable[BundledImage], deb: Path | None, created: datetime
+) -> bytes:
     """Return a CycloneDX 1.6 list (ECMA-424) of a bundle's components. Raises BundleError.
 
     These are `files` (name in the bundle, SHA-256 in hex), images, and the Python packages in the Debian package.
@@ -294,7 +299,7 @@ def _files(files: Iterable[tuple[str, str]]) -> Iterator[dict[str, Any]]:
             yield {"type": "file", "bom-ref": name, "name": name, "hashes": hashes}
 
 
-def _image(image: Image) -> dict[str, Any]:
+def _image(image: BundledImage) -> dict[str, Any]:
     last = image.name.rpartition("/")[2]
     purl = f"pkg:oci/{quote(last)}@{quote(image.digest, safe='')}?tag={quote(image.tag)}"
     component = {"type": "container", "bom-ref": f"image:{image.name}:{image.tag}", "name": image.name}

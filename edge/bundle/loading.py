@@ -10,7 +10,6 @@ could bring back files that were replaced for a reason.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,13 +26,13 @@ from edge.bundle.archive import (
     OBJECTS,
     OSIE,
     BundleError,
+    BundleReader,
     Manifest,
-    Progress,
-    Reader,
     time_of,
 )
 from tink.api.v1alpha2 import API_VERSION
 from tink.files import data_directory, private_files
+from tink.files.archive import Progress, counting, extract
 
 RECORD = data_directory.BUNDLE
 _MAX_RECORD = 4096
@@ -55,16 +54,24 @@ class Loaded:
         return any(name.startswith(folder) for name in self.files)
 
 
-def check(reader: Reader, progress: Progress) -> None:
-    """Read all of a bundle and keep nothing. Raises BundleError, OSError."""
-    total, done = sum(reader.manifest.sizes.values()), 0
-    for _, content in reader.files():
-        for chunk in content:
-            done += len(chunk)
-            progress("checked, in bytes", done, total)
+def check(reader: BundleReader, progress: Progress, into: Path | None = None) -> list[str]:
+    """Read all of a bundle; write the files for a data directory below `into`, if given, and return their names.
+
+    Raises BundleError, OSError.
+    """
+    names = []
+    checked = counting(progress, "checked, in bytes", sum(reader.manifest.sizes.values()))
+    for member, content in reader.files():
+        sizes = map(len, content)
+        if into is not None and member.name.startswith(LOADED):
+            sizes = extract(content, into / member.name)
+            names.append(member.name)
+        for size in sizes:
+            checked(size)
+    return names
 
 
-def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bool = False) -> Loaded:
+def load(reader: BundleReader, directory: Path, progress: Progress, *, allow_older: bool = False) -> Loaded:
     """Load a bundle. Nothing changes until its last byte is checked. Raises BundleError, DataDirectoryError, OSError.
 
     `allow_older` accepts a bundle that is older than the one loaded last. A process of root acts as the owner of the
@@ -75,8 +82,7 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
         _check_age(reader.manifest, directory, allow_older=allow_older)
         _room(reader.manifest, directory)
         with private_files.directory(directory, "bundle") as staging:
-            names = _unpack(reader, staging, progress)
-            names += _osie_objects(reader, staging, directory)
+            names = [*check(reader, progress, staging), *_osie_objects(reader, staging, directory)]
             if _INDEX in names:
                 _merge_index(staging / _INDEX, directory / _INDEX)
                 names.remove(_INDEX)
@@ -92,7 +98,7 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
     return Loaded(reader.manifest, tuple(names))
 
 
-def _record(reader: Reader) -> bytes:
+def _record(reader: BundleReader) -> bytes:
     made = reader.manifest
     said = {"created": made.created, "tinkedge": made.tinkedge, "signer": reader.signer}
     return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n"
@@ -125,34 +131,12 @@ def _loaded(path: Path) -> datetime | None:
         raise BundleError(f"{path}: created: {error}; give --allow-older to replace it") from error
 
 
-def _unpack(reader: Reader, staging: Path, progress: Progress) -> list[str]:
-    names = []
-    total, done = sum(reader.manifest.sizes.values()), 0
-    for name, content in reader.files():
-        wanted = name.startswith(LOADED)
-        path = staging / name
-        if wanted:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            names.append(name)
-        with path.open("xb") if wanted else Path(os.devnull).open("wb") as out:
-            for chunk in content:
-                if wanted:
-                    out.write(chunk)
-                done += len(chunk)
-                progress("checked, in bytes", done, total)
-            if wanted:
-                path.chmod(0o600)
-                out.flush()
-                os.fsync(out.fileno())
-    return names
-
-
-def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
+def _osie_objects(reader: BundleReader, staging: Path, directory: Path) -> list[str]:
     """Write an OSIE object for each OSIE, with the hashes of its files."""
     names = []
     for osie in reader.manifest.osies:
         files = {part: f"{OSIE}{osie}/{part}" for part in ("kernel", "initrd")}
-        notes = {f"tinkerbell.org/{part}-sha256": reader.sha256(name) for part, name in files.items()}
+        notes = {f"tinkerbell.org/{part}-sha256": reader.sha256[name] for part, name in files.items()}
         urls = {f"{part}Url": (directory.absolute() / name).as_uri() for part, name in files.items()}
         made = {
             "apiVersion": API_VERSION,

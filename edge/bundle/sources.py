@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.artifacts import Descriptor, ImageLayout, LayoutError, is_name
-from edge.bundle.archive import BundleError, Program
+from edge.bundle.archive import BundledProgram, BundleError
 from tink.agent.images import parse
 from tink.agent.model import ActionError
 from tink.net.opener import handlers
@@ -58,7 +58,7 @@ _TARGETS = "$(ORIGIN) $(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)"
 Say = Callable[[str], None]
 
 
-def program_of(deb: Path) -> Program:
+def program_of(deb: Path) -> BundledProgram:
     """Read a Debian package of tinkedge, by its control file. Raises BundleError."""
     if not deb.is_file():
         raise BundleError(f"--deb {deb}: there is no such file; `make deb` makes one")
@@ -69,10 +69,10 @@ def program_of(deb: Path) -> Program:
     release = re.search(r"\+deb([0-9]+)$", version)
     if release is None or release[1] not in _SUITES:
         raise BundleError(f"--deb {deb}: its version {version} does not say which Debian it is for (+deb12, +deb13)")
-    return Program(version, _SUITES[release[1]], architecture)
+    return BundledProgram(version, _SUITES[release[1]], architecture)
 
 
-def needed_packages(deb: Path, program: Program, cache: Path, say: Say) -> list[Path]:
+def needed_packages(deb: Path, program: BundledProgram, cache: Path, say: Say) -> list[Path]:
     """Return the packages that an empty Debian needs to install `deb`, downloaded to `cache`.
 
     Raises BundleError, OSError.
@@ -98,7 +98,7 @@ def needed_packages(deb: Path, program: Program, cache: Path, say: Say) -> list[
 class _Apt:
     """apt with its own configuration, in a persistent directory."""
 
-    def __init__(self, directory: Path, program: Program) -> None:
+    def __init__(self, directory: Path, program: BundledProgram) -> None:
         self._directory, self._program = directory, program
         self._configuration = directory / "apt.conf"
 

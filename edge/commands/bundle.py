@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from edge.commands.progress import Progress
 from edge.settings import CommandGroup, DataDirectory, FilePath
 
 if TYPE_CHECKING:
-    from edge.bundle import Manifest, Reader
+    from edge.bundle import BundleReader, Manifest
 
 _FILE = FilePath(dir_okay=False)
 _DIRECTORY = FilePath(file_okay=False, exists=True)
@@ -51,11 +52,11 @@ def make(prefix: Path, name: str) -> None:
     you have an OpenPGP key of your own, perhaps on a smart card, you do not need this command: use create --gpg-user,
     and gpg --export > site.pgp.
     """
-    from edge.bundle import digest_of, make_key
+    from edge.bundle import make_key
 
     with _errors():
         made = make_key(prefix, name or prefix.name)
-        digest = digest_of(made.public)
+        digest = hashlib.sha256(made.public.read_bytes()).hexdigest()
     click.echo(f"{made.secret}: the secret key; everyone who has it can sign for your sites")
     click.echo(f"{made.public}: the public key; SHA-256 {digest}")
     click.echo(f"fingerprint {made.fingerprint}")
@@ -182,7 +183,7 @@ def show(file: Path, key: Path, output: str) -> None:
             click.echo(line)
         click.echo(f"signed by {reader.signer}")
         for name, size in made.sizes.items():
-            click.echo(f"{reader.sha256(name)}  {size:>11}  {name}")
+            click.echo(f"{reader.sha256[name]}  {size:>11}  {name}")
 
 
 @bundle.command()
@@ -219,12 +220,12 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
 
 
 @contextmanager
-def _opened(file: Path, key: Path) -> Iterator[Reader]:
+def _opened(file: Path, key: Path) -> Iterator[BundleReader]:
     """Open a bundle and check its signature."""
-    from edge.bundle import Reader, verify
+    from edge.bundle import BundleReader, verify
 
     with file.open("rb") as opened:
-        yield Reader(opened, lambda text, signature: verify(key, text, signature))
+        yield BundleReader(opened, lambda text, signature: verify(key, text, signature))
 
 
 @contextmanager
