@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, ParamSpec, Protocol, Self, TypeVar
+from typing import ClassVar, ParamSpec, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tink.errors import TinkedgeError
@@ -186,21 +186,68 @@ class Source(StrEnum):
     FILE = "file"
 
 
-def _nothing() -> None:
-    """Do nothing when an artifact is closed."""
+class GrowingFile:
+    """A file that is being filled, for readers that wait for it to grow.
 
+    fd: the open file; -1 after the end.
+    size: in bytes; None if it is not known yet.
+    written: number of bytes in the file.
+    ended: no more bytes will come. `failure` says why if bytes are missing.
+    sha256: the checksum of the whole file, set at the end.
+    """
 
-class Filling(Protocol):
-    """The source of a file that is being filled: a `Download` or a `Passing`."""
+    def __init__(self, url: str, fd: int, size: int | None = None) -> None:
+        self.url = url
+        self.fd = fd
+        self.size = size
+        self.written = 0
+        self.readers = 0
+        self.ended = False
+        self.failure: ArtifactError | None = None
+        self.sha256 = ""
+        self._changed = asyncio.Event()
+
+    @property
+    def readable(self) -> int:
+        """The number of bytes that readers may have."""
+        return self.written
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append to the file. Blocks: call it in a thread, one call at a time. Raises OSError."""
+        view, offset = memoryview(chunk), self.written
+        while view:
+            count = os.pwrite(self.fd, view, offset)
+            view, offset = view[count:], offset + count
+        self.written = offset
+
+    def notify(self) -> None:
+        """Wake the waiting readers."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def progress(self) -> Progress:
         """Return the progress."""
+        return Progress(self.url, self.written, self.size, self.readers)
 
     async def filled(self, offset: int) -> int:
-        """Return the number of available bytes as soon as it exceeds `offset`. Raises ArtifactError."""
+        """Return the number of readable bytes as soon as it exceeds `offset`. Raises the failure."""
+        while self.readable <= offset and not self.ended:
+            await self._changed.wait()
+        if self.readable <= offset and self.failure is not None:
+            raise self.failure.again()
+        return self.readable
+
+    async def whole(self) -> None:
+        """Wait for the end. Does not raise: see `failure`."""
+        while not self.ended:
+            await self._changed.wait()
 
     async def whole_sha256(self) -> str:
-        """Wait for the end, and return the checksum. Raises ArtifactError."""
+        """Wait for the end, and return the checksum. Raises the failure."""
+        await self.whole()
+        if self.failure is not None:
+            raise self.failure.again()
+        return self.sha256
 
 
 class Artifact:
@@ -217,10 +264,10 @@ class Artifact:
         size: int,
         version: str,
         source: Source,
-        download: Filling | None,
+        download: GrowingFile | None = None,
         *,
         sha256: str = "",
-        released: Callable[[], None] = _nothing,
+        released: Callable[[], None] = lambda: None,
     ) -> None:
         """`sha256` is the checksum of the whole file, if it is known. `released` is called once, by `close`."""
         self.url = url
@@ -243,9 +290,7 @@ class Artifact:
         Raises ArtifactError if the upstream fails before. If there is a checksum, the end of the file becomes available
         only after it was verified.
         """
-        if self._download is None:
-            return self.size
-        return await self._download.filled(offset)
+        return await self._download.filled(offset) if self._download is not None else self.size
 
     async def sha256(self) -> str:
         """Wait for the whole file, and return its verified checksum; empty if none was computed.
@@ -282,21 +327,17 @@ def open_file(url: str, root: Path | None) -> Artifact:
     except FileNotFoundError as error:
         raise NotFoundError(url, "no such file on the edge's machine") from error
     except PermissionError as error:
-        raise StorageError(url, _refused(unquote(parts.path), root)) from error
+        user, base = os.geteuid(), Path(os.path.realpath(root))
+        shut = first_unreadable(Path(os.path.realpath(unquote(parts.path))), base) or root
+        why = f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
+        raise StorageError(url, why) from error
     except (OSError, ValueError) as error:
         raise StorageError(url, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error
     status = os.fstat(fd)
     if status.st_size == 0:
         os.close(fd)
         raise BadUrlError(url, "an empty file")
-    return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE, None)
-
-
-def _refused(path: str, root: Path) -> str:
-    """Return a message that names the unreadable directory or file, and the command that makes it readable."""
-    user = os.geteuid()
-    shut = first_unreadable(Path(os.path.realpath(path)), Path(os.path.realpath(root))) or root
-    return f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
+    return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE)
 
 
 def _open_below(url: str, path: str, root: Path) -> int:

@@ -11,6 +11,7 @@ could bring back files that were replaced for a reason.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -62,7 +63,7 @@ def check(reader: BundleReader, progress: Progress, into: Path | None = None) ->
     names = []
     checked = counting(progress, "checked, in bytes", sum(reader.manifest.sizes.values()))
     for member, content in reader.files():
-        sizes = map(len, content)
+        sizes: Iterator[int] = map(len, content)
         if into is not None and member.name.startswith(LOADED):
             sizes = extract(content, into / member.name)
             names.append(member.name)

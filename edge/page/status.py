@@ -292,7 +292,7 @@ class EdgeStatus:
     def _shown_cache(self, cache: ArtifactCache, now: float) -> CacheShown:
         counts, files = cache.counts, cache.stored()
         return CacheShown(
-            stored_bytes=cache.stored_bytes,
+            stored_bytes=sum(each.size for each in files),
             stored_files=len(files),
             fetched_bytes=counts.fetched_bytes,
             failures=sum(counts.failures.values()),

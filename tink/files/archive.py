@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from tink.errors import TinkedgeError
 
@@ -52,7 +52,7 @@ class ArchiveKind:
     name: str
     error: type[TinkedgeError]
     mode: int
-    tar_format: int
+    tar_format: Literal[0, 1, 2]
 
     def header(self, name: str, size: int, created: datetime) -> bytes:
         """Return the header of a file."""

@@ -234,7 +234,7 @@ async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     upstream.content = bytes(7 * MIB)
     with pytest.raises(UpstreamError, match=f"it has {7 * MIB} bytes or more, and {6 * MIB} is the most that is kept"):
         await cache.open(f"{upstream.url}-announced")
-    assert cache.stored_files == 4
+    assert len(cache.stored()) == 4
     upstream.mode = "chunked"
     with pytest.raises(UpstreamError, match="is the most that is kept"):
         await cache.open(f"{upstream.url}-unannounced")

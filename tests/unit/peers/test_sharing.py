@@ -96,7 +96,7 @@ async def test_file_that_another_edge_has_comes_from_there_and_is_kept(make_site
     assert await two.read(upstream.url) == upstream.content
     assert (upstream.whole, upstream.unchanged) == (1, 0)
     assert (one.peers.counts.served, two.cache.counts.from_peers) == (1, 1)
-    assert two.cache.stored_files == 1
+    assert len(two.cache.stored()) == 1
 
 
 async def test_stale_copy_is_checked_with_the_upstream_first(make_site, upstream):
