@@ -163,7 +163,7 @@ async def in_thread(pool: Executor, call: Callable[P, T], *args: P.args, **kwarg
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """The progress of a download at one moment, in bytes. `size` is None if the upstream did not send it.
 
     `waiting` is the number of machines that have the artifact open or wait for it to open.
@@ -225,9 +225,9 @@ class GrowingFile:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def progress(self) -> Progress:
+    def progress(self) -> DownloadProgress:
         """Return the progress."""
-        return Progress(self.url, self.written, self.size, self.readers)
+        return DownloadProgress(self.url, self.written, self.size, self.readers)
 
     async def filled(self, offset: int) -> int:
         """Return the number of readable bytes as soon as it exceeds `offset`. Raises the failure."""
@@ -280,7 +280,7 @@ class Artifact:
         self._released = released
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> DownloadProgress | None:
         """The progress of the download that fills the file; None if the file was complete when it was opened."""
         return self._download.progress() if self._download is not None else None
 

@@ -37,8 +37,8 @@ from edge.artifacts.artifact import (
     BadUrlError,
     ChecksumError,
     Counts,
+    DownloadProgress,
     NoRoomError,
-    Progress,
     Source,
     StorageError,
     TooLargeError,
@@ -52,7 +52,7 @@ from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, RoomClaim, downloa
 from edge.artifacts.flight import Flight, Services
 from edge.artifacts.passing import MAX_PASSING, Passing
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
-from edge.artifacts.store import Store, Stored, key_of
+from edge.artifacts.store import ArtifactStore, StoredArtifact, key_of
 from edge.artifacts.upstream import Copy, NoPeers, PeerCaches, Timeouts, Upstream
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
@@ -111,7 +111,7 @@ class ArtifactCache:
 
     def __post_init__(self, shared: SharedFiles | None) -> None:
         self.counts = Counts()
-        self._store = Store(self.directory, self.clock)
+        self._store = ArtifactStore(self.directory, self.clock)
         self._failed_fetches: Newest[str, FailedFetch] = Newest(MAX_FAILED_FETCHES)
         self._writers = ThreadPoolExecutor(max_workers=3, thread_name_prefix="artifact-writer")
         self._syncers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="artifact-syncer")
@@ -196,11 +196,11 @@ class ArtifactCache:
 
     # --- for metrics and pages ---
 
-    def downloads(self) -> list[Progress]:
+    def downloads(self) -> list[DownloadProgress]:
         """Return the downloads in progress, oldest first."""
         return [flight.download.progress() for flight in self._flights.values() if flight.download is not None]
 
-    def stored(self) -> list[Stored]:
+    def stored(self) -> list[StoredArtifact]:
         """Return the complete artifacts on disk, the least recently used first."""
         return self._store.whole()
 
@@ -275,7 +275,7 @@ class ArtifactCache:
                 return artifact
         return None
 
-    async def _open_intact(self, stored: Stored, *, stale: bool) -> Artifact | None:
+    async def _open_intact(self, stored: StoredArtifact, *, stale: bool) -> Artifact | None:
         """Open a stored file, after it was hashed once by this process; None if it is gone or damaged."""
         try:
             fd = self._store.hold(stored)
@@ -360,7 +360,7 @@ class ArtifactCache:
 
     # --- flights ---
 
-    def _start_flight(self, key: _Key, stored: Stored | None) -> Flight:
+    def _start_flight(self, key: _Key, stored: StoredArtifact | None) -> Flight:
         url, pin = key
         if self._services is None:
             raise UpstreamError(url, "the artifact cache is not running")

@@ -107,8 +107,7 @@ class FileSums:
             return known
         computing = self._computing.get(identity)
         if computing is None:
-            computing = asyncio.create_task(self._compute(identity, os.dup(fd), size))
-            self._computing[identity] = computing
+            computing = self._computing[identity] = asyncio.create_task(self._compute(identity, os.dup(fd), size))
         return await asyncio.shield(computing)
 
     async def stop(self) -> None:

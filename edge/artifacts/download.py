@@ -30,7 +30,7 @@ from edge.artifacts.artifact import (
     in_thread,
 )
 from edge.artifacts.eviction import ShortageError, files_to_evict
-from edge.artifacts.store import Store, Unfinished
+from edge.artifacts.store import ArtifactStore, Unfinished
 from edge.artifacts.upstream import UpstreamResponse
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,9 @@ cache of `capacity` bytes. It returns after the room is free, or False if no dow
 class Allocator:
     """Keeps the cache within `budget` bytes (None: within its disk)."""
 
-    def __init__(self, store: Store, budget: int | None, pool: Executor, counts: Counts, give_room: GiveRoom) -> None:
+    def __init__(
+        self, store: ArtifactStore, budget: int | None, pool: Executor, counts: Counts, give_room: GiveRoom
+    ) -> None:
         self._store = store
         self._budget = budget
         self._pool = pool

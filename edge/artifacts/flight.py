@@ -6,7 +6,7 @@ The order of events in `Flight.run`:
     ask         the other edges of the site, then the upstream: for the rest of that download; or if the stored file is
                 still valid; or for the file
     receive     write and hash the body in a thread, chunk by chunk, and notify the readers. Now and then fsync it and
-                write a journal (`Store.checkpoint`), so that a restart can continue from there
+                write a journal (`ArtifactStore.checkpoint`), so that a restart can continue from there
     resume      if the upstream breaks off: by Range if the upstream supports it, otherwise by fetching everything again
                 and comparing it with the received bytes. Readers wait meanwhile and do not notice. Bytes from another
                 edge that went away before it signed them are always compared
@@ -41,7 +41,7 @@ from edge.artifacts.artifact import (
 )
 from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
 from edge.artifacts.download import Allocator, Download
-from edge.artifacts.store import Store, Stored, Unfinished, key_of
+from edge.artifacts.store import ArtifactStore, StoredArtifact, Unfinished, key_of
 from edge.artifacts.upstream import (
     Copy,
     Known,
@@ -70,7 +70,7 @@ PROGRESS_BYTES = 1 << 20
 class Services:
     """The services that all flights share. `writers` run quick work, `syncers` run fsync and other slow disk work."""
 
-    store: Store
+    store: ArtifactStore
     upstream: Upstream
     peers: PeerCaches
     room: Allocator
@@ -92,7 +92,7 @@ class Flight:
     stale: True if the upstream could not be asked.
     """
 
-    def __init__(self, url: str, pin: str, stored: Stored | None, services: Services) -> None:
+    def __init__(self, url: str, pin: str, stored: StoredArtifact | None, services: Services) -> None:
         self.url = url
         self.pin = pin
         self.stored = stored
@@ -126,7 +126,7 @@ class Flight:
             self.answered.set_exception(error)
             self.answered.exception()  # marks it as retrieved: the waiting machines may have left
 
-    async def run(self) -> Stored | None:
+    async def run(self) -> StoredArtifact | None:
         """Run the flight. Return the new artifact, or None if the stored file is still current.
 
         Raises ArtifactError, after the readers got it.
@@ -371,8 +371,8 @@ class Flight:
 
     # --- keeping ---
 
-    async def _keep(self, download: Download) -> Stored:
-        """Store the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
+    async def _keep(self, download: Download) -> StoredArtifact:
+        """ArtifactStore the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
         services = self._services
         await self._hashed()
         sha256 = download.digest.hexdigest()
@@ -382,7 +382,7 @@ class Flight:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         blob, validators = download.part.with_suffix(".blob").name, (download.etag, download.last_modified)
-        stored = Stored(self.url, blob, download.written, sha256, *validators, pin=self.pin)
+        stored = StoredArtifact(self.url, blob, download.written, sha256, *validators, pin=self.pin)
         await in_thread(services.syncers, services.store.commit, stored, download.part, download.fd)
         services.store.adopt(stored, download.part)
         download.end(None)

@@ -149,12 +149,15 @@ class ImageLayout:
         seen: set[str] = set()
         yield from self._below(image, seen, 0)
 
+    def _document(self, one: Descriptor) -> dict[str, Any]:
+        return _object(_read(self.path(one.digest)), one.digest)
+
     def _below(self, one: Descriptor, seen: set[str], depth: int) -> Iterator[Descriptor]:
         if one.digest in seen:
             return
         seen.add(one.digest)
         yield one
-        fields = _object(_read(self.path(one.digest)), one.digest)
+        fields = self._document(one)
         if isinstance(fields.get("manifests"), list):
             if depth == _MAX_DEPTH:
                 raise LayoutError(f"{one.digest}: indexes of indexes of indexes")
@@ -179,26 +182,19 @@ class ImageLayout:
 
         An image without an index has one entry, for the platform of its configuration. Raises LayoutError, OSError.
         """
-        fields = _object(_read(self.path(image.digest)), image.digest)
+        fields = self._document(image)
         if isinstance(fields.get("manifests"), list):
             entries = [one for one in fields["manifests"] if isinstance(one, dict)]
             return {_platform(one.get("platform")): one for one in entries if isinstance(one.get("platform"), dict)}
-        config = Descriptor.of(fields.get("config"))
-        made = _object(_read(self.path(config.digest)), config.digest)
+        made = self._document(Descriptor.of(fields.get("config")))
         platform = {key: made[key] for key in ("os", "architecture", "variant") if isinstance(made.get(key), str)}
         entry = {"mediaType": image.media_type, "digest": image.digest, "size": image.size, "platform": platform}
         return {_platform(platform): entry}
 
     def platforms(self, image: Descriptor) -> tuple[str, ...]:
         """Return the platforms of an image, such as `linux/amd64`. Raises LayoutError, OSError."""
-        fields = _object(_read(self.path(image.digest)), image.digest)
-        if isinstance(fields.get("manifests"), list):
-            named = [one.get("platform") for one in fields["manifests"] if isinstance(one, dict)]
-            found = [f"{each.get('os')}/{each.get('architecture')}" for each in named if isinstance(each, dict)]
-            return tuple(sorted({one for one in found if "unknown" not in one}))
-        config = Descriptor.of(fields.get("config"))
-        made = _object(_read(self.path(config.digest)), config.digest)
-        return (f"{made.get('os')}/{made.get('architecture')}",)
+        found = {"/".join(each.split("/")[:2]) for each in self.by_platform(image)}
+        return tuple(sorted(each for each in found if "unknown" not in each))
 
 
 def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-from edge.artifacts import ArtifactCache, FailedFetch, Progress, Source
+from edge.artifacts import ArtifactCache, FailedFetch, DownloadProgress, Source
 from edge.journey.events import Notice, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.page.live import TimeSlice
@@ -314,7 +314,7 @@ class EdgeStatus:
 
 
 def _osie_file(
-    kind: str, url: str, size: int | None, download: Progress | None, failure: FailedFetch | None
+    kind: str, url: str, size: int | None, download: DownloadProgress | None, failure: FailedFetch | None
 ) -> OsieFile:
     if download is not None:
         percent = f"{100 * download.received / download.size:.0f} %" if download.size else ""

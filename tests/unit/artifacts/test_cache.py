@@ -13,8 +13,8 @@ from edge.artifacts import (
     ArtifactError,
     ChecksumError,
     DirectoryInUseError,
+    DownloadProgress,
     NotFoundError,
-    Progress,
     Source,
     StorageError,
     UpstreamError,
@@ -313,7 +313,7 @@ async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache, ups
     upstream.gate.clear()
     first, second = [await cache.open(upstream.url) for _ in range(2)]
     await until(lambda: cache.downloads()[0].received == size // 2)
-    assert cache.downloads() == [Progress(upstream.url, size // 2, size, 2)]
+    assert cache.downloads() == [DownloadProgress(upstream.url, size // 2, size, 2)]
     assert first.progress == cache.downloads()[0]
     assert scraped(cache) == {
         'opens_total{source="upstream"}': 2,
