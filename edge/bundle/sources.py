@@ -22,7 +22,7 @@ from tink.agent.model import ActionError
 from tink.net.opener import handlers
 from tink.net.proxies import Proxies, ProxyError
 from tink.net.urls import redacted, shown
-from tink.registry import host_of
+from tink.registry.names import host_of
 
 _LINES = 8
 

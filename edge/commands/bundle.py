@@ -17,7 +17,7 @@ from edge.commands.progress import Progress
 from edge.settings import CommandGroup, DataDirectory, FilePath
 
 if TYPE_CHECKING:
-    from edge.bundle import BundleReader, Manifest
+    from edge.bundle.archive import BundleReader, Manifest
 
 _FILE = FilePath(dir_okay=False)
 _DIRECTORY = FilePath(file_okay=False, exists=True)
@@ -52,7 +52,7 @@ def make(prefix: Path, name: str) -> None:
     you have an OpenPGP key of your own, perhaps on a smart card, you do not need this command: use create --gpg-user,
     and gpg --export > site.pgp.
     """
-    from edge.bundle import make_key
+    from edge.bundle.signature import make_key
 
     with _errors():
         made = make_key(prefix, name or prefix.name)
@@ -110,8 +110,10 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
     a new OSIE alone.
     """
     from edge.building.builder import default_cache, recipes
-    from edge.bundle import Contents, Osie, Surroundings, Wanted, sign_with_file, sign_with_keyring
-    from edge.bundle import create as write
+    from edge.bundle.creation import Contents, Osie, Surroundings
+    from edge.bundle.creation import create as write
+    from edge.bundle.signature import sign_with_file, sign_with_keyring
+    from edge.bundle.sources import Wanted
 
     if (key is None) == (not gpg_user):
         raise click.UsageError(
@@ -160,7 +162,7 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
 @_KEY
 def verify(file: Path, key: Path) -> None:
     """Check the signature of FILE and every byte in it. Exits with 1 if something is wrong."""
-    from edge.bundle import check
+    from edge.bundle.loading import check
 
     progress = Progress()
     with _errors(progress, file), _opened(file, key) as reader:
@@ -206,8 +208,8 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     Files of earlier bundles stay. A FILE that is older than the bundle loaded last is refused, because it could restore
     files that were replaced since; --allow-older loads it. The bundle's own install.sh installs the program.
     """
-    from edge.bundle import load as put
-    from edge.bundle import next_steps
+    from edge.bundle.loading import load as put
+    from edge.bundle.loading import next_steps
 
     progress = Progress()
     with _errors(progress, file), _opened(file, key) as reader:
@@ -222,7 +224,8 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
 @contextmanager
 def _opened(file: Path, key: Path) -> Iterator[BundleReader]:
     """Open a bundle and check its signature."""
-    from edge.bundle import BundleReader, verify
+    from edge.bundle.archive import BundleReader
+    from edge.bundle.signature import verify
 
     with file.open("rb") as opened:
         yield BundleReader(opened, lambda text, signature: verify(key, text, signature))
@@ -231,7 +234,7 @@ def _opened(file: Path, key: Path) -> Iterator[BundleReader]:
 @contextmanager
 def _errors(progress: Progress | None = None, file: Path | None = None) -> Iterator[None]:
     """Turn errors into messages of click. `file` is the bundle that is read, if any."""
-    from edge.bundle import BundleError
+    from edge.bundle.archive import BundleError
 
     try:
         yield

@@ -18,7 +18,8 @@ from edge.settings import types
 from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
-    from edge.disk_images import Image, Partition, Stored
+    from edge.disk_images.depot import Stored
+    from edge.disk_images.reading import Image, Partition
 
 _DATA_DIR = data_dir("Data directory of the edge, which serves the files in DATA_DIR/files.")
 _EDGE = click.option(
@@ -78,7 +79,8 @@ def import_(
     these, so the file is stored unchanged. It is read to its end as the action reads it, and stored only if it is
     complete. An interrupted download continues where it stopped.
     """
-    from edge.disk_images import Depot, ImageError, checksum_of, opened
+    from edge.disk_images.depot import Depot
+    from edge.disk_images.sources import ImageError, checksum_of, opened
 
     progress = Progress()
 
@@ -107,7 +109,7 @@ def import_(
 @_DATA_DIR
 def list_(data_dir: Path) -> None:
     """List the files that the edge serves to machines, with size and date."""
-    from edge.disk_images import Depot
+    from edge.disk_images.depot import Depot
 
     with _errors():
         entries = Depot(data_dir).entries()
@@ -124,7 +126,7 @@ def list_(data_dir: Path) -> None:
 @_DATA_DIR
 def remove(name: str, data_dir: Path) -> None:
     """Remove the file NAME. Workflows that name it fail from then on."""
-    from edge.disk_images import Depot
+    from edge.disk_images.depot import Depot
 
     with _errors():
         path = Depot(data_dir).remove(name)
@@ -154,7 +156,7 @@ def _described(stored: Stored, url: str) -> Iterator[str]:
     yield f"SHA-256: {stored.sha256}"
     if image is None:
         return
-    from edge.disk_images import root_of
+    from edge.disk_images.reading import root_of
 
     root = root_of(image.partitions) if image.table else None
     if image.table:

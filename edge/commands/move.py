@@ -14,7 +14,7 @@ from edge.commands.progress import Progress
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
-    from tink.move import Report
+    from tink.move.mover import Report
 
 _MAX_PROBLEMS = 20
 
@@ -86,7 +86,7 @@ async def _run(
 ) -> Report:
     """Run the move with the arguments `how`, or undo it if `how` is None."""
     from tink.kube.client import ApiError, KubeClient
-    from tink.move import Mover
+    from tink.move.mover import Mover
 
     progress = Progress()
     try:

@@ -44,7 +44,7 @@ from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
 from edge.journey.events import Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles
-from edge.peers import Peers
+from edge.peers.site import Peers
 from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
 from tink.net.addresses import is_link_local

@@ -15,17 +15,17 @@ from edge.callers import dotted
 from edge.http.context import Context, local_address, not_allowed, not_found, text
 from edge.http.files import BodySender, MachineGoneError, UnsatisfiableError, break_off, span
 from edge.http.routes import Route
-from edge.peers import (
+from edge.peers.messages import (
     HEADER,
     MAX_BATCH_BYTES,
     MAX_MESSAGE_BYTES,
     MessageError,
-    Peers,
     Refusal,
     Request,
     StrangerError,
     VerifiedRequest,
 )
+from edge.peers.site import Peers
 from tink.net.addresses import join_host_port
 
 log = logging.getLogger(__name__)

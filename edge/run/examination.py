@@ -37,7 +37,7 @@ from tink.api.v1alpha2 import Hardware, Raw, as_mapping
 from tink.net.addresses import parsed
 from tink.net.outbound import Reach, RefusedAddressError
 from tink.net.urls import shown
-from tink.registry import RegistryError, parse
+from tink.registry.names import RegistryError, parse
 
 _EDGE: Final = "192.0.2.1"
 """Stands for the edge's address in scripts that are rendered as a test."""

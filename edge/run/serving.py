@@ -28,7 +28,7 @@ from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootP
 from edge.neighbour.host import NetworkState
 from edge.neighbour.route import is_own
 from edge.neighbour.table import AddressResolution, LinkLocalResolution
-from edge.peers import peer_metrics
+from edge.peers.site import peer_metrics
 from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.bundle import BundleError, BundleReader, Contents, Osie, Surroundings, create
+from edge.bundle.archive import BundleError, BundleReader
+from edge.bundle.creation import Contents, Osie, Surroundings, create
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -17,19 +17,11 @@ from typing import Any
 import pytest
 
 from edge.artifacts import ImageLayout
-from edge.bundle import (
-    BundleError,
-    BundleReader,
-    Contents,
-    Manifest,
-    Osie,
-    Wanted,
-    archive,
-    check,
-    load,
-    next_steps,
-)
-from edge.bundle.sources import download, program_of
+from edge.bundle import archive
+from edge.bundle.archive import BundleError, BundleReader, Manifest
+from edge.bundle.creation import Contents, Osie
+from edge.bundle.loading import check, load, next_steps
+from edge.bundle.sources import Wanted, download, program_of
 from tests.unit.bundle import layouts
 from tests.unit.bundle.conftest import NOW, Site, packed, quiet, sign
 from tink.files.data_directory import DataDirectoryError

@@ -25,7 +25,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import main
-from edge.disk_images import Checksum, Depot, opened
+from edge.disk_images.depot import Depot
+from edge.disk_images.sources import Checksum, opened
 
 MIB = 1 << 20
 LINUX = "0fc63daf-8483-4772-8e79-3d69d8477de4"

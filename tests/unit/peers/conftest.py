@@ -21,7 +21,8 @@ from edge.http.files import BodySender
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
 from edge.journey.recorder import Journey
-from edge.peers import Peers, calls
+from edge.peers import calls
+from edge.peers.site import Peers
 from tests.ports import free_ports
 from tests.unit.artifacts.conftest import upstream
 from tests.waiting import until

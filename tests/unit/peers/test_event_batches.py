@@ -11,20 +11,22 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.peers import HEADER, MAX_BATCH_BYTES, Request, ServerReports
 from edge.peers.calls import RefusedError
 from edge.peers.messages import (
     HAPPENED,
+    HEADER,
+    MAX_BATCH_BYTES,
     MAX_BATCH_EVENTS,
     SKEW_SECONDS,
     EventBatch,
     MessageError,
     Refusal,
+    Request,
     Signatures,
     StrangerError,
     VerifiedRequest,
 )
-from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver
+from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver, ServerReports
 from tests.support.objects import MAC
 from tests.support.objects import OTHER_MAC as OTHER
 from tests.unit.artifacts.conftest import Clock

@@ -25,9 +25,10 @@ from edge.artifacts import (
 )
 from edge.artifacts.store import key_of
 from edge.http import peers as handler
-from edge.peers import HEADER, CallError, Request, probe, upstream_edge
-from edge.peers.calls import Calls
-from edge.peers.messages import Chain, Signatures
+from edge.peers import upstream_edge
+from edge.peers.calls import CallError, Calls
+from edge.peers.messages import HEADER, Chain, Request, Signatures
+from edge.peers.upstream_edge import probe
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile

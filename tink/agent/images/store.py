@@ -33,16 +33,8 @@ from tink.agent.images.registry import (
 )
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.output import PullProgress, thread_safe_sink
-from tink.registry import (
-    MANIFEST_LIMIT_BYTES,
-    Reference,
-    RegistryError,
-    is_digest,
-    is_made_for,
-    json_object,
-    own_platform,
-    resolve,
-)
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES, is_made_for, json_object, own_platform, resolve
+from tink.registry.names import Reference, RegistryError, is_digest
 from tink.waiting import done_before
 
 log = logging.getLogger(__name__)

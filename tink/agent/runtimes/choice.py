@@ -65,7 +65,8 @@ def _registries(settings: AgentSettings) -> Registries:
 
 
 def _configured(path: Path) -> tuple[Credentials, ...]:
-    from tink.registry import RegistryError, read_config
+    from tink.registry.login import read_config
+    from tink.registry.names import RegistryError
 
     try:
         return read_config(path.read_bytes())

@@ -25,7 +25,8 @@ from tink.agent.images.store import (
     file_system_of,
 )
 from tink.agent.model import ActionError
-from tink.registry import RegistryError, json_object
+from tink.registry.manifests import json_object
+from tink.registry.names import RegistryError
 
 
 def test_bad_name_fails_the_action_with_the_name():
