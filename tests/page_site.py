@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache
+from edge.artifacts.cache import ArtifactCache
 from edge.http import AdminApp, admin_runner, has_ended
 from edge.journey.events import Milestone, Notice, Outcome, Step, Value
 from edge.journey.expectations import Expectations, Facts, Network, Registered, Story

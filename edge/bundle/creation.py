@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
-from edge.artifacts import ImageLayout, LayoutError
+from edge.artifacts.layout import ImageLayout, LayoutError
 from edge.bundle.archive import (
     BOOT,
     FILES,

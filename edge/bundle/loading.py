@@ -18,7 +18,7 @@ from pathlib import Path
 
 import orjson
 
-from edge.artifacts import ImageLayout, LayoutError, merged_index
+from edge.artifacts.layout import ImageLayout, LayoutError, merged_index
 from edge.bundle.archive import (
     BOOT,
     FILES,

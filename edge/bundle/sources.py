@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.artifacts import Descriptor, ImageLayout, LayoutError, is_name
+from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, is_name
 from edge.bundle.archive import BundledProgram, BundleError
 from tink.agent.images import parse
 from tink.agent.model import ActionError

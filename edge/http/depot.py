@@ -19,23 +19,17 @@ from pathlib import Path
 
 from aiohttp import web
 
-from edge.artifacts import (
+from edge.artifacts.artifact import Artifact, ArtifactError, NotFoundError, UpstreamError
+from edge.artifacts.layout import (
     MAX_MANIFEST_BYTES,
-    Artifact,
-    ArtifactError,
     ImageLayout,
     ImageManifest,
     LayoutError,
     NoImageError,
-    NotFoundError,
-    SharedFiles,
-    UpstreamError,
-    blob_url,
-    file_url,
     is_digest,
     is_name,
-    manifest_url,
 )
+from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files import BodySender, MachineGoneError, begin_response, break_off, requested_span

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from edge.artifacts import Artifact, StorageError
+from edge.artifacts.artifact import Artifact, StorageError
 from edge.http.connections import has_ended
 from edge.http.context import text
 from tink.errors import TinkedgeError

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from edge.artifacts import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
+from edge.artifacts.artifact import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files import BodySender, MachineGoneError, Span, begin_response, break_off

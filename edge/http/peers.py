@@ -10,7 +10,8 @@ import logging
 
 from aiohttp import web
 
-from edge.artifacts import TRAILER_BYTES, Artifact, ArtifactError
+from edge.artifacts.artifact import Artifact, ArtifactError
+from edge.artifacts.upstream import TRAILER_BYTES
 from edge.callers import dotted
 from edge.http.context import Context, local_address, not_allowed, not_found, text
 from edge.http.files import BodySender, MachineGoneError, UnsatisfiableError, break_off, span

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from edge.artifacts import Artifact, normalized
+from edge.artifacts.artifact import Artifact
+from edge.artifacts.checksum import normalized
 from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.policy import NetbootPolicy

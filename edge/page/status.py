@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-from edge.artifacts import ArtifactCache, FailedFetch, DownloadProgress, Source
+from edge.artifacts.artifact import DownloadProgress, Source
+from edge.artifacts.cache import ArtifactCache, FailedFetch
 from edge.journey.events import Notice, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.page.live import TimeSlice

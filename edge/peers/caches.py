@@ -20,7 +20,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
 
-from edge.artifacts import ArtifactCache, Copy, Offer, PeerError, PeerResponse
+from edge.artifacts.artifact import PeerError
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Copy, Offer, PeerResponse
 from edge.peers.calls import CallError, Calls, Counts
 from edge.peers.membership import Membership, Peer
 from edge.peers.messages import CacheQuery, CacheReply, HeldCopy

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 
 import aiohttp
 
-from edge.artifacts import Offer, PeerError, PeerResponse, Timeouts
+from edge.artifacts.artifact import PeerError
+from edge.artifacts.upstream import Offer, PeerResponse, Timeouts
 from edge.peers.messages import (
     ARTIFACTS,
     ASK,

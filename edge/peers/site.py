@@ -17,7 +17,9 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from edge.artifacts import Artifact, ArtifactCache, PeerCaches
+from edge.artifacts.artifact import Artifact
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import PeerCaches
 from edge.journey.events import Notice, Outcome
 from edge.journey.history import EDGE, SERVER, Happened
 from edge.journey.recorder import Journey

@@ -21,17 +21,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
 
-from edge.artifacts import (
-    SCHEME,
-    ArtifactCache,
-    ArtifactError,
-    Copy,
-    NotFoundError,
-    Offer,
-    PeerCaches,
-    PeerError,
-    PeerResponse,
-)
+from edge.artifacts.artifact import ArtifactError, NotFoundError, PeerError
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.shared import SCHEME
+from edge.artifacts.upstream import Copy, Offer, PeerCaches, PeerResponse
 from edge.peers.calls import CallError, Calls, Counts
 from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError, Signatures
 from tink.files.key_file import KeyFile

@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import ValidationError
 
-from edge.artifacts import ArtifactError, ImageLayout, LayoutError, NotFoundError, StorageError, open_file
+from edge.artifacts.artifact import ArtifactError, NotFoundError, StorageError, open_file
+from edge.artifacts.layout import ImageLayout, LayoutError
 from edge.settings.model import Service, StackSettings
 from hegel.instance import ssh_keys
 from ipxe.parameters import MAX_CHARACTERS, check_places, kernel_words

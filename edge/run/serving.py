@@ -17,7 +17,8 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final
 
-from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
+from edge.artifacts.cache import ArtifactCache, cache_metrics
+from edge.artifacts.shared import SharedFiles
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.dhcp_common import IPV6, Changed, Quarantine, Relays

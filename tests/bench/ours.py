@@ -20,7 +20,8 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache, Source
+from edge.artifacts.artifact import Source
+from edge.artifacts.cache import ArtifactCache
 from edge.callers import Callers, token_keys
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 
-from edge.artifacts import ImageLayout
+from edge.artifacts.layout import ImageLayout
 from edge.bundle import sources
 from edge.bundle.archive import BundleError
 from edge.bundle.signature import verify

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache, Timeouts
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Timeouts
 from edge.callers import Callers, token_keys
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.recorder import Journey

@@ -16,7 +16,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from edge.artifacts import Artifact, ArtifactCache, DownloadProgress, Source, Timeouts, checksum
+from edge.artifacts import checksum
+from edge.artifacts.artifact import Artifact, DownloadProgress, Source
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Timeouts
 from tests.waiting import until
 from tink.net.outbound import Reach
 

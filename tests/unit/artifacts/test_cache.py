@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from edge.artifacts import (
+from edge.artifacts.artifact import (
     ArtifactError,
     ChecksumError,
-    DirectoryInUseError,
     DownloadProgress,
     NotFoundError,
     Source,
     StorageError,
     UpstreamError,
-    cache_metrics,
 )
-from edge.artifacts.cache import MAX_FAILED_FETCHES
+from edge.artifacts.cache import MAX_FAILED_FETCHES, cache_metrics
 from edge.artifacts.eviction import Candidate, download_to_preempt
+from edge.artifacts.store import DirectoryInUseError
 from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
 from tink.metrics.families import Scraped

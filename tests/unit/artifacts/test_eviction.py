@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import NoRoomError, Source, StorageError, UpstreamError
 from edge.artifacts import download as download_module
+from edge.artifacts.artifact import NoRoomError, Source, StorageError, UpstreamError
 from edge.artifacts.eviction import (
     FLOOR_BYTES,
     Occupant,

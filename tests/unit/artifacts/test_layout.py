@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edge.artifacts import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
+from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
 from tests.unit.bundle import layouts
 
 

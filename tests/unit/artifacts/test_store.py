@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import ArtifactError, Source, StorageError
+from edge.artifacts.artifact import ArtifactError, Source, StorageError
 from edge.artifacts.store import ArtifactStore, StoredArtifact, Unfinished
 from tests.unit.artifacts.conftest import fetch
 

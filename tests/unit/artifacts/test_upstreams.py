@@ -13,9 +13,18 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from edge.artifacts import ArtifactError, BadUrlError, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
 from edge.artifacts import download as download_module
-from edge.artifacts.artifact import KINDS, WrongContentError, foreign
+from edge.artifacts.artifact import (
+    KINDS,
+    ArtifactError,
+    BadUrlError,
+    NotFoundError,
+    Source,
+    UpstreamError,
+    UpstreamTimeoutError,
+    WrongContentError,
+    foreign,
+)
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.unit.artifacts.conftest import MIB, fetch

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edge.artifacts import ImageLayout
+from edge.artifacts.layout import ImageLayout
 from edge.building.prepare import File, PlacingError, osie_manifest, osie_yaml, place, read_actions
 from tests.unit.bundle.layouts import image, index
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts import ImageLayout
+from edge.artifacts.layout import ImageLayout
 from edge.bundle import archive
 from edge.bundle.archive import BundleError, BundleReader, Manifest
 from edge.bundle.creation import Contents, Osie

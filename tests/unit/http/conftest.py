@@ -26,7 +26,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from edge.artifacts import ArtifactCache, Timeouts
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Timeouts
 from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner, osie
 from edge.http.connections import Limits

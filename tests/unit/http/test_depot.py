@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts import Artifact, ArtifactError, SharedFiles, UpstreamError
+from edge.artifacts.artifact import Artifact, ArtifactError, UpstreamError
+from edge.artifacts.shared import SharedFiles
 from edge.http.depot import MAX_ASKED
 from edge.journey.events import Outcome, Step
 from tests.unit.bundle import layouts

@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from edge.artifacts import Artifact, Source, StorageError
+from edge.artifacts.artifact import Artifact, Source, StorageError
 from edge.http import files, osie
 from edge.http.files import BodySender, FileEndsError, IdleError, Part, SendThread, StoppedError
 from edge.journey.events import Outcome, Step

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts import Artifact, ArtifactCache, SharedFiles, Timeouts
+from edge.artifacts.artifact import Artifact
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.shared import SharedFiles
+from edge.artifacts.upstream import Timeouts
 from edge.http.connections import BoundedServer, Limits, Runner
 from edge.http.context import text
 from edge.http.files import BodySender

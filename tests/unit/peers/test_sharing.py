@@ -12,17 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from edge.artifacts import (
-    MAX_MANIFEST_BYTES,
-    ArtifactError,
-    NotFoundError,
-    SharedFiles,
-    Source,
-    UpstreamError,
-    blob_url,
-    file_url,
-    manifest_url,
-)
+from edge.artifacts.artifact import ArtifactError, NotFoundError, Source, UpstreamError
+from edge.artifacts.layout import MAX_MANIFEST_BYTES
+from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.artifacts.store import key_of
 from edge.http import peers as handler
 from edge.peers import upstream_edge
