@@ -29,9 +29,11 @@ from yarl import URL
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.upstream import Timeouts
 from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
-from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner, osie
+from edge.http import osie
+from edge.http.app import HttpServices, MachineApp, machine_runner
 from edge.http.connections import Limits
 from edge.http.files import BodySender
+from edge.http.metadata import MetadataSettings
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles

@@ -14,8 +14,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
-from edge.http import AdminApp, admin_runner
-from edge.http.admin import LIMITS, MAX_STREAMS
+from edge.http.admin import LIMITS, MAX_STREAMS, AdminApp, admin_runner
 from edge.http.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
