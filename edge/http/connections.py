@@ -27,7 +27,7 @@ from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from yarl import URL
 
 from edge.callers import Networks, dotted, inside, other_end
-from edge.http.context import text
+from edge.http.answers import text
 from edge.http.fast_path import KnownHeads, LiveResponse, PreparedResponse, ResponseLookup, rest_of_head
 from tink.limits.once_per import OncePer
 from tink.net.addresses import is_link_local
@@ -64,7 +64,7 @@ def _affordable() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Limits of an HTTP server: numbers of connections, times in seconds, sizes in bytes.
 
     `per_address` does not apply to the networks in `proxies`, whose connections carry the requests of many machines.
@@ -84,12 +84,12 @@ class Limits:
 
 
 class BoundedServer(web.Server):
-    """aiohttp's server with `Limits`, and with the fast path in front of it."""
+    """aiohttp's server with `HttpLimits`, and with the fast path in front of it."""
 
     def __init__(
         self,
         handler: Handler,
-        limits: Limits,
+        limits: HttpLimits,
         clock: Callable[[], float],
         responses: ResponseLookup = nothing_is_plain,
     ) -> None:

@@ -15,7 +15,6 @@ import logging
 import os
 from collections import Counter
 from http import HTTPStatus
-from pathlib import Path
 
 from aiohttp import web
 
@@ -31,8 +30,9 @@ from edge.artifacts.layout import (
 )
 from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.callers import Caller
-from edge.http.context import Context, size_text, text
-from edge.http.files import BodySender, MachineGoneError, begin_response, break_off, requested_span
+from edge.http.answers import size_text, text
+from edge.http.context import HttpServices
+from edge.http.files import Span, requested_span
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Artifacts
@@ -47,24 +47,16 @@ _RETRY_SECONDS = 10
 _API = {"Docker-Distribution-API-Version": "registry/2.0"}
 
 
-class Depot:
+class ActionFiles:
     """The handler of images and files."""
 
-    def __init__(
-        self,
-        context: Context,
-        sender: BodySender,
-        images: Path | None,
-        files: Path | None,
-        beyond: Artifacts | None = None,
-    ) -> None:
-        """`images` and `files` are directories that may be missing, or None. `beyond` fetches from another edge."""
-        self._context = context
-        self._sender = sender
-        self._images, self._files = images, files
-        self._layout = ImageLayout(images) if images is not None else None
-        self._shared = SharedFiles(files, images)
-        self._beyond = beyond
+    def __init__(self, services: HttpServices) -> None:
+        depot = services.depot
+        self._services = services
+        self._images = depot / "images" if depot is not None else None
+        self._files = depot / "files" if depot is not None else None
+        self._layout = ImageLayout(self._images) if self._images is not None else None
+        self._shared = SharedFiles(self._files, self._images)
         self._asked: Counter[str] = Counter()
 
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
@@ -116,15 +108,10 @@ class Depot:
         try:
             found = await asyncio.to_thread(layout.manifest, name, reference)
         except NoImageError:
-            if self._beyond is None or not (is_digest(reference) or is_name(f"{name}:{reference}")):
+            if self._services.beyond is None or not (is_digest(reference) or is_name(f"{name}:{reference}")):
                 raise
-            found = await self._manifest_beyond(caller, self._beyond, name, reference)
-        headers = {
-            **_API,
-            "Content-Type": found.media_type,
-            "Docker-Content-Digest": found.digest,
-            "ETag": f'"{found.digest}"',
-        }
+            found = await self._manifest_beyond(caller, self._services.beyond, name, reference)
+        headers = _headers(found.media_type, found.digest)
         part = requested_span(request, headers, len(found.content))
         if isinstance(part, web.Response):
             return part
@@ -149,12 +136,7 @@ class Depot:
     async def _blob(self, request: web.Request, caller: Caller, digest: str) -> web.StreamResponse:
         if not is_digest(digest):
             raise NoImageError(f"{digest[:80]!r} is no sha256 or sha512 digest")
-        headers = {
-            **_API,
-            "Content-Type": "application/octet-stream",
-            "Docker-Content-Digest": digest,
-            "ETag": f'"{digest}"',
-        }
+        headers = _headers("application/octet-stream", digest)
         with await self._opened(caller, blob_url(digest), _pin(digest)) as artifact:
             return await self._send(request, caller, artifact, headers, f"layer {digest[:19]}")
 
@@ -163,9 +145,9 @@ class Depot:
         try:
             return self._shared.open(url)
         except NotFoundError:
-            if self._beyond is None:
+            if self._services.beyond is None:
                 raise
-            return await self._asked_for(caller, self._beyond, url, pin)
+            return await self._asked_for(caller, self._services.beyond, url, pin)
 
     async def _asked_for(self, caller: Caller, beyond: Artifacts, url: str, pin: str) -> Artifact:
         """Open a file of another edge. Raises ArtifactError; UpstreamError also if the machine requests too many."""
@@ -181,7 +163,7 @@ class Depot:
 
     def _nor_beyond(self, error: Exception) -> str:
         reason = error.reason if isinstance(error, ArtifactError) else str(error)
-        return f": {reason}" if self._beyond is None else f", and {reason}"
+        return f": {reason}" if self._services.beyond is None else f", and {reason}"
 
     # --- answers ---
 
@@ -189,15 +171,13 @@ class Depot:
         if caller.machine is not None:
             return None
         status = caller.status if caller.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
-        return self._context.refuse_caller(caller, what, status=status, step=Step.ACTION)
+        return self._services.refuse_caller(caller, what, status=status, step=Step.ACTION)
 
     def _failed(self, caller: Caller, why: str, body: str, status: int) -> web.Response:
         mac = caller.mac or ""
-        if mac and self._context.first("depot", mac, why):
-            self._context.record(mac, Step.ACTION, Outcome.FAILED, why)
-        response = text(body, status=status)
-        response.headers.update(_retry_after(status))
-        return response
+        if mac and self._services.first("depot", mac, why):
+            self._services.record(mac, Step.ACTION, Outcome.FAILED, why)
+        return text(body, status=status, headers=_retry_after(status))
 
     def _refused(self, caller: Caller, why: str, code: str, message: str, status: int) -> web.Response:
         """Return an error in the form of the distribution specification ("Error Codes")."""
@@ -208,24 +188,24 @@ class Depot:
     async def _send(
         self, request: web.Request, caller: Caller, artifact: Artifact, headers: dict[str, str], what: str
     ) -> web.StreamResponse:
-        begin = await begin_response(request, headers, artifact.size)
-        if isinstance(begin, web.StreamResponse):
-            return begin
-        response, part = begin
-        try:
-            await self._sender.send(request, response, artifact, part.start)
-        except (MachineGoneError, ArtifactError) as error:
-            log.warning("%s: %s broken off: %s", caller.address, what, error)
-            break_off(request)
-            return response
-        log.info("%s: %s sent: %s", caller.address, what, size_text(part.length))
-        return response
+
+        def ended(part: Span, error: Exception | None) -> None:
+            if error is not None:
+                log.warning("%s: %s broken off: %s", caller.address, what, error)
+            else:
+                log.info("%s: %s sent: %s", caller.address, what, size_text(part.length))
+
+        return await self._services.sender.answer(request, headers, artifact, ended)
 
 
 def _pin(reference: str) -> str:
     """Return the SHA-256 of a digest; empty if it has another algorithm, or is a tag."""
     algorithm, _, digest = reference.partition(":")
     return digest if algorithm == "sha256" and is_digest(reference) else ""
+
+
+def _headers(media_type: str, digest: str) -> dict[str, str]:
+    return {**_API, "Content-Type": media_type, "Docker-Content-Digest": digest, "ETag": f'"{digest}"'}
 
 
 def _retry_after(status: int) -> dict[str, str]:

@@ -13,8 +13,9 @@ from aiohttp import web
 from edge.artifacts.artifact import Artifact, ArtifactError
 from edge.artifacts.upstream import TRAILER_BYTES
 from edge.callers import dotted
-from edge.http.context import Context, local_address, not_allowed, not_found, text
-from edge.http.files import BodySender, MachineGoneError, UnsatisfiableError, break_off, span
+from edge.http.answers import local_address, not_allowed, not_found, text
+from edge.http.context import HttpServices
+from edge.http.files import MachineGoneError, break_off, span
 from edge.http.routes import Route
 from edge.peers.messages import (
     HEADER,
@@ -23,6 +24,7 @@ from edge.peers.messages import (
     MessageError,
     Refusal,
     Request,
+    Signatures,
     StrangerError,
     VerifiedRequest,
 )
@@ -42,9 +44,8 @@ _POSTED = {
 class PeerRequests:
     """The handler of `Place.PEER`."""
 
-    def __init__(self, context: Context, sender: BodySender, peers: Peers) -> None:
-        self._context = context
-        self._sender = sender
+    def __init__(self, services: HttpServices, peers: Peers) -> None:
+        self._services = services
         self._peers = peers
 
     async def handle(self, request: web.Request, route: Route) -> web.StreamResponse:
@@ -59,12 +60,15 @@ class PeerRequests:
             body = await self._body(request, most) if posted else b""
             header, signed = request.headers.get(HEADER, ""), _signed(request, body)
             if route.name == "happened" and posted:
-                return await self._told(body, header, signed)
+                asked, signatures = self._peers.check_batch(header, signed)
+                return _signed_answer(await self._peers.happened(body, signatures), asked, signatures)
             asked = self._peers.check(header, signed)
-            return await self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
+            if not posted:
+                return await self._file(request, route, asked)
+            return _signed_answer(await self._message(route.name, body, asked), asked, self._peers.signatures)
         except StrangerError as error:
             status = 503 if error.refusal is Refusal.FULL else 403
-            return self._context.refuse(
+            return self._services.refuse(
                 status, str(error), seen=dotted(request.remote or ""), why=f"as an edge: {error}"
             )
         except MessageError as error:
@@ -83,24 +87,15 @@ class PeerRequests:
             raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
         return body
 
-    async def _told(self, body: bytes, header: str, signed: Request) -> web.Response:
-        asked, signatures = self._peers.check_batch(header, signed)
-        content = await self._peers.happened(body, signatures)
-        headers = {HEADER: signatures.sign_response(asked, 200, content)}
-        return web.Response(body=content, content_type="application/json", headers=headers)
-
-    async def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> web.Response:
+    async def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> bytes:
         match name:
             case "hello":
-                content = self._peers.hello(body)
+                return self._peers.hello(body)
             case "chain":
-                content = self._peers.chain(body)
+                return self._peers.chain(body)
             case "fetch":
-                content = await self._peers.fetch(body, asked)
-            case _:
-                content = self._peers.ask(body, asked)
-        headers = {HEADER: self._peers.signatures.sign_response(asked, 200, content)}
-        return web.Response(body=content, content_type="application/json", headers=headers)
+                return await self._peers.fetch(body, asked)
+        return self._peers.ask(body, asked)
 
     async def _file(self, request: web.Request, route: Route, asked: VerifiedRequest) -> web.StreamResponse:
         try:
@@ -114,9 +109,8 @@ class PeerRequests:
             return await self._send(request, artifact, asked)
 
     async def _send(self, request: web.Request, artifact: Artifact, asked: VerifiedRequest) -> web.StreamResponse:
-        try:
-            part = span(request.headers.get("Range", ""), artifact.size)
-        except UnsatisfiableError:
+        part = span(request.headers.get("Range", ""), artifact.size)
+        if part is None:
             return text(f"the file has {artifact.size} bytes", status=416)
         status, length = (206 if part.partial else 200), part.length + TRAILER_BYTES
         head = self._peers.signatures.sign_response(asked, status, f"{length}".encode())
@@ -127,7 +121,7 @@ class PeerRequests:
             return self._peers.signatures.sign_digest(asked, await artifact.sha256())
 
         try:
-            await self._sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))
+            await self._services.sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))
         except (MachineGoneError, ArtifactError) as error:
             log.info("an edge at %s was not sent all of a file: %s", dotted(request.remote or ""), error)
             break_off(request)
@@ -143,3 +137,8 @@ def _signed(request: web.Request, body: bytes) -> Request:
     port = name[1] if isinstance(name, tuple) else 0
     authority = join_host_port(local_address(request), port)
     return Request(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))
+
+
+def _signed_answer(content: bytes, asked: VerifiedRequest, signatures: Signatures) -> web.Response:
+    headers = {HEADER: signatures.sign_response(asked, 200, content)}
+    return web.Response(body=content, content_type="application/json", headers=headers)

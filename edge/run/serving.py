@@ -22,8 +22,8 @@ from edge.artifacts.shared import SharedFiles
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.dhcp_common import IPV6, Changed, Quarantine, Relays
-from edge.http.app import HttpServices, MachineApp, machine_runner
-from edge.http.metadata import MetadataSettings
+from edge.http.app import MachineApp, machine_runner
+from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.history import Happened
 from edge.listener import listener_metrics, turn_budget
 from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret

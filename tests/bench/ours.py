@@ -25,8 +25,8 @@ from edge.artifacts.cache import ArtifactCache
 from edge.callers import Callers, token_keys
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
-from edge.http.app import HttpServices, MachineApp, machine_runner
-from edge.http.metadata import MetadataSettings
+from edge.http.app import MachineApp, machine_runner
+from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.events import Milestone
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey

@@ -23,8 +23,8 @@ from aiohttp import web
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.upstream import Timeouts
 from edge.callers import Callers, token_keys
-from edge.http.app import HttpServices, MachineApp, machine_runner
-from edge.http.metadata import MetadataSettings
+from edge.http.app import MachineApp, machine_runner
+from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries

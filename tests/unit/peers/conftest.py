@@ -18,8 +18,8 @@ from edge.artifacts.artifact import Artifact
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.shared import SharedFiles
 from edge.artifacts.upstream import Timeouts
-from edge.http.connections import BoundedServer, Limits, Runner
-from edge.http.context import text
+from edge.http.answers import text
+from edge.http.connections import BoundedServer, HttpLimits, Runner
 from edge.http.files import BodySender
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
@@ -188,8 +188,9 @@ async def _edge(
     )
     peers.share(cache)
     sender = BodySender(threads=1)
-    context: Any = SimpleNamespace(refuse=lambda status, body, *, seen, why: text(body, status=status))
-    requests = PeerRequests(context, sender, peers)
+    refuse = lambda status, body, *, seen, why: text(body, status=status)  # noqa: E731
+    services: Any = SimpleNamespace(refuse=refuse, sender=sender)
+    requests = PeerRequests(services, peers)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         found = route(request.rel_url.raw_path)
@@ -197,7 +198,7 @@ async def _edge(
         assert found.place is Place.PEER
         return await requests.handle(request, found)
 
-    server = BoundedServer(handle, Limits(), time.monotonic)
+    server = BoundedServer(handle, HttpLimits(), time.monotonic)
     await cache.start()
     await peers.start()
     edge = Edge(address, port, peers, cache, directory / f"cache{number}", sender, server, journey, times, notices)
