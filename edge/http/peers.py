@@ -22,10 +22,9 @@ from edge.peers.messages import (
     MAX_BATCH_BYTES,
     MAX_MESSAGE_BYTES,
     MessageError,
-    Refusal,
-    Request,
-    Signatures,
+    SignedRequest,
     StrangerError,
+    StrangerReason,
     VerifiedRequest,
 )
 from edge.peers.site import Peers
@@ -59,15 +58,14 @@ class PeerRequests:
         try:
             body = await self._body(request, most) if posted else b""
             header, signed = request.headers.get(HEADER, ""), _signed(request, body)
-            if route.name == "happened" and posted:
-                asked, signatures = self._peers.check_batch(header, signed)
-                return _signed_answer(await self._peers.happened(body, signatures), asked, signatures)
             asked = self._peers.check(header, signed)
             if not posted:
                 return await self._file(request, route, asked)
-            return _signed_answer(await self._message(route.name, body, asked), asked, self._peers.signatures)
+            content = await self._peers.answer(f"/peers/{route.name}", body, asked)
+            headers = {HEADER: asked.sign_response(200, content)}
+            return web.Response(body=content, content_type="application/json", headers=headers)
         except StrangerError as error:
-            status = 503 if error.refusal is Refusal.FULL else 403
+            status = 503 if error.refusal is StrangerReason.FULL else 403
             return self._services.refuse(
                 status, str(error), seen=dotted(request.remote or ""), why=f"as an edge: {error}"
             )
@@ -77,7 +75,7 @@ class PeerRequests:
     async def _body(self, request: web.Request, most: int) -> bytes:
         """Read the body, but not more than a message may have. Raises StrangerError, MessageError."""
         if not request.headers.get(HEADER, ""):
-            raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
+            raise StrangerError(StrangerReason.UNSIGNED, "only edges of this site may ask here")
         body = b""
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -86,16 +84,6 @@ class PeerRequests:
         except TimeoutError:
             raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
         return body
-
-    async def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> bytes:
-        match name:
-            case "hello":
-                return self._peers.hello(body)
-            case "chain":
-                return self._peers.chain(body)
-            case "fetch":
-                return await self._peers.fetch(body, asked)
-        return self._peers.ask(body, asked)
 
     async def _file(self, request: web.Request, route: Route, asked: VerifiedRequest) -> web.StreamResponse:
         try:
@@ -113,12 +101,12 @@ class PeerRequests:
         if part is None:
             return text(f"the file has {artifact.size} bytes", status=416)
         status, length = (206 if part.partial else 200), part.length + TRAILER_BYTES
-        head = self._peers.signatures.sign_response(asked, status, f"{length}".encode())
+        head = asked.sign_response(status, f"{length}".encode())
         response = web.StreamResponse(status=status, headers={HEADER: head, "Content-Type": "application/octet-stream"})
         response.content_length = length
 
         async def trailer() -> bytes:
-            return self._peers.signatures.sign_digest(asked, await artifact.sha256())
+            return asked.sign_digest(await artifact.sha256())
 
         try:
             await self._services.sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))
@@ -131,14 +119,9 @@ class PeerRequests:
         return response
 
 
-def _signed(request: web.Request, body: bytes) -> Request:
+def _signed(request: web.Request, body: bytes) -> SignedRequest:
     """Return the request in the form that is signed, with our real address instead of the Host header."""
     name = request.protocol.sockname
     port = name[1] if isinstance(name, tuple) else 0
     authority = join_host_port(local_address(request), port)
-    return Request(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))
-
-
-def _signed_answer(content: bytes, asked: VerifiedRequest, signatures: Signatures) -> web.Response:
-    headers = {HEADER: signatures.sign_response(asked, 200, content)}
-    return web.Response(body=content, content_type="application/json", headers=headers)
+    return SignedRequest(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))

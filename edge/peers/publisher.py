@@ -43,7 +43,7 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey, News
-from edge.peers.calls import CallError, Calls, Counts, RefusedError
+from edge.peers.calls import CallError, Calls, NotListeningError
 from edge.peers.messages import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, EventBatch, Signatures
 from tink.files.key_file import KeyFile
 from tink.limits.newest import Newest
@@ -89,7 +89,6 @@ class EventPublisher:
         kind: Literal["edge", "server"],
         name: Callable[[], str],
         edges: Callable[[], Iterable[str]],
-        counts: Counts,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -102,11 +101,10 @@ class EventPublisher:
         self._kind = kind
         self._name = name
         self._edges = edges
-        self._counts = counts
         self._clock = clock
         self._now = now
         self._subscribers: dict[str, _Subscriber] = {}
-        self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
+        self._logged = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -145,16 +143,16 @@ class EventPublisher:
         except CallError as error:
             self._failed(edge, subscriber, error)
             return
-        self._counts.sent += len(subscriber.waiting)
+        self._calls.counts.sent += len(subscriber.waiting)
         subscriber.waiting, subscriber.last = [], self._clock()
 
     def _failed(self, edge: str, subscriber: _Subscriber, error: CallError) -> None:
         subscriber.not_before = self._clock() + REST_SECONDS
-        self._counts.failed_batches += 1
-        if isinstance(error, RefusedError):  # The edge restarts, and may have lost the events.
+        self._calls.counts.failed_batches += 1
+        if isinstance(error, NotListeningError):  # The edge restarts, and may have lost the events.
             subscriber.news.close()
             subscriber.news, subscriber.waiting = self._from_the_past(), []
-        if self._said.due((edge, str(error)), self._clock()):
+        if self._logged.due((edge, str(error)), self._clock()):
             log.warning("the edge at %s can't be told what machines do: %s", edge, error)
 
     async def _gathered(self, news: News) -> list[bytes]:
@@ -317,13 +315,13 @@ class ServerReports:
         self, keys: KeyFile, journey: Journey, named: Iterable[str], name: str, clock: Callable[[], float]
     ) -> None:
         """`keys` sign; `named` are `address:port` of edges; `name` is the host's name; `clock` returns Unix seconds."""
-        self.counts = Counts()
         self._named = frozenset(named)
         self._found: frozenset[str] = frozenset()
         self._calls = Calls(Signatures(keys, clock))
+        self.counts = self._calls.counts
         spelled = _NO_NAME.sub("-", name)[:63] or "server"
         self._publisher = EventPublisher(
-            journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, self.counts, now=clock
+            journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, now=clock
         )
 
     def found(self, authorities: Iterable[str]) -> None:

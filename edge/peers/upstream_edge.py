@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
@@ -25,8 +25,8 @@ from edge.artifacts.artifact import ArtifactError, NotFoundError, PeerError
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.shared import SCHEME
 from edge.artifacts.upstream import Copy, Offer, PeerCaches, PeerResponse
-from edge.peers.calls import CallError, Calls, Counts
-from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError, Signatures
+from edge.peers.calls import CallError, Calls
+from edge.peers.messages import MAX_CHAIN, FetchQuery, FetchReply, HeldCopy, MessageError, Signatures
 from tink.files.key_file import KeyFile
 
 log = logging.getLogger(__name__)
@@ -47,20 +47,17 @@ class UpstreamEdge:
     def __init__(
         self,
         authority: str,
-        own: str,
         calls: Calls,
         siblings: PeerCaches,
-        counts: Counts,
         *,
         clock: Callable[[], float],
-        announce: Callable[[bool, str], None],
+        announce: Callable[[bool, str, str], None],
     ) -> None:
-        """`own` is this edge's id. `announce(well, line)` is called when the upstream edge appears, goes or loops."""
+        """`announce(well, line, authority)` is called when the upstream edge appears, goes or loops."""
         self.authority = authority
-        self._own = own
+        self._own = calls.signatures.edge
         self._calls = calls
         self._siblings = siblings
-        self._counts = counts
         self._clock = clock
         self._announce = announce
         self._beyond: tuple[str, ...] = ()
@@ -101,11 +98,10 @@ class UpstreamEdge:
         before, self._trouble = self._trouble, trouble
         if trouble == before:
             return
+        line = f"the upstream edge at {self.authority} is not used, files come from their origins: {trouble}"
         if trouble is None:
-            self._announce(True, f"the upstream edge at {self.authority} is there: files are fetched through it")
-        else:
-            line = f"the upstream edge at {self.authority} is not used, files come from their origins: {trouble}"
-            self._announce(False, line)
+            line = f"the upstream edge at {self.authority} is there: files are fetched through it"
+        self._announce(trouble is None, line, self.authority)
 
     # --- `edge.artifacts.PeerCaches` ---
 
@@ -129,9 +125,9 @@ class UpstreamEdge:
             raise NotFoundError(url, f"the edge at {self.authority} has no such file either")
         if reply.held is None:
             log.info("the upstream edge at %s can't fetch a file: %s", self.authority, reply.trouble or "not yet")
-            self._counts.parent_misses += 1
+            self._calls.counts.parent_misses += 1
             return offer
-        self._counts.parent_hits += 1
+        self._calls.counts.parent_hits += 1
         address = self.authority.partition(":")[0]
         return Offer(_PARENT, address, Copy(**reply.held.model_dump()), is_parent=True)
 
@@ -148,7 +144,7 @@ class UpstreamEdge:
         if not offer.is_parent:
             self._siblings.distrust(offer, key)
             return
-        self._counts.damaged += 1
+        self._calls.counts.damaged += 1
         now = self._clock()
         self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
         self._distrusted[key] = now + DISTRUST_SECONDS
@@ -169,8 +165,6 @@ async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None
 
 # --- its own side -----------------------------------------------------------------------------------------------------
 
-Sleep = Callable[[float], Awaitable[None]]
-
 
 async def fetched(
     question: FetchQuery,
@@ -179,7 +173,6 @@ async def fetched(
     has_upstream: bool,
     cache: ArtifactCache,
     clock: Callable[[], float],
-    sleep: Sleep = asyncio.sleep,
 ) -> FetchReply:
     """Fetch a file for the edge `asked_by` and return the answer: the file is here, or in transfer.
 
@@ -206,17 +199,14 @@ async def fetched(
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             with await cache.open(question.url, sha256=question.pin):
-                while (copy := cache.held_of(question.url, question.pin)) is None and clock() < deadline:
-                    await sleep(_PAUSE_SECONDS)  # Another edge of this site sends it, so it is complete in a moment.
+                while True:
+                    copy = cache.held_of(question.url, question.pin)
+                    if copy is not None or clock() >= deadline:
+                        break
+                    await asyncio.sleep(_PAUSE_SECONDS)  # Another edge sends it, so it is complete in a moment.
     except ArtifactError as error:
         missing = of_edges and isinstance(error, NotFoundError)
         return FetchReply(missing=missing, trouble=error.reason[:200])
     except TimeoutError:
         return FetchReply(trouble=f"no answer from its origin within {PATIENCE_SECONDS:g} s")
     return FetchReply(held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None)
-
-
-def chain_of(upstream: UpstreamEdge | None, own: str) -> Chain:
-    """Return this edge's answer to CHAIN."""
-    edges: Sequence[str] = upstream.chain if upstream is not None else (own,)
-    return Chain(edges=tuple(edges))

@@ -19,7 +19,7 @@ from edge.artifacts.store import key_of
 from edge.http import peers as handler
 from edge.peers import upstream_edge
 from edge.peers.calls import CallError, Calls
-from edge.peers.messages import HEADER, Chain, Request, Signatures
+from edge.peers.messages import HEADER, Signatures, SignedRequest, UpstreamChain
 from edge.peers.upstream_edge import probe
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
@@ -260,19 +260,19 @@ REQUESTS = [
 async def test_client_without_the_key_gets_no_information(make_site, method, target, body):
     (edge,) = await make_site(1)
     for header in ("", "v1", "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43):
-        status, said = await answered(edge, Request(method, edge.authority, target, body), header)
+        status, said = await answered(edge, SignedRequest(method, edge.authority, target, body), header)
         assert status == 403
         assert said.startswith(("only edges of this site", "not signed with a key"))
 
 
 async def test_copied_request_is_rejected(make_site):
     one, two = await make_site(2)
-    request = Request("POST", one.authority, "/peers/ask", QUESTION)
+    request = SignedRequest("POST", one.authority, "/peers/ask", QUESTION)
     header, _ = one.peers.signatures.request(request)
     assert (await answered(one, request, header))[0] == 200
     assert await answered(one, request, header) == (403, "this request has been made before\n")
     assert (await answered(two, request, header))[0] == 403  # it was for another edge
-    other = Request("POST", one.authority, "/peers/ask", QUESTION.replace(b"0", b"1"))
+    other = SignedRequest("POST", one.authority, "/peers/ask", QUESTION.replace(b"0", b"1"))
     header, _ = one.peers.signatures.request(request)
     assert (await answered(one, other, header))[0] == 403
 
@@ -280,7 +280,7 @@ async def test_copied_request_is_rejected(make_site):
 async def test_edge_with_a_wrong_clock_gets_the_reason(make_site):
     (edge,) = await make_site(1)
     late = Signatures(KeyFile(edge.directory.parent / "key1", "key"), lambda: 1.0)
-    request = Request("POST", edge.authority, "/peers/ask", QUESTION)
+    request = SignedRequest("POST", edge.authority, "/peers/ask", QUESTION)
     status, said = await answered(edge, request, late.request(request)[0])
     assert status == 403
     assert "clock is -" in said
@@ -292,7 +292,7 @@ async def test_edge_with_a_wrong_clock_gets_the_reason(make_site):
 )
 async def test_invalid_message_is_rejected(make_site, body):
     (edge,) = await make_site(1)
-    request = Request("POST", edge.authority, "/peers/ask", body)
+    request = SignedRequest("POST", edge.authority, "/peers/ask", body)
     assert (await answered(edge, request, edge.peers.signatures.request(request)[0]))[0] in (400, 413)
 
 
@@ -388,7 +388,7 @@ async def test_edges_that_name_each_other_find_out_and_go_to_the_origin(make_sit
 @pytest.mark.parametrize("machines", [1, 2])
 async def test_undetected_loop_ends_at_the_origin(make_sites, upstream, monkeypatch, machines):
     async def nobody_beyond(*_):
-        return Chain(edges=())
+        return UpstreamChain(edges=())
 
     monkeypatch.setattr(upstream_edge, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(Calls, "chain", nobody_beyond)
