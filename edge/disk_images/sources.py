@@ -13,7 +13,6 @@ A file of checksums has lines of these forms. Lines of other forms are skipped, 
 from __future__ import annotations
 
 import codecs
-import hashlib
 import itertools
 import os
 import re
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from edge.disk_images.action import (
@@ -57,16 +56,6 @@ _BSD: Final = re.compile(rf"SHA(?:256|512) \((.+)\) ?= ?{_HEX}")
 _MAX_NAMED: Final = 8
 
 
-class Hash(Protocol):
-    """A hash of hashlib."""
-
-    def update(self, data: bytes, /) -> None:
-        """Take more bytes."""
-
-    def hexdigest(self) -> str:
-        """Return the digest in hexadecimal digits."""
-
-
 @dataclass(frozen=True, slots=True)
 class Checksum:
     """A checksum of a file, in lower case; `algorithm` is sha256 or sha512."""
@@ -79,10 +68,6 @@ class Checksum:
         """Return the checksum that `text` is, or None if it is something else."""
         text = text.strip()
         return cls(_ALGORITHMS[len(text)], text.lower()) if _ALONE.fullmatch(text) else None
-
-    def new(self) -> Hash:
-        """Return a hash of this algorithm."""
-        return hashlib.new(self.algorithm)
 
 
 def find_checksum(text: str, name: str, where: str) -> Checksum:
@@ -123,24 +108,22 @@ _IDNA: Final = codecs.lookup("idna")
 _SCHEMES: Final = ("http://", "https://")
 
 
-class Source:
-    """An image to read once. `name` is the file's own, `shown` what messages name it."""
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """An image to read once: the file's own name, and the name that messages show.
 
-    def __init__(self, name: str, shown: str, begin: Callable[[], tuple[Iterator[bytes], int | None]]) -> None:
-        """`begin` returns the bytes, and their number if that is known."""
-        self.name = name
-        self.shown = shown
-        self._begin = begin
+    `begin` returns the bytes, and their number if it is known. Raises ImageError, OSError; so does the iterator.
+    """
 
-    def begin(self) -> tuple[Iterator[bytes], int | None]:
-        """Return the bytes, and their number if it is known. Raises ImageError, OSError; so does the iterator."""
-        return self._begin()
+    name: str
+    shown: str
+    begin: Callable[[], tuple[Iterator[bytes], int | None]]
 
 
 @contextmanager
 def opened(
     text: str, *, say: Callable[[str], None], is_proved: bool, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[Source]:
+) -> Iterator[ImageSource]:
     """Open the file or URL that `text` is. `is_proved`: the checksum is compared.
 
     `sleep` waits for so many seconds between two attempts at a download. Raises ImageError, OSError.
@@ -158,7 +141,8 @@ def opened(
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ImageError(f"{path}: is no file; give the file of a disk image")
-        yield Source(path.name, str(path), lambda: (_pieces(file), status.st_size))
+        pieces = iter(lambda: file.read(READ_BYTES), b"")
+        yield ImageSource(path.name, str(path), lambda: (pieces, status.st_size))
 
 
 def checksum_of(text: str, name: str) -> Checksum:
@@ -215,7 +199,7 @@ def _login(url: str) -> Callable[[AnswerError | None], str]:
     return authorization
 
 
-def _by_url(url: str, download: Download) -> Source:
+def _by_url(url: str, download: Download) -> ImageSource:
     name = unquote(urlsplit(url).path).rpartition("/")[2]
 
     def begin() -> tuple[Iterator[bytes], int | None]:
@@ -227,7 +211,7 @@ def _by_url(url: str, download: Download) -> Source:
             return whole, size  # Apache names the compression of a file itself in Content-Encoding, too
         return _errors(unpacked(whole, coding, shown(url)), shown(url)), None
 
-    return Source(name, shown(url), begin)
+    return ImageSource(name, shown(url), begin)
 
 
 def _errors(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
@@ -237,8 +221,3 @@ def _errors(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
         raise ImageError(f"{where}: has changed on the server meanwhile ({error}); run the command again") from error
     except ActionError as error:
         raise ImageError(error.message) from error
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(READ_BYTES):
-        yield piece

@@ -224,10 +224,7 @@ class Inventory:
             _add(self._by_mac, "MAC", machine.mac, machine)
             for address in machine.addresses:
                 _add(self._by_ip, "IP", address, machine)
-        self._notify(machine.mac for machine in (*old, *new, *rivals))
-
-    def _notify(self, macs: Iterable[str]) -> None:
-        for mac in dict.fromkeys(macs):
+        for mac in dict.fromkeys(machine.mac for machine in (*old, *new, *rivals)):
             for handler in self._handlers:
                 try:
                     handler(mac)
@@ -238,25 +235,18 @@ class Inventory:
     # --- reading Hardware ---------------------------------------------------------------------------------------
 
     def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
-        namespace, name = key
-        read = self._read
         path = _boot_path(key, hardware)
         terminating = hardware.metadata.deletion_timestamp is not None
         for mac, interface in hardware.spec.network_interfaces.items():
             if not is_mac(mac):
-                log.error(
-                    "Hardware %s/%s: spec.networkInterfaces[%s] is ignored: not a MAC address in lower case with "
-                    "colons, such as 52:54:00:12:34:56",
-                    namespace,
-                    name,
-                    mac,
-                )
+                text = "not a MAC address in lower case with colons, such as 52:54:00:12:34:56"
+                log.error("Hardware %s: spec.networkInterfaces[%s] is ignored: %s", key, mac, text)
                 continue
             dhcp = interface.dhcp
             ip = dhcp.ip if dhcp is not None else None
             ipv6 = str(IPv6Address(dhcp.ipv6.address)) if dhcp is not None and dhcp.ipv6 is not None else None
             disabled = interface.disable_dhcp, interface.disable_netboot
-            yield Machine(mac, ip, namespace, name, *disabled, path, ipv6, terminating, packed, read)
+            yield Machine(mac, ip, key.namespace, key.name, *disabled, path, ipv6, terminating, packed, self._read)
 
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)

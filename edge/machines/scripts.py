@@ -161,10 +161,8 @@ class MachineScripts:
         self._osie = osie
         self._scripts = scripts
         self._media = MediumScripts(scripts)
-        direct: tuple[type[DirectScripts], ...] = (
-            *(GrubScripts, ExtlinuxScripts, UBootScripts),
-            *(PiConfigs, PiCommandLines),
-        )
+        direct: tuple[type[DirectScripts], ...]
+        direct = (GrubScripts, ExtlinuxScripts, UBootScripts, PiConfigs, PiCommandLines)
         self._direct = {each.dialect: each(scripts) for each in direct}
         self._record = record
         self._take: NoteTaker = take if take is not None else self._note

@@ -93,13 +93,13 @@ def normal(architecture: str, variant: str) -> str:
 
 
 def is_made_for(own: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether an image configuration is for the processor `own`. One that names none is for all."""
+    """Return True if an image configuration is for the processor `own`, or names none."""
     architecture, variant = _text(config, "architecture"), _text(config, "variant")
     return not architecture or normal(architecture, variant) in _preferences(own)
 
 
 def _preferences(own: str) -> tuple[str, ...]:
-    """The platforms that a machine runs, the best first, as containerd's `platforms.Only` orders them.
+    """Return the platforms that a machine runs, the best first, as containerd's `platforms.Only` orders them.
 
     amd64 differs: containerd takes the baseline alone, here the levels that the processor has follow it.
     """
@@ -184,7 +184,7 @@ class _Search:
                 self._offer(self._configured(document), digest)
 
     def _configured(self, manifest: Mapping[str, Any]) -> str:
-        """The platform in the image configuration of `manifest`; empty: it names none."""
+        """Return the platform in the image configuration of `manifest`, or an empty string."""
         config = manifest.get("config")
         digest = config.get("digest") if isinstance(config, dict) else None
         if not isinstance(digest, str) or not is_digest(digest):
@@ -198,7 +198,7 @@ class _Search:
             return ""  # an artefact's configuration may be anything
 
     def _platform(self, fields: Any) -> str:
-        """`os/architecture[/variant]` of a platform; empty if it names no processor."""
+        """Return `os/architecture[/variant]` of a platform, or an empty string if it names no processor."""
         architecture = _text(fields, "architecture")
         if not architecture:
             return ""
@@ -231,7 +231,7 @@ class _Search:
 
 
 def _is_index(document: Mapping[str, Any]) -> bool:
-    """Tell an index from a manifest. Raises RegistryError for a document that could be read as both.
+    """Return True for an index. Raises RegistryError for a document that is an index and a manifest.
 
     Two programs that read such a document differently run different images under one digest (CVE-2021-41190).
     """

@@ -25,7 +25,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _API_PATH = re.compile(r"v[12](?:/|$)")
-_MOST_CHARACTERS = 255
+MAX_CHARACTERS = 255
 
 
 class RegistryError(TinkedgeError):
@@ -68,9 +68,9 @@ def parse(image: str, *, has_host: bool = False) -> Reference:
     path, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
         raise _invalid(image, f"{tag!r} is not a tag")
-    if len(host) > _MOST_CHARACTERS or not _HOST.fullmatch(host):
+    if len(host) > MAX_CHARACTERS or not _HOST.fullmatch(host):
         raise _invalid(image, f"{host!r} is not a host")
-    if len(path) > _MOST_CHARACTERS or not _PATH.fullmatch(path):
+    if len(path) > MAX_CHARACTERS or not _PATH.fullmatch(path):
         raise _invalid(image, f"{path!r} is not a repository (lower case letters, digits, dots, dashes, slashes)")
     host = _host(host)
     if host == DEFAULT_HOST and "/" not in path:
@@ -79,7 +79,7 @@ def parse(image: str, *, has_host: bool = False) -> Reference:
 
 
 def is_digest(text: str) -> bool:
-    """Tell whether `text` is a digest that this program can check. Such a digest is safe as a file name."""
+    """Return True if `text` is a digest that this program can check. Such a digest is safe as a file name."""
     return _DIGEST.fullmatch(text) is not None
 
 
