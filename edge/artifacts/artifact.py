@@ -13,7 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -250,39 +250,30 @@ class GrowingFile:
         return self.sha256
 
 
+@dataclass(eq=False)
 class Artifact:
     """A reader's handle of an artifact: a context manager that owns the open file `fd`.
 
     Read with offsets, since several readers may share the position. Bytes below `await filled(offset)` are available.
     The file has its `size` (bytes) from the beginning, so it can be mapped. `version` identifies exactly these bytes.
+    `download` fills the file; None if it is complete. `known_sha256` is the checksum of the whole file, if it is known.
+    `released` is called once, by `close`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        fd: int,
-        size: int,
-        version: str,
-        source: Source,
-        download: GrowingFile | None = None,
-        *,
-        sha256: str = "",
-        released: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`sha256` is the checksum of the whole file, if it is known. `released` is called once, by `close`."""
-        self.url = url
-        self.fd = fd
-        self.size = size
-        self.version = version
-        self.source = source
-        self._download = download
-        self._sha256 = sha256
-        self._released = released
+    url: str
+    fd: int
+    size: int
+    version: str
+    source: Source
+    download: GrowingFile | None = None
+    _: KW_ONLY
+    known_sha256: str = ""
+    released: Callable[[], None] = lambda: None
 
     @property
     def progress(self) -> DownloadProgress | None:
         """The progress of the download that fills the file; None if the file was complete when it was opened."""
-        return self._download.progress() if self._download is not None else None
+        return self.download.progress() if self.download is not None else None
 
     async def filled(self, offset: int) -> int:
         """Wait until more than `offset` bytes are available, or all. Return their number.
@@ -290,21 +281,21 @@ class Artifact:
         Raises ArtifactError if the upstream fails before. If there is a checksum, the end of the file becomes available
         only after it was verified.
         """
-        return await self._download.filled(offset) if self._download is not None else self.size
+        return await self.download.filled(offset) if self.download is not None else self.size
 
     async def sha256(self) -> str:
         """Wait for the whole file, and return its verified checksum; empty if none was computed.
 
         Raises ArtifactError if the upstream fails before.
         """
-        return await self._download.whole_sha256() if self._download is not None else self._sha256
+        return await self.download.whole_sha256() if self.download is not None else self.known_sha256
 
     def close(self) -> None:
         """Close the file."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-            self._released()
+            self.released()
 
     def __enter__(self) -> Artifact:
         return self

@@ -286,7 +286,7 @@ class ArtifactCache:
         source = Source.STALE if stale else Source.CACHE
         released = partial(self._store.release, stored.blob)
         version = stored.version
-        artifact = Artifact(stored.url, fd, stored.size, version, source, sha256=stored.sha256, released=released)
+        artifact = Artifact(stored.url, fd, stored.size, version, source, known_sha256=stored.sha256, released=released)
         if await self._sha256(artifact, stored.blob) == stored.sha256:
             return artifact
         artifact.close()

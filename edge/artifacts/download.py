@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 from edge.artifacts.artifact import (
@@ -141,22 +142,20 @@ GiveRoom = Callable[[Download, int, int], Awaitable[bool]]
 cache of `capacity` bytes. It returns after the room is free, or False if no download has to end."""
 
 
+@dataclass(frozen=True, slots=True)
 class Allocator:
     """Keeps the cache within `budget` bytes (None: within its disk)."""
 
-    def __init__(
-        self, store: ArtifactStore, budget: int | None, pool: Executor, counts: Counts, give_room: GiveRoom
-    ) -> None:
-        self._store = store
-        self._budget = budget
-        self._pool = pool
-        self._counts = counts
-        self._give_room = give_room
+    store: ArtifactStore
+    budget: int | None
+    pool: Executor
+    counts: Counts
+    give_room: GiveRoom
 
     async def shrink(self) -> None:
         """Evict files beyond the budget, which may have changed since the last start. Raises OSError."""
         try:
-            names = files_to_evict(self._store.occupants(), 0, self._store.room(self._budget))
+            names = files_to_evict(self.store.occupants(), 0, self.store.room(self.budget))
         except ShortageError:  # the disk is full with other files
             return
         await self._evict(names)
@@ -172,22 +171,22 @@ class Allocator:
         await self._claim(download, size)
         for once_more in (True, False):
             try:
-                await in_thread(self._pool, os.posix_fallocate, download.fd, 0, size)
+                await in_thread(self.pool, os.posix_fallocate, download.fd, 0, size)
                 break
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
                 # The file system needs more room than it reports: evict everything else.
                 if not once_more or not await self._evict(
-                    each.name for each in self._store.occupants() if not each.held
+                    each.name for each in self.store.occupants() if not each.held
                 ):
                     raise NoRoomError(download.url, f"no room on the cache's disk for {size} bytes") from error
-        self._store.claim(download.part, size, given=size)
+        self.store.claim(download.part, size, given=size)
 
     async def extend(self, download: Download, count: int) -> None:
         """Reserve `count` more bytes for a file of unknown size. Raises the same errors as `allocate`."""
         needed = download.written + count
-        if download.size is None and needed > self._store.claimed(download.part):
+        if download.size is None and needed > self.store.claimed(download.part):
             await self._claim(download, needed + STEP_BYTES - needed % STEP_BYTES)
 
     async def _claim(self, download: Download, size: int) -> None:
@@ -196,32 +195,32 @@ class Allocator:
                 download.url, f"it has {size} bytes or more, and {MAX_FILE_BYTES} is the most that is kept"
             )
         while True:
-            need = size - self._store.claimed(download.part)
+            need = size - self.store.claimed(download.part)
             try:
-                room = self._store.room(self._budget)
+                room = self.store.room(self.budget)
             except OSError as error:
                 raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
             try:
-                names = files_to_evict(self._store.occupants(), need, room)
+                names = files_to_evict(self.store.occupants(), need, room)
                 break
             except ShortageError as error:
                 # One more download ends in each turn of this loop.
-                if not await self._give_room(download, size, room.capacity):
+                if not await self.give_room(download, size, room.capacity):
                     raise NoRoomError(download.url, str(error)) from None
-        self._store.claim(download.part, size, given=download.written)
+        self.store.claim(download.part, size, given=download.written)
         await self._evict(names)
 
     async def _evict(self, names: Iterable[str]) -> bool:
         """Delete files, and return True if there were any."""
         paths: list[Path] = []
         for name in list(names):
-            log.info("artifact cache: %s is evicted", self._store.label(name))
-            paths += self._store.evict(name)
-            self._counts.evictions += 1
+            log.info("artifact cache: %s is evicted", self.store.label(name))
+            paths += self.store.evict(name)
+            self.counts.evictions += 1
 
         def unlink_all() -> None:
             for path in paths:
                 path.unlink(missing_ok=True)
 
-        await in_thread(self._pool, unlink_all)
+        await in_thread(self.pool, unlink_all)
         return bool(paths)

@@ -196,12 +196,9 @@ class Passing(GrowingFile):
         self.notify()
 
     def _released(self) -> None:
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.add_done_callback(lambda _: self._close())
-        else:
-            self._close()
-
-    def _close(self) -> None:
+            self._task.add_done_callback(lambda _: self._released())
+            return
         os.close(self.fd)
         self._gone(self)

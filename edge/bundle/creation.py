@@ -122,16 +122,26 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
     parts = _Parts()
     with TemporaryDirectory(prefix="tinkedge-bundle.") as work:
         program = _program(contents, parts, around)
-        _osies(contents, parts, around)
+        for osie in contents.osies:
+            for part, where in (("kernel", osie.kernel), ("initrd", osie.initrd)):
+                name = f"{OSIE}{osie.name}/{part}"
+                if name in parts.paths:
+                    raise BundleError(f"--osie {osie.name}: there are two of this name")
+                parts.add(name, _local(where, around))
         _objects(contents, parts)
         for name in contents.files:
-            parts.add(FILES + _last(name), _local(name, around))
+            last = name.partition("?")[0].rstrip("/").rpartition("/")[2]
+            parts.add(FILES + last, _local(name, around))
         for path in _boot_programs(contents):
             parts.add(BOOT + str(path.relative_to(contents.boot_programs or path)), path)
         found = _images(contents, parts, Path(work), around)
         if not parts.paths:
             raise BundleError("there is nothing in it: name what the site needs, such as --deb, --osie, --image")
-        _sbom(contents, parts, found, Path(work), around)
+        around.say("the list of what is in it")
+        paths = {name: path for name, path in parts.paths.items() if not name.startswith(f"{IMAGES}blobs/")}
+        listed = [(name, measure(name, path).sha256) for name, path in paths.items()]
+        (Path(work) / SBOM).write_bytes(sbom(listed, found, contents.deb, around.now))
+        parts.add(SBOM, Path(work) / SBOM)
         sizes = {name: path.stat().st_size for name, path in parts.paths.items()}
         osies = tuple(one.name for one in contents.osies)
         manifest = Manifest(around.release, around.now, program, osies, found, sizes)
@@ -170,15 +180,6 @@ def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Bundled
     if program is not None or contents.kubectl is not None:
         parts.paths = {INSTALL: around.recipes / "bundle" / INSTALL, **parts.paths}
     return program
-
-
-def _osies(contents: Contents, parts: _Parts, around: Surroundings) -> None:
-    for osie in contents.osies:
-        for part, where in (("kernel", osie.kernel), ("initrd", osie.initrd)):
-            name = f"{OSIE}{osie.name}/{part}"
-            if name in parts.paths:
-                raise BundleError(f"--osie {osie.name}: there are two of this name")
-            parts.add(name, _local(where, around))
 
 
 def _objects(contents: Contents, parts: _Parts) -> None:
@@ -232,28 +233,12 @@ def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings)
     return tuple(found)
 
 
-def _sbom(contents: Contents, parts: _Parts, found: tuple[BundledImage, ...], work: Path, around: Surroundings) -> None:
-    around.say("the list of what is in it")
-    listed = [
-        (name, measure(name, path).sha256)
-        for name, path in parts.paths.items()
-        if not name.startswith(f"{IMAGES}blobs/")
-    ]
-    (work / SBOM).write_bytes(sbom(listed, found, contents.deb, around.now))
-    parts.add(SBOM, work / SBOM)
-
-
 def _local(name: str, around: Surroundings) -> Path:
     """Return a local file, downloaded if `name` is a URL. Raises BundleError, OSError."""
     if not is_url(name):
         return Path(name)
     around.say(f"fetching {shown(name)}")
     return download(name, around.cache / "downloads", around.progress)
-
-
-def _last(name: str) -> str:
-    """Return the last part of a path or URL."""
-    return name.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 _NAMESPACE = uuid.UUID("1f6f4c8e-3b0f-4c7b-9a57-0f3f7c2b6a11")
@@ -269,7 +254,12 @@ def sbom(
 
     These are `files` (name in the bundle, SHA-256 in hex), images, and the Python packages in the Debian package.
     """
-    components = [*_files(files), *(_image(image) for image in images), *(_inside(deb) if deb is not None else ())]
+    components = [*_files(files), *map(_image, images)]
+    if deb is not None:  # the Python packages in its environment
+        listed = run(["dpkg-deb", "--contents", deb], what=f"{deb}", package="dpkg")
+        for name, version in sorted(set(_DISTRIBUTION.findall(listed))):
+            package = name.lower().replace("_", "-")
+            components.append(_library(package, version, f"pkg:pypi/{package}@{quote(version)}"))
     said = orjson.dumps(components)
     return orjson.dumps(
         {
@@ -304,14 +294,6 @@ def _image(image: BundledImage) -> dict[str, Any]:
     purl = f"pkg:oci/{quote(last)}@{quote(image.digest, safe='')}?tag={quote(image.tag)}"
     component = {"type": "container", "bom-ref": f"image:{image.name}:{image.tag}", "name": image.name}
     return {**component, "version": image.tag, "purl": purl}
-
-
-def _inside(deb: Path) -> Iterator[dict[str, Any]]:
-    """Yield the Python packages in the environment of the Debian package."""
-    listed = run(["dpkg-deb", "--contents", deb], what=f"{deb}", package="dpkg")
-    for name, version in sorted(set(_DISTRIBUTION.findall(listed))):
-        package = name.lower().replace("_", "-")
-        yield _library(package, version, f"pkg:pypi/{package}@{quote(version)}")
 
 
 def _library(name: str, version: str, purl: str) -> dict[str, Any]:

@@ -81,15 +81,26 @@ def load(reader: BundleReader, directory: Path, progress: Progress, *, allow_old
     with data_directory.as_owner(directory, make=True):
         data_directory.claim(directory)
         _check_age(reader.manifest, directory, allow_older=allow_older)
-        _room(reader.manifest, directory)
+        needed = _RESERVE + sum(size for name, size in reader.manifest.sizes.items() if name.startswith(LOADED))
+        free = shutil.disk_usage(directory).free
+        if free < needed:
+            raise BundleError(f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free")
         with private_files.directory(directory, "bundle") as staging:
             names = [*check(reader, progress, staging), *_osie_objects(reader, staging, directory)]
             if _INDEX in names:
-                _merge_index(staging / _INDEX, directory / _INDEX)
+                # Keep the images in the data directory that have other names.
+                old = directory / _INDEX
+                try:
+                    merged = merged_index(ImageLayout(old.parent), ImageLayout((staging / _INDEX).parent).entries())
+                except LayoutError as error:
+                    raise BundleError(f"{old}: {error}; it is no image layout: move it aside") from error
+                (staging / _INDEX).write_bytes(merged)
                 names.remove(_INDEX)
                 names.append(_INDEX)
             # Record first: after a power loss before the end, older bundles are rejected; this one can be loaded again.
-            private_files.write(directory / RECORD, _record(reader))
+            said = {"created": reader.manifest.created, "tinkedge": reader.manifest.tinkedge, "signer": reader.signer}
+            record = orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n"
+            private_files.write(directory / RECORD, record)
             for name in names:
                 target = directory / name
                 _directories(directory, target.parent)
@@ -97,12 +108,6 @@ def load(reader: BundleReader, directory: Path, progress: Progress, *, allow_old
             for folder in sorted({(directory / name).parent for name in names}):
                 private_files.sync_directory(folder)
     return Loaded(reader.manifest, tuple(names))
-
-
-def _record(reader: BundleReader) -> bytes:
-    made = reader.manifest
-    said = {"created": made.created, "tinkedge": made.tinkedge, "signer": reader.signer}
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n"
 
 
 def _check_age(manifest: Manifest, directory: Path, *, allow_older: bool) -> None:
@@ -153,15 +158,6 @@ def _osie_objects(reader: BundleReader, staging: Path, directory: Path) -> list[
     return names
 
 
-def _merge_index(new: Path, old: Path) -> None:
-    """Add the images in the data directory that have other names to the new index. Raises BundleError, OSError."""
-    try:
-        merged = merged_index(ImageLayout(old.parent), ImageLayout(new.parent).entries())
-    except LayoutError as error:
-        raise BundleError(f"{old}: {error}; it is no image layout: move it aside") from error
-    new.write_bytes(merged)
-
-
 def _directories(directory: Path, wanted: Path) -> None:
     """Create folders below the data directory.
 
@@ -171,13 +167,6 @@ def _directories(directory: Path, wanted: Path) -> None:
         if folder.is_symlink():
             raise BundleError(f"{folder}: it is a link; what a bundle brings goes nowhere else")
         folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def _room(manifest: Manifest, directory: Path) -> None:
-    needed = sum(size for name, size in manifest.sizes.items() if name.startswith(LOADED)) + _RESERVE
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise BundleError(f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free")
 
 
 def next_steps(loaded: Loaded, directory: Path) -> list[str]:

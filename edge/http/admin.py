@@ -132,7 +132,9 @@ class AdminApp:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""
-        shown = _token(request)
+        # The token in `Authorization: Bearer` (RFC 6750 section 2.1).
+        scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+        shown = shown.strip() if scheme.lower() == "bearer" else ""
         known = bool(shown) and self.admits(shown)
         if not known and not _named_here(request):
             return text(
@@ -184,8 +186,7 @@ class AdminApp:
         return text("ok")
 
     async def _readiness(self, _request: web.Request) -> web.Response:
-        problem = self.ready()
-        if problem:
+        if problem := self.ready():
             return text(f"not ready: {problem}", status=503)
         return text(": ".join(filter(None, ("ok", self.note()))))
 
@@ -291,12 +292,6 @@ class AdminApp:
 def admin_runner(app: AdminApp, limits: HttpLimits = LIMITS) -> web.BaseRunner:
     """Return a runner of the application, for any number of sites. Needs a running loop."""
     return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
-
-
-def _token(request: web.Request) -> str:
-    """Return the token in `Authorization: Bearer` (RFC 6750 section 2.1), or an empty string."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _named_here(request: web.Request) -> bool:

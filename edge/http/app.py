@@ -92,7 +92,9 @@ class MachineApp:
             ),
             Place.HEALTH: lambda: text("ok"),
             Place.HEALTH_OF_SMEE: self._health_of_smee,
-            Place.READY: self._ready,
+            Place.READY: lambda: (
+                text(f"not ready: {problem}", status=503) if (problem := services.ready()) else text("ok")
+            ),
         }
 
     def close(self) -> None:
@@ -150,11 +152,6 @@ class MachineApp:
         seconds = round(self.services.clock() - self._began, 3)
         shown = {"git_rev": version("tinkedge"), "uptime_seconds": seconds, "goroutines": threading.active_count()}
         return web.json_response(shown)
-
-    def _ready(self) -> web.Response:
-        """Answer 200 if the edge can serve machines."""
-        problem = self.services.ready()
-        return text("ok") if not problem else text(f"not ready: {problem}", status=503)
 
 
 def _certificates(content: bytes, content_type: str, missing: str) -> web.Response:

@@ -330,8 +330,14 @@ class FastPathConnection(asyncio.Protocol):
             return
         if answers:
             self._server.set_idle(self)
-        else:
-            self._hand_over(data)
+            return
+        self.on_fast_path = False
+        handler = self._server.handler(self)
+        self.transport.set_protocol(handler)
+        handler.connection_made(self.transport)
+        if self._paused:
+            handler.pause_writing()
+        handler.data_received(data)
 
     def _plain(self, data: bytes) -> list[tuple[PreparedResponse | LiveResponse, str]]:
         """Return the answers to all requests in `data`, each with the client's name; [] if one of them is not plain.
@@ -381,15 +387,6 @@ class FastPathConnection(asyncio.Protocol):
             name = self.transport.get_extra_info("sockname")
             self._local = dotted(str(name[0])) if isinstance(name, tuple) else ""
         return self._local
-
-    def _hand_over(self, data: bytes) -> None:
-        self.on_fast_path = False
-        handler = self._server.handler(self)
-        self.transport.set_protocol(handler)
-        handler.connection_made(self.transport)
-        if self._paused:
-            handler.pause_writing()
-        handler.data_received(data)
 
 
 # --- aiohttp's protocol -----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from aiohttp import web
@@ -168,6 +168,7 @@ class FileEndsError(TinkedgeError):
     """The file was shortened while it was sent."""
 
 
+@dataclass(eq=False, slots=True)
 class Part:
     """The bytes from `offset` to before `end` of a file, on their way to a non-blocking socket.
 
@@ -176,22 +177,24 @@ class Part:
     AbortedError, FileEndsError, OSError.
     """
 
-    __slots__ = ("done", "dropped", "end", "file", "loop", "moved", "offset", "sock", "waiting")
+    sock: int
+    file: int
+    offset: int
+    end: int
+    moved: float = 0.0
+    waiting: bool = False
+    dropped: bool = False
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    done: asyncio.Future[None] = field(init=False)
 
-    def __init__(self, sock: int, file: int, offset: int, end: int) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[None] = self.loop.create_future()
-        self.sock = os.dup(sock)
+    def __post_init__(self) -> None:
+        self.done = self.loop.create_future()
+        self.sock = os.dup(self.sock)
         try:
-            self.file = os.dup(file)
+            self.file = os.dup(self.file)
         except OSError:
             os.close(self.sock)
             raise
-        self.offset = offset
-        self.end = end
-        self.moved = 0.0
-        self.waiting = False
-        self.dropped = False
 
     def settle(self, error: Exception | None) -> None:
         """Complete `done`. Called in the event loop."""

@@ -57,7 +57,11 @@ class PeerRequests:
             return text(f"longer than {most} bytes", status=413)
         try:
             body = await self._body(request, most) if posted else b""
-            header, signed = request.headers.get(HEADER, ""), _signed(request, body)
+            # The request in the form that is signed, with our real address instead of the Host header.
+            name = request.protocol.sockname
+            authority = join_host_port(local_address(request), name[1] if isinstance(name, tuple) else 0)
+            span_text, header = request.headers.get("Range", ""), request.headers.get(HEADER, "")
+            signed = SignedRequest(request.method, authority, request.raw_path, body, span_text)
             asked = self._peers.check(header, signed)
             if not posted:
                 return await self._file(request, route, asked)
@@ -117,11 +121,3 @@ class PeerRequests:
         self._peers.counts.served += 1
         self._peers.counts.served_bytes += part.length
         return response
-
-
-def _signed(request: web.Request, body: bytes) -> SignedRequest:
-    """Return the request in the form that is signed, with our real address instead of the Host header."""
-    name = request.protocol.sockname
-    port = name[1] if isinstance(name, tuple) else 0
-    authority = join_host_port(local_address(request), port)
-    return SignedRequest(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))

@@ -7,7 +7,7 @@ shown on the machine's screen, in the log and in the journey.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -95,6 +95,7 @@ MAX_KEPT: Final = 65_536
 _WORDS: Final = {BootPath.IPXE: "iPXE", BootPath.GRUB: "shim and GRUB"}
 
 
+@dataclass(eq=False)
 class BootPaths:
     """The boot program of each machine, which is detected where `BootPath.AUTO` is set.
 
@@ -102,35 +103,23 @@ class BootPaths:
     run it, and sends another DISCOVER or nothing. The journey's rules (`NOT_RUN`) detect that and call `not_started`.
     Then the machine is offered the other program. The results are in memory only: after a restart of the edge, they
     cost one more attempt of the firmware.
+
+    usual: the path of machines whose Hardware has none.
+    has_grub: a shim and its GRUB are among the boot programs.
+    changed: `changed(mac)` is called when the result of `of` changes.
     """
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        record: Recorder,
-        usual: BootPath = BootPath.IPXE,
-        *,
-        has_grub: bool = True,
-        changed: Callable[[str], None] = lambda _mac: None,
-    ) -> None:
-        """`usual` is the path of machines whose Hardware has none; `has_grub`: the edge has a shim and its GRUB.
-
-        `changed(mac)` is called when the result of `of` changes.
-        """
-        self._inventory = inventory
-        self._record = record
-        self._usual = usual
-        self._has_grub = has_grub
-        self._changed = changed
-        self._found: Newest[str, BootPath] = Newest(MAX_KEPT)
-
-    def programs_changed(self, *, has_grub: bool) -> None:
-        """Handle a change of the boot programs. `has_grub`: a shim and its GRUB are among them."""
-        self._has_grub = has_grub
+    inventory: Inventory
+    record: Recorder
+    usual: BootPath = BootPath.IPXE
+    _: KW_ONLY
+    has_grub: bool = True
+    changed: Callable[[str], None] = lambda _mac: None
+    _found: Newest[str, BootPath] = field(default_factory=lambda: Newest(MAX_KEPT), init=False)
 
     def of(self, machine: Machine) -> BootPath | None:
         """Return the path of a machine, or None for the usual one (iPXE, if that is to be detected)."""
-        path = machine.boot_path or self._usual
+        path = machine.boot_path or self.usual
         if path is BootPath.UKI:
             return path  # the file differs from machine to machine
         if path is not BootPath.AUTO:
@@ -139,18 +128,18 @@ class BootPaths:
 
     def not_started(self, mac: str) -> None:
         """Offer the other program: the firmware of this machine has fetched its boot program, and did not run it."""
-        machine = self._inventory.by_mac(mac)
-        if machine is None or (machine.boot_path or self._usual) is not BootPath.AUTO:
+        machine = self.inventory.by_mac(mac)
+        if machine is None or (machine.boot_path or self.usual) is not BootPath.AUTO:
             return
         before = self._found.get(mac, BootPath.IPXE)
-        if before is BootPath.IPXE and not self._has_grub:
+        if before is BootPath.IPXE and not self.has_grub:
             message = "there is no shim and GRUB here to offer instead (packages shim-signed, grub-efi-amd64-signed)"
-            self._record(
+            self.record(
                 mac, Step.DHCP, Outcome.INFO, f"boot path auto: {_WORDS[before]} was not started, and {message}"
             )
             return
         found = BootPath.IPXE if before is BootPath.GRUB else BootPath.GRUB
         self._found[mac] = found
         message = f"boot path auto: {_WORDS[before]} was not started, so it is offered {_WORDS[found]} from now on"
-        self._record(mac, Step.DHCP, Outcome.INFO, message, boot_path=found.value)
-        self._changed(mac)
+        self.record(mac, Step.DHCP, Outcome.INFO, message, boot_path=found.value)
+        self.changed(mac)

@@ -15,7 +15,7 @@ prevents its delivery.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
@@ -56,7 +56,13 @@ class Caches:
             if not peers:
                 return None
             answers, claimed = await self._ask(peers, key, pin)
-            offer = self._best(answers, key)
+            now = clock()
+            offers = [
+                Offer(peer.id, peer.authority.partition(":")[0], Copy(**answer.held.model_dump()))
+                for peer, answer in answers
+                if answer.held is not None and now >= self._distrusted.get((peer.id, key), now)
+            ]
+            offer = max(offers, key=_worth, default=None)
             if offer is not None and offer.copy.fresh > 0:
                 self._calls.counts.hits += 1
                 return offer
@@ -97,16 +103,6 @@ class Caches:
         answers = [(peer, answer) for peer, answer in zip(peers, answered, strict=True) if answer is not None]
         return answers, next((answer.claimed for peer, answer in answers if peer.id == arbiter), claimed)
 
-    def _best(self, answers: Iterable[tuple[Peer, CacheReply]], key: str) -> Offer | None:
-        """Return the freshest copy on offer; a complete one is preferred."""
-        now = self._membership.clock()
-        offers = [
-            Offer(peer.id, peer.authority.partition(":")[0], Copy(**answer.held.model_dump()))
-            for peer, answer in answers
-            if answer.held is not None and now >= self._distrusted.get((peer.id, key), now)
-        ]
-        return max(offers, key=_worth, default=None)
-
 
 def reply(question: CacheQuery, edge: str, cache: ArtifactCache | None, membership: Membership) -> CacheReply:
     """Return this edge's answer to a query of the edge `edge`."""
@@ -119,4 +115,5 @@ def reply(question: CacheQuery, edge: str, cache: ArtifactCache | None, membersh
 
 
 def _worth(offer: Offer) -> tuple[bool, bool, float]:
+    """Return the rank of an offer: the freshest one is the best, and a complete one is preferred."""
     return offer.copy.fresh > 0, bool(offer.copy.sha256), offer.copy.fresh

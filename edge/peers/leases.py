@@ -130,7 +130,8 @@ class EdgeLeases:
     async def look(self) -> None:
         """Read the Leases of the group. Raises ApiError."""
         leases = (await self.client.list(LEASE, self.namespace, limit=MAX_LEASES)).get("items") or []
-        of_group = [lease for lease in leases if _group(lease) == self.group]
+        labels = [as_mapping(as_mapping(lease.get("metadata")).get("labels")) for lease in leases]
+        of_group = [lease for lease, own in zip(leases, labels, strict=True) if own.get(GROUP_LABEL) == self.group]
         found: set[str] = set()
         for lease in of_group:
             name = str(as_mapping(lease.get("metadata")).get("name") or "")
@@ -172,7 +173,3 @@ def is_authority(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _group(lease: Raw) -> str:
-    return str(as_mapping(as_mapping(lease.get("metadata")).get("labels")).get(GROUP_LABEL) or "")

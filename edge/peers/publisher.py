@@ -79,30 +79,25 @@ class _Subscriber:
     not_before: float = float("-inf")
 
 
+@dataclass(eq=False)
 class EventPublisher:
-    """Sends new journey events to the other edges. `run` it. Belongs to one event loop."""
+    """Sends new journey events to the other edges. `run` it. Belongs to one event loop.
 
-    def __init__(
-        self,
-        journey: Journey,
-        calls: Calls,
-        kind: Literal["edge", "server"],
-        name: Callable[[], str],
-        edges: Callable[[], Iterable[str]],
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """`name()` returns the name of this process for people; `edges()` the `address:port` of the receivers.
+    name: returns the name of this process for people.
+    edges: returns the `address:port` of the receivers.
+    clock: returns monotonic seconds.
+    now: returns the time of the journey.
+    """
 
-        `clock` returns monotonic seconds, `now` the time of the journey.
-        """
-        self._journey = journey
-        self._calls = calls
-        self._kind = kind
-        self._name = name
-        self._edges = edges
-        self._clock = clock
-        self._now = now
+    journey: Journey
+    calls: Calls
+    kind: Literal["edge", "server"]
+    name: Callable[[], str]
+    edges: Callable[[], Iterable[str]]
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._subscribers: dict[str, _Subscriber] = {}
         self._logged = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
@@ -110,16 +105,16 @@ class EventPublisher:
         """Publish until cancelled."""
         try:
             while True:
-                began = self._clock()
+                began = self.clock()
                 await self.turn()
-                await asyncio.sleep(max(0.0, TURN_SECONDS - (self._clock() - began)))
+                await asyncio.sleep(max(0.0, TURN_SECONDS - (self.clock() - began)))
         finally:
             for subscriber in self._subscribers.values():
                 subscriber.news.close()
 
     async def turn(self) -> None:
         """Send each edge the events that it has not received yet."""
-        edges = sorted(set(self._edges()))[:MAX_EDGES]
+        edges = sorted(set(self.edges()))[:MAX_EDGES]
         for gone in self._subscribers.keys() - set(edges):
             self._subscribers.pop(gone).news.close()
         for edge in edges:
@@ -128,32 +123,30 @@ class EventPublisher:
         await asyncio.gather(*(self._publish(edge, subscriber) for edge, subscriber in self._subscribers.items()))
 
     def _from_the_past(self) -> News:
-        since = self._now() - PAST_SECONDS
-        return News(self._journey, is_published, self._now, since=since, at_once=EVENTS_OF_A_MACHINE)
+        since = self.now() - PAST_SECONDS
+        return News(self.journey, is_published, self.now, since=since, at_once=EVENTS_OF_A_MACHINE)
 
     async def _publish(self, edge: str, subscriber: _Subscriber) -> None:
-        if self._clock() < subscriber.not_before:
+        if self.clock() < subscriber.not_before:
             return
         if not subscriber.waiting:
             subscriber.waiting = await self._gathered(subscriber.news)
-        if not subscriber.waiting and self._clock() - subscriber.last < QUIET_SECONDS:
+        if not subscriber.waiting and self.clock() - subscriber.last < QUIET_SECONDS:
             return
         try:
-            await self._calls.publish(edge, self._message(subscriber.waiting))
+            head = orjson.dumps({"kind": self.kind, "name": self.name(), "now": float(self.now())})
+            await self.calls.publish(edge, head[:-1] + b',"events":[' + b",".join(subscriber.waiting) + b"]}")
         except CallError as error:
-            self._failed(edge, subscriber, error)
+            subscriber.not_before = self.clock() + REST_SECONDS
+            self.calls.counts.failed_batches += 1
+            if isinstance(error, NotListeningError):  # The edge restarts, and may have lost the events.
+                subscriber.news.close()
+                subscriber.news, subscriber.waiting = self._from_the_past(), []
+            if self._logged.due((edge, str(error)), self.clock()):
+                log.warning("the edge at %s can't be told what machines do: %s", edge, error)
             return
-        self._calls.counts.sent += len(subscriber.waiting)
-        subscriber.waiting, subscriber.last = [], self._clock()
-
-    def _failed(self, edge: str, subscriber: _Subscriber, error: CallError) -> None:
-        subscriber.not_before = self._clock() + REST_SECONDS
-        self._calls.counts.failed_batches += 1
-        if isinstance(error, NotListeningError):  # The edge restarts, and may have lost the events.
-            subscriber.news.close()
-            subscriber.news, subscriber.waiting = self._from_the_past(), []
-        if self._logged.due((edge, str(error)), self._clock()):
-            log.warning("the edge at %s can't be told what machines do: %s", edge, error)
+        self.calls.counts.sent += len(subscriber.waiting)
+        subscriber.waiting, subscriber.last = [], self.clock()
 
     async def _gathered(self, news: News) -> list[bytes]:
         """Return encoded events for one batch."""
@@ -168,11 +161,14 @@ class EventPublisher:
                 break
             if number % 50 == 0:
                 await asyncio.sleep(0)
-        return _fitting(found)
-
-    def _message(self, events: list[bytes]) -> bytes:
-        head = orjson.dumps({"kind": self._kind, "name": self._name(), "now": float(self._now())})
-        return head[:-1] + b',"events":[' + b",".join(events) + b"]}"
+        # The newest events that fit into a batch; older ones are dropped.
+        room, kept = _ROOM, 0
+        for text in reversed(found):
+            room -= len(text) + 1
+            if room < 0 or kept >= MAX_BATCH_EVENTS:
+                break
+            kept += 1
+        return found[len(found) - kept :]
 
 
 def is_published(entry: Entry) -> bool:
@@ -192,17 +188,6 @@ def _encoded(happened: Happened) -> bytes:
         }
         text = orjson.dumps(found)
     return text
-
-
-def _fitting(events: list[bytes]) -> list[bytes]:
-    """Return the newest events that fit into a batch; older ones are dropped."""
-    room, kept = _ROOM, 0
-    for text in reversed(events):
-        room -= len(text) + 1
-        if room < 0 or kept >= MAX_BATCH_EVENTS:
-            break
-        kept += 1
-    return events[len(events) - kept :]
 
 
 MAX_PUBLISHERS: Final = 64

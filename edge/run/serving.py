@@ -251,7 +251,7 @@ class Serving:
         while self._binaries.problem:
             await asyncio.sleep(_BINARIES_SECONDS)
             self._binaries.reread()
-        self._boot_paths.programs_changed(has_grub=self._binaries.has_grub)
+        self._boot_paths.has_grub = self._binaries.has_grub
         for machine in self._context.inventory.machines():
             self._boot_path_changed(machine.mac)
 
