@@ -148,15 +148,13 @@ T = TypeVar("T")
 
 
 async def in_thread(pool: Executor, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `call` in a thread of `pool`. If this is cancelled, wait for the thread before raising CancelledError.
-
-    Otherwise the owner of a file descriptor could close it while the thread still uses it, and the thread would write
-    to the next file or socket with that number.
-    """
+    """Run `call` in a thread of `pool`. If this is cancelled, wait for the thread before raising CancelledError."""
     work = asyncio.get_running_loop().run_in_executor(pool, lambda: call(*args, **kwargs))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        # The owner of a file descriptor could close it while the thread still uses it, and the thread would write to
+        # the next file or socket with that number.
         while not work.done():
             await asyncio.wait([work])
         raise
@@ -284,10 +282,7 @@ class Artifact:
         return await self.download.filled(offset) if self.download is not None else self.size
 
     async def sha256(self) -> str:
-        """Wait for the whole file, and return its verified checksum; empty if none was computed.
-
-        Raises ArtifactError if the upstream fails before.
-        """
+        """Wait for the whole file, and return its verified checksum; empty if there is none. Raises ArtifactError."""
         return await self.download.whole_sha256() if self.download is not None else self.known_sha256
 
     def close(self) -> None:
@@ -332,15 +327,13 @@ def open_file(url: str, root: Path | None) -> Artifact:
 
 
 def _open_below(url: str, path: str, root: Path) -> int:
-    """Open a regular file. Raises BadUrlError, OSError, ValueError.
-
-    The file is first opened with O_PATH, to check its real path and its type: a link may change between a check and the
-    opening, and opening a device has side effects.
-    """
+    """Open a regular file. Raises BadUrlError, OSError, ValueError."""
     below = os.path.realpath(root) + "/"
     outside = BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
     if not path.startswith(below):
         raise outside
+    # Open with O_PATH first, to check real path and type: a link may change between a check and the opening, and
+    # opening a device has side effects.
     held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         itself = Path(f"/proc/self/fd/{held}")

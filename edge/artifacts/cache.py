@@ -265,11 +265,7 @@ class ArtifactCache:
     # --- opening stored files ---
 
     async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
-        """Open the file that `url` brought earlier, without a request to the upstream.
-
-        Return None if there is no such file with the checksum `pin`. A file from before this start is hashed once
-        before it is used.
-        """
+        """Open the file with the checksum `pin` that `url` brought earlier, if any, without asking the upstream."""
         while (stored := self._store.fetched(key_of(url, pin), pin)) is not None:
             if (artifact := await self._open_intact(stored, stale=False)) is not None:
                 return artifact
@@ -388,10 +384,7 @@ class ArtifactCache:
         self._tasks[flight].cancel()
 
     async def _give_room(self, asking: Download, size: int, capacity: int) -> bool:
-        """End a download of an upstream that holds more than its share, for `asking`, which wants `size` bytes in all.
-
-        Return when its room is free, or False if there is no such download.
-        """
+        """End a download of an upstream that holds more than its share. Return False if there is none."""
         others = {flight: task for flight, task in self._tasks.items() if flight.download not in (None, asking)}
         ending = [task for task in others.values() if task.cancelling()]
         if not ending:
@@ -518,10 +511,8 @@ class _Failure:
 
 
 def cache_metrics(cache: ArtifactCache) -> Iterator[Metric]:
-    """Yield the metrics of the cache.
-
-    No label has a URL: OSIEs come and go, and the series would accumulate. Journeys show the progress of each download.
-    """
+    """Yield the metrics of the cache."""
+    # No label has a URL: OSIEs come and go, and the series would accumulate.
     counts = cache.counts
     text = "Kernels and initrds that machines were given, by where the bytes came from."
     opened = {(source.value.replace(" ", "_"),): counts.opened[source] for source in Source}

@@ -48,13 +48,10 @@ def sidecar_url(url: str) -> str:
 
 
 def from_sidecar(content: bytes, url: str) -> str:
-    """Return the checksum of `url` in a checksum file. Raises ValueError if there is none.
-
-    In a file with one line, the name does not matter: the artifact may have been renamed when it was published. In a
-    file with several lines, the line with the artifact's name counts.
-    """
+    """Return the checksum of `url` in a checksum file. Raises ValueError if there is none."""
     lines = content.decode("utf-8-sig", "replace").splitlines()
     entries = [entry for line in lines if (entry := _entry(line.strip())) is not None]
+    # In a file with one line, the name does not matter: the artifact may have been renamed when it was published.
     if len(entries) == 1:
         return entries[0][0]
     if not entries:

@@ -106,10 +106,8 @@ class Download(GrowingFile):
         self.notify()
 
     def unfinished(self) -> Unfinished | None:
-        """Return the state from which the download could continue, or None. Must not be called during `hash`.
-
-        A download with all bytes can't continue: a range request needs at least one byte.
-        """
+        """Return the state from which the download could continue, or None. Must not be called during `hash`."""
+        # A download with all bytes can't continue: a range request needs at least one byte.
         if not self.validator or self.size is None or not 0 < self.hashed < self.size:
             return None
         validators = self.etag, self.last_modified, self.validator
@@ -161,13 +159,11 @@ class Allocator:
         await self._evict(names)
 
     async def allocate(self, download: Download) -> None:
-        """Allocate the whole file, if its size is known. Raises NoRoomError, StorageError, TooLargeError.
-
-        So a full disk is found now and not in the middle, and readers may map the whole file.
-        """
+        """Allocate the whole file, if its size is known. Raises NoRoomError, StorageError, TooLargeError."""
         size = download.size
         if size is None:
             return
+        # So a full disk is found now and not in the middle, and readers may map the whole file.
         await self._claim(download, size)
         for once_more in (True, False):
             try:

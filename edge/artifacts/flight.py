@@ -127,10 +127,7 @@ class Flight:
             self.answered.exception()  # marks it as retrieved: the waiting machines may have left
 
     async def run(self) -> StoredArtifact | None:
-        """Run the flight. Return the new artifact, or None if the stored file is still current.
-
-        Raises ArtifactError, after the readers got it.
-        """
+        """Run the flight. Return the new artifact, or None if the stored file is current. Raises ArtifactError."""
         self.under_way = True
         try:
             await self._pick_up()
@@ -173,10 +170,7 @@ class Flight:
             self.download.go_on_from(unfinished, digest)
 
     async def _receive_all(self) -> Download | None:
-        """Send requests until all bytes have arrived. Return None if the stored file is current.
-
-        Raises ArtifactError.
-        """
+        """Send requests until all bytes are here. Return None if the stored file is current. Raises ArtifactError."""
         vain, pause, before = 0, self._services.timeouts.pause, 0
         while True:
             try:
@@ -349,10 +343,7 @@ class Flight:
             self._hashing.result()
 
     async def _skip(self, download: Download, answer: UpstreamResponse, body: AsyncIterator[bytes]) -> bytes:
-        """Compare a body that starts too early with the received bytes. Return the rest of the first chunk beyond them.
-
-        Raises ChangedError if they differ.
-        """
+        """Return the first bytes beyond the received ones, of a body that starts too early. Raises ChangedError."""
         if answer.size != download.size:
             raise ChangedError(self.url, f"has {answer.size} bytes now; it had {download.size} when it broke off")
         ahead, again = download.written, hashlib.sha256()

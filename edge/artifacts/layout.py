@@ -204,10 +204,7 @@ def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:
 
 
 def merged_index(there: ImageLayout, brought: Mapping[str, dict[str, Any]]) -> bytes:
-    """Return index.json with all entries of a layout and the new ones, which replace entries of the same name.
-
-    Raises LayoutError, OSError.
-    """
+    """Return index.json with the entries of a layout and the new ones, which win. Raises LayoutError, OSError."""
     named = there.entries()
     unnamed = [entry for entry in there.listed() if entry not in named.values()]
     return json.dumps({"schemaVersion": 2, "manifests": [*unnamed, *{**named, **brought}.values()]}).encode()

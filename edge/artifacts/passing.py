@@ -92,10 +92,7 @@ class Passing(GrowingFile):
             await asyncio.wait([self._task])
 
     async def filled(self, offset: int) -> int:
-        """Return the number of available bytes as soon as it exceeds `offset`. Earlier bytes may be freed.
-
-        Raises ArtifactError.
-        """
+        """Return the number of readable bytes once it exceeds `offset`, before which bytes are freed."""
         if self._task is None:
             self._start = self.written = self._freed = offset
             self._task = asyncio.create_task(self._pass())

@@ -58,10 +58,7 @@ class SharedFiles:
         self._files, self._images = files, images
 
     def open(self, url: str) -> Artifact:
-        """Open the artifact of such a URL, which the caller closes. Reads small files: call it in a thread.
-
-        Raises NotFoundError, BadUrlError, StorageError.
-        """
+        """Open the artifact of such a URL, in a thread. Raises NotFoundError, BadUrlError, StorageError."""
         missing = NotFoundError(url, "no such file on the edge's machine")
         try:
             path, root = self._located(url)

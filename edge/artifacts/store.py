@@ -134,16 +134,14 @@ class ArtifactStore:
         self._lock_fd = -1
 
     def open(self) -> None:
-        """Lock the directory, read the entries, delete leftovers. Raises DirectoryInUseError, OSError.
-
-        On a read-only disk, artifacts are served and leftovers stay.
-        """
+        """Lock the directory, read the entries, delete leftovers. Raises DirectoryInUseError, OSError."""
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True)
         lock = self._directory / ".lock"
         try:
             self._lock_fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            # On a read-only disk, artifacts are served and leftovers stay.
             if error.errno != errno.EROFS:
                 raise
             self._lock_fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -236,10 +234,7 @@ class ArtifactStore:
             raise
 
     def adopt(self, stored: StoredArtifact, part: Path) -> None:
-        """Serve `stored`, which was committed from `part`.
-
-        Readers of the artifact that it replaces keep their open file.
-        """
+        """Serve `stored`, which was committed from `part`. Readers of a replaced artifact keep their open file."""
         replaced = self._index.pop(stored.key, None)
         self._index[stored.key] = stored
         self._give_up_claim(part.name)
@@ -390,10 +385,7 @@ Entry = TypeVar("Entry", StoredArtifact, Unfinished)
 
 
 def _read(kind: type[Entry], path: Path) -> Entry:
-    """Read an entry. Fields of a later version are ignored, missing ones get their default.
-
-    Raises OSError, ValueError.
-    """
+    """Read an entry. Raises OSError, ValueError."""
     try:
         with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
             raw: Any = json.loads(file.read(_MAX_ENTRY_BYTES))
@@ -401,6 +393,7 @@ def _read(kind: type[Entry], path: Path) -> Entry:
         raise ValueError("not an entry") from None
     if not isinstance(raw, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the file is bad, not an argument
+    # Fields of a later version are ignored, missing ones get their default.
     given = {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
     for field in fields(kind):
         if field.name in given and type(given[field.name]).__name__ != field.type:
@@ -412,11 +405,9 @@ def _read(kind: type[Entry], path: Path) -> Entry:
 
 
 def _open_regular(path: Path, mode: int, size: int | None = None) -> int:
-    """Open a regular file, of `size` bytes if given. Raises OSError.
-
-    Anything else in its place is refused: opening a pipe would wait for its writer, and a link may leave the directory.
-    """
+    """Open a regular file, of `size` bytes if given. Raises OSError."""
     fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    # Opening a pipe would wait for its writer, and a link may leave the directory.
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or (size is not None and status.st_size != size):
         os.close(fd)

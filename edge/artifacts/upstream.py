@@ -150,10 +150,7 @@ class UpstreamResponse:
             raise WrongContentError(self._url, f"the upstream answered with a web page ({foreign(kind)}), not a file")
 
     async def body(self, clock: Callable[[], float] = time.monotonic) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes as they arrive. Raises UpstreamError if they end too early or arrive too slowly.
-
-        `clock` gives seconds.
-        """
+        """Yield the bytes as they arrive. Raises UpstreamError if they end too early or arrive too slowly."""
         received, waited, of_window = 0, 0.0, 0
         chunk, self._first = self._first, b""
         while received != self.length:
@@ -237,13 +234,11 @@ class Upstream:
             yield answer
 
     async def sidecar(self, url: str) -> bytes:
-        """Return the sidecar file with the checksum of `url`; empty if there is none. Raises UpstreamError.
-
-        Any 4xx means that there is none: some upstreams answer 403 for all missing files.
-        """
+        """Return the file with the checksum of `url`; empty if there is none. Raises UpstreamError."""
         try:
             async with asyncio.timeout(self._timeouts.sidecar):
                 async with self._session.get(**target(sidecar_url(url)), max_redirects=MAX_REDIRECTS) as response:
+                    # Any 4xx means that there is none: some upstreams answer 403 for all missing files.
                     if 400 <= response.status < 500:
                         return b""
                     if response.status != 200:
@@ -258,10 +253,8 @@ class Upstream:
             raise UpstreamError(url, f"its checksum file: {type(error).__name__}") from error
 
     def _translated(self, url: str, error: Exception) -> ArtifactError:
-        """Return the error for a failed request, in words for an operator.
-
-        The library's own text is never used: it may contain the URL with its secrets.
-        """
+        """Return the error for a failed request, in words for an operator."""
+        # The library's own text is never used: it may contain the URL with its secrets.
         if isinstance(error, WastefulAnswerError):
             return WrongContentError(url, _WASTEFUL)
         if (refused := refusal(error)) is not None:

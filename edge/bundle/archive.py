@@ -166,13 +166,11 @@ def read_sums(text: bytes) -> dict[str, str]:
 
 
 def unusable(name: str) -> str:
-    """Return why a file of this name can't be in a bundle; empty if it can.
-
-    A valid name stays within its directory, and has no character that is special to a shell or a program.
-    """
+    """Return why a file of this name can't be in a bundle; empty if it can."""
     folder, _, last = name.rpartition("/")
     if len(last.encode()) > MAX_NAME_BYTES or len(folder.encode()) > MAX_FOLDER_BYTES:
         return f"its name is longer than {MAX_NAME_BYTES} bytes, or its folder than {MAX_FOLDER_BYTES}"
+    # Such a name stays within its directory, and has no character that is special to a shell or a program.
     if not all(_PART.fullmatch(part) for part in name.split("/")):
         return "its name has other characters than letters, digits and ._@+:=~%-, or a part that begins with one"
     if "/" in name:

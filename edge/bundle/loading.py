@@ -159,10 +159,7 @@ def _osie_objects(reader: BundleReader, staging: Path, directory: Path) -> list[
 
 
 def _directories(directory: Path, wanted: Path) -> None:
-    """Create folders below the data directory.
-
-    Raises BundleError if one is a link, so that nothing is written past it.
-    """
+    """Create folders below the data directory. Raises BundleError if one is a link, past which nothing is written."""
     for folder in [*reversed([one for one in wanted.parents if directory in one.parents]), wanted]:
         if folder.is_symlink():
             raise BundleError(f"{folder}: it is a link; what a bundle brings goes nowhere else")

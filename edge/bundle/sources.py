@@ -73,10 +73,7 @@ def program_of(deb: Path) -> BundledProgram:
 
 
 def needed_packages(deb: Path, program: BundledProgram, cache: Path, say: Say) -> list[Path]:
-    """Return the packages that an empty Debian needs to install `deb`, downloaded to `cache`.
-
-    Raises BundleError, OSError.
-    """
+    """Return the packages that an empty Debian needs for `deb`, downloaded to `cache`. Raises BundleError, OSError."""
     apt = _Apt(cache / f"apt-{program.suite}-{program.architecture}", program)
     say(f"asking apt what an empty Debian {program.suite} lacks")
     apt.update()

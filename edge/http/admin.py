@@ -295,11 +295,9 @@ def admin_runner(app: AdminApp, limits: HttpLimits = LIMITS) -> web.BaseRunner:
 
 
 def _named_here(request: web.Request) -> bool:
-    """Return False if the Host header has a name that can lead to loopback only by DNS rebinding.
-
-    On other addresses any name is accepted, because the network may have names for this host.
-    """
+    """Return False if the Host header has a name that can lead to loopback only by DNS rebinding."""
     host = request.headers.get("Host")
+    # On other addresses any name is accepted, because the network may have names for this host.
     if host is None or not ipaddress.ip_address(local_address(request) or "127.0.0.1").is_loopback:
         return True
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

@@ -27,15 +27,12 @@ def not_found() -> web.Response:
 
 
 def for_people(request: web.Request, here: str, instead: str) -> web.Response:
-    """Return the answer for an unknown path: people read where the page is, programs read `not found`.
-
-    A browser is recognised by its Accept header, another client (curl) by the path `/`. `here` and `instead` are
-    sentences, without HTML.
-    """
+    """Return the answer for an unknown path: people read where the page is, programs `not found`."""
     if "text/html" in request.headers.get("Accept", ""):
         html = f"<!doctype html><title>tinkedge</title><p>{here}<p>{instead}\n"
         headers = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
         return web.Response(text=html, status=404, content_type="text/html", headers=headers)
+    # A client without a browser's Accept header is for people if it asks for `/`, such as curl.
     return text(f"not found: {here} {instead}", status=404) if request.rel_url.raw_path == "/" else not_found()
 
 
@@ -45,10 +42,8 @@ def not_allowed(methods: Sequence[str]) -> web.Response:
 
 
 def local_address(request: web.Request) -> str:
-    """Return the edge's address on the connection; empty if the connection is closed already.
-
-    The next URLs for the machine contain this address: the machine may be unable to reach the edge's other addresses.
-    """
+    """Return the edge's address on the connection; empty if the connection is closed already."""
+    # The next URLs for the machine contain this address: it may be unable to reach the other ones.
     name = request.protocol.sockname
     return dotted(str(name[0])) if isinstance(name, tuple) else ""
 

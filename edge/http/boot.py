@@ -108,15 +108,12 @@ class BootScripts:
         return _script(self._scripts.script(mac, origin, client=client_name(request), medium=medium))
 
     def live(self, machine: Machine) -> Mapping[bytes, LiveResponse]:
-        """Return the script of a registered machine for the fast path, by target of the request line.
-
-        The answer equals that of `script`: it is decided and recorded at each request. The targets are the URLs that
-        DHCP sends, and Smee's.
-        """
+        """Return the script of a registered machine for the fast path, by the targets that DHCP and Smee send."""
         known = self._services.inventory.by_mac(machine.mac)
         if known is None or (known.name, known.namespace) != (machine.name, machine.namespace):
             return {}  # several Hardware claim its MAC
 
+        # The same answer as that of `script`: it is decided and recorded at each request.
         def made(client: str, local: str) -> PreparedResponse:
             origin = self._origins.get(local)
             if origin is None:
@@ -156,10 +153,8 @@ class BootScripts:
         return _script(self._scripts.script(mac, origin, client=client, dialect=Dialect.GRUB, recorded=is_sent))
 
     async def parameters(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /auto/parameters: the kernel command line of the machine at the caller's address.
-
-        For an OSIE that was started without it: the command line of a UKI is signed and the same for all machines.
-        """
+        """Answer GET /auto/parameters: the kernel command line of the machine at the caller's address."""
+        # For an OSIE that was started without it: the command line of a UKI is signed and the same for all machines.
         services, machine = self._services, caller.machine
         decision = services.policy.decide(machine)
         if machine is None:
@@ -375,11 +370,8 @@ class BootMedia:
         return text(_NOT_ITS_OWN, status=403)
 
     async def _written(self, mac: str, machine: Machine | None, reached: str, kind: MediumKind) -> Written:
-        """Return the image of a machine. Raises ScriptError, MediumError.
-
-        `reached` is the edge's address on the connection. It is used only if the edge has no address in the machine's
-        network: the request may come from a BMC in another network.
-        """
+        """Return the image of a machine, which the edge has reached at `reached`. Raises ScriptError, MediumError."""
+        # The request may come from a BMC in another network than the machine.
         address = self._services.nearest(machine.ip) if machine is not None and machine.ip else ""
         script = self._services.scripts.medium(mac, Origin(address or reached), kind)
         async with self._making:

@@ -83,12 +83,10 @@ def select_span(method: str, headers: CIMultiDictProxy[str], etag: str, size: in
 
 
 def span(header: str, size: int) -> Span | None:
-    """Return the bytes that a Range header selects, or None if the range lies beyond the end.
-
-    A header that is not a single byte range selects the whole file, as section 14.2 allows.
-    """
+    """Return the bytes that a Range header selects, or None if the range lies beyond the end."""
     match = _SINGLE.fullmatch(header.strip().lower())
     whole = Span(0, size, size, partial=False)
+    # A header that is not a single byte range selects the whole file, as section 14.2 allows.
     if match is None:
         return whole
     first, last, suffix = match.groups()
@@ -134,10 +132,7 @@ def break_off(request: web.Request) -> None:
 
 
 def requested_span(request: web.Request, headers: dict[str, str], size: int) -> Span | web.Response:
-    """Return the bytes of a file that a request wants, or the answer if it wants none.
-
-    `headers` must have the ETag. Accept-Ranges, and Content-Range for a range, are added to it.
-    """
+    """Return the bytes of a file that a request wants, or the answer if it wants none. `headers` has the ETag."""
     headers["Accept-Ranges"] = "bytes"
     part = select_span(request.method, request.headers, headers["ETag"], size)
     if part is HTTPStatus.PRECONDITION_FAILED:

@@ -257,11 +257,7 @@ class MetadataService:
     def _check_document(
         self, machine: Machine, document: str, message: str, client: str, of_secret: bytes | None
     ) -> None:
-        """Record that user-data or vendor-data was sent, and the reason if cloud-init ignores it.
-
-        The tenant controls the time that a check takes. A large document is checked beside the event loop, and the
-        journey entry follows later. A Hardware's document is checked once after each change of the Hardware.
-        """
+        """Record that user-data or vendor-data was sent, and the reason if cloud-init ignores it."""
         problems = self._cache.of(machine).problems
         content = _content(machine, document, of_secret)
         unrecognised = client.startswith(_CLOUD_INIT) and not is_recognised(content)
@@ -274,6 +270,7 @@ class MetadataService:
             outcome, words = (Outcome.FAILED, f"{message}: {wrong}") if wrong else (Outcome.OK, message)
             self._services.record(machine.mac, Step.METADATA, outcome, words, **detail)
 
+        # A Hardware's document is checked once after each change of the Hardware.
         if of_secret is None and document in problems:
             record(problems[document])
             return
@@ -282,6 +279,7 @@ class MetadataService:
             record(problem(content))
             return
 
+        # The tenant controls the time that a check takes: check a large document beside the event loop.
         async def check_and_record() -> None:
             flow.set(machine.namespace)
             record(await offload(size, problem, content))

@@ -308,10 +308,7 @@ class BootProblemWriter(StatusWriter):
             self._queue.add(key)
 
     def found_of_another(self, key: NamespacedName, mac: str, problem: BootProblem | None) -> None:
-        """Record a problem of an unregistered machine that concerns this Hardware, or with None, its end.
-
-        Never waits.
-        """
+        """Record a problem of an unregistered machine that concerns this Hardware; None: its end. Never waits."""
         if problem is not None:
             self._add(key, mac, replace(problem, of_another=True))
         elif mac in self._problems.get(key, {}):

@@ -162,17 +162,14 @@ class Inventory:
         return next((each for each in self.sharing(machine, ip) if each.mac == mac), machine)
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
-        """Return all network interfaces of a Hardware, in the order of the object; empty if the Hardware does not
-        exist.
-
-        Interfaces of a Hardware that is being deleted are left out if another Hardware has the MAC.
-        """
+        """Return the interfaces of a Hardware in the order of the object; empty if the Hardware does not exist."""
         key = NamespacedName(namespace, name)
         if self._recall is not None:
             self._recall(str(key))
         machines = self._by_object.get(key, ())
         if not any(machine.terminating for machine in machines):
             return machines
+        # Of a Hardware that is being deleted, without those whose MAC another Hardware has.
         return tuple(machine for machine in machines if machine in self.claimants(machine.mac))
 
     def machines(self) -> list[Machine]:
@@ -180,13 +177,11 @@ class Inventory:
         return [machine for machines in self._by_object.values() for machine in machines]
 
     def apply(self, obj: Raw) -> None:
-        """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go.
-
-        A change that no answer depends on (the status, say) is no change here.
-        """
+        """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go."""
         key = NamespacedName.of(obj)
         served = _served(obj)
         digest = hash(orjson.dumps(served))
+        # No answer depends on the change (of the status, say).
         if self._digests.get(key) == digest:
             return
         self._digests[key] = digest

@@ -238,10 +238,7 @@ class MachineScripts:
         return self._direct.get(dialect, self._scripts)
 
     def parameters(self, machine: Machine, origin: Origin) -> str:
-        """Return the kernel parameters of a machine's script, for a UKI, whose command line is fixed.
-
-        Raises ScriptError.
-        """
+        """Return the kernel parameters of a machine for a UKI, whose command line is fixed. Raises ScriptError."""
         osie = self._osie_of(machine)
         raw = self._osie(*osie) if osie is not None else None
         whole = self._with_others(origin, machine.mac)

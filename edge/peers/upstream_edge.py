@@ -151,10 +151,7 @@ class UpstreamEdge:
 
 
 async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None:
-    """Check that the edge at `authority` fetches for an edge with these keys. Raises CallError, KeyFileError.
-
-    `now` returns Unix seconds.
-    """
+    """Check that the edge at `authority` fetches for an edge with these keys. Raises CallError, KeyFileError."""
     calls = Calls(Signatures(keys, now))
     await calls.start()
     try:

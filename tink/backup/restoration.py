@@ -232,10 +232,8 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _check_places(staging: Path, directory: Path) -> None:
-    """Check the places of files that are restored next to existing ones. Raises RestoreError, OSError.
-
-    No file may be written through a link, and no file may replace a directory or the reverse.
-    """
+    """Check the places of files that are restored next to existing ones. Raises RestoreError, OSError."""
+    # No file may be written through a link, and no file may replace a directory or the reverse.
     for path in staging.rglob("*"):
         name = path.relative_to(staging)
         if not contents.is_kept(name.parts[0]):

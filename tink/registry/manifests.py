@@ -99,13 +99,11 @@ def is_made_for(own: str, config: Mapping[str, Any]) -> bool:
 
 
 def _preferences(own: str) -> tuple[str, ...]:
-    """Return the platforms that a machine runs, the best first, as containerd's `platforms.Only` orders them.
-
-    amd64 differs: containerd takes the baseline alone, here the levels that the processor has follow it.
-    """
+    """Return the platforms that a machine runs, the best first, as containerd's `platforms.Only` orders them."""
     name, _, variant = own.partition("/")
     level = int(variant[1:]) if variant[1:].isdigit() else 0
     if name == "amd64":
+        # containerd takes the baseline alone; here the levels that the processor has follow it.
         return ("amd64", *(f"amd64/v{each}" for each in range(min(level, 4), 1, -1)), "386")
     if name == "arm64":
         # v9.x has what v8.(x+5) has; machines tell neither, so `own` is arm64 here.
@@ -231,10 +229,8 @@ class _Search:
 
 
 def _is_index(document: Mapping[str, Any]) -> bool:
-    """Return True for an index. Raises RegistryError for a document that is an index and a manifest.
-
-    Two programs that read such a document differently run different images under one digest (CVE-2021-41190).
-    """
+    """Return True for an index. Raises RegistryError for a document that is an index and a manifest."""
+    # Two programs that read such a document differently run different images under one digest (CVE-2021-41190).
     is_index = isinstance(document.get("manifests"), list)
     kind = document.get("mediaType")
     is_both = is_index and ("layers" in document or "config" in document)
