@@ -120,7 +120,7 @@ class ArtifactCache:
         self._room = Allocator(self._store, self.budget, self._syncers, self.counts, self._give_room)
         self._services: Services | None = None
         self._checked: dict[_Key, _Check] = {}
-        self._failures: dict[_Key, _Failure] = {}
+        self._failures: Newest[_Key, _Failure] = Newest(MAX_FAILURES)
         self._flights: dict[_Key, Flight] = {}
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
         self._passing: set[Passing] = set()
@@ -465,15 +465,9 @@ class ArtifactCache:
 
     def _remember(self, key: _Key, error: ArtifactError, longest: int) -> float:
         """Remember a failure. Return the number of seconds."""
-        now = self.clock()
-        # Failures of URLs that are no longer requested.
-        for old in [old for old, failure in self._failures.items() if now - failure.until > failure.seconds * 2]:
-            del self._failures[old]
-        before = self._failures.get(key)
-        while before is None and len(self._failures) >= MAX_FAILURES:
-            del self._failures[next(iter(self._failures))]
+        now, before = self.clock(), self._failures.get(key)
         seconds = self.remember_failures
-        if before is not None:
+        if before is not None and now - before.until <= before.seconds * 2:
             seconds = min(before.seconds * 2, seconds * longest)
         self._failures[key] = _Failure(error, now + seconds, seconds)
         return seconds

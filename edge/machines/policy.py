@@ -43,36 +43,25 @@ class Decision:
 
 ALLOWED = Decision(allowed=True)
 
-HasPending = Callable[[str, str], bool]
-"""`has_pending(namespace, name)` returns True if the Hardware has a Workflow that has not ended."""
-WhyNone = Callable[[str, str], str]
-"""`why_none(namespace, name)` returns why it has none, in one line that says what to do."""
 
-
-def _why_none(namespace: str, name: str) -> str:
-    return f"no Workflow for {namespace}/{name}: create one"
-
-
+@dataclass(frozen=True, slots=True)
 class NetbootPolicy:
-    """The netboot policy of all servers of the edge."""
+    """The netboot policy of all servers of the edge.
 
-    def __init__(
-        self,
-        mode: DhcpMode = DhcpMode.RESERVATION,
-        when: NetbootWhen = NetbootWhen.ALLOWED,
-        has_pending: HasPending = lambda _namespace, _name: True,
-        why_none: WhyNone = _why_none,
-    ) -> None:
-        """`has_pending` and `why_none` are those of `edge.machines.pending_workflows.PendingWorkflows`."""
-        self.mode = mode
-        self._when = when
-        self._has_pending = has_pending
-        self._why_none = why_none
+    has_pending: returns True if a Hardware (namespace, name) has a Workflow that has not ended.
+    why_none: returns why it has none, in one line that says what to do.
+    Both are methods of `edge.machines.pending_workflows.PendingWorkflows`.
+    """
+
+    mode: DhcpMode = DhcpMode.RESERVATION
+    when: NetbootWhen = NetbootWhen.ALLOWED
+    has_pending: Callable[[str, str], bool] = lambda _namespace, _name: True
+    why_none: Callable[[str, str], str] = lambda namespace, name: f"no Workflow for {namespace}/{name}: create one"
 
     @property
     def follows_workflows(self) -> bool:
         """True if a decision depends on Workflows, so that it may change without a change of the Hardware."""
-        return self._when is NetbootWhen.WORKFLOW
+        return self.when is NetbootWhen.WORKFLOW
 
     def decide(self, machine: Machine | None) -> Decision:
         """Decide whether `machine` (None: not registered) may netboot now."""
@@ -84,8 +73,8 @@ class NetbootPolicy:
             field = "disableDhcp" if machine.disable_dhcp else "disableNetboot"
             where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}].{field}"
             return Decision(allowed=False, reason=f"{where} is true")
-        if self._when is NetbootWhen.WORKFLOW and not self._has_pending(machine.namespace, machine.name):
-            return Decision(allowed=False, reason=self._why_none(machine.namespace, machine.name))
+        if self.when is NetbootWhen.WORKFLOW and not self.has_pending(machine.namespace, machine.name):
+            return Decision(allowed=False, reason=self.why_none(machine.namespace, machine.name))
         return ALLOWED
 
 

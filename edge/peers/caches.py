@@ -25,7 +25,7 @@ from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.upstream import Copy, Offer, PeerResponse
 from edge.peers.calls import CallError, Calls
 from edge.peers.membership import Membership, Peer
-from edge.peers.messages import CacheQuery, CacheReply, HeldCopy
+from edge.peers.messages import ASK, CacheQuery, CacheReply, HeldCopy
 from tink.limits.newest import Newest
 
 PATIENCE_SECONDS: Final = 10.0
@@ -93,7 +93,8 @@ class Caches:
 
         async def ask(peer: Peer) -> CacheReply | None:
             try:
-                return await self._calls.ask(peer.authority, CacheQuery(key=key, pin=pin, claim=peer.id == arbiter))
+                query = CacheQuery(key=key, pin=pin, claim=peer.id == arbiter)
+                return await self._calls.send(peer.authority, ASK, query, CacheReply)
             except CallError:
                 return None
 

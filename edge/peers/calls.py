@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,24 +15,13 @@ from edge.artifacts.artifact import PeerError
 from edge.artifacts.upstream import Offer, PeerResponse, Timeouts
 from edge.peers.messages import (
     ARTIFACTS,
-    ASK,
-    CHAIN,
-    FETCH,
-    HAPPENED,
     HEADER,
-    HELLO,
     MAX_MESSAGE_BYTES,
-    BatchReceipt,
-    CacheQuery,
-    CacheReply,
-    Edge,
-    FetchQuery,
-    FetchReply,
+    Message,
     MessageError,
     Signatures,
     SignedRequest,
     StrangerReason,
-    UpstreamChain,
 )
 from tink.errors import TinkedgeError
 from tink.printable import printable
@@ -72,7 +61,7 @@ SILENCE_SECONDS: Final = 10.0
 READ_BYTES: Final = 1 << 20
 _MAX_REASON: Final = 200
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Message)
 
 
 class CallError(TinkedgeError):
@@ -108,26 +97,6 @@ class Calls:
         if session is not None:
             await session.close()
 
-    async def hello(self, authority: str, own: Edge) -> Edge:
-        """Return the edge at `authority` (`address:port`). Raises CallError."""
-        return await self._post(authority, HELLO, own.encoded(), Edge.read)
-
-    async def ask(self, authority: str, question: CacheQuery) -> CacheReply:
-        """Query the cache of the edge at `authority` for a file. Raises CallError."""
-        return await self._post(authority, ASK, question.encoded(), CacheReply.read)
-
-    async def chain(self, authority: str) -> UpstreamChain:
-        """Return the edges that the edge at `authority` fetches through. Raises CallError."""
-        return await self._post(authority, CHAIN, UpstreamChain().encoded(), UpstreamChain.read)
-
-    async def fetch(self, authority: str, question: FetchQuery, seconds: float) -> FetchReply:
-        """Request that the edge at `authority` fetches a file within `seconds`. Raises CallError."""
-        return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds)
-
-    async def publish(self, authority: str, batch: bytes) -> BatchReceipt:
-        """Send journey events (an encoded `EventBatch`). Raises CallError."""
-        return await self._post(authority, HAPPENED, batch, BatchReceipt.read)
-
     @asynccontextmanager
     async def get(
         self, authority: str, offer: Offer, url: str, key: str, pin: str, offset: int
@@ -153,18 +122,14 @@ class Calls:
             head = f"{response.content_length}".encode()
             if not self.signatures.is_response(nonce, response.status, head, response.headers.get(HEADER, "")):
                 raise PeerError(url, f"the answer of {offer.address} is not signed by an edge of this site", offer.peer)
-            yield PeerResponse(
-                url,
-                response,
-                self._timeouts,
-                offer,
-                offset,
-                partial(self.signatures.is_digest, nonce),
-            )
+            is_signed = partial(self.signatures.is_digest, nonce)
+            yield PeerResponse(url, response, self._timeouts, offer, offset, is_signed)
 
-    async def _post(
-        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], extra_seconds: float = 0.0
+    async def send(
+        self, authority: str, target: str, message: Message | bytes, reply: type[T], extra_seconds: float = 0.0
     ) -> T:
+        """Send a message to the edge at `authority` (`address:port`), and return its reply. Raises CallError."""
+        body = message if isinstance(message, bytes) else message.encoded()
         header, nonce = self.signatures.request(SignedRequest("POST", authority, target, body))
         limits = aiohttp.ClientTimeout(total=CALL_SECONDS + extra_seconds, sock_connect=CONNECT_SECONDS)
         headers = {HEADER: header, "Content-Type": "application/json"}
@@ -187,7 +152,7 @@ class Calls:
         if not self.signatures.is_response(nonce, response.status, content, response.headers.get(HEADER, "")):
             raise CallError("its answer is not signed by an edge of this site: is its --metadata-token-key another?")
         try:
-            return read(content)
+            return reply.read(content)
         except MessageError as error:
             raise CallError(f"its answer is of another version: {error}") from error
 

@@ -76,7 +76,7 @@ Address6 = Annotated[str, Field(max_length=39), AfterValidator(_ipv6)]
 Network6 = Annotated[str, Field(max_length=43), AfterValidator(lambda text: str(ipaddress.IPv6Network(text)))]
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
     # Unknown fields of a later version are ignored, so that edges of two versions can work together.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -99,21 +99,21 @@ class _Message(BaseModel):
         return self.model_dump_json().encode()
 
 
-class Place(_Message):
+class Place(Message):
     """An IPv4 address of an edge, and its network."""
 
     address: Address
     network: Network
 
 
-class Place6(_Message):
+class Place6(Message):
     """An IPv6 address of an edge, and its network. Older versions reject such addresses in `places`."""
 
     address: Address6
     network: Network6
 
 
-class Edge(_Message):
+class Edge(Message):
     """An edge of the site.
 
     `server_port` is the port of the gRPC server at the same addresses, 0 if there is none. `dhcp`: the edge answers
@@ -138,7 +138,7 @@ class Edge(_Message):
         return tuple(join_host_port(address, self.http_port) for address in self.addresses)
 
 
-class CacheQuery(_Message):
+class CacheQuery(Message):
     """Query for a copy of the artifact `key` (`edge.artifacts`), or of one with the SHA-256 `pin`.
 
     `claim`: the sender wants to fetch the file if no edge has it; only the arbiter of the key gets this.
@@ -149,7 +149,7 @@ class CacheQuery(_Message):
     claim: bool = False
 
 
-class HeldCopy(_Message):
+class HeldCopy(Message):
     """A copy in an edge's cache (`edge.artifacts.Copy`)."""
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
@@ -160,7 +160,7 @@ class HeldCopy(_Message):
     sha256: Pin = ""
 
 
-class CacheReply(_Message):
+class CacheReply(Message):
     """Answer to a CacheQuery.
 
     `held`: the copy of the edge; `fetching`: the edge is fetching the file. `claimed` is the edge that may fetch it,
@@ -175,20 +175,20 @@ class CacheReply(_Message):
 Edges = Annotated[tuple[EdgeId, ...], Field(max_length=MAX_CHAIN, strict=False)]
 
 
-class UpstreamChain(_Message):
+class UpstreamChain(Message):
     """The edges that an edge fetches through, itself first. Empty in the request."""
 
     edges: Edges = ()
 
 
-class FetchQuery(_Message):
+class FetchQuery(Message):
     """Request to fetch the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
 
     url: Annotated[str, Field(min_length=8, max_length=MAX_URL)]
     pin: Pin = ""
 
 
-class FetchReply(_Message):
+class FetchReply(Message):
     """Answer to a FetchQuery.
 
     `held`: the copy, complete or in transfer; None: `trouble` says why not. `missing`: the file does not exist.
@@ -199,7 +199,7 @@ class FetchReply(_Message):
     trouble: Annotated[str, Field(max_length=200)] = ""
 
 
-class EventBatch(_Message):
+class EventBatch(Message):
     """New journey events of an edge or a server, in the format of `edge.journey.history`, which checks each of them.
 
     `name` is the sender's name for people; `now` is its clock in Unix seconds.
@@ -213,7 +213,7 @@ class EventBatch(_Message):
     events: Annotated[list[Any], Field(max_length=MAX_BATCH_EVENTS)]
 
 
-class BatchReceipt(_Message):
+class BatchReceipt(Message):
     """Answer to an EventBatch: the number of events that were new."""
 
     taken: Annotated[int, Field(ge=0)]

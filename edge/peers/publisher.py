@@ -44,7 +44,7 @@ from edge.journey.history import (
 )
 from edge.journey.recorder import Journey, News
 from edge.peers.calls import CallError, Calls, NotListeningError
-from edge.peers.messages import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, EventBatch, Signatures
+from edge.peers.messages import HAPPENED, MAX_BATCH_BYTES, MAX_BATCH_EVENTS, BatchReceipt, EventBatch, Signatures
 from tink.files.key_file import KeyFile
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
@@ -135,7 +135,8 @@ class EventPublisher:
             return
         try:
             head = orjson.dumps({"kind": self.kind, "name": self.name(), "now": float(self.now())})
-            await self.calls.publish(edge, head[:-1] + b',"events":[' + b",".join(subscriber.waiting) + b"]}")
+            batch = head[:-1] + b',"events":[' + b",".join(subscriber.waiting) + b"]}"
+            await self.calls.send(edge, HAPPENED, batch, BatchReceipt)
         except CallError as error:
             subscriber.not_before = self.clock() + REST_SECONDS
             self.calls.counts.failed_batches += 1
@@ -215,34 +216,30 @@ class Publisher:
     events: int
 
 
+@dataclass(eq=False)
 class EventReceiver:
-    """Takes the events of other edges and servers into this edge's journey. Belongs to one event loop."""
+    """Takes the events of other edges and servers into this edge's journey. Belongs to one event loop.
 
-    def __init__(
-        self,
-        journey: Journey,
-        kept: Callable[[Happened], None] = lambda _: None,
-        clock: Callable[[], float] = lambda: 0.0,
-        now: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        """`kept(event)` is called for each new event. `clock` returns monotonic seconds, `now` the journey's time."""
-        self._journey = journey
-        self._kept = kept
-        self._clock = clock
-        self._now = now
-        self._publishers: Newest[tuple[str, str], Publisher] = Newest(MAX_PUBLISHERS)
+    `kept(event)` is called for each new event. `clock` returns monotonic seconds, `now` the journey's time.
+    """
+
+    journey: Journey
+    kept: Callable[[Happened], None] = lambda _: None
+    clock: Callable[[], float] = lambda: 0.0
+    now: Callable[[], float] = lambda: 0.0
+    _publishers: Newest[tuple[str, str], Publisher] = field(default_factory=lambda: Newest(MAX_PUBLISHERS), init=False)
 
     @property
     def publishers(self) -> list[Publisher]:
         """The processes that were heard within LIVING_SECONDS, by kind and name."""
-        since = self._clock() - LIVING_SECONDS
+        since = self.clock() - LIVING_SECONDS
         return sorted(
             (each for each in self._publishers.values() if each.heard >= since), key=lambda each: (each.kind, each.name)
         )
 
     async def take(self, batch: EventBatch) -> int:
         """Take in a batch and return the number of new events. Yields to the event loop in between."""
-        now, taken = self._now(), 0
+        now, taken = self.now(), 0
         ahead = batch.now - now
         shift = -ahead if abs(ahead) > SKEW_SECONDS else 0.0
         for number, found in enumerate(batch.events, start=1):
@@ -251,7 +248,7 @@ class EventReceiver:
                 await asyncio.sleep(0)
         before = self._publishers.get((batch.kind, batch.name))
         events = taken + (before.events if before is not None else 0)
-        self._publishers[batch.kind, batch.name] = Publisher(batch.kind, batch.name, self._clock(), events)
+        self._publishers[batch.kind, batch.name] = Publisher(batch.kind, batch.name, self.clock(), events)
         return taken
 
     def _take(self, found: object, batch: EventBatch, shift: float, now: float) -> bool:
@@ -267,14 +264,14 @@ class EventReceiver:
         detail = {name: value for name, value in note.detail.items() if name not in (SEEN_BY, PLACE)}
         detail |= {SEEN_BY: batch.name, PLACE: batch.kind}
         note = Note(note.step, note.outcome, note.message, detail, kept_bytes=packed_bytes(note.message, detail))
-        if not self._journey.take_in(mac, time, note, now=now - time < NEW_SECONDS):
+        if not self.journey.take_in(mac, time, note, now=now - time < NEW_SECONDS):
             return False
-        self._kept(Happened(time, mac, pack(note)))
+        self.kept(Happened(time, mac, pack(note)))
         return True
 
     def _has_gone_on(self, mac: str, time: float, name: str) -> bool:
         """Return True if the machine was past its offers then: all edges offer, and a late offer starts no new boot."""
-        for at, entry in self._journey.after(mac, time - LATE_SECONDS, _LOOKED_AT):
+        for at, entry in self.journey.after(mac, time - LATE_SECONDS, _LOOKED_AT):
             reached = milestone(entry)
             if (
                 at <= time

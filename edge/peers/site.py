@@ -211,7 +211,7 @@ class Peers:
 
     async def _hello(self, authority: str) -> None:
         try:
-            edge = await self._calls.hello(authority, self.own)
+            edge = await self._calls.send(authority, messages.HELLO, self.own, Edge)
         except NotListeningError:
             self._membership.lost(authority)
         except CallError as error:

@@ -26,7 +26,17 @@ from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.shared import SCHEME
 from edge.artifacts.upstream import Copy, Offer, PeerCaches, PeerResponse
 from edge.peers.calls import CallError, Calls
-from edge.peers.messages import MAX_CHAIN, FetchQuery, FetchReply, HeldCopy, MessageError, Signatures
+from edge.peers.messages import (
+    CHAIN,
+    FETCH,
+    MAX_CHAIN,
+    FetchQuery,
+    FetchReply,
+    HeldCopy,
+    MessageError,
+    Signatures,
+    UpstreamChain,
+)
 from tink.files.key_file import KeyFile
 
 log = logging.getLogger(__name__)
@@ -86,7 +96,7 @@ class UpstreamEdge:
         """Check the upstream edge once."""
         trouble: str | None = None
         try:
-            self._beyond = (await self._calls.chain(self.authority)).edges
+            self._beyond = (await self._calls.send(self.authority, CHAIN, UpstreamChain(), UpstreamChain)).edges
         except CallError as error:
             trouble = str(error)
         else:
@@ -117,7 +127,7 @@ class UpstreamEdge:
             return offer
         query = FetchQuery(url=url, pin=pin)
         try:
-            reply = await self._calls.fetch(self.authority, query, PATIENCE_SECONDS)
+            reply = await self._calls.send(self.authority, FETCH, query, FetchReply, PATIENCE_SECONDS)
         except CallError as error:
             self._set(str(error))
             return offer
@@ -155,7 +165,7 @@ async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None
     calls = Calls(Signatures(keys, now))
     await calls.start()
     try:
-        await calls.chain(authority)
+        await calls.send(authority, CHAIN, UpstreamChain(), UpstreamChain)
     finally:
         await calls.stop()
 

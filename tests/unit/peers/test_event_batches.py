@@ -131,13 +131,13 @@ async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_s
     reports.found([edge.authority])
     journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
     await reports.publish()
-    edge.peers._receiver._journey = edge.journey = Journey(time.time)
+    edge.peers._receiver.journey = edge.journey = Journey(time.time)
 
     async def refused(*_):
         raise NotListeningError("nobody listens there")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reports._calls, "publish", refused)
+        patched.setattr(reports._calls, "send", refused)
         journey.record(OTHER, Step.AGENT, Outcome.OK, "agent connected")
         await reports.publish()
     next(iter(reports._publisher._subscribers.values())).not_before = 0.0

@@ -19,7 +19,7 @@ from edge.artifacts.store import key_of
 from edge.http import peers as handler
 from edge.peers import upstream_edge
 from edge.peers.calls import CallError, Calls
-from edge.peers.messages import HEADER, Signatures, SignedRequest, UpstreamChain
+from edge.peers.messages import ASK, CHAIN, FETCH, HEADER, FetchReply, Signatures, SignedRequest, UpstreamChain
 from edge.peers.upstream_edge import probe
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
@@ -48,20 +48,21 @@ async def test_edge_that_began_between_two_questions_is_waited_for(make_site, up
     one, two = (edge for edge in edges if edge.peers._membership.own != arbiter)
     upstream.headers_gate.clear()
     first = []
-    real = Calls.ask
+    real = Calls.send
 
-    async def ask(self, authority, question):
-        if self is two.peers.caches._calls and question.claim and not first:
+    async def send(self, authority, target, question, *more):
+        is_query = self is two.peers.caches._calls and target == ASK
+        if is_query and question.claim and not first:
             await until(lambda: answered)
             first.append(asyncio.create_task(one.read(upstream.url)))
             await until(lambda: upstream.whole == 1)
-        reply = await real(self, authority, question)
-        if self is two.peers.caches._calls and authority == one.authority:
+        reply = await real(self, authority, target, question, *more)
+        if is_query and authority == one.authority:
             answered.append(reply)
         return reply
 
     answered = []
-    monkeypatch.setattr(Calls, "ask", ask)
+    monkeypatch.setattr(Calls, "send", send)
     second = asyncio.create_task(two.read(upstream.url))
     await until(lambda: len(answered) > 1)
     upstream.headers_gate.set()
@@ -387,11 +388,13 @@ async def test_edges_that_name_each_other_find_out_and_go_to_the_origin(make_sit
 
 @pytest.mark.parametrize("machines", [1, 2])
 async def test_undetected_loop_ends_at_the_origin(make_sites, upstream, monkeypatch, machines):
-    async def nobody_beyond(*_):
-        return UpstreamChain(edges=())
+    real = Calls.send
+
+    async def nobody_beyond(self, authority, target, *more):
+        return UpstreamChain(edges=()) if target == CHAIN else await real(self, authority, target, *more)
 
     monkeypatch.setattr(upstream_edge, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(Calls, "chain", nobody_beyond)
+    monkeypatch.setattr(Calls, "send", nobody_beyond)
     edges = await make_sites({1: 2, 2: 1})
     assert [edge.peers.upstream.is_used for edge in edges] == [True, True]
     reading = [edge.read(upstream.url) for edge in edges[:machines]]
@@ -416,8 +419,8 @@ async def test_center_fetches_neither_its_own_files_nor_from_where_it_must_not(m
     calls, where = Calls(branch.peers.signatures), branch.peers.upstream.authority
     await calls.start()
     with pytest.raises(upstream_edge.CallError, match="only http and https"):
-        await calls.fetch(where, upstream_edge.FetchQuery(url="file:///etc/passwd"), 1.0)
-    reply = await calls.fetch(where, upstream_edge.FetchQuery(url="http://169.254.169.254/x"), 1.0)
+        await calls.send(where, FETCH, upstream_edge.FetchQuery(url="file:///etc/passwd"), FetchReply, 1.0)
+    reply = await calls.send(where, FETCH, upstream_edge.FetchQuery(url="http://169.254.169.254/x"), FetchReply, 1.0)
     await calls.stop()
     assert reply.held is None
     assert "from which nothing is fetched" in reply.trouble
