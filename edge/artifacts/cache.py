@@ -74,9 +74,6 @@ MAX_FAILED_FETCHES = 100
 LOG_INTERVAL_SECONDS = 30.0
 """Interval of log lines about the same problem with the same upstream."""
 
-_Key = tuple[str, str]
-"""A URL, and the checksum that the OSIE demands (or an empty string)."""
-
 
 @dataclass(eq=False)
 class ArtifactCache:
@@ -119,9 +116,10 @@ class ArtifactCache:
         self._lent = LentFiles(shared, self._sums, self.revalidate_after) if shared is not None else None
         self._room = Allocator(self._store, self.budget, self._syncers, self.counts, self._give_room)
         self._services: Services | None = None
-        self._checked: dict[_Key, _Check] = {}
-        self._failures: Newest[_Key, _Failure] = Newest(MAX_FAILURES)
-        self._flights: dict[_Key, Flight] = {}
+        # By the key of the artifact, see `key_of`.
+        self._checked: dict[str, _Check] = {}
+        self._failures: Newest[str, _Failure] = Newest(MAX_FAILURES)
+        self._flights: dict[str, Flight] = {}
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
         self._passing: set[Passing] = set()
         self._logged = OncePer(LOG_INTERVAL_SECONDS, capacity=100)
@@ -183,12 +181,12 @@ class ArtifactCache:
                 raise
             self._failed_fetches.pop(url, None)
         elif url.startswith(("http://", "https://")):
-            artifact = await self._open_remote((url, pin))
+            artifact = await self._open_remote(url, pin)
         elif url.startswith(SCHEME) and self.peers is not None:
             try:
-                artifact = await self._open_remote((url, pin))
+                artifact = await self._open_remote(url, pin)
             except (NoRoomError, TooLargeError) as error:
-                artifact = await self._pass_through(self.peers, (url, pin), error)
+                artifact = await self._pass_through(self.peers, url, pin, error)
         else:
             raise self._counted(BadUrlError(url, "the scheme must be http, https or file"))
         self.counts.opened[artifact.source] += 1
@@ -218,7 +216,7 @@ class ArtifactCache:
         With `pin`, the copy must have that checksum. An unfinished copy from another edge does not count: otherwise two
         edges could wait for each other.
         """
-        flight = self._flight(key)
+        flight = self._flights.get(key)
         if flight is not None:
             download = flight.download
             if download is not None and self._is_shared(flight) and download.size is not None:
@@ -227,7 +225,7 @@ class ArtifactCache:
         stored = self._store.fetched(key, pin)
         if stored is None:
             return None, flight is not None
-        check = self._checked.get((stored.url, stored.pin))
+        check = self._checked.get(stored.key)
         fresh = 0.0 if check is None or check.stale else max(0.0, check.until - self.clock())
         fresh = self.revalidate_after if pin else fresh
         copy = Copy(stored.version, stored.size, stored.etag, stored.last_modified, fresh, stored.sha256)
@@ -245,16 +243,13 @@ class ArtifactCache:
         """Open the copy that `held` returned; None if it is gone. The caller closes it. Raises ArtifactError."""
         if self._lent is not None and (lent := await self._lent.open(key, version)) is not None:
             return lent
-        flight = self._flight(key)
+        flight = self._flights.get(key)
         if flight is not None and flight.download is not None and flight.download.version == version:
             return flight.download.reader() if self._is_shared(flight) else None
         stored = self._store.fetched(key, pin)
         if stored is None or stored.version != version:
             return None
         return await self._open_intact(stored, stale=False)
-
-    def _flight(self, key: str) -> Flight | None:
-        return next((flight for flight in self._flights.values() if flight.key == key), None)
 
     def _is_shared(self, flight: Flight) -> bool:
         """Return True if the flight's upstream is sending and other edges may read the file."""
@@ -263,13 +258,6 @@ class ArtifactCache:
         return began and download is not None and download.source in (Source.UPSTREAM, Source.UPSTREAM_EDGE)
 
     # --- opening stored files ---
-
-    async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
-        """Open the file with the checksum `pin` that `url` brought earlier, if any, without asking the upstream."""
-        while (stored := self._store.fetched(key_of(url, pin), pin)) is not None:
-            if (artifact := await self._open_intact(stored, stale=False)) is not None:
-                return artifact
-        return None
 
     async def _open_intact(self, stored: StoredArtifact, *, stale: bool) -> Artifact | None:
         """Open a stored file, after it was hashed once by this process; None if it is gone or damaged."""
@@ -303,27 +291,28 @@ class ArtifactCache:
 
     # --- opening remote files ---
 
-    async def _open_remote(self, key: _Key) -> Artifact:
+    async def _open_remote(self, url: str, pin: str) -> Artifact:
         for _ in range(3):
-            artifact = await self._try_remote(key)
+            artifact = await self._try_remote(url, pin, key_of(url, pin))
             if artifact is not None:
                 return artifact
-        raise StorageError(key[0], "the cached file disappeared several times while it was opened")
+        raise StorageError(url, "the cached file disappeared several times while it was opened")
 
-    async def _try_remote(self, key: _Key) -> Artifact | None:
+    async def _try_remote(self, url: str, pin: str, key: str) -> Artifact | None:
         """Open a stored file or a download; None if a stored file vanished meanwhile."""
-        url, pin = key
-        if pin and (artifact := await self._open_pinned(url, pin)) is not None:
-            return artifact
+        # A file with the demanded checksum that the URL brought earlier needs no request to the upstream.
+        while pin and (stored := self._store.fetched(key, pin)) is not None:
+            if (artifact := await self._open_intact(stored, stale=False)) is not None:
+                return artifact
         flight = self._flights.get(key)
         if flight is None:
-            stored, check = self._store.get(url, pin), self._checked.get(key)
+            stored, check = self._store.get(key), self._checked.get(key)
             if stored is not None and check is not None and self.clock() < check.until:
                 return await self._open_intact(stored, stale=check.stale)
             failure = self._failures.get(key)
             if failure is not None and self.clock() < failure.until:
                 raise failure.error.again()
-            flight = self._start_flight(key, stored)
+            flight = self._start_flight(url, pin, stored)
         try:
             async with asyncio.timeout(self.timeouts.patience if flight.stored is not None else None):
                 download = await asyncio.shield(flight.answered)
@@ -337,18 +326,18 @@ class ArtifactCache:
             return download.reader()
         if download is not None and download.failure is not None:
             raise download.failure.again()
-        stored, check = self._store.get(url, pin), self._checked.get(key)
+        stored, check = self._store.get(key), self._checked.get(key)
         return await self._open_intact(stored, stale=check is not None and check.stale) if stored is not None else None
 
-    async def _pass_through(self, peers: PeerCaches, key: _Key, why: ArtifactError) -> Artifact:
+    async def _pass_through(self, peers: PeerCaches, url: str, pin: str, why: ArtifactError) -> Artifact:
         """Open a file of another edge that can't be stored. Raises `why`, or another ArtifactError."""
-        url, pin = key
+        key = key_of(url, pin)
         if len(self._passing) >= MAX_PASSING:
             raise UpstreamError(url, f"{why.reason}, and {MAX_PASSING} such files are being passed through: try again")
-        offer = await peers.find(key_of(url, pin), url, pin, ())
+        offer = await peers.find(key, url, pin, ())
         if self._services is None or offer is None:
             raise why.again()
-        passing = Passing(url, key_of(url, pin), pin, offer, self._services, self._passing.discard)
+        passing = Passing(url, key, pin, offer, self._services, self._passing.discard)
         self._passing.add(passing)
         if self._logged.due((key, "passed through"), self.clock()):
             log.warning("artifact cache: %s is passed through, and not kept: %s", shown(url), why.reason)
@@ -356,15 +345,14 @@ class ArtifactCache:
 
     # --- flights ---
 
-    def _start_flight(self, key: _Key, stored: StoredArtifact | None) -> Flight:
-        url, pin = key
+    def _start_flight(self, url: str, pin: str, stored: StoredArtifact | None) -> Flight:
         if self._services is None:
             raise UpstreamError(url, "the artifact cache is not running")
         if len(self._flights) >= MAX_DOWNLOADS:
             self._preempt_one(url)
         flight = Flight(url, pin, stored, self._services)
-        self._flights[key] = flight
-        task = self._tasks[flight] = asyncio.create_task(self._run_flight(key, flight), name=f"artifact {shown(url)}")
+        self._flights[flight.key] = flight
+        task = self._tasks[flight] = asyncio.create_task(self._run_flight(flight), name=f"artifact {shown(url)}")
         task.add_done_callback(lambda _: self._tasks.pop(flight))
         return flight
 
@@ -408,13 +396,13 @@ class ArtifactCache:
         await asyncio.wait(ending)
         return True
 
-    async def _run_flight(self, key: _Key, flight: Flight) -> None:
+    async def _run_flight(self, flight: Flight) -> None:
         """Run a flight and record its result. Never raises an ArtifactError."""
-        url, _ = key
+        key, url = flight.key, flight.url
         try:
             stored = await flight.run()
         except ArtifactError as error:
-            self._failed(key, flight, error)
+            self._failed(flight, error)
         else:
             self._failures.pop(key, None)
             self._failed_fetches.pop(url, None)
@@ -433,11 +421,11 @@ class ArtifactCache:
         self.counts.failures[error.kind] += 1
         return error
 
-    def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
+    def _failed(self, flight: Flight, error: ArtifactError) -> None:
         """Pass an error to the waiting readers, or serve the stored file. Do not ask the upstream again at once."""
         self._counted(error)
-        self._note_failed_fetch(key[0], error)
-        stored = self._store.get(*key)
+        self._note_failed_fetch(flight.url, error)
+        key, stored = flight.key, self._store.get(flight.key)
         if flight.answered.done():
             if self._logged.due((key, error.reason), self.clock()):
                 log.error("artifact cache: %s", error)
@@ -463,7 +451,7 @@ class ArtifactCache:
         seconds = self.revalidate_after if fresh is None else min(fresh, self.revalidate_after)
         return _Check(self.clock() + max(seconds, at_least), stale)
 
-    def _remember(self, key: _Key, error: ArtifactError, longest: int) -> float:
+    def _remember(self, key: str, error: ArtifactError, longest: int) -> float:
         """Remember a failure. Return the number of seconds."""
         now, before = self.clock(), self._failures.get(key)
         seconds = self.remember_failures

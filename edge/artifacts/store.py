@@ -169,9 +169,9 @@ class ArtifactStore:
 
     # --- complete artifacts ---
 
-    def get(self, url: str, pin: str = "") -> StoredArtifact | None:
-        """Return the complete artifact of `url`, or None."""
-        return self._index.get(key_of(url, pin))
+    def get(self, key: str) -> StoredArtifact | None:
+        """Return the complete artifact of this key (`key_of`), or None."""
+        return self._index.get(key)
 
     def fetched(self, key: str, sha256: str = "") -> StoredArtifact | None:
         """Return the artifact that the URL behind `key` (see `key_of`) brought here, or None.
