@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 from aiohttp import web
 
 from edge.callers import Caller, ForwardedError, dotted
 from edge.http.answers import for_people, local_address, not_allowed, not_found, text, uncached
-from edge.http.boot import BootMedia, BootScripts, Signs
+from edge.http.boot import BootMedia, BootScripts, sign
 from edge.http.connections import BoundedServer, HttpLimits, Runner, nothing_is_plain
 from edge.http.context import HttpServices
 from edge.http.depot import ActionFiles
@@ -71,11 +72,11 @@ class MachineApp:
             Place.OSIE: self._osie.file,
             Place.MEDIUM: media.image,
             Place.PARAMETERS: boot.parameters,
-            Place.SIGN: Signs(services).sign,
-            Place.EC2: service.ec2,
+            Place.SIGN: partial(sign, services),
+            Place.EC2: service.document,
             Place.IMDS_TOKEN: service.session,
-            Place.LEGACY: service.legacy,
-            Place.NOCLOUD: service.nocloud,
+            Place.LEGACY: service.document,
+            Place.NOCLOUD: service.document,
             Place.PHONE_HOME: service.phone_home,
             Place.FILE: files.file,
             Place.REGISTRY: files.registry,

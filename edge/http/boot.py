@@ -255,30 +255,24 @@ _MESSAGES = {
 }
 
 
-class Signs:
-    """The handler of `/sign/starting`, `/sign/failed` and `/sign/up`."""
-
-    def __init__(self, services: HttpServices) -> None:
-        self._services = services
-
-    async def sign(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Record a sign of life. HEAD records nothing."""
-        decision = self._services.policy.decide(caller.machine)
-        if caller.mac is None or not decision.allowed:
-            return self._services.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
-        if request.method == "GET":
-            detail: dict[str, Value] = {"phase": route.name}
-            for name in ("model", "uuid"):
-                given = printable(request.query.get(name, "")[: 2 * _MAX_CHARACTERS], " ")
-                if given := " ".join(given.split())[:_MAX_CHARACTERS]:
-                    detail[name] = given
-            if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
-                detail["memory_bytes"] = memory
-            if _SECONDS.fullmatch(clock := request.query.get("clock", "")):
-                detail["clock_ahead_seconds"] = round(int(clock, 0 if clock.startswith("0x") else 10) - time.time())
-            outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
-            self._services.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
-        return text("ok")
+async def sign(services: HttpServices, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+    """Record a sign of life: `/sign/starting`, `/sign/failed` or `/sign/up`. HEAD records nothing."""
+    decision = services.policy.decide(caller.machine)
+    if caller.mac is None or not decision.allowed:
+        return services.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
+    if request.method == "GET":
+        detail: dict[str, Value] = {"phase": route.name}
+        for name in ("model", "uuid"):
+            given = printable(request.query.get(name, "")[: 2 * _MAX_CHARACTERS], " ")
+            if given := " ".join(given.split())[:_MAX_CHARACTERS]:
+                detail[name] = given
+        if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
+            detail["memory_bytes"] = memory
+        if _SECONDS.fullmatch(clock := request.query.get("clock", "")):
+            detail["clock_ahead_seconds"] = round(int(clock, 0 if clock.startswith("0x") else 10) - time.time())
+        outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
+        services.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
+    return text("ok")
 
 
 def _memory(*ranges: str) -> int:

@@ -28,11 +28,11 @@ from edge.callers import FORWARDED, NEIGHBOUR_SECONDS, Caller
 from edge.http.answers import client_name, not_found, text, uncached
 from edge.http.context import HttpServices
 from edge.http.fast_path import LiveResponse, PreparedResponse, Responses
-from edge.http.routes import Route, spelled
+from edge.http.routes import Place, Route, spelled
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, SecretDocuments
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
-from hegel.instance import SecretUnusableError
+from hegel.instance import SecretReference, SecretUnusableError
 from hegel.metadata import EC2_VERSIONS, MetadataTree, compile_tree
 from tink.api.user_data import MAX_BYTES, UNRECOGNISED, is_recognised, problem
 from tink.offload import YAML_WEIGHT, flow, is_large, offload
@@ -154,41 +154,26 @@ class MetadataService:
         if not self._services.inventory.claimants(mac):
             self._crawled.pop(mac, None)
 
-    async def ec2(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /2009-04-04/... and /latest/..., and the same below /tootles/instanceID/<instance>/."""
+    async def document(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """Answer GET of a document in the EC2 tree, of a NoCloud file, or of the old /metadata."""
         machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
-        compiled = self._cache.of(machine)
-        if route.instance and route.instance != compiled.tree.instance_id:
+        tree, name = self._cache.of(machine).tree, route.name
+        if route.instance and route.instance != tree.instance_id:
             # The instance id alone gives no access to another machine's user-data. The answer does not reveal whether
             # the instance exists.
             why = f"metadata of another instance asked for by {machine.namespace}/{machine.name}"
             reason = f"{caller.address} is not an address of the instance asked for"
             return self._services.refuse(403, reason, seen=caller.address, why=why)
-        if route.name in compiled.tree.secrets:
-            return await self._secret(request, machine, compiled, route.name, "")
-        body = compiled.tree.ec2.get(route.name)
-        if body is None:
-            return missing(machine.name, route.name)
-        return self._document(request, machine, route.name.rpartition("/")[2], "", body)
-
-    async def nocloud(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /nocloud/<who>/<file>."""
-        machine = self._admitted(request, caller)
-        if isinstance(machine, web.Response):
-            return machine
-        compiled = self._cache.of(machine)
-        if route.name in compiled.tree.secrets:
-            return await self._secret(request, machine, compiled, route.name, NOCLOUD)
-        return self._document(request, machine, route.name, NOCLOUD, compiled.tree.nocloud[route.name])
-
-    async def legacy(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /metadata, which the actions of Tinkerbell's first years read."""
-        machine = self._admitted(request, caller)
-        if isinstance(machine, web.Response):
-            return machine
-        return self._document(request, machine, route.name, "", self._cache.of(machine).tree.legacy, JSON)
+        if route.place is Place.LEGACY:
+            return self._sent_document(request, machine, name, "", tree.legacy, JSON)
+        how, documents = (NOCLOUD, tree.nocloud) if route.place is Place.NOCLOUD else ("", tree.ec2)
+        if name in tree.secrets:
+            return await self._secret(request, machine, tree.secrets[name], name, how)
+        if name not in documents:
+            return missing(machine.name, name)
+        return self._sent_document(request, machine, name.rpartition("/")[2], how, documents[name])
 
     async def session(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
         """Answer PUT /latest/api/token with a session token of the machine."""
@@ -306,11 +291,11 @@ class MetadataService:
         return machine
 
     async def _secret(
-        self, request: web.Request, machine: Machine, compiled: Compiled, name: str, how: str
+        self, request: web.Request, machine: Machine, reference: SecretReference, name: str, how: str
     ) -> web.Response:
         """Return a document from a Secret. If the Secret is unusable, answer 503 so that the machine tries again."""
         try:
-            body = await self._secrets.document(machine.namespace, compiled.tree.secrets[name])
+            body = await self._secrets.document(machine.namespace, reference)
         except SecretUnusableError as error:
             if self._services.first("secret", machine.mac, name, str(error)):
                 message = f"no {name}: {error}"
@@ -320,7 +305,7 @@ class MetadataService:
             self.sent(machine, name, how, client_name(request), body)
         return document(body, TEXT)
 
-    def _document(
+    def _sent_document(
         self, request: web.Request, machine: Machine, name: str, how: str, body: bytes, content_type: str = TEXT
     ) -> web.Response:
         if request.method == "GET":
