@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tink.errors import TinkedgeError
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES, json_object
+from tink.registry.names import is_digest
 
-MAX_MANIFEST_BYTES = 4 << 20
-"""The distribution specification's own limit for a manifest."""
-MAX_VALUES = 100_000
-"""Number of values in an index or manifest. A value of two bytes of JSON takes about 70 bytes in Python."""
 _MAX_DEPTH = 3
 """An index of indexes of manifests."""
 REFERENCE = "org.opencontainers.image.ref.name"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _PATH = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PATH}(?:/{_PATH})*:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}")
 
@@ -75,11 +72,6 @@ class ImageManifest:
         return cls(content, _media_type(content, digest), digest)
 
 
-def is_digest(text: object) -> bool:
-    """Return True for a digest. A digest is also safe as a file name."""
-    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
-
-
 def is_name(text: str) -> bool:
     """Return True for a `repository:tag` (distribution specification, "Pulling manifests")."""
     return len(text) <= 383 and _NAME.fullmatch(text) is not None
@@ -108,7 +100,7 @@ class ImageLayout:
             content = _read(self._directory / "index.json")
         except FileNotFoundError:
             return []
-        listed = _object(content, "index.json").get("manifests")
+        listed = json_object(content, "index.json", LayoutError).get("manifests")
         if not isinstance(listed, list):
             raise LayoutError("index.json has no list of manifests")
         return listed
@@ -150,7 +142,7 @@ class ImageLayout:
         yield from self._below(image, seen, 0)
 
     def _document(self, one: Descriptor) -> dict[str, Any]:
-        return _object(_read(self.path(one.digest)), one.digest)
+        return json_object(_read(self.path(one.digest)), one.digest, LayoutError)
 
     def _below(self, one: Descriptor, seen: set[str], depth: int) -> Iterator[Descriptor]:
         if one.digest in seen:
@@ -217,27 +209,15 @@ def _platform(fields: Any) -> str:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(content) > MAX_MANIFEST_BYTES:
-        raise LayoutError(f"{path.name} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
+        content = file.read(MANIFEST_LIMIT_BYTES + 1)
+    if len(content) > MANIFEST_LIMIT_BYTES:
+        raise LayoutError(f"{path.name} is larger than the {MANIFEST_LIMIT_BYTES} bytes that a manifest may have")
     return content
-
-
-def _object(content: bytes, what: str) -> dict[str, Any]:
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise LayoutError(f"{what} has more than {MAX_VALUES} values")
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        raise LayoutError(f"{what} is not JSON") from None
-    if not isinstance(value, dict):
-        raise LayoutError(f"{what} is no JSON object")
-    return value
 
 
 def _media_type(content: bytes, digest: str) -> str:
     """Return the media type of a manifest. The field is optional in OCI's own types, which are the default."""
-    fields = _object(content, digest)
+    fields = json_object(content, digest, LayoutError)
     given = fields.get("mediaType")
     if isinstance(given, str) and given:
         return given

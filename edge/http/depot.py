@@ -20,12 +20,10 @@ from aiohttp import web
 
 from edge.artifacts.artifact import Artifact, ArtifactError, NotFoundError, UpstreamError
 from edge.artifacts.layout import (
-    MAX_MANIFEST_BYTES,
     ImageLayout,
     ImageManifest,
     LayoutError,
     NoImageError,
-    is_digest,
     is_name,
 )
 from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
@@ -36,6 +34,8 @@ from edge.http.files import Span, requested_span
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Artifacts
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES
+from tink.registry.names import is_digest
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ class ActionFiles:
     async def _manifest_beyond(self, caller: Caller, beyond: Artifacts, name: str, reference: str) -> ImageManifest:
         url = manifest_url(name, reference)
         with await self._asked_for(caller, beyond, url, _pin(reference)) as artifact:
-            if artifact.size > MAX_MANIFEST_BYTES:
-                raise LayoutError(f"{url} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
+            if artifact.size > MANIFEST_LIMIT_BYTES:
+                raise LayoutError(f"{url} is larger than the {MANIFEST_LIMIT_BYTES} bytes that a manifest may have")
             filled = 0
             while filled < artifact.size:
                 filled = await artifact.filled(filled)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tink.errors import TinkedgeError
 from tink.registry.names import RegistryError, is_digest
 
 MANIFEST_LIMIT_BYTES = 4 * 1024 * 1024
@@ -157,7 +158,7 @@ class _Search:
         if self._left < 0:
             raise RegistryError(f"its index leads to more than {MAX_DOCUMENTS} documents; name one by its digest")
         content = self._read(version)
-        self._last = _checked(version, content, "manifest"), json_object(content, "manifest")
+        self._last = _checked(version, content, "manifest"), json_object(content, "its manifest")
         return self._last
 
     def _walk(self, index: Mapping[str, Any], depth: int) -> None:
@@ -185,13 +186,13 @@ class _Search:
         """Return the platform in the image configuration of `manifest`, or an empty string."""
         config = manifest.get("config")
         digest = config.get("digest") if isinstance(config, dict) else None
-        if not isinstance(digest, str) or not is_digest(digest):
+        if not is_digest(digest):
             return ""
         self._left -= 1
         content = self._read_config(digest)
         _checked(digest, content, "configuration")
         try:
-            return self._platform(json_object(content, "configuration"))
+            return self._platform(json_object(content, "its configuration"))
         except RegistryError:
             return ""  # an artefact's configuration may be anything
 
@@ -240,7 +241,7 @@ def _is_index(document: Mapping[str, Any]) -> bool:
 
 
 def _is_candidate(entry: Any) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str) or not is_digest(entry["digest"]):
+    if not isinstance(entry, dict) or not is_digest(entry.get("digest")):
         return False
     if entry.get("mediaType") not in (None, "", *MANIFEST_TYPES):
         return False  # a reader ignores what it does not know (image specification, "Image Index")
@@ -259,16 +260,16 @@ def _checked(version: str, content: bytes, what: str) -> str:
     return digest
 
 
-def json_object(content: bytes, what: str) -> dict[str, Any]:
-    """Parse `content`, a JSON object that messages call `what`. Raises RegistryError."""
+def json_object(content: bytes, what: str, error: type[TinkedgeError] = RegistryError) -> dict[str, Any]:
+    """Parse `content`, a JSON object that messages call `what`. Raises `error`."""
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise RegistryError(f"its {what} has more than {MAX_VALUES} values")
+        raise error(f"{what} has more than {MAX_VALUES} values")
     try:
         value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RegistryError(f"its {what} is not JSON") from error
+    except (ValueError, RecursionError):
+        raise error(f"{what} is not JSON") from None
     if not isinstance(value, dict):
-        raise RegistryError(f"its {what} is not a JSON object")
+        raise error(f"{what} is not a JSON object")
     return value
 
 

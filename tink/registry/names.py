@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from tink.errors import TinkedgeError
 
@@ -78,9 +79,9 @@ def parse(image: str, *, has_host: bool = False) -> Reference:
     return Reference(host, path, tag or "latest", digest)
 
 
-def is_digest(text: str) -> bool:
+def is_digest(text: object) -> TypeGuard[str]:
     """Return True if `text` is a digest that this program can check. Such a digest is safe as a file name."""
-    return _DIGEST.fullmatch(text) is not None
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def scope_of(registry: str) -> str:

@@ -49,7 +49,7 @@ def test_nothing_of_that_name_is_no_broken_directory(directory, tmp_path):
     [
         ("{", "not JSON"),
         ("[" * 99_999, "not JSON"),
-        ("[]", "no JSON object"),
+        ("[]", "is not a JSON object"),
         ("{}", "no list of manifests"),
         ('{"manifests": 3}', "no list of manifests"),
         (" " * ((4 << 20) + 1), r"index.json is larger than the 4194304 bytes"),

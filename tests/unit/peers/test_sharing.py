@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 
 from edge.artifacts.artifact import ArtifactError, NotFoundError, Source, UpstreamError
-from edge.artifacts.layout import MAX_MANIFEST_BYTES
 from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.artifacts.store import key_of
 from edge.http import peers as handler
@@ -24,6 +23,7 @@ from edge.peers.upstream_edge import probe
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES
 
 NEW = "n" * 64
 
@@ -562,6 +562,6 @@ async def test_nothing_but_files_and_images_is_lent(tmp_path, put, put_image, ur
 
 def test_manifest_beyond_the_bound_is_not_read(tmp_path, put_image):
     digest = put_image(1, "x:1")
-    (tmp_path / "images1" / "blobs" / "sha256" / digest[7:]).write_bytes(bytes(MAX_MANIFEST_BYTES + 1))
+    (tmp_path / "images1" / "blobs" / "sha256" / digest[7:]).write_bytes(bytes(MANIFEST_LIMIT_BYTES + 1))
     with pytest.raises(ArtifactError, match="larger than"):
         SharedFiles(None, tmp_path / "images1").open(manifest_url("x", "1"))

@@ -619,7 +619,7 @@ class _Pull:
             raise RegistryError(f"its configuration has {blob.size} bytes")
         path = scratch / "config"
         self._download(blob, path, counted=False)
-        config = json_object(path.read_bytes(), "configuration")
+        config = json_object(path.read_bytes(), "its configuration")
         if not is_made_for(self._architecture, config):
             made_for = config.get("architecture")
             log.warning(

@@ -40,7 +40,7 @@ def test_document_of_very_many_values_is_not_read(value):
     """4 MiB of empty lists are 100 MB in memory."""
     content = b'{"layers":[' + value + (b"," + value) * 1_000_000 + b"]}"
     with pytest.raises(RegistryError, match="its manifest has more than 100000 values"):
-        json_object(content, "manifest")
+        json_object(content, "its manifest")
 
 
 @pytest.mark.parametrize(
