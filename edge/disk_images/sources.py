@@ -3,11 +3,8 @@
 A download continues where its connection broke, as long as the server's file is the same. Certificates are checked
 against the authorities of this host. Redirects, logins in a URL and proxies are those of `tink.net`.
 
-A file of checksums has lines of these forms. Lines of other forms are skipped, such as comments and signatures.
-
-    HEX  NAME, HEX *NAME        coreutils: SHA256SUMS (Ubuntu), SHA512SUMS (Debian), DIGESTS (Flatcar)
-    SHA256 (NAME) = HEX         BSD: CHECKSUM (Rocky, AlmaLinux, Fedora)
-    HEX                         alone in its file: NAME.sha256
+A file of checksums has lines of coreutils (Ubuntu, Debian, Flatcar) or of BSD (Rocky, AlmaLinux, Fedora), or a checksum
+alone (`edge.artifacts.checksum`). Lines of other forms are skipped, such as comments and signatures.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from edge.artifacts.checksum import checksums
 from edge.disk_images.action import (
     HEADER_BYTES,
     ActionError,
@@ -49,10 +47,7 @@ class ImageError(TinkedgeError):
 MAX_CHECKSUMS_BYTES: Final = 1 << 20
 """Maximum size of a file of checksums."""
 _ALGORITHMS: Final = {64: "sha256", 128: "sha512"}
-_HEX: Final = r"([0-9a-fA-F]{64}|[0-9a-fA-F]{128})"
-_ALONE: Final = re.compile(_HEX)
-_GNU: Final = re.compile(rf"\\?{_HEX} [ *](\S.*)")
-_BSD: Final = re.compile(rf"SHA(?:256|512) \((.+)\) ?= ?{_HEX}")
+_ALONE: Final = re.compile(r"[0-9a-fA-F]{64}|[0-9a-fA-F]{128}")
 _MAX_NAMED: Final = 8
 
 
@@ -75,20 +70,14 @@ def find_checksum(text: str, name: str, where: str) -> Checksum:
     found: list[Checksum] = []
     alone: list[Checksum] = []
     names: dict[str, None] = {}
-    for line in map(str.strip, text.splitlines()):
-        if (only := Checksum.of(line)) is not None:
-            alone.append(only)
+    for digest, path in checksums(text):
+        checksum, short = Checksum(_ALGORITHMS[len(digest)], digest), path.rpartition("/")[2]
+        if not path:
+            alone.append(checksum)
             continue
-        if (gnu := _GNU.fullmatch(line)) is not None:
-            digest, named = gnu[1], gnu[2]
-        elif (bsd := _BSD.fullmatch(line)) is not None:
-            named, digest = bsd[1], bsd[2]
-        else:
-            continue
-        short = named.rpartition("/")[2]
         names.setdefault(short)
         if short == name:
-            found.append(Checksum(_ALGORITHMS[len(digest)], digest.lower()))
+            found.append(checksum)
     if not found and not names and len(alone) == 1:
         return alone[0]
     if not found:
