@@ -19,12 +19,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import orjson
+from pydantic import NonNegativeInt, TypeAdapter
 
 from tink.errors import TinkedgeError
-from tink.files.archive import ArchiveKind, ArchiveReader, Contents, Member, Progress, counting, measure
+from tink.files.archive import (
+    ArchiveKind,
+    ArchiveReader,
+    Contents,
+    Member,
+    Progress,
+    UtcTime,
+    counting,
+    first_problem,
+    measure,
+)
 
 FORMAT = 1
 SUMS = "SHA256SUMS"
@@ -86,11 +97,11 @@ class Manifest:
     """
 
     tinkedge: str
-    created: datetime
+    created: UtcTime
     program: BundledProgram | None
     osies: tuple[str, ...]
     images: tuple[BundledImage, ...]
-    sizes: dict[str, int]
+    sizes: dict[str, NonNegativeInt]
 
     def to_json(self) -> bytes:
         """Return the text of manifest.json."""
@@ -100,35 +111,13 @@ class Manifest:
     def from_json(cls, text: bytes) -> Manifest:
         """Parse manifest.json. Raises BundleError."""
         try:
-            fields = orjson.loads(text)
-            number = fields["format"]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise BundleError(f"{MANIFEST} can't be read: {error}") from error
-        if number != FORMAT:
-            newer = isinstance(number, int) and number > FORMAT
-            do = "use a newer one" if newer else _OLDER
-            raise BundleError(f"{MANIFEST}: format is {number!r}, and this release reads {FORMAT}: {do}")
-        try:
-            return cls._of(fields)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise BundleError(f"{MANIFEST} can't be read: {type(error).__name__} {error}") from error
-
-    @classmethod
-    def _of(cls, fields: dict[str, Any]) -> Manifest:
-        program = fields["program"]
-        return cls(
-            tinkedge=str(fields["tinkedge"]),
-            created=time_of(fields["created"]),
-            program=None
-            if program is None
-            else BundledProgram(**{str(key): str(value) for key, value in program.items()}),
-            osies=tuple(str(name) for name in fields["osies"]),
-            images=tuple(
-                BundledImage(str(one["name"]), str(one["tag"]), str(one["digest"]), tuple(map(str, one["platforms"])))
-                for one in fields["images"]
-            ),
-            sizes={str(name): _size(name, size) for name, size in fields["sizes"].items()},
-        )
+            number = orjson.loads(text)["format"]
+            if number != FORMAT:
+                do = "use a newer one" if isinstance(number, int) and number > FORMAT else _OLDER
+                raise BundleError(f"{MANIFEST}: format is {number!r}, and this release reads {FORMAT}: {do}")
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(f"{MANIFEST} can't be read: {first_problem(error)}") from error
 
 
 def time_of(text: str) -> datetime:
@@ -137,12 +126,6 @@ def time_of(text: str) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f"{text} has no time zone")
     return found.astimezone(UTC)
-
-
-def _size(name: str, size: Any) -> int:
-    if not isinstance(size, int) or size < 0:
-        raise ValueError(f"sizes.{name} is {size!r}")
-    return size
 
 
 def read_sums(text: bytes) -> dict[str, str]:

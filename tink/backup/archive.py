@@ -7,14 +7,14 @@ import re
 import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 import orjson
+from pydantic import TypeAdapter
 
 from tink.errors import TinkedgeError
-from tink.files.archive import ArchiveKind, ArchiveReader, Contents, Member, Progress, counting
+from tink.files.archive import ArchiveKind, ArchiveReader, Contents, Member, Progress, UtcTime, counting, first_problem
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -42,7 +42,7 @@ class Manifest:
     """
 
     tinkedge: str
-    created: datetime
+    created: UtcTime
     layout: int
     version: int
     objects: dict[str, int]
@@ -56,17 +56,12 @@ class Manifest:
     def from_json(cls, text: bytes) -> Manifest:
         """Parse manifest.json. Raises ArchiveError."""
         try:
-            fields = orjson.loads(text)
-            if fields["format"] != FORMAT:
-                raise ArchiveError(f"its format is {fields['format']!r}; this release reads {FORMAT}: use a newer one")
-            files = tuple(Member(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in fields["files"])
-            objects = {str(name): int(count) for name, count in fields["objects"].items()}
-            created = datetime.fromisoformat(fields["created"])
-            created.timestamp()
-            numbers = int(fields["layout"]), int(fields["version"])
-            made = cls(str(fields["tinkedge"]), created, *numbers, objects, files)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ArchiveError(f"its {MANIFEST} can't be read: {error}") from error
+            number = orjson.loads(text)["format"]
+            if number != FORMAT:
+                raise ArchiveError(f"its format is {number!r}; this release reads {FORMAT}: use a newer one")
+            made = TypeAdapter(cls).validate_json(text, strict=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArchiveError(f"its {MANIFEST} can't be read: {first_problem(error)}") from error
         made.check()
         return made
 

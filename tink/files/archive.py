@@ -14,9 +14,11 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Annotated, Literal
+
+from pydantic import AfterValidator, AwareDatetime, ValidationError
 
 from tink.errors import TinkedgeError
 
@@ -37,6 +39,9 @@ class Member:
     size: int
     sha256: str
 
+
+UtcTime = Annotated[AwareDatetime, AfterValidator(lambda time: time.astimezone(UTC))]
+"""A time with its zone in a manifest."""
 
 Contents = Iterator[tuple[Member, Iterator[bytes]]]
 """Each file with its content. The content is verified when it has been read to its end."""
@@ -177,6 +182,14 @@ class ArchiveReader:
             raise self._kind.error("it has been cut off; copy it again") from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise self._kind.error(f"it is no {self._kind.name}, or damaged ({error}); copy it again") from error
+
+
+def first_problem(error: Exception) -> str:
+    """Return what is wrong with a manifest in one line."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__} {error}"
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def counting(progress: Progress, what: str, total: int) -> Callable[[int], None]:

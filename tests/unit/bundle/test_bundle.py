@@ -186,7 +186,7 @@ def test_header_of_anything_but_a_plain_file_is_refused(site, member, field, sai
         ),
         (lambda fields: fields.pop("format"), "format"),
         *(
-            (lambda fields, name=name: fields.pop(name), f"KeyError '{name}'")
+            (lambda fields, name=name: fields.pop(name), f"{name}: Field required")
             for name in ("created", "sizes", "images", "program", "osies", "tinkedge")
         ),
         (
