@@ -19,6 +19,7 @@ from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, is_name
 from edge.bundle.archive import BundledProgram, BundleError
 from tink.agent.images import parse
 from tink.agent.model import ActionError
+from tink.files.archive import Progress
 from tink.net.opener import handlers
 from tink.net.proxies import Proxies, ProxyError
 from tink.net.urls import redacted, shown
@@ -167,8 +168,6 @@ _CHUNK = 1 << 18
 _SILENCE_SECONDS = 60.0
 """Seconds without a received byte after which a download fails."""
 _MAX_ATTEMPTS = 4
-
-Progress = Callable[[str, int, int], None]
 
 
 def is_url(text: str) -> bool:

@@ -14,8 +14,8 @@ from edge.disk_images.action import ENDINGS, compression_of
 from edge.disk_images.reading import DiskImage, read_image
 from edge.disk_images.sources import READ_BYTES, Checksum, ImageError, ImageSource
 from tink.files import data_directory, private_files
+from tink.files.archive import Progress
 
-Progress = Callable[[str, int, int], None]
 MAX_LISTED: Final = 10_000
 """Maximum number of files that `entries` returns."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~-]{0,199}", re.ASCII)

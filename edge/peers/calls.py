@@ -17,8 +17,8 @@ from edge.peers.messages import (
     ARTIFACTS,
     HEADER,
     MAX_MESSAGE_BYTES,
-    Message,
     MessageError,
+    PeerMessage,
     Signatures,
     SignedRequest,
     StrangerReason,
@@ -61,7 +61,7 @@ SILENCE_SECONDS: Final = 10.0
 READ_BYTES: Final = 1 << 20
 _MAX_REASON: Final = 200
 
-T = TypeVar("T", bound=Message)
+T = TypeVar("T", bound=PeerMessage)
 
 
 class CallError(TinkedgeError):
@@ -126,7 +126,7 @@ class Calls:
             yield PeerResponse(url, response, self._timeouts, offer, offset, is_signed)
 
     async def send(
-        self, authority: str, target: str, message: Message | bytes, reply: type[T], extra_seconds: float = 0.0
+        self, authority: str, target: str, message: PeerMessage | bytes, reply: type[T], extra_seconds: float = 0.0
     ) -> T:
         """Send a message to the edge at `authority` (`address:port`), and return its reply. Raises CallError."""
         body = message if isinstance(message, bytes) else message.encoded()

@@ -76,7 +76,7 @@ Address6 = Annotated[str, Field(max_length=39), AfterValidator(_ipv6)]
 Network6 = Annotated[str, Field(max_length=43), AfterValidator(lambda text: str(ipaddress.IPv6Network(text)))]
 
 
-class Message(BaseModel):
+class PeerMessage(BaseModel):
     # Unknown fields of a later version are ignored, so that edges of two versions can work together.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -99,21 +99,21 @@ class Message(BaseModel):
         return self.model_dump_json().encode()
 
 
-class Place(Message):
+class Place(PeerMessage):
     """An IPv4 address of an edge, and its network."""
 
     address: Address
     network: Network
 
 
-class Place6(Message):
+class Place6(PeerMessage):
     """An IPv6 address of an edge, and its network. Older versions reject such addresses in `places`."""
 
     address: Address6
     network: Network6
 
 
-class Edge(Message):
+class Edge(PeerMessage):
     """An edge of the site.
 
     `server_port` is the port of the gRPC server at the same addresses, 0 if there is none. `dhcp`: the edge answers
@@ -138,7 +138,7 @@ class Edge(Message):
         return tuple(join_host_port(address, self.http_port) for address in self.addresses)
 
 
-class CacheQuery(Message):
+class CacheQuery(PeerMessage):
     """Query for a copy of the artifact `key` (`edge.artifacts`), or of one with the SHA-256 `pin`.
 
     `claim`: the sender wants to fetch the file if no edge has it; only the arbiter of the key gets this.
@@ -149,7 +149,7 @@ class CacheQuery(Message):
     claim: bool = False
 
 
-class HeldCopy(Message):
+class HeldCopy(PeerMessage):
     """A copy in an edge's cache (`edge.artifacts.Copy`)."""
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
@@ -160,7 +160,7 @@ class HeldCopy(Message):
     sha256: Pin = ""
 
 
-class CacheReply(Message):
+class CacheReply(PeerMessage):
     """Answer to a CacheQuery.
 
     `held`: the copy of the edge; `fetching`: the edge is fetching the file. `claimed` is the edge that may fetch it,
@@ -175,20 +175,20 @@ class CacheReply(Message):
 Edges = Annotated[tuple[EdgeId, ...], Field(max_length=MAX_CHAIN, strict=False)]
 
 
-class UpstreamChain(Message):
+class UpstreamChain(PeerMessage):
     """The edges that an edge fetches through, itself first. Empty in the request."""
 
     edges: Edges = ()
 
 
-class FetchQuery(Message):
+class FetchQuery(PeerMessage):
     """Request to fetch the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
 
     url: Annotated[str, Field(min_length=8, max_length=MAX_URL)]
     pin: Pin = ""
 
 
-class FetchReply(Message):
+class FetchReply(PeerMessage):
     """Answer to a FetchQuery.
 
     `held`: the copy, complete or in transfer; None: `trouble` says why not. `missing`: the file does not exist.
@@ -199,7 +199,7 @@ class FetchReply(Message):
     trouble: Annotated[str, Field(max_length=200)] = ""
 
 
-class EventBatch(Message):
+class EventBatch(PeerMessage):
     """New journey events of an edge or a server, in the format of `edge.journey.history`, which checks each of them.
 
     `name` is the sender's name for people; `now` is its clock in Unix seconds.
@@ -213,7 +213,7 @@ class EventBatch(Message):
     events: Annotated[list[Any], Field(max_length=MAX_BATCH_EVENTS)]
 
 
-class BatchReceipt(Message):
+class BatchReceipt(PeerMessage):
     """Answer to an EventBatch: the number of events that were new."""
 
     taken: Annotated[int, Field(ge=0)]

@@ -26,6 +26,7 @@ from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.errors import TinkedgeError
+from tink.files.archive import Progress
 from tink.kube.client import ConflictError, KubeClient, NotFoundError, each_list_item
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName
@@ -42,7 +43,6 @@ _ROUNDS = 20
 _SECOND = 1.1
 """Creation times are whole seconds; after this pause, the next one is later."""
 
-Progress = Callable[[str, int, int], None]
 _Objects = dict[ResourceType, list[Raw]]
 
 
