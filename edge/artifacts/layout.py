@@ -8,7 +8,6 @@ A name (the annotation org.opencontainers.image.ref.name) is `repository:tag`, a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -55,21 +54,6 @@ class Descriptor:
         if not is_digest(digest) or not isinstance(size, int) or size < 0:
             raise LayoutError("a descriptor has no sha256 or sha512 digest, or no size")
         return cls(media_type, digest, size)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageManifest:
-    """A manifest or index with its original bytes."""
-
-    content: bytes
-    media_type: str
-    digest: str
-
-    @classmethod
-    def of(cls, content: bytes, algorithm: str = "sha256") -> ImageManifest:
-        """Parse a manifest, and compute its digest with `algorithm`. Raises LayoutError."""
-        digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
-        return cls(content, _media_type(content, digest), digest)
 
 
 def is_name(text: str) -> bool:
@@ -121,20 +105,6 @@ class ImageLayout:
             raise NoImageError(f"{digest[:80]!r} is no sha256 or sha512 digest")
         algorithm, _, name = digest.partition(":")
         return self._directory / "blobs" / algorithm / name
-
-    def manifest(self, name: str, reference: str) -> ImageManifest:
-        """Return the manifest of the repository `name` with a tag or digest. Raises LayoutError, OSError."""
-        digest, media_type = reference, ""
-        if not is_digest(reference):
-            descriptor = self.images().get(f"{name}:{reference}")
-            if descriptor is None:
-                raise NoImageError(f"there is no image {name}:{reference}")
-            digest, media_type = descriptor.digest, descriptor.media_type
-        try:
-            content = _read(self.path(digest))
-        except FileNotFoundError:
-            raise NoImageError(f"there is no manifest {digest}") from None
-        return ImageManifest(content, media_type or _media_type(content, digest), digest)
 
     def blobs(self, image: Descriptor) -> Iterator[Descriptor]:
         """Yield all blobs of an image, each once, manifests first. Raises LayoutError, OSError."""
@@ -215,7 +185,7 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _media_type(content: bytes, digest: str) -> str:
+def media_type_of(content: bytes, digest: str) -> str:
     """Return the media type of a manifest. The field is optional in OCI's own types, which are the default."""
     fields = json_object(content, digest, LayoutError)
     given = fields.get("mediaType")

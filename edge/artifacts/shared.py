@@ -91,8 +91,9 @@ class SharedFiles:
         if not digest:
             if not is_name(name):
                 raise NoImageError("is no repository:tag")
-            repository, _, tag = name.rpartition(":")
-            digest = layout.manifest(repository, tag).digest
+            if (image := layout.images().get(name)) is None:
+                raise NoImageError(f"there is no image {name}")
+            digest = image.digest
         return layout.path(digest), self._images
 
 

@@ -11,6 +11,7 @@ them in its cache, like kernels. All machines with a Hardware can read all of th
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 from collections import Counter
@@ -20,11 +21,10 @@ from aiohttp import web
 
 from edge.artifacts.artifact import Artifact, ArtifactError, NotFoundError, UpstreamError
 from edge.artifacts.layout import (
-    ImageLayout,
-    ImageManifest,
     LayoutError,
     NoImageError,
     is_name,
+    media_type_of,
 )
 from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.callers import Caller
@@ -33,7 +33,6 @@ from edge.http.context import HttpServices
 from edge.http.files import Span, requested_span
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
-from edge.machines import Artifacts
 from tink.registry.manifests import MANIFEST_LIMIT_BYTES
 from tink.registry.names import is_digest
 
@@ -55,7 +54,6 @@ class ActionFiles:
         self._services = services
         self._images = depot / "images" if depot is not None else None
         self._files = depot / "files" if depot is not None else None
-        self._layout = ImageLayout(self._images) if self._images is not None else None
         self._shared = SharedFiles(self._files, self._images)
         self._asked: Counter[str] = Counter()
 
@@ -88,10 +86,10 @@ class ActionFiles:
         kind, _, reference = route.name.partition("/")
         what = f"image {route.who}"
         try:
-            if self._layout is None:
+            if self._images is None:
                 raise NoImageError("this edge has no images")
             if kind == "manifests":
-                return await self._manifest(request, caller, route.who, reference, self._layout)
+                return await self._manifest(request, caller, route.who, reference)
             return await self._blob(request, caller, reference)
         except (NoImageError, NotFoundError) as error:
             where = f"it is not in {self._images}{self._nor_beyond(error)}"
@@ -102,36 +100,27 @@ class ActionFiles:
         except (LayoutError, ArtifactError, OSError) as error:
             return self._refused(caller, f"{what}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
 
-    async def _manifest(
-        self, request: web.Request, caller: Caller, name: str, reference: str, layout: ImageLayout
-    ) -> web.StreamResponse:
-        try:
-            found = await asyncio.to_thread(layout.manifest, name, reference)
-        except NoImageError:
-            if self._services.beyond is None or not (is_digest(reference) or is_name(f"{name}:{reference}")):
-                raise
-            found = await self._manifest_beyond(caller, self._services.beyond, name, reference)
-        headers = _headers(found.media_type, found.digest)
-        part = requested_span(request, headers, len(found.content))
-        if isinstance(part, web.Response):
-            return part
-        body = found.content[part.start : part.end]
-        return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
-
-    async def _manifest_beyond(self, caller: Caller, beyond: Artifacts, name: str, reference: str) -> ImageManifest:
+    async def _manifest(self, request: web.Request, caller: Caller, name: str, reference: str) -> web.StreamResponse:
+        is_by_digest = is_digest(reference)
+        if not is_by_digest and not is_name(f"{name}:{reference}"):
+            raise NoImageError("is no repository:tag")
         url = manifest_url(name, reference)
-        with await self._asked_for(caller, beyond, url, _pin(reference)) as artifact:
+        with await self._opened(caller, url, _pin(reference)) as artifact:
             if artifact.size > MANIFEST_LIMIT_BYTES:
                 raise LayoutError(f"{url} is larger than the {MANIFEST_LIMIT_BYTES} bytes that a manifest may have")
             filled = 0
             while filled < artifact.size:
                 filled = await artifact.filled(filled)
             content = await asyncio.to_thread(os.pread, artifact.fd, artifact.size, 0)
-        algorithm = reference.partition(":")[0] if is_digest(reference) else "sha256"
-        found = await asyncio.to_thread(ImageManifest.of, content, algorithm)
-        if is_digest(reference) and found.digest != reference:
-            raise LayoutError(f"{url} came with the digest {found.digest}")
-        return found
+        algorithm = reference.partition(":")[0] if is_by_digest else "sha256"
+        digest = f"{algorithm}:{(await asyncio.to_thread(hashlib.new, algorithm, content)).hexdigest()}"
+        if is_by_digest and digest != reference:
+            raise LayoutError(f"{url} came with the digest {digest}")
+        headers = _headers(await asyncio.to_thread(media_type_of, content, digest), digest)
+        part = requested_span(request, headers, len(content))
+        if isinstance(part, web.Response):
+            return part
+        return web.Response(body=content[part.start : part.end], status=206 if part.partial else 200, headers=headers)
 
     async def _blob(self, request: web.Request, caller: Caller, digest: str) -> web.StreamResponse:
         if not is_digest(digest):
@@ -141,21 +130,20 @@ class ActionFiles:
             return await self._send(request, caller, artifact, headers, f"layer {digest[:19]}")
 
     async def _opened(self, caller: Caller, url: str, pin: str = "") -> Artifact:
-        """Open a local file, or that of another edge, which must have the SHA-256 `pin`. Raises ArtifactError."""
+        """Open a local file, or that of another edge, which must have the SHA-256 `pin`.
+
+        Raises ArtifactError; UpstreamError also if the machine requests too many files of another edge.
+        """
         try:
-            return self._shared.open(url)
+            return await asyncio.to_thread(self._shared.open, url)
         except NotFoundError:
             if self._services.beyond is None:
                 raise
-            return await self._asked_for(caller, self._services.beyond, url, pin)
-
-    async def _asked_for(self, caller: Caller, beyond: Artifacts, url: str, pin: str) -> Artifact:
-        """Open a file of another edge. Raises ArtifactError; UpstreamError also if the machine requests too many."""
         if self._asked[caller.address] >= MAX_ASKED:
             raise UpstreamError(url, f"{MAX_ASKED} other files are being asked for: try again")
         self._asked[caller.address] += 1
         try:
-            return await beyond.open(url, sha256=pin)
+            return await self._services.beyond.open(url, sha256=pin)
         finally:
             self._asked[caller.address] -= 1
             if not self._asked[caller.address]:

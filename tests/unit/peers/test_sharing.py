@@ -23,7 +23,6 @@ from edge.peers.upstream_edge import probe
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile
-from tink.registry.manifests import MANIFEST_LIMIT_BYTES
 
 NEW = "n" * 64
 
@@ -558,10 +557,3 @@ async def test_nothing_but_files_and_images_is_lent(tmp_path, put, put_image, ur
     shared = SharedFiles(tmp_path / "files1", tmp_path / "images1")
     with pytest.raises(ArtifactError):
         shared.open(url)
-
-
-def test_manifest_beyond_the_bound_is_not_read(tmp_path, put_image):
-    digest = put_image(1, "x:1")
-    (tmp_path / "images1" / "blobs" / "sha256" / digest[7:]).write_bytes(bytes(MANIFEST_LIMIT_BYTES + 1))
-    with pytest.raises(ArtifactError, match="larger than"):
-        SharedFiles(None, tmp_path / "images1").open(manifest_url("x", "1"))
