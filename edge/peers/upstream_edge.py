@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Final
 
 from edge.artifacts.artifact import ArtifactError, NotFoundError, PeerError
@@ -51,33 +51,25 @@ _PARENT: Final = "upstream edge"
 _PAUSE_SECONDS: Final = 0.1
 
 
+@dataclass(eq=False)
 class UpstreamEdge:
     """Fetches through the edge at `authority` (`address:port`), after `siblings`, the edges of this site."""
 
-    def __init__(
-        self,
-        authority: str,
-        calls: Calls,
-        siblings: PeerCaches,
-        *,
-        clock: Callable[[], float],
-        announce: Callable[[bool, str, str], None],
-    ) -> None:
-        """`announce(well, line, authority)` is called when the upstream edge appears, goes or loops."""
-        self.authority = authority
-        self._own = calls.signatures.edge
-        self._calls = calls
-        self._siblings = siblings
-        self._clock = clock
-        self._announce = announce
-        self._beyond: tuple[str, ...] = ()
-        self._trouble: str | None = "it has not been asked yet"
-        self._distrusted: dict[str, float] = {}
+    authority: str
+    calls: Calls
+    siblings: PeerCaches
+    _: KW_ONLY
+    clock: Callable[[], float]
+    announce: Callable[[bool, str, str], None]
+    """`announce(well, line, authority)` is called when the upstream edge appears, goes or loops."""
+    _beyond: tuple[str, ...] = field(default=(), init=False)
+    _trouble: str | None = field(default="it has not been asked yet", init=False)
+    _distrusted: dict[str, float] = field(default_factory=dict, init=False)
 
     @property
     def chain(self) -> tuple[str, ...]:
         """The edges that this one fetches through; this one is first."""
-        return (self._own, *self._beyond)[:MAX_CHAIN]
+        return (self.calls.signatures.edge, *self._beyond)[:MAX_CHAIN]
 
     @property
     def is_used(self) -> bool:
@@ -96,11 +88,11 @@ class UpstreamEdge:
         """Check the upstream edge once."""
         trouble: str | None = None
         try:
-            self._beyond = (await self._calls.send(self.authority, CHAIN, UpstreamChain(), UpstreamChain)).edges
+            self._beyond = (await self.calls.send(self.authority, CHAIN, UpstreamChain(), UpstreamChain)).edges
         except CallError as error:
             trouble = str(error)
         else:
-            if self._own in self._beyond:
+            if self.calls.signatures.edge in self._beyond:
                 trouble = "it fetches through this edge itself: one of them must not have --upstream-edge"
         self._set(trouble)
 
@@ -111,7 +103,7 @@ class UpstreamEdge:
         line = f"the upstream edge at {self.authority} is not used, files come from their origins: {trouble}"
         if trouble is None:
             line = f"the upstream edge at {self.authority} is there: files are fetched through it"
-        self._announce(trouble is None, line, self.authority)
+        self.announce(trouble is None, line, self.authority)
 
     # --- `edge.artifacts.PeerCaches` ---
 
@@ -120,14 +112,14 @@ class UpstreamEdge:
 
         Raises NotFoundError for a file that only edges have, if the upstream edge does not have it either.
         """
-        offer = await self._siblings.find(key, url, pin, avoided)
+        offer = await self.siblings.find(key, url, pin, avoided)
         if (offer is not None and offer.copy.fresh > 0) or not self.is_used or _PARENT in avoided:
             return offer
-        if self._clock() < self._distrusted.get(key, 0.0):
+        if self.clock() < self._distrusted.get(key, 0.0):
             return offer
         query = FetchQuery(url=url, pin=pin)
         try:
-            reply = await self._calls.send(self.authority, FETCH, query, FetchReply, PATIENCE_SECONDS)
+            reply = await self.calls.send(self.authority, FETCH, query, FetchReply, PATIENCE_SECONDS)
         except CallError as error:
             self._set(str(error))
             return offer
@@ -135,27 +127,27 @@ class UpstreamEdge:
             raise NotFoundError(url, f"the edge at {self.authority} has no such file either")
         if reply.held is None:
             log.info("the upstream edge at %s can't fetch a file: %s", self.authority, reply.trouble or "not yet")
-            self._calls.counts.parent_misses += 1
+            self.calls.counts.parent_misses += 1
             return offer
-        self._calls.counts.parent_hits += 1
+        self.calls.counts.parent_hits += 1
         address = self.authority.partition(":")[0]
         return Offer(_PARENT, address, Copy(**reply.held.model_dump()), is_parent=True)
 
     def get(self, offer: Offer, url: str, key: str, pin: str, offset: int) -> AbstractAsyncContextManager[PeerResponse]:
         """Open the bytes of the offered copy. Raises PeerError."""
         if not offer.is_parent:
-            return self._siblings.get(offer, url, key, pin, offset)
+            return self.siblings.get(offer, url, key, pin, offset)
         if not self.is_used:
             raise PeerError(url, f"the upstream edge {offer.address} is gone", offer.peer)
-        return self._calls.get(self.authority, offer, url, key, pin, offset)
+        return self.calls.get(self.authority, offer, url, key, pin, offset)
 
     def distrust(self, offer: Offer, key: str) -> None:
         """Use the origin for this file for a while: the copy did not match its checksum."""
         if not offer.is_parent:
-            self._siblings.distrust(offer, key)
+            self.siblings.distrust(offer, key)
             return
-        self._calls.counts.damaged += 1
-        now = self._clock()
+        self.calls.counts.damaged += 1
+        now = self.clock()
         self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
         self._distrusted[key] = now + DISTRUST_SECONDS
 
