@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache
-from edge.http import AdminApp, admin_runner, has_ended
+from edge.artifacts.cache import ArtifactCache
+from edge.http.admin import AdminApp, admin_runner
+from edge.http.connections import has_ended
 from edge.journey.events import Milestone, Notice, Outcome, Step, Value
 from edge.journey.expectations import Expectations, Facts, Network, Registered, Story
 from edge.journey.recorder import Journey

@@ -13,11 +13,11 @@ import stat
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, ParamSpec, Protocol, Self, TypeVar
+from typing import ClassVar, ParamSpec, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tink.errors import TinkedgeError
@@ -148,22 +148,20 @@ T = TypeVar("T")
 
 
 async def in_thread(pool: Executor, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `call` in a thread of `pool`. If this is cancelled, wait for the thread before raising CancelledError.
-
-    Otherwise the owner of a file descriptor could close it while the thread still uses it, and the thread would write
-    to the next file or socket with that number.
-    """
+    """Run `call` in a thread of `pool`. If this is cancelled, wait for the thread before raising CancelledError."""
     work = asyncio.get_running_loop().run_in_executor(pool, lambda: call(*args, **kwargs))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        # The owner of a file descriptor could close it while the thread still uses it, and the thread would write to
+        # the next file or socket with that number.
         while not work.done():
             await asyncio.wait([work])
         raise
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """The progress of a download at one moment, in bytes. `size` is None if the upstream did not send it.
 
     `waiting` is the number of machines that have the artifact open or wait for it to open.
@@ -186,56 +184,94 @@ class Source(StrEnum):
     FILE = "file"
 
 
-def _nothing() -> None:
-    """Do nothing when an artifact is closed."""
+class GrowingFile:
+    """A file that is being filled, for readers that wait for it to grow.
 
+    fd: the open file; -1 after the end.
+    size: in bytes; None if it is not known yet.
+    written: number of bytes in the file.
+    ended: no more bytes will come. `failure` says why if bytes are missing.
+    sha256: the checksum of the whole file, set at the end.
+    """
 
-class Filling(Protocol):
-    """The source of a file that is being filled: a `Download` or a `Passing`."""
+    def __init__(self, url: str, fd: int, size: int | None = None) -> None:
+        self.url = url
+        self.fd = fd
+        self.size = size
+        self.written = 0
+        self.readers = 0
+        self.ended = False
+        self.failure: ArtifactError | None = None
+        self.sha256 = ""
+        self._changed = asyncio.Event()
 
-    def progress(self) -> Progress:
+    @property
+    def readable(self) -> int:
+        """The number of bytes that readers may have."""
+        return self.written
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append to the file. Blocks: call it in a thread, one call at a time. Raises OSError."""
+        view, offset = memoryview(chunk), self.written
+        while view:
+            count = os.pwrite(self.fd, view, offset)
+            view, offset = view[count:], offset + count
+        self.written = offset
+
+    def notify(self) -> None:
+        """Wake the waiting readers."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def progress(self) -> DownloadProgress:
         """Return the progress."""
+        return DownloadProgress(self.url, self.written, self.size, self.readers)
 
     async def filled(self, offset: int) -> int:
-        """Return the number of available bytes as soon as it exceeds `offset`. Raises ArtifactError."""
+        """Return the number of readable bytes as soon as it exceeds `offset`. Raises the failure."""
+        while self.readable <= offset and not self.ended:
+            await self._changed.wait()
+        if self.readable <= offset and self.failure is not None:
+            raise self.failure.again()
+        return self.readable
+
+    async def whole(self) -> None:
+        """Wait for the end. Does not raise: see `failure`."""
+        while not self.ended:
+            await self._changed.wait()
 
     async def whole_sha256(self) -> str:
-        """Wait for the end, and return the checksum. Raises ArtifactError."""
+        """Wait for the end, and return the checksum. Raises the failure."""
+        await self.whole()
+        if self.failure is not None:
+            raise self.failure.again()
+        return self.sha256
 
 
+@dataclass(eq=False)
 class Artifact:
     """A reader's handle of an artifact: a context manager that owns the open file `fd`.
 
     Read with offsets, since several readers may share the position. Bytes below `await filled(offset)` are available.
     The file has its `size` (bytes) from the beginning, so it can be mapped. `version` identifies exactly these bytes.
+    `download` fills the file; None if it is complete. `known_sha256` is the checksum of the whole file, if it is known.
+    `released` is called once, by `close`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        fd: int,
-        size: int,
-        version: str,
-        source: Source,
-        download: Filling | None,
-        *,
-        sha256: str = "",
-        released: Callable[[], None] = _nothing,
-    ) -> None:
-        """`sha256` is the checksum of the whole file, if it is known. `released` is called once, by `close`."""
-        self.url = url
-        self.fd = fd
-        self.size = size
-        self.version = version
-        self.source = source
-        self._download = download
-        self._sha256 = sha256
-        self._released = released
+    url: str
+    fd: int
+    size: int
+    version: str
+    source: Source
+    download: GrowingFile | None = None
+    _: KW_ONLY
+    known_sha256: str = ""
+    released: Callable[[], None] = lambda: None
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> DownloadProgress | None:
         """The progress of the download that fills the file; None if the file was complete when it was opened."""
-        return self._download.progress() if self._download is not None else None
+        return self.download.progress() if self.download is not None else None
 
     async def filled(self, offset: int) -> int:
         """Wait until more than `offset` bytes are available, or all. Return their number.
@@ -243,23 +279,18 @@ class Artifact:
         Raises ArtifactError if the upstream fails before. If there is a checksum, the end of the file becomes available
         only after it was verified.
         """
-        if self._download is None:
-            return self.size
-        return await self._download.filled(offset)
+        return await self.download.filled(offset) if self.download is not None else self.size
 
     async def sha256(self) -> str:
-        """Wait for the whole file, and return its verified checksum; empty if none was computed.
-
-        Raises ArtifactError if the upstream fails before.
-        """
-        return await self._download.whole_sha256() if self._download is not None else self._sha256
+        """Wait for the whole file, and return its verified checksum; empty if there is none. Raises ArtifactError."""
+        return await self.download.whole_sha256() if self.download is not None else self.known_sha256
 
     def close(self) -> None:
         """Close the file."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-            self._released()
+            self.released()
 
     def __enter__(self) -> Artifact:
         return self
@@ -282,33 +313,27 @@ def open_file(url: str, root: Path | None) -> Artifact:
     except FileNotFoundError as error:
         raise NotFoundError(url, "no such file on the edge's machine") from error
     except PermissionError as error:
-        raise StorageError(url, _refused(unquote(parts.path), root)) from error
+        user, base = os.geteuid(), Path(os.path.realpath(root))
+        shut = first_unreadable(Path(os.path.realpath(unquote(parts.path))), base) or root
+        why = f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
+        raise StorageError(url, why) from error
     except (OSError, ValueError) as error:
         raise StorageError(url, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error
     status = os.fstat(fd)
     if status.st_size == 0:
         os.close(fd)
         raise BadUrlError(url, "an empty file")
-    return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE, None)
-
-
-def _refused(path: str, root: Path) -> str:
-    """Return a message that names the unreadable directory or file, and the command that makes it readable."""
-    user = os.geteuid()
-    shut = first_unreadable(Path(os.path.realpath(path)), Path(os.path.realpath(root))) or root
-    return f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
+    return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE)
 
 
 def _open_below(url: str, path: str, root: Path) -> int:
-    """Open a regular file. Raises BadUrlError, OSError, ValueError.
-
-    The file is first opened with O_PATH, to check its real path and its type: a link may change between a check and the
-    opening, and opening a device has side effects.
-    """
+    """Open a regular file. Raises BadUrlError, OSError, ValueError."""
     below = os.path.realpath(root) + "/"
     outside = BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
     if not path.startswith(below):
         raise outside
+    # Open with O_PATH first, to check real path and type: a link may change between a check and the opening, and
+    # opening a device has side effects.
     held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         itself = Path(f"/proc/self/fd/{held}")

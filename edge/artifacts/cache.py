@@ -22,9 +22,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from prometheus_client.core import Metric
@@ -36,8 +37,8 @@ from edge.artifacts.artifact import (
     BadUrlError,
     ChecksumError,
     Counts,
+    DownloadProgress,
     NoRoomError,
-    Progress,
     Source,
     StorageError,
     TooLargeError,
@@ -47,12 +48,12 @@ from edge.artifacts.artifact import (
 )
 from edge.artifacts.checksum import FileSums, normalized
 from edge.artifacts.download import Allocator, Download
-from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, Claim, download_to_end, download_to_preempt, host_of
+from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, RoomClaim, download_to_end, download_to_preempt, host_of
 from edge.artifacts.flight import Flight, Services
 from edge.artifacts.passing import MAX_PASSING, Passing
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
-from edge.artifacts.store import Store, Stored, key_of
-from edge.artifacts.upstream import Copy, PeerCaches, Timeouts, Upstream
+from edge.artifacts.store import ArtifactStore, StoredArtifact, key_of
+from edge.artifacts.upstream import Copy, NoPeers, PeerCaches, Timeouts, Upstream
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 from tink.metrics.families import counter, gauge
@@ -73,66 +74,52 @@ MAX_FAILED_FETCHES = 100
 LOG_INTERVAL_SECONDS = 30.0
 """Interval of log lines about the same problem with the same upstream."""
 
-_Key = tuple[str, str]
-"""A URL, and the checksum that the OSIE demands (or an empty string)."""
 
-
+@dataclass(eq=False)
 class ArtifactCache:
-    """Artifacts by URL, stored in `directory`. Call `start` before use, and `stop` after."""
+    """Artifacts by URL, stored in `directory`. Call `start` before use, and `stop` after.
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        timeouts: Timeouts | None = None,
-        revalidate_after: float = 10.0,
-        remember_failures: float = 2.0,
-        budget: int | None = None,
-        file_root: Path | None = None,
-        reach: Reach | None = None,
-        peers: PeerCaches | None = None,
-        shared: SharedFiles | None = None,
-        new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Create the cache.
+    clock: returns monotonic seconds.
+    timeouts: the limits of requests to upstreams.
+    revalidate_after: seconds after which the upstream is asked if a stored file has changed.
+    remember_failures: seconds for which a failed upstream is not asked again.
+    budget: bytes on disk; None means all of the disk except a floor that stays free.
+    file_root: the directory for file:// URLs, or None. The author of an OSIE object must not be able to read other
+        files of this host.
+    reach: the addresses that http and https URLs may lead to, by default no special ones (`tink.net.addresses`).
+    peers: the caches of other edges, which are asked before an upstream.
+    shared: the files that other edges may have (`edge:` URLs).
+    wall_clock: returns seconds since the epoch.
+    """
 
-        clock: returns monotonic seconds.
-        timeouts: the limits of requests to upstreams.
-        revalidate_after: seconds after which the upstream is asked if a stored file has changed.
-        remember_failures: seconds for which a failed upstream is not asked again.
-        budget: bytes on disk; None means all of the disk except a floor that stays free.
-        file_root: the directory for file:// URLs, or None. The author of an OSIE object must not be able to read other
-            files of this host.
-        reach: the addresses that http and https URLs may lead to; None excludes all special addresses
-            (`tink.net.addresses`).
-        peers: the caches of other edges, which are asked before an upstream.
-        shared: the files that other edges may have (`edge:` URLs).
-        new_version: returns a unique hexadecimal name for a download.
-        wall_clock: returns seconds since the epoch.
-        """
+    directory: Path
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    revalidate_after: float = 10.0
+    remember_failures: float = 2.0
+    budget: int | None = None
+    file_root: Path | None = None
+    reach: Reach = field(default_factory=Reach)
+    peers: PeerCaches | None = None
+    shared: InitVar[SharedFiles | None] = None
+    new_version: Callable[[], str] = lambda: uuid.uuid4().hex
+    wall_clock: Callable[[], float] = time.time
+
+    def __post_init__(self, shared: SharedFiles | None) -> None:
         self.counts = Counts()
-        self._store = Store(directory, clock)
-        self._file_root = file_root
-        self._reach = reach or Reach()
-        self._peers = peers
-        self._clock = clock
-        self._timeouts = timeouts or Timeouts()
-        self._revalidate_after = revalidate_after
-        self._remember_failures = remember_failures
-        self._new_version = new_version
-        self._wall_clock = wall_clock
+        self._store = ArtifactStore(self.directory, self.clock)
         self._failed_fetches: Newest[str, FailedFetch] = Newest(MAX_FAILED_FETCHES)
         self._writers = ThreadPoolExecutor(max_workers=3, thread_name_prefix="artifact-writer")
         self._syncers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="artifact-syncer")
         self._sums = FileSums(self._syncers)
-        self._lent = LentFiles(shared, self._sums, revalidate_after) if shared is not None else None
-        self._room = Allocator(self._store, budget, self._syncers, self.counts, self._give_room)
+        self._lent = LentFiles(shared, self._sums, self.revalidate_after) if shared is not None else None
+        self._room = Allocator(self._store, self.budget, self._syncers, self.counts, self._give_room)
         self._services: Services | None = None
-        self._checked: dict[_Key, _Check] = {}
-        self._failures: dict[_Key, _Failure] = {}
-        self._flights: dict[_Key, Flight] = {}
+        # By the key of the artifact, see `key_of`.
+        self._checked: dict[str, _Check] = {}
+        self._failures: Newest[str, _Failure] = Newest(MAX_FAILURES)
+        self._flights: dict[str, Flight] = {}
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
         self._passing: set[Passing] = set()
         self._logged = OncePer(LOG_INTERVAL_SECONDS, capacity=100)
@@ -146,15 +133,15 @@ class ArtifactCache:
         await self._room.shrink()
         self._services = Services(
             store=self._store,
-            upstream=Upstream(self._timeouts, self._reach),
-            peers=self._peers,
+            upstream=Upstream(self.timeouts, self.reach),
+            peers=self.peers or NoPeers(),
             room=self._room,
-            timeouts=self._timeouts,
+            timeouts=self.timeouts,
             writers=self._writers,
             syncers=self._syncers,
             counts=self.counts,
-            clock=self._clock,
-            new_version=self._new_version,
+            clock=self.clock,
+            new_version=self.new_version,
         )
 
     async def stop(self) -> None:
@@ -184,19 +171,22 @@ class ArtifactCache:
             raise self._counted(ChecksumError(url, reason)) from None
         if url.startswith("file:"):
             try:
-                artifact = await self._open_local(url, pin)
+                artifact = open_file(url, self.file_root)
+                if pin and (found := await self._sha256(artifact, identity(artifact.fd))) != pin:
+                    artifact.close()
+                    raise ChecksumError(url, f"wrong SHA-256: the OSIE says {pin}, but the file has {found}")
             except ArtifactError as error:
                 self._counted(error)
                 self._note_failed_fetch(url, error)
                 raise
             self._failed_fetches.pop(url, None)
         elif url.startswith(("http://", "https://")):
-            artifact = await self._open_remote((url, pin))
-        elif url.startswith(SCHEME) and self._peers is not None:
+            artifact = await self._open_remote(url, pin)
+        elif url.startswith(SCHEME) and self.peers is not None:
             try:
-                artifact = await self._open_remote((url, pin))
+                artifact = await self._open_remote(url, pin)
             except (NoRoomError, TooLargeError) as error:
-                artifact = await self._pass_through(self._peers, (url, pin), error)
+                artifact = await self._pass_through(self.peers, url, pin, error)
         else:
             raise self._counted(BadUrlError(url, "the scheme must be http, https or file"))
         self.counts.opened[artifact.source] += 1
@@ -204,27 +194,17 @@ class ArtifactCache:
 
     # --- for metrics and pages ---
 
-    def downloads(self) -> list[Progress]:
+    def downloads(self) -> list[DownloadProgress]:
         """Return the downloads in progress, oldest first."""
         return [flight.download.progress() for flight in self._flights.values() if flight.download is not None]
 
-    def stored(self) -> list[Stored]:
-        """Return the complete artifacts on disk, in no order."""
+    def stored(self) -> list[StoredArtifact]:
+        """Return the complete artifacts on disk, the least recently used first."""
         return self._store.whole()
 
     def failed_fetches(self) -> list[FailedFetch]:
         """Return the files whose last fetch failed, the newest failure first."""
         return list(reversed(self._failed_fetches.values()))
-
-    @property
-    def stored_bytes(self) -> int:
-        """The size of all complete artifacts on disk."""
-        return sum(stored.size for stored in self._store.whole())
-
-    @property
-    def stored_files(self) -> int:
-        """The number of complete artifacts on disk."""
-        return len(self._store.whole())
 
     # --- for other edges ---
 
@@ -236,20 +216,18 @@ class ArtifactCache:
         With `pin`, the copy must have that checksum. An unfinished copy from another edge does not count: otherwise two
         edges could wait for each other.
         """
-        flight = self._flight(key)
+        flight = self._flights.get(key)
         if flight is not None:
             download = flight.download
             if download is not None and self._is_shared(flight) and download.size is not None:
-                copy = Copy(
-                    download.version, download.size, download.etag, download.last_modified, self._revalidate_after
-                )
-                return copy, True
+                validators = download.etag, download.last_modified
+                return Copy(download.version, download.size, *validators, self.revalidate_after), True
         stored = self._store.fetched(key, pin)
         if stored is None:
             return None, flight is not None
-        check = self._checked.get((stored.url, stored.pin))
-        fresh = 0.0 if check is None or check.stale else max(0.0, check.until - self._clock())
-        fresh = self._revalidate_after if pin else fresh
+        check = self._checked.get(stored.key)
+        fresh = 0.0 if check is None or check.stale else max(0.0, check.until - self.clock())
+        fresh = self.revalidate_after if pin else fresh
         copy = Copy(stored.version, stored.size, stored.etag, stored.last_modified, fresh, stored.sha256)
         return copy, flight is not None
 
@@ -265,16 +243,13 @@ class ArtifactCache:
         """Open the copy that `held` returned; None if it is gone. The caller closes it. Raises ArtifactError."""
         if self._lent is not None and (lent := await self._lent.open(key, version)) is not None:
             return lent
-        flight = self._flight(key)
+        flight = self._flights.get(key)
         if flight is not None and flight.download is not None and flight.download.version == version:
             return flight.download.reader() if self._is_shared(flight) else None
         stored = self._store.fetched(key, pin)
         if stored is None or stored.version != version:
             return None
         return await self._open_intact(stored, stale=False)
-
-    def _flight(self, key: str) -> Flight | None:
-        return next((flight for flight in self._flights.values() if flight.key == key), None)
 
     def _is_shared(self, flight: Flight) -> bool:
         """Return True if the flight's upstream is sending and other edges may read the file."""
@@ -284,28 +259,19 @@ class ArtifactCache:
 
     # --- opening stored files ---
 
-    async def _open_local(self, url: str, pin: str) -> Artifact:
-        artifact = open_file(url, self._file_root)
-        if pin and (found := await self._sha256(artifact, identity(artifact.fd))) != pin:
-            artifact.close()
-            raise ChecksumError(url, f"wrong SHA-256: the OSIE says {pin}, but the file has {found}")
-        return artifact
-
-    async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
-        """Open the file that `url` brought earlier, without a request to the upstream.
-
-        Return None if there is no such file with the checksum `pin`. A file from before this start is hashed once
-        before it is used.
-        """
-        while (stored := self._store.fetched(key_of(url, pin), pin)) is not None:
-            if (artifact := await self._open_intact(stored, stale=False)) is not None:
-                return artifact
-        return None
-
-    async def _open_intact(self, stored: Stored, *, stale: bool) -> Artifact | None:
-        """Open a stored file, after it was hashed once by this process; None if it is damaged."""
-        artifact = self._open_stored(stored, stale=stale)
-        if artifact is None or await self._sha256(artifact, stored.blob) == stored.sha256:
+    async def _open_intact(self, stored: StoredArtifact, *, stale: bool) -> Artifact | None:
+        """Open a stored file, after it was hashed once by this process; None if it is gone or damaged."""
+        try:
+            fd = self._store.hold(stored)
+        except OSError as error:
+            log.warning("artifact cache: %s can't be read from the cache: %s", shown(stored.url), error.strerror)
+            self._store.forget(stored)
+            return None
+        source = Source.STALE if stale else Source.CACHE
+        released = partial(self._store.release, stored.blob)
+        version = stored.version
+        artifact = Artifact(stored.url, fd, stored.size, version, source, known_sha256=stored.sha256, released=released)
+        if await self._sha256(artifact, stored.blob) == stored.sha256:
             return artifact
         artifact.close()
         log.error("artifact cache: the file of %s was damaged on disk; it is fetched again", shown(stored.url))
@@ -323,50 +289,32 @@ class ArtifactCache:
             artifact.close()
             raise
 
-    def _open_stored(self, stored: Stored, *, stale: bool) -> Artifact | None:
-        """Open a stored file without a check; None if it was deleted. Then it has to be fetched again."""
-        try:
-            fd = self._store.hold(stored)
-        except OSError as error:
-            log.warning("artifact cache: %s can't be read from the cache: %s", shown(stored.url), error.strerror)
-            self._store.forget(stored)
-            return None
-        source = Source.STALE if stale else Source.CACHE
-        blob = stored.blob
-        return Artifact(
-            stored.url,
-            fd,
-            stored.size,
-            stored.version,
-            source,
-            None,
-            sha256=stored.sha256,
-            released=lambda: self._store.release(blob),
-        )
-
     # --- opening remote files ---
 
-    async def _open_remote(self, key: _Key) -> Artifact:
+    async def _open_remote(self, url: str, pin: str) -> Artifact:
         for _ in range(3):
-            artifact = await self._try_remote(key)
+            artifact = await self._try_remote(url, pin, key_of(url, pin))
             if artifact is not None:
                 return artifact
-        raise StorageError(key[0], "the cached file disappeared several times while it was opened")
+        raise StorageError(url, "the cached file disappeared several times while it was opened")
 
-    async def _try_remote(self, key: _Key) -> Artifact | None:
+    async def _try_remote(self, url: str, pin: str, key: str) -> Artifact | None:
         """Open a stored file or a download; None if a stored file vanished meanwhile."""
-        url, pin = key
-        if pin and (artifact := await self._open_pinned(url, pin)) is not None:
-            return artifact
+        # A file with the demanded checksum that the URL brought earlier needs no request to the upstream.
+        while pin and (stored := self._store.fetched(key, pin)) is not None:
+            if (artifact := await self._open_intact(stored, stale=False)) is not None:
+                return artifact
         flight = self._flights.get(key)
         if flight is None:
-            stored, check = self._store.get(url, pin), self._checked.get(key)
-            if stored is not None and check is not None and self._clock() < check.until:
+            stored, check = self._store.get(key), self._checked.get(key)
+            if stored is not None and check is not None and self.clock() < check.until:
                 return await self._open_intact(stored, stale=check.stale)
-            self._raise_remembered(key)
-            flight = self._start_flight(key, stored)
+            failure = self._failures.get(key)
+            if failure is not None and self.clock() < failure.until:
+                raise failure.error.again()
+            flight = self._start_flight(url, pin, stored)
         try:
-            async with asyncio.timeout(self._timeouts.patience if flight.stored is not None else None):
+            async with asyncio.timeout(self.timeouts.patience if flight.stored is not None else None):
                 download = await asyncio.shield(flight.answered)
         except TimeoutError:
             return await self._open_intact(flight.stored, stale=True) if flight.stored is not None else None
@@ -378,40 +326,39 @@ class ArtifactCache:
             return download.reader()
         if download is not None and download.failure is not None:
             raise download.failure.again()
-        stored, check = self._store.get(url, pin), self._checked.get(key)
+        stored, check = self._store.get(key), self._checked.get(key)
         return await self._open_intact(stored, stale=check is not None and check.stale) if stored is not None else None
 
-    async def _pass_through(self, peers: PeerCaches, key: _Key, why: ArtifactError) -> Artifact:
+    async def _pass_through(self, peers: PeerCaches, url: str, pin: str, why: ArtifactError) -> Artifact:
         """Open a file of another edge that can't be stored. Raises `why`, or another ArtifactError."""
-        url, pin = key
+        key = key_of(url, pin)
         if len(self._passing) >= MAX_PASSING:
             raise UpstreamError(url, f"{why.reason}, and {MAX_PASSING} such files are being passed through: try again")
-        offer = await peers.find(key_of(url, pin), url, pin, ())
+        offer = await peers.find(key, url, pin, ())
         if self._services is None or offer is None:
             raise why.again()
-        passing = Passing(url, key_of(url, pin), pin, offer, self._services, self._passing.discard)
+        passing = Passing(url, key, pin, offer, self._services, self._passing.discard)
         self._passing.add(passing)
-        if self._logged.due((key, "passed through"), self._clock()):
+        if self._logged.due((key, "passed through"), self.clock()):
             log.warning("artifact cache: %s is passed through, and not kept: %s", shown(url), why.reason)
         return passing.reader()
 
     # --- flights ---
 
-    def _start_flight(self, key: _Key, stored: Stored | None) -> Flight:
-        url, pin = key
+    def _start_flight(self, url: str, pin: str, stored: StoredArtifact | None) -> Flight:
         if self._services is None:
             raise UpstreamError(url, "the artifact cache is not running")
         if len(self._flights) >= MAX_DOWNLOADS:
             self._preempt_one(url)
         flight = Flight(url, pin, stored, self._services)
-        self._flights[key] = flight
-        task = self._tasks[flight] = asyncio.create_task(self._run_flight(key, flight), name=f"artifact {shown(url)}")
+        self._flights[flight.key] = flight
+        task = self._tasks[flight] = asyncio.create_task(self._run_flight(flight), name=f"artifact {shown(url)}")
         task.add_done_callback(lambda _: self._tasks.pop(flight))
         return flight
 
     def _preempt_one(self, url: str) -> None:
         """End one download, so that another may begin. Raises UpstreamError if all are ending already."""
-        now = self._clock()
+        now = self.clock()
         flight = download_to_preempt(
             (flight, Candidate(flight.url, flight.received, now - flight.started))
             for flight, task in self._tasks.items()
@@ -425,42 +372,37 @@ class ArtifactCache:
         self._tasks[flight].cancel()
 
     async def _give_room(self, asking: Download, size: int, capacity: int) -> bool:
-        """End a download of an upstream that holds more than its share, for `asking`, which wants `size` bytes in all.
-
-        Return when its room is free, or False if there is no such download.
-        """
+        """End a download of an upstream that holds more than its share. Return False if there is none."""
         others = {flight: task for flight, task in self._tasks.items() if flight.download not in (None, asking)}
         ending = [task for task in others.values() if task.cancelling()]
         if not ending:
-            wanted = Claim(asking.url, size, asking.size is not None)
-            flight = download_to_end(self._claims(others), wanted, capacity)
+            claims = [
+                (each, RoomClaim(each.url, self._store.claimed(download.part), download.size is not None))
+                for each in others
+                if (download := each.download) is not None
+                and (download.size is None or download.written < download.size)
+            ]
+            flight = download_to_end(claims, RoomClaim(asking.url, size, asking.size is not None), capacity)
             if flight is None:
                 return False
             flight.why_cancelled = (
                 f"gave way to files of other upstreams: {host_of(flight.url)} held more than its share of the cache, "
                 f"which may hold {capacity} bytes (see --cache-size)"
             )
-            if self._logged.due(("gave room", host_of(flight.url)), self._clock()):
+            if self._logged.due(("gave room", host_of(flight.url)), self.clock()):
                 log.warning("artifact cache: %s: %s", shown(flight.url), flight.why_cancelled)
             others[flight].cancel()
             ending = [others[flight]]
         await asyncio.wait(ending)
         return True
 
-    def _claims(self, flights: Iterable[Flight]) -> Iterator[tuple[Flight, Claim]]:
-        """Yield the room of each unfinished download in progress."""
-        for flight in flights:
-            download = flight.download
-            if download is not None and (download.size is None or download.written < download.size):
-                yield flight, Claim(flight.url, self._store.claimed(download.part), download.size is not None)
-
-    async def _run_flight(self, key: _Key, flight: Flight) -> None:
+    async def _run_flight(self, flight: Flight) -> None:
         """Run a flight and record its result. Never raises an ArtifactError."""
-        url, _ = key
+        key, url = flight.key, flight.url
         try:
             stored = await flight.run()
         except ArtifactError as error:
-            self._failed(key, flight, error)
+            self._failed(flight, error)
         else:
             self._failures.pop(key, None)
             self._failed_fetches.pop(url, None)
@@ -479,20 +421,20 @@ class ArtifactCache:
         self.counts.failures[error.kind] += 1
         return error
 
-    def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
+    def _failed(self, flight: Flight, error: ArtifactError) -> None:
         """Pass an error to the waiting readers, or serve the stored file. Do not ask the upstream again at once."""
         self._counted(error)
-        self._note_failed_fetch(key[0], error)
-        stored = self._store.get(*key)
+        self._note_failed_fetch(flight.url, error)
+        key, stored = flight.key, self._store.get(flight.key)
         if flight.answered.done():
-            if self._logged.due((key, error.reason), self._clock()):
+            if self._logged.due((key, error.reason), self.clock()):
                 log.error("artifact cache: %s", error)
             # An interrupted download may be requested at once: it resumes.
             wait = self._remember(key, error, MAX_CHECKSUM_BACKOFF) if isinstance(error, ChecksumError) else 0.0
             if stored is not None:  # a machine that tries again gets the stored file
                 self._checked[key] = self._check(stale=True, at_least=wait)
         elif stored is not None and isinstance(error, UpstreamError):
-            if self._logged.due((key, error.reason), self._clock()):
+            if self._logged.due((key, error.reason), self.clock()):
                 log.warning("artifact cache: the stored file is served, because its upstream can't be asked: %s", error)
             self._checked[key] = self._check(stale=True)
             flight.answered.set_result(None)
@@ -501,34 +443,22 @@ class ArtifactCache:
             flight.fail(error)
 
     def _note_failed_fetch(self, url: str, error: ArtifactError) -> None:
-        before = self._failed_fetches.get(url)
-        times = before.times + 1 if before is not None else 1
-        self._failed_fetches[url] = FailedFetch(url, error.reason, self._wall_clock(), times)
+        times = before.times + 1 if (before := self._failed_fetches.get(url)) is not None else 1
+        self._failed_fetches[url] = FailedFetch(url, error.reason, self.wall_clock(), times)
 
     def _check(self, *, stale: bool, at_least: float = 0.0, fresh: float | None = None) -> _Check:
         """Return the time of the next check. `fresh`: the remaining seconds at another edge, which this one keeps."""
-        seconds = self._revalidate_after if fresh is None else min(fresh, self._revalidate_after)
-        return _Check(self._clock() + max(seconds, at_least), stale)
+        seconds = self.revalidate_after if fresh is None else min(fresh, self.revalidate_after)
+        return _Check(self.clock() + max(seconds, at_least), stale)
 
-    def _remember(self, key: _Key, error: ArtifactError, longest: int) -> float:
+    def _remember(self, key: str, error: ArtifactError, longest: int) -> float:
         """Remember a failure. Return the number of seconds."""
-        now = self._clock()
-        # Failures of URLs that are no longer requested.
-        for old in [old for old, failure in self._failures.items() if now - failure.until > failure.seconds * 2]:
-            del self._failures[old]
-        before = self._failures.get(key)
-        while before is None and len(self._failures) >= MAX_FAILURES:
-            del self._failures[next(iter(self._failures))]
-        seconds = self._remember_failures
-        if before is not None:
+        now, before = self.clock(), self._failures.get(key)
+        seconds = self.remember_failures
+        if before is not None and now - before.until <= before.seconds * 2:
             seconds = min(before.seconds * 2, seconds * longest)
         self._failures[key] = _Failure(error, now + seconds, seconds)
         return seconds
-
-    def _raise_remembered(self, key: _Key) -> None:
-        failure = self._failures.get(key)
-        if failure is not None and self._clock() < failure.until:
-            raise failure.error.again()
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,10 +493,8 @@ class _Failure:
 
 
 def cache_metrics(cache: ArtifactCache) -> Iterator[Metric]:
-    """Yield the metrics of the cache.
-
-    No label has a URL: OSIEs come and go, and the series would accumulate. Journeys show the progress of each download.
-    """
+    """Yield the metrics of the cache."""
+    # No label has a URL: OSIEs come and go, and the series would accumulate.
     counts = cache.counts
     text = "Kernels and initrds that machines were given, by where the bytes came from."
     opened = {(source.value.replace(" ", "_"),): counts.opened[source] for source in Source}
@@ -585,13 +513,13 @@ def cache_metrics(cache: ArtifactCache) -> Iterator[Metric]:
         ("peer_bytes", "Bytes of kernels and initrds that came from other edges.", counts.peer_bytes),
     ):  # fmt: skip
         yield counter(f"tinkedge_artifact_{name}", text, [], {(): value})
-    downloads = cache.downloads()
+    downloads, sizes = cache.downloads(), [stored.size for stored in cache.stored()]
     received = sum(download.received for download in downloads)
     expected = sum(download.size for download in downloads if download.size is not None)
     waiting = sum(download.waiting for download in downloads)
     for name, text, value in (
-        ("stored_bytes", "Size of the kernels and initrds that are on disk.", cache.stored_bytes),
-        ("stored_files", "Kernels and initrds that are on disk.", cache.stored_files),
+        ("stored_bytes", "Size of the kernels and initrds that are on disk.", sum(sizes)),
+        ("stored_files", "Kernels and initrds that are on disk.", len(sizes)),
         ("downloads_in_progress", "Downloads that are going on.", len(downloads)),
         ("downloads_received_bytes", "Bytes that are there of downloads that are going on.", received),
         ("downloads_expected_bytes", "Bytes that these will have, where it is known.", expected),

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Executor
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -25,11 +25,11 @@ MAX_CACHED = 1024
 
 _READ_BYTES = 1 << 20
 
-_DIGITS = r"[0-9a-fA-F]{64}"
-_PLAIN = re.compile(rf"\\?({_DIGITS})(?:[ \t]+[*]?(.*))?")
+_DIGITS = r"([0-9a-fA-F]{64}|[0-9a-fA-F]{128})"
+_PLAIN = re.compile(rf"\\?{_DIGITS}(?:[ \t]+[*]?(.*))?")
 """The output of coreutils' sha256sum: digest, two blanks or a blank and `*`, name. A leading backslash means that the
 name is escaped."""
-_TAGGED = re.compile(rf"\\?SHA(?:2-)?256 ?\((.*)\) ?= ?({_DIGITS})")
+_TAGGED = re.compile(rf"\\?SHA(?:2-)?(256|512) ?\((.*)\) ?= ?{_DIGITS}")
 """The output of `sha256sum --tag`, of the BSDs, and of `openssl dgst`."""
 
 
@@ -48,13 +48,10 @@ def sidecar_url(url: str) -> str:
 
 
 def from_sidecar(content: bytes, url: str) -> str:
-    """Return the checksum of `url` in a checksum file. Raises ValueError if there is none.
-
-    In a file with one line, the name does not matter: the artifact may have been renamed when it was published. In a
-    file with several lines, the line with the artifact's name counts.
-    """
-    lines = content.decode("utf-8-sig", "replace").splitlines()
-    entries = [entry for line in lines if (entry := _entry(line.strip())) is not None]
+    """Return the checksum of `url` in a checksum file. Raises ValueError if there is none."""
+    text = content.decode("utf-8-sig", "replace")
+    entries = [(digest, name) for digest, name in checksums(text) if len(digest) == 64]
+    # In a file with one line, the name does not matter: the artifact may have been renamed when it was published.
     if len(entries) == 1:
         return entries[0][0]
     if not entries:
@@ -67,13 +64,13 @@ def from_sidecar(content: bytes, url: str) -> str:
     return named.pop()
 
 
-def _entry(line: str) -> tuple[str, str] | None:
-    """Return the digest and the name (may be empty) in a line, or None."""
-    if plain := _PLAIN.fullmatch(line):
-        return plain[1].lower(), plain[2] or ""
-    if tagged := _TAGGED.fullmatch(line):
-        return tagged[2].lower(), tagged[1]
-    return None
+def checksums(text: str) -> Iterator[tuple[str, str]]:
+    """Yield digest (SHA-256 or SHA-512, lower case) and name (may be empty) of the lines of a checksum file."""
+    for line in map(str.strip, text.splitlines()):
+        if plain := _PLAIN.fullmatch(line):
+            yield plain[1].lower(), plain[2] or ""
+        elif (tagged := _TAGGED.fullmatch(line)) and len(tagged[3]) * 4 == int(tagged[1]):
+            yield tagged[3].lower(), tagged[2]
 
 
 def hash_file(fd: int, size: int) -> hashlib._Hash:
@@ -107,8 +104,7 @@ class FileSums:
             return known
         computing = self._computing.get(identity)
         if computing is None:
-            computing = asyncio.create_task(self._compute(identity, os.dup(fd), size))
-            self._computing[identity] = computing
+            computing = self._computing[identity] = asyncio.create_task(self._compute(identity, os.dup(fd), size))
         return await asyncio.shield(computing)
 
     async def stop(self) -> None:

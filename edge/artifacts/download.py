@@ -10,28 +10,28 @@ download ends if other downloads hold the room.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 from edge.artifacts.artifact import (
     Artifact,
     ArtifactError,
     Counts,
+    GrowingFile,
     NoRoomError,
-    Progress,
     Source,
     StorageError,
     TooLargeError,
     in_thread,
 )
 from edge.artifacts.eviction import ShortageError, files_to_evict
-from edge.artifacts.store import Store, Unfinished
+from edge.artifacts.store import ArtifactStore, Unfinished
 from edge.artifacts.upstream import UpstreamResponse
 
 log = logging.getLogger(__name__)
@@ -40,36 +40,27 @@ TAIL_BYTES = 1 << 16
 """Bytes at the end of a file that are withheld until the checksum was verified."""
 
 
-class Download:
-    """A file that is being filled.
+class Download(GrowingFile):
+    """A file that is being filled from an upstream or a peer.
 
-    size: in bytes; None if the upstream did not send it.
-    written: number of bytes in the file.
     hashed: number of bytes in the checksum, which may lag behind by a chunk.
+    resumed: number of bytes that an earlier download had brought.
     etag, last_modified, validator: identify the upstream's version.
     source: the origin of the bytes.
-    sha256: the checksum of the whole file, set at the end.
+    digest: that of the hashed bytes. Must not be read while `hash` is running.
     """
 
     def __init__(self, url: str, pin: str, version: str, part: Path, fd: int) -> None:
         """Take over `fd`, the open file `part`."""
-        self.url = url
+        super().__init__(url, fd)
         self.pin = pin
         self.version = version
         self.part = part
-        self.fd = fd
-        self.size: int | None = None
         self.etag = self.last_modified = self.validator = ""
-        self.written = self.hashed = 0
-        self.resumed = 0
-        self.readers = 0
+        self.hashed = self.resumed = 0
         self.source = Source.UPSTREAM
-        self.sha256 = ""
-        self.ended = False
-        self.failure: ArtifactError | None = None
-        self._digest = hashlib.sha256()
+        self.digest = hashlib.sha256()
         self._end_allowed = False
-        self._changed = asyncio.Event()
 
     # --- filling ---
 
@@ -80,31 +71,15 @@ class Download:
 
     def go_on_from(self, unfinished: Unfinished, digest: hashlib._Hash) -> None:
         """Continue an unfinished download. `digest` is that of its bytes."""
-        self.size = unfinished.size
+        self.size, self.validator = unfinished.size, unfinished.validator
         self.etag, self.last_modified = unfinished.etag, unfinished.last_modified
-        self.validator = unfinished.validator
         self.written = self.hashed = self.resumed = unfinished.received
-        self._digest = digest
-
-    def write(self, chunk: bytes) -> None:
-        """Append to the file. Blocks: call it in a thread, one call at a time. Raises OSError."""
-        view = memoryview(chunk)
-        offset = self.written
-        while view:
-            count = os.pwrite(self.fd, view, offset)
-            view = view[count:]
-            offset += count
-        self.written = offset
+        self.digest = digest
 
     def hash(self, chunk: bytes) -> None:
         """Add a written chunk to the checksum. Takes long: call it in a thread, in the order of the chunks."""
-        self._digest.update(chunk)
+        self.digest.update(chunk)
         self.hashed += len(chunk)
-
-    def notify(self) -> None:
-        """Wake the waiting readers."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
     def release(self) -> None:
         """Let readers read the end of the file: its checksum is right, or there is none."""
@@ -115,6 +90,13 @@ class Download:
         """Withhold the end of the file again: another edge sends it and has not signed it yet."""
         self._end_allowed = False
 
+    @property
+    def readable(self) -> int:
+        """The number of bytes that readers may have."""
+        if self._end_allowed:
+            return self.written
+        return max(0, min(self.written, self.size - TAIL_BYTES)) if self.size is not None else 0
+
     def end(self, failure: ArtifactError | None) -> None:
         """Close the file after the last byte or a failure. Readers keep their own descriptors."""
         self.ended = True
@@ -123,28 +105,14 @@ class Download:
         self.fd = -1
         self.notify()
 
-    def digest(self) -> hashlib._Hash:
-        """Return the digest of the hashed bytes. Must not be called while `hash` is running."""
-        return self._digest.copy()
-
     def unfinished(self) -> Unfinished | None:
-        """Return the state from which the download could continue, or None. Must not be called during `hash`.
-
-        A download with all bytes can't continue: a range request needs at least one byte.
-        """
+        """Return the state from which the download could continue, or None. Must not be called during `hash`."""
+        # A download with all bytes can't continue: a range request needs at least one byte.
         if not self.validator or self.size is None or not 0 < self.hashed < self.size:
             return None
-        return Unfinished(
-            url=self.url,
-            part=self.part.name,
-            size=self.size,
-            received=self.hashed,
-            sha256=self._digest.hexdigest(),
-            etag=self.etag,
-            last_modified=self.last_modified,
-            validator=self.validator,
-            pin=self.pin,
-        )
+        validators = self.etag, self.last_modified, self.validator
+        digest = self.digest.hexdigest()
+        return Unfinished(self.url, self.part.name, self.size, self.hashed, digest, *validators, pin=self.pin)
 
     # --- reading ---
 
@@ -152,40 +120,11 @@ class Download:
         """Return a reader with its own descriptor. The download must have a known size and must not have ended."""
         size = self.size if self.size is not None else self.written
         self.readers += 1
-        return Artifact(self.url, os.dup(self.fd), size, self.version, self.source, self, released=self._reader_gone)
 
-    async def filled(self, offset: int) -> int:
-        """Return the number of readable bytes as soon as it exceeds `offset`. Raises the download's failure."""
-        while self._readable <= offset and not self.ended:
-            await self._changed.wait()
-        if self._readable <= offset and self.failure is not None:
-            raise self.failure.again()
-        return self._readable
+        def released() -> None:
+            self.readers -= 1
 
-    async def whole_sha256(self) -> str:
-        """Wait for the end, and return the checksum. Raises the download's failure."""
-        await self.whole()
-        if self.failure is not None:
-            raise self.failure.again()
-        return self.sha256
-
-    async def whole(self) -> None:
-        """Wait for the end. Does not raise: see `failure`."""
-        while not self.ended:
-            await self._changed.wait()
-
-    def progress(self) -> Progress:
-        """Return the progress."""
-        return Progress(self.url, self.written, self.size, self.readers)
-
-    @property
-    def _readable(self) -> int:
-        if self._end_allowed:
-            return self.written
-        return max(0, min(self.written, self.size - TAIL_BYTES)) if self.size is not None else 0
-
-    def _reader_gone(self) -> None:
-        self.readers -= 1
+        return Artifact(self.url, os.dup(self.fd), size, self.version, self.source, self, released=released)
 
 
 MAX_FILE_BYTES = 16 << 30
@@ -201,49 +140,49 @@ GiveRoom = Callable[[Download, int, int], Awaitable[bool]]
 cache of `capacity` bytes. It returns after the room is free, or False if no download has to end."""
 
 
+@dataclass(frozen=True, slots=True)
 class Allocator:
     """Keeps the cache within `budget` bytes (None: within its disk)."""
 
-    def __init__(self, store: Store, budget: int | None, pool: Executor, counts: Counts, give_room: GiveRoom) -> None:
-        self._store = store
-        self._budget = budget
-        self._pool = pool
-        self._counts = counts
-        self._give_room = give_room
+    store: ArtifactStore
+    budget: int | None
+    pool: Executor
+    counts: Counts
+    give_room: GiveRoom
 
     async def shrink(self) -> None:
         """Evict files beyond the budget, which may have changed since the last start. Raises OSError."""
         try:
-            names = files_to_evict(self._store.occupants(), 0, self._store.room(self._budget))
+            names = files_to_evict(self.store.occupants(), 0, self.store.room(self.budget))
         except ShortageError:  # the disk is full with other files
             return
         await self._evict(names)
 
     async def allocate(self, download: Download) -> None:
-        """Allocate the whole file, if its size is known. Raises NoRoomError, StorageError, TooLargeError.
-
-        So a full disk is found now and not in the middle, and readers may map the whole file.
-        """
+        """Allocate the whole file, if its size is known. Raises NoRoomError, StorageError, TooLargeError."""
         size = download.size
         if size is None:
             return
+        # So a full disk is found now and not in the middle, and readers may map the whole file.
         await self._claim(download, size)
         for once_more in (True, False):
             try:
-                await in_thread(self._pool, os.posix_fallocate, download.fd, 0, size)
+                await in_thread(self.pool, os.posix_fallocate, download.fd, 0, size)
                 break
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
                 # The file system needs more room than it reports: evict everything else.
-                if not once_more or not await self._evict_for(size):
+                if not once_more or not await self._evict(
+                    each.name for each in self.store.occupants() if not each.held
+                ):
                     raise NoRoomError(download.url, f"no room on the cache's disk for {size} bytes") from error
-        self._store.claim(download.part, size, given=size)
+        self.store.claim(download.part, size, given=size)
 
     async def extend(self, download: Download, count: int) -> None:
         """Reserve `count` more bytes for a file of unknown size. Raises the same errors as `allocate`."""
         needed = download.written + count
-        if download.size is None and needed > self._store.claimed(download.part):
+        if download.size is None and needed > self.store.claimed(download.part):
             await self._claim(download, needed + STEP_BYTES - needed % STEP_BYTES)
 
     async def _claim(self, download: Download, size: int) -> None:
@@ -252,40 +191,32 @@ class Allocator:
                 download.url, f"it has {size} bytes or more, and {MAX_FILE_BYTES} is the most that is kept"
             )
         while True:
-            need = size - self._store.claimed(download.part)
+            need = size - self.store.claimed(download.part)
             try:
-                room = self._store.room(self._budget)
+                room = self.store.room(self.budget)
             except OSError as error:
                 raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
             try:
-                names = files_to_evict(self._store.occupants(), need, room)
+                names = files_to_evict(self.store.occupants(), need, room)
                 break
             except ShortageError as error:
                 # One more download ends in each turn of this loop.
-                if not await self._give_room(download, size, room.capacity):
+                if not await self.give_room(download, size, room.capacity):
                     raise NoRoomError(download.url, str(error)) from None
-        self._store.claim(download.part, size, given=download.written)
+        self.store.claim(download.part, size, given=download.written)
         await self._evict(names)
 
-    async def _evict_for(self, need: int) -> bool:
-        names = []
-        for occupant in self._store.occupants():
-            if need > 0 and not occupant.held:
-                names.append(occupant.name)
-                need -= occupant.size
-        await self._evict(names)
-        return bool(names)
-
-    async def _evict(self, names: Iterable[str]) -> None:
+    async def _evict(self, names: Iterable[str]) -> bool:
+        """Delete files, and return True if there were any."""
         paths: list[Path] = []
-        for name in names:
-            log.info("artifact cache: %s is evicted", self._store.label(name))
-            paths += self._store.evict(name)
-            self._counts.evictions += 1
-        if paths:
-            await in_thread(self._pool, _unlink_all, paths)
+        for name in list(names):
+            log.info("artifact cache: %s is evicted", self.store.label(name))
+            paths += self.store.evict(name)
+            self.counts.evictions += 1
 
+        def unlink_all() -> None:
+            for path in paths:
+                path.unlink(missing_ok=True)
 
-def _unlink_all(paths: list[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+        await in_thread(self.pool, unlink_all)
+        return bool(paths)

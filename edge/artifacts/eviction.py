@@ -53,7 +53,7 @@ def download_to_preempt(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RoomClaim:
     """The room that a download holds, in bytes. `is_bounded` is True if its size is known."""
 
     url: str
@@ -61,7 +61,7 @@ class Claim:
     is_bounded: bool
 
 
-def download_to_end(claims: Iterable[tuple[T, Claim]], wanted: Claim, capacity: int) -> T | None:
+def download_to_end(claims: Iterable[tuple[T, RoomClaim]], wanted: RoomClaim, capacity: int) -> T | None:
     """Return the download that ends so that another gets the room `wanted`; None if there is none.
 
     `claims` are those of the other downloads, `capacity` is the size of the cache in bytes. A download of unknown size,

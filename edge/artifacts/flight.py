@@ -6,7 +6,7 @@ The order of events in `Flight.run`:
     ask         the other edges of the site, then the upstream: for the rest of that download; or if the stored file is
                 still valid; or for the file
     receive     write and hash the body in a thread, chunk by chunk, and notify the readers. Now and then fsync it and
-                write a journal (`Store.checkpoint`), so that a restart can continue from there
+                write a journal (`ArtifactStore.checkpoint`), so that a restart can continue from there
     resume      if the upstream breaks off: by Range if the upstream supports it, otherwise by fetching everything again
                 and comparing it with the received bytes. Readers wait meanwhile and do not notice. Bytes from another
                 edge that went away before it signed them are always compared
@@ -41,7 +41,7 @@ from edge.artifacts.artifact import (
 )
 from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
 from edge.artifacts.download import Allocator, Download
-from edge.artifacts.store import Store, Stored, Unfinished, key_of
+from edge.artifacts.store import ArtifactStore, StoredArtifact, Unfinished, key_of
 from edge.artifacts.upstream import (
     Copy,
     Known,
@@ -70,9 +70,9 @@ PROGRESS_BYTES = 1 << 20
 class Services:
     """The services that all flights share. `writers` run quick work, `syncers` run fsync and other slow disk work."""
 
-    store: Store
+    store: ArtifactStore
     upstream: Upstream
-    peers: PeerCaches | None
+    peers: PeerCaches
     room: Allocator
     timeouts: Timeouts
     writers: Executor
@@ -92,7 +92,7 @@ class Flight:
     stale: True if the upstream could not be asked.
     """
 
-    def __init__(self, url: str, pin: str, stored: Stored | None, services: Services) -> None:
+    def __init__(self, url: str, pin: str, stored: StoredArtifact | None, services: Services) -> None:
         self.url = url
         self.pin = pin
         self.stored = stored
@@ -126,11 +126,8 @@ class Flight:
             self.answered.set_exception(error)
             self.answered.exception()  # marks it as retrieved: the waiting machines may have left
 
-    async def run(self) -> Stored | None:
-        """Run the flight. Return the new artifact, or None if the stored file is still current.
-
-        Raises ArtifactError, after the readers got it.
-        """
+    async def run(self) -> StoredArtifact | None:
+        """Run the flight. Return the new artifact, or None if the stored file is current. Raises ArtifactError."""
         self.under_way = True
         try:
             await self._pick_up()
@@ -173,10 +170,7 @@ class Flight:
             self.download.go_on_from(unfinished, digest)
 
     async def _receive_all(self) -> Download | None:
-        """Send requests until all bytes have arrived. Return None if the stored file is current.
-
-        Raises ArtifactError.
-        """
+        """Send requests until all bytes are here. Return None if the stored file is current. Raises ArtifactError."""
         vain, pause, before = 0, self._services.timeouts.pause, 0
         while True:
             try:
@@ -210,9 +204,10 @@ class Flight:
         if seconds <= 0:
             raise UpstreamTimeoutError(self.url, f"not there within {self._services.timeouts.total:g} s")
         await self._hashed()
-        self.stale, peers = False, self._services.peers
-        offer = await peers.find(self.key, self.url, self.pin, self._avoided) if peers is not None else None
-        if offer is not None and offer.copy.fresh > 0 and self._is_usable(offer):
+        self.stale = False
+        offer = await self._services.peers.find(self.key, self.url, self.pin, self._avoided)
+        continues = offer is not None and (not self.answered.done() or self._continues(offer.copy))
+        if offer is not None and offer.copy.fresh > 0 and continues:
             self.fresh = offer.copy.fresh
             return await self._accept(offer)
         try:
@@ -246,33 +241,19 @@ class Flight:
         """True if the bytes came from another edge that has not signed them, and no checksum is known."""
         return self._offer is not None and not self._signed_sha256 and not self.pin
 
-    @property
-    def _peers(self) -> PeerCaches:
-        """The other edges, after one of them has made an offer."""
-        if self._services.peers is None:
-            raise PeerError(self.url, "there is no other edge")
-        return self._services.peers
-
-    def _is_usable(self, offer: Offer) -> bool:
-        """Return True if the offered copy continues the bytes that readers already have."""
-        download = self.download
-        if download is None or not self.answered.done():
-            return True
-        if self.pin:
-            return download.size == offer.copy.size
-        return offer.copy.same_as(download.etag, download.last_modified, download.size)
-
     async def _accept(self, offer: Offer) -> Download | None:
         """Receive a peer's copy. Return None if it equals the stored file. Raises PeerError."""
         copy, stored = offer.copy, self.stored
-        if stored is not None and not self.answered.done() and _is_same(stored, copy):
-            return None
-        if self.download is not None and not self._is_usable_start(offer):
+        if stored is not None and not self.answered.done():
+            same = copy.same_as(stored.etag, stored.last_modified, stored.size)
+            if copy.sha256 == stored.sha256 if copy.sha256 else same:
+                return None
+        if not self._continues(copy):
             self._drop_download()
         offset = self.download.hashed if self.download is not None else 0
         services = self._services
         try:
-            async with self._peers.get(offer, self.url, self.key, self.pin, offset) as answer:
+            async with services.peers.get(offer, self.url, self.key, self.pin, offset) as answer:
                 download = await self._receive(answer, offer)
         except PeerError:
             raise
@@ -282,24 +263,34 @@ class Flight:
         services.counts.from_peers += 1
         return download
 
-    def _is_usable_start(self, offer: Offer) -> bool:
-        """Return True if the unfinished download is the start of the offered copy."""
+    def _continues(self, copy: Copy) -> bool:
+        """Return True if the download, if any, is the start of a peer's copy."""
         download = self.download
-        if download is None or download.size != offer.copy.size:
-            return False
-        return bool(self.pin) or offer.copy.same_as(download.etag, download.last_modified, download.size)
+        if download is None or download.size != copy.size:
+            return download is None
+        return bool(self.pin) or copy.same_as(download.etag, download.last_modified, download.size)
 
     async def _receive(self, answer: UpstreamResponse, offer: Offer | None = None) -> Download:
         """Receive the body of an answer up to its end. `offer` is given for a peer's answer."""
         if self.download is not None and not self.answered.done() and answer.start == 0:
             self._drop_download()  # it has no readers yet, and the whole file comes again
-        download = await self._begin(answer) if self.download is None else self.download
+        services = self._services
+        if self.download is None:
+            version = services.new_version()
+            part = services.store.part_path(self.url, version, self.pin)
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self.download = Download(self.url, self.pin, version, part, fd)
+            self.download.describe(answer)
+        download = self.download
         self._offer, self._signed_sha256 = offer or self._offer, ""
         download.source = source_of(offer)
         if offer is not None:
             download.withhold()
         if not self.answered.done():
-            await self._start_reading(download)
+            await services.room.allocate(download)
+            services.counts.downloads += 1
+            self._checkpointed = (download.written, services.clock())
+            self.answered.set_result(download)
         if offer is None and not self.pin and self._sidecar is None:
             self._sidecar = asyncio.create_task(self._read_sidecar(download))
         await self._write_body(download, answer)
@@ -308,34 +299,13 @@ class Flight:
     def _known(self) -> Known:
         download, stored = self.download, self.stored
         if download is not None and (unfinished := download.unfinished()) is not None and self._ranges:
-            return Known(
-                etag=unfinished.etag,
-                last_modified=unfinished.last_modified,
-                validator=unfinished.validator,
-                offset=unfinished.received,
-                size=unfinished.size,
-            )
+            validators = unfinished.etag, unfinished.last_modified, unfinished.validator
+            return Known(*validators, offset=unfinished.received, size=unfinished.size)
         if stored is not None and not self.answered.done():
             return Known(etag=stored.etag, last_modified=stored.last_modified)
         return Known()
 
     # --- receiving ---
-
-    async def _begin(self, answer: UpstreamResponse) -> Download:
-        services = self._services
-        version = services.new_version()
-        part = services.store.part_path(self.url, version, self.pin)
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.download = Download(self.url, self.pin, version, part, fd)
-        self.download.describe(answer)
-        return self.download
-
-    async def _start_reading(self, download: Download) -> None:
-        """Allocate the file and let machines read it."""
-        await self._services.room.allocate(download)
-        self._services.counts.downloads += 1
-        self._checkpointed = (download.written, self._services.clock())
-        self.answered.set_result(download)
 
     async def _write_body(self, download: Download, answer: UpstreamResponse) -> None:
         """Write the body. Bytes that the file has already must be the same."""
@@ -373,10 +343,7 @@ class Flight:
             self._hashing.result()
 
     async def _skip(self, download: Download, answer: UpstreamResponse, body: AsyncIterator[bytes]) -> bytes:
-        """Compare a body that starts too early with the received bytes. Return the rest of the first chunk beyond them.
-
-        Raises ChangedError if they differ.
-        """
+        """Return the first bytes beyond the received ones, of a body that starts too early. Raises ChangedError."""
         if answer.size != download.size:
             raise ChangedError(self.url, f"has {answer.size} bytes now; it had {download.size} when it broke off")
         ahead, again = download.written, hashlib.sha256()
@@ -386,7 +353,7 @@ class Flight:
             await in_thread(self._services.writers, again.update, known)
             ahead -= len(known)
             if not ahead:
-                if again.digest() != download.digest().digest():
+                if again.digest() != download.digest.digest():
                     break
                 # The received bytes are also the start of the new version, so its rest fits, whatever its ETag.
                 download.describe(answer)
@@ -395,24 +362,18 @@ class Flight:
 
     # --- keeping ---
 
-    async def _keep(self, download: Download) -> Stored:
-        """Store the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
+    async def _keep(self, download: Download) -> StoredArtifact:
+        """ArtifactStore the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
         services = self._services
         await self._hashed()
-        sha256 = download.digest().hexdigest()
+        sha256 = download.digest.hexdigest()
         await self._check(sha256)
         download.sha256 = sha256
         download.release()
-        await self._checkpoint_done()
-        stored = Stored(
-            url=self.url,
-            blob=download.part.with_suffix(".blob").name,
-            size=download.written,
-            etag=download.etag,
-            last_modified=download.last_modified,
-            sha256=sha256,
-            pin=self.pin,
-        )
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        blob, validators = download.part.with_suffix(".blob").name, (download.etag, download.last_modified)
+        stored = StoredArtifact(self.url, blob, download.written, sha256, *validators, pin=self.pin)
         await in_thread(services.syncers, services.store.commit, stored, download.part, download.fd)
         services.store.adopt(stored, download.part)
         download.end(None)
@@ -427,7 +388,7 @@ class Flight:
             expected, source = await self._sidecar, f"{shown(sidecar_url(self.url))} says"
         if expected and expected != sha256:
             if self._offer is not None:
-                self._peers.distrust(self._offer, self.key)
+                self._services.peers.distrust(self._offer, self.key)
             raise ChecksumError(self.url, f"wrong SHA-256: {source} {expected}, but what came has {sha256}")
 
     async def _read_sidecar(self, download: Download) -> str:
@@ -449,25 +410,20 @@ class Flight:
             self._sidecar.cancel()
             await asyncio.wait([self._sidecar])
         await self._hashed()
-        await self._checkpoint_done()
-        download = self.download
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        download, store = self.download, self._services.store
         if download is None or download.ended:
             return
+        can_resume = isinstance(failure, UpstreamError) and not isinstance(failure, (ChangedError, WrongContentError))
+        unfinished = download.unfinished() if can_resume and not self._is_unsigned else None
         try:
-            if not await self._keep_unfinished(download, failure):
-                self._services.store.discard(download.part)
+            if unfinished is not None and await self._write_checkpoint(unfinished, download.fd):
+                store.keep_unfinished(unfinished)
+            else:
+                store.discard(download.part)
         finally:
             download.end(failure)
-
-    async def _keep_unfinished(self, download: Download, failure: ArtifactError | None) -> bool:
-        """Keep the received bytes, if a later flight can resume. Return False if not."""
-        if not isinstance(failure, UpstreamError) or isinstance(failure, (ChangedError, WrongContentError)):
-            return False
-        unfinished = None if self._is_unsigned else download.unfinished()
-        if unfinished is None or not await self._write_checkpoint(unfinished, download.fd):
-            return False
-        self._services.store.keep_unfinished(unfinished)
-        return True
 
     def _drop_download(self) -> None:
         """Drop the download, which has no readers yet."""
@@ -480,10 +436,8 @@ class Flight:
 
     def _checkpoint_if_due(self, download: Download) -> None:
         at, time = self._checkpointed
-        more, seconds = download.hashed - at, self._services.clock() - time
-        if more < CHECKPOINT_BYTES and seconds < CHECKPOINT_SECONDS:
-            return
-        if self._checkpoint is not None and not self._checkpoint.done():
+        is_due = download.hashed - at >= CHECKPOINT_BYTES or self._services.clock() - time >= CHECKPOINT_SECONDS
+        if not is_due or (self._checkpoint is not None and not self._checkpoint.done()):
             return
         unfinished = None if self._is_unsigned else download.unfinished()
         if unfinished is not None:
@@ -498,19 +452,9 @@ class Flight:
             return False
         return True
 
-    async def _checkpoint_done(self) -> None:
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
-
 
 def source_of(offer: Offer | None) -> Source:
     """Return the source of the bytes of an offer; None means the upstream."""
     if offer is None:
         return Source.UPSTREAM
     return Source.UPSTREAM_EDGE if offer.is_parent else Source.PEER
-
-
-def _is_same(stored: Stored, copy: Copy) -> bool:
-    if copy.sha256:
-        return copy.sha256 == stored.sha256
-    return copy.same_as(stored.etag, stored.last_modified, stored.size)

@@ -8,7 +8,6 @@ A name (the annotation org.opencontainers.image.ref.name) is `repository:tag`, a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,17 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from tink.errors import TinkedgeError
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES, json_object
+from tink.registry.names import is_digest
 
-MAX_MANIFEST_BYTES = 4 << 20
-"""The distribution specification's own limit for a manifest."""
-MAX_VALUES = 100_000
-"""Number of values in an index or manifest. A value of two bytes of JSON takes about 70 bytes in Python."""
 _MAX_DEPTH = 3
 """An index of indexes of manifests."""
 REFERENCE = "org.opencontainers.image.ref.name"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _PATH = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PATH}(?:/{_PATH})*:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}")
 
@@ -60,26 +56,6 @@ class Descriptor:
         return cls(media_type, digest, size)
 
 
-@dataclass(frozen=True, slots=True)
-class ImageManifest:
-    """A manifest or index with its original bytes."""
-
-    content: bytes
-    media_type: str
-    digest: str
-
-    @classmethod
-    def of(cls, content: bytes, algorithm: str = "sha256") -> ImageManifest:
-        """Parse a manifest, and compute its digest with `algorithm`. Raises LayoutError."""
-        digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
-        return cls(content, _media_type(content, digest), digest)
-
-
-def is_digest(text: object) -> bool:
-    """Return True for a digest. A digest is also safe as a file name."""
-    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
-
-
 def is_name(text: str) -> bool:
     """Return True for a `repository:tag` (distribution specification, "Pulling manifests")."""
     return len(text) <= 383 and _NAME.fullmatch(text) is not None
@@ -108,7 +84,7 @@ class ImageLayout:
             content = _read(self._directory / "index.json")
         except FileNotFoundError:
             return []
-        listed = _object(content, "index.json").get("manifests")
+        listed = json_object(content, "index.json", LayoutError).get("manifests")
         if not isinstance(listed, list):
             raise LayoutError("index.json has no list of manifests")
         return listed
@@ -130,31 +106,20 @@ class ImageLayout:
         algorithm, _, name = digest.partition(":")
         return self._directory / "blobs" / algorithm / name
 
-    def manifest(self, name: str, reference: str) -> ImageManifest:
-        """Return the manifest of the repository `name` with a tag or digest. Raises LayoutError, OSError."""
-        digest, media_type = reference, ""
-        if not is_digest(reference):
-            descriptor = self.images().get(f"{name}:{reference}")
-            if descriptor is None:
-                raise NoImageError(f"there is no image {name}:{reference}")
-            digest, media_type = descriptor.digest, descriptor.media_type
-        try:
-            content = _read(self.path(digest))
-        except FileNotFoundError:
-            raise NoImageError(f"there is no manifest {digest}") from None
-        return ImageManifest(content, media_type or _media_type(content, digest), digest)
-
     def blobs(self, image: Descriptor) -> Iterator[Descriptor]:
         """Yield all blobs of an image, each once, manifests first. Raises LayoutError, OSError."""
         seen: set[str] = set()
         yield from self._below(image, seen, 0)
+
+    def _document(self, one: Descriptor) -> dict[str, Any]:
+        return json_object(_read(self.path(one.digest)), one.digest, LayoutError)
 
     def _below(self, one: Descriptor, seen: set[str], depth: int) -> Iterator[Descriptor]:
         if one.digest in seen:
             return
         seen.add(one.digest)
         yield one
-        fields = _object(_read(self.path(one.digest)), one.digest)
+        fields = self._document(one)
         if isinstance(fields.get("manifests"), list):
             if depth == _MAX_DEPTH:
                 raise LayoutError(f"{one.digest}: indexes of indexes of indexes")
@@ -179,26 +144,19 @@ class ImageLayout:
 
         An image without an index has one entry, for the platform of its configuration. Raises LayoutError, OSError.
         """
-        fields = _object(_read(self.path(image.digest)), image.digest)
+        fields = self._document(image)
         if isinstance(fields.get("manifests"), list):
             entries = [one for one in fields["manifests"] if isinstance(one, dict)]
             return {_platform(one.get("platform")): one for one in entries if isinstance(one.get("platform"), dict)}
-        config = Descriptor.of(fields.get("config"))
-        made = _object(_read(self.path(config.digest)), config.digest)
+        made = self._document(Descriptor.of(fields.get("config")))
         platform = {key: made[key] for key in ("os", "architecture", "variant") if isinstance(made.get(key), str)}
         entry = {"mediaType": image.media_type, "digest": image.digest, "size": image.size, "platform": platform}
         return {_platform(platform): entry}
 
     def platforms(self, image: Descriptor) -> tuple[str, ...]:
         """Return the platforms of an image, such as `linux/amd64`. Raises LayoutError, OSError."""
-        fields = _object(_read(self.path(image.digest)), image.digest)
-        if isinstance(fields.get("manifests"), list):
-            named = [one.get("platform") for one in fields["manifests"] if isinstance(one, dict)]
-            found = [f"{each.get('os')}/{each.get('architecture')}" for each in named if isinstance(each, dict)]
-            return tuple(sorted({one for one in found if "unknown" not in one}))
-        config = Descriptor.of(fields.get("config"))
-        made = _object(_read(self.path(config.digest)), config.digest)
-        return (f"{made.get('os')}/{made.get('architecture')}",)
+        found = {"/".join(each.split("/")[:2]) for each in self.by_platform(image)}
+        return tuple(sorted(each for each in found if "unknown" not in each))
 
 
 def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:
@@ -208,10 +166,7 @@ def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:
 
 
 def merged_index(there: ImageLayout, brought: Mapping[str, dict[str, Any]]) -> bytes:
-    """Return index.json with all entries of a layout and the new ones, which replace entries of the same name.
-
-    Raises LayoutError, OSError.
-    """
+    """Return index.json with the entries of a layout and the new ones, which win. Raises LayoutError, OSError."""
     named = there.entries()
     unnamed = [entry for entry in there.listed() if entry not in named.values()]
     return json.dumps({"schemaVersion": 2, "manifests": [*unnamed, *{**named, **brought}.values()]}).encode()
@@ -224,27 +179,15 @@ def _platform(fields: Any) -> str:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(content) > MAX_MANIFEST_BYTES:
-        raise LayoutError(f"{path.name} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
+        content = file.read(MANIFEST_LIMIT_BYTES + 1)
+    if len(content) > MANIFEST_LIMIT_BYTES:
+        raise LayoutError(f"{path.name} is larger than the {MANIFEST_LIMIT_BYTES} bytes that a manifest may have")
     return content
 
 
-def _object(content: bytes, what: str) -> dict[str, Any]:
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise LayoutError(f"{what} has more than {MAX_VALUES} values")
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        raise LayoutError(f"{what} is not JSON") from None
-    if not isinstance(value, dict):
-        raise LayoutError(f"{what} is no JSON object")
-    return value
-
-
-def _media_type(content: bytes, digest: str) -> str:
+def media_type_of(content: bytes, digest: str) -> str:
     """Return the media type of a manifest. The field is optional in OCI's own types, which are the default."""
-    fields = _object(content, digest)
+    fields = json_object(content, digest, LayoutError)
     given = fields.get("mediaType")
     if isinstance(given, str) and given:
         return given

@@ -25,8 +25,7 @@ from edge.artifacts.artifact import (
     ArtifactError,
     ChangedError,
     ChecksumError,
-    PeerError,
-    Progress,
+    GrowingFile,
     StorageError,
     UpstreamError,
     in_thread,
@@ -52,39 +51,39 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Passing:
+class Passing(GrowingFile):
     """One reader's transfer of a peer's copy of `url`, with the checksum `pin` if there is one."""
+
+    size: int
 
     def __init__(
         self, url: str, key: str, pin: str, offer: Offer, services: Services, gone: Callable[[Passing], None]
     ) -> None:
         """`gone` is called when the reader has closed its file. Raises StorageError."""
-        self._url, self._key, self._pin = url, key, pin
+        fd = -1
+        try:
+            fd = os.memfd_create("passed-through", os.MFD_CLOEXEC)
+            os.truncate(fd, offer.copy.size)
+            self._reader_fd = os.dup(fd)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise StorageError(url, f"can't be passed through: {error.strerror}") from error
+        super().__init__(url, fd, offer.copy.size)
+        self.readers = 1
+        self._key, self._pin = key, pin
         self._offer = offer
         self._services = services
         self._gone = gone
-        self._size = offer.copy.size
-        self._start = self._written = self._read = self._freed = 0
-        self._failure: ArtifactError | None = None
+        self._start = self._read = self._freed = 0
         self._task: asyncio.Task[None] | None = None
-        self._moved = asyncio.Event()
         self._is_verified = False
-        self._sha256 = ""
         self._digest = hashlib.sha256()
-        self._fd = -1
-        try:
-            self._fd = os.memfd_create("passed-through", os.MFD_CLOEXEC)
-            os.truncate(self._fd, self._size)
-            self._reader_fd = os.dup(self._fd)
-        except OSError as error:
-            if self._fd >= 0:
-                os.close(self._fd)
-            raise StorageError(url, f"can't be passed through: {error.strerror}") from error
 
     def reader(self) -> Artifact:
         """Return the reader. Call it once. Bytes before the last offset of `Artifact.filled` are freed soon."""
         version, source = self._offer.copy.version, source_of(self._offer)
-        return Artifact(self._url, self._reader_fd, self._size, version, source, self, released=self._released)
+        return Artifact(self.url, self._reader_fd, self.size, version, source, self, released=self._released)
 
     async def stop(self) -> None:
         """Abort the transfer. Its reader gets an error."""
@@ -92,36 +91,27 @@ class Passing:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    # --- for the reader: `edge.artifacts.artifact.Filling` ---
-
-    def progress(self) -> Progress:
-        """Return the progress."""
-        return Progress(self._url, self._written, self._size, 1)
-
     async def filled(self, offset: int) -> int:
-        """Return the number of available bytes as soon as it exceeds `offset`. Earlier bytes may be freed.
-
-        Raises ArtifactError.
-        """
+        """Return the number of readable bytes once it exceeds `offset`, before which bytes are freed."""
         if self._task is None:
-            self._start = self._written = self._freed = offset
+            self._start = self.written = self._freed = offset
             self._task = asyncio.create_task(self._pass())
         self._read = max(self._read, offset)
-        self._free()
-        self._move()
-        while self._readable <= offset and self._failure is None:
-            await self._moved.wait()
-        if self._readable <= offset and self._failure is not None:
-            raise self._failure.again()
-        return self._readable
+        first = self._freed - self._freed % _STEP_BYTES
+        end = (self._read - BEHIND_BYTES) // _STEP_BYTES * _STEP_BYTES
+        if end > first:  # free the bytes that are far enough behind the reader
+            mode = _KEEP_SIZE | _PUNCH_HOLE
+            _libc.fallocate(self.fd, mode, ctypes.c_long(first), ctypes.c_long(end - first))
+            self._freed = end
+        self.notify()
+        return await super().filled(offset)
 
-    async def whole_sha256(self) -> str:
-        """Return the verified checksum of the whole file; empty for a part. Raises ArtifactError."""
-        while self._readable < self._size and self._failure is None:
-            await self._moved.wait()
-        if self._failure is not None:
-            raise self._failure.again()
-        return self._sha256
+    @property
+    def readable(self) -> int:
+        """The number of bytes that the reader may have."""
+        if self._is_verified or self._start:
+            return self.written
+        return min(self.written, self.size - TAIL_BYTES)
 
     # --- the transfer ---
 
@@ -129,50 +119,45 @@ class Passing:
         try:
             await self._receive_all()
         except ArtifactError as error:
-            self._failure = error
+            self.failure = error
         except OSError as error:
-            self._failure = StorageError(self._url, f"can't be passed through: {error.strerror}")
+            self.failure = StorageError(self.url, f"can't be passed through: {error.strerror}")
         except asyncio.CancelledError:
-            self._failure = UpstreamError(self._url, "the edge is stopping")
+            self.failure = UpstreamError(self.url, "the edge is stopping")
             raise
         except Exception as error:
-            log.exception("passing %s through", shown(self._url))
-            self._failure = StorageError(self._url, f"internal error: {error!r}")
+            log.exception("passing %s through", shown(self.url))
+            self.failure = StorageError(self.url, f"internal error: {error!r}")
         finally:
-            self._move()
+            self.ended = True
+            self.notify()
 
     async def _receive_all(self) -> None:
         """Receive the file, with retries. Raises ArtifactError, OSError."""
         timeouts, vain = self._services.timeouts, 0
-        while self._readable < self._size:
-            before = self._written
+        while self.readable < self.size:
+            before = self.written
             try:
                 await self._receive()
             except UpstreamError:
-                vain = vain + 1 if self._written == before else 0
+                vain = vain + 1 if self.written == before else 0
                 if vain > timeouts.retries:
                     raise
                 await asyncio.sleep(timeouts.pause * 2**vain)
-                await self._find_again()
-
-    async def _find_again(self) -> None:
-        """Ask the peer for a new offer: it may have restarted. Raises ChangedError, NotFoundError."""
-        peers, before = self._services.peers, self._offer.copy
-        offer = await peers.find(self._key, self._url, self._pin, ()) if peers is not None else None
-        if offer is not None:
-            if (offer.copy.version, offer.copy.size) != (before.version, before.size):
-                raise ChangedError(self._url, "became another file while it was passed through")
-            self._offer = offer
+                # Ask for a new offer: the peer may have restarted.
+                offer = await self._services.peers.find(self._key, self.url, self._pin, ())
+                if offer is not None:
+                    if (offer.copy.version, offer.copy.size) != (self._offer.copy.version, self.size):
+                        raise ChangedError(self.url, "became another file while it was passed through") from None
+                    self._offer = offer
 
     async def _receive(self) -> None:
         """Request the rest, and receive it."""
         peers = self._services.peers
-        if peers is None:
-            raise PeerError(self._url, "there is no other edge")
         # If only the signature is missing, request the last byte again: the signature follows it.
-        offset = min(self._written, self._size - 1)
-        is_known = offset < self._written
-        async with peers.get(self._offer, self._url, self._key, self._pin, offset) as answer:
+        offset = min(self.written, self.size - 1)
+        is_known = offset < self.written
+        async with peers.get(self._offer, self.url, self._key, self._pin, offset) as answer:
             async with aclosing(answer.body(self._services.clock)) as body:
                 async for chunk in body:
                     self._services.counts.peer_bytes += len(chunk)
@@ -183,62 +168,34 @@ class Passing:
     async def _add(self, chunk: bytes) -> None:
         view = memoryview(chunk)
         while view:
-            while self._written - self._read >= AHEAD_BYTES:
-                await self._moved.wait()
-            piece = view[: AHEAD_BYTES - (self._written - self._read)]
-            await in_thread(self._services.writers, self._write, piece)
+            while self.written - self._read >= AHEAD_BYTES:
+                await self._changed.wait()
+            piece = view[: AHEAD_BYTES - (self.written - self._read)]
+            await in_thread(self._services.writers, self.write, piece)
             view = view[len(piece) :]
-            self._move()
+            self.notify()
 
-    def _write(self, piece: memoryview) -> None:
-        offset, left = self._written, piece
-        while left:
-            count = os.pwrite(self._fd, left, offset)
-            left, offset = left[count:], offset + count
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append to the file and to the checksum, like `GrowingFile.write`."""
+        super().write(chunk)
         if not self._start:
-            self._digest.update(piece)
-        self._written = offset
+            self._digest.update(chunk)
 
     def _check(self, signed: str) -> None:
         """Compare the checksum of a transfer from the first byte. Raises ChecksumError."""
         if not self._start:
             found, wanted = self._digest.hexdigest(), self._pin or signed
             if wanted and found != wanted:
-                if self._services.peers is not None:
-                    self._services.peers.distrust(self._offer, self._key)
-                raise ChecksumError(self._url, f"wrong SHA-256: it should be {wanted}, but what came has {found}")
-            self._sha256 = found
+                self._services.peers.distrust(self._offer, self._key)
+                raise ChecksumError(self.url, f"wrong SHA-256: it should be {wanted}, but what came has {found}")
+            self.sha256 = found
         self._is_verified = True
-        self._move()
-
-    @property
-    def _readable(self) -> int:
-        if self._is_verified or self._start:
-            return self._written
-        return min(self._written, self._size - TAIL_BYTES)
-
-    def _move(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
-
-    # --- freeing ---
-
-    def _free(self) -> None:
-        """Free the bytes that are far enough behind the reader."""
-        first = self._freed - self._freed % _STEP_BYTES
-        end = (self._read - BEHIND_BYTES) // _STEP_BYTES * _STEP_BYTES
-        if end > first:
-            mode = _KEEP_SIZE | _PUNCH_HOLE
-            _libc.fallocate(self._fd, mode, ctypes.c_long(first), ctypes.c_long(end - first))
-            self._freed = end
+        self.notify()
 
     def _released(self) -> None:
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.add_done_callback(lambda _: self._close())
-        else:
-            self._close()
-
-    def _close(self) -> None:
-        os.close(self._fd)
+            self._task.add_done_callback(lambda _: self._released())
+            return
+        os.close(self.fd)
         self._gone(self)

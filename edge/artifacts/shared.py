@@ -25,117 +25,102 @@ from edge.artifacts.artifact import (
     open_file,
 )
 from edge.artifacts.checksum import FileSums
-from edge.artifacts.layout import ImageLayout, LayoutError, NoImageError, is_digest, is_name
+from edge.artifacts.layout import ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.store import key_of
 from edge.artifacts.upstream import Copy
 from tink.limits.newest import Newest
+from tink.registry.names import is_digest
 
 SCHEME: Final = "edge:"
 MAX_LENT: Final = 4096
-"""Names that other edges have asked for: what is forgotten is asked for again."""
-_MISSING: Final = "no such file on the edge's machine"
+"""Number of names that other edges have asked for. A dropped name is asked for again."""
 
 
 def file_url(name: str) -> str:
-    """That of a file."""
+    """Return the URL of a file."""
     return f"{SCHEME}/files/{quote(name, safe='')}"
 
 
 def blob_url(digest: str) -> str:
-    """That of a blob."""
+    """Return the URL of a blob."""
     return f"{SCHEME}/blobs/{digest}"
 
 
 def manifest_url(name: str, reference: str) -> str:
-    """That of a manifest, by its tag or digest."""
+    """Return the URL of a manifest, by its tag or digest."""
     return f"{SCHEME}/manifests/{name}{'@' if is_digest(reference) else ':'}{reference}"
 
 
 class SharedFiles:
-    """Those of one edge. What is put into the directories is there from then on."""
+    """The files of one edge. A file that is put into the directories is served at once."""
 
     def __init__(self, files: Path | None, images: Path | None) -> None:
-        """The directories, which need not be there; None: there is none of these."""
+        """The directories may be missing; None: the edge has no such files."""
         self._files, self._images = files, images
-        self._layout = ImageLayout(images) if images is not None else None
 
     def open(self, url: str) -> Artifact:
-        """The artifact of a URL as above, which the caller closes. Reads small files: for a thread.
-
-        Raises NotFoundError, BadUrlError, StorageError.
-        """
-        kind, _, what = url.removeprefix(f"{SCHEME}/").partition("/")
+        """Open the artifact of such a URL, in a thread. Raises NotFoundError, BadUrlError, StorageError."""
+        missing = NotFoundError(url, "no such file on the edge's machine")
         try:
-            match kind:
-                case "files":
-                    path, root = self._file(url, unquote(what)), self._files
-                case "blobs":
-                    path, root = self._images_of(url).path(what), self._images
-                case "manifests":
-                    path, root = self._manifest(url, what), self._images
-                case _:
-                    raise BadUrlError(url, "is neither of files, nor blobs, nor manifests")
+            path, root = self._located(url)
+            found = open_file(path.absolute().as_uri(), root)
         except NoImageError as error:
             raise NotFoundError(url, str(error)) from error
         except (LayoutError, OSError) as error:
             raise StorageError(url, f"can't be read: {error}") from error
-        try:
-            found = open_file(path.absolute().as_uri(), root)
         except NotFoundError:
-            raise NotFoundError(url, _MISSING) from None
+            raise missing from None
         except ArtifactError as error:
             raise type(error)(url, error.reason) from error
-        return Artifact(url, found.fd, found.size, found.version, found.source, None)
+        return Artifact(url, found.fd, found.size, found.version, found.source)
 
-    def _file(self, url: str, name: str) -> Path:
-        if self._files is None or not name or name.startswith("."):
-            raise NotFoundError(url, _MISSING)
-        return self._files / name
-
-    def _images_of(self, url: str) -> ImageLayout:
-        if self._layout is None:
-            raise NotFoundError(url, "this edge has no images")
-        return self._layout
-
-    def _manifest(self, url: str, what: str) -> Path:
-        name, _, digest = what.partition("@")
-        if digest:
-            return self._images_of(url).path(digest)
-        if not is_name(name):
-            raise NotFoundError(url, "is no repository:tag")
-        repository, _, tag = name.rpartition(":")
-        layout = self._images_of(url)
-        return layout.path(layout.manifest(repository, tag).digest)
+    def _located(self, url: str) -> tuple[Path, Path]:
+        """Return the path of a file, and the directory that it must be in."""
+        kind, _, rest = url.removeprefix(f"{SCHEME}/").partition("/")
+        if kind == "files":
+            name = unquote(rest)
+            if self._files is None or not name or name.startswith("."):
+                raise NotFoundError(url, "")
+            return self._files / name, self._files
+        if kind not in ("blobs", "manifests"):
+            raise BadUrlError(url, "is neither of files, nor blobs, nor manifests")
+        if self._images is None:
+            raise NoImageError("this edge has no images")
+        layout = ImageLayout(self._images)
+        name, _, digest = rest.partition("@") if kind == "manifests" else ("", "", rest)
+        if not digest:
+            if not is_name(name):
+                raise NoImageError("is no repository:tag")
+            if (image := layout.images().get(name)) is None:
+                raise NoImageError(f"there is no image {name}")
+            digest = image.digest
+        return layout.path(digest), self._images
 
 
 class LentFiles:
     """Offers the files to other edges in two steps, as a cache does: a description, then the bytes by a key."""
 
     def __init__(self, shared: SharedFiles, sums: FileSums, fresh: float) -> None:
-        """A borrower asks again after `fresh` seconds whether it still is the same file."""
+        """An edge that has borrowed a file asks again after `fresh` seconds whether it has changed."""
         self._shared = shared
         self._sums = sums
         self._fresh = fresh
         self._urls: Newest[str, str] = Newest(MAX_LENT)
 
     async def lend(self, url: str, pin: str) -> Copy | None:
-        """The copy of `url` here; None: it is not here. Whether it has the checksum `pin`, the borrower finds out.
-
-        Raises ArtifactError.
-        """
+        """Return the copy of `url`, or None. The borrower compares its checksum with `pin`. Raises ArtifactError."""
         artifact = await self._open(url)
         if artifact is None:
             return None
         with artifact:
             self._urls[key_of(url, pin)] = url
-            version = _version_of(artifact)
-            return Copy(version, artifact.size, etag=f'"{version}"', fresh=self._fresh)
+            return Copy(artifact.version, artifact.size, etag=f'"{artifact.version}"', fresh=self._fresh)
 
     async def open(self, key: str, version: str) -> Artifact | None:
-        """The copy that `lend` has named, if it still is that. The caller closes it. Raises ArtifactError."""
+        """Open the copy that `lend` has named, or return None if it has changed. Raises ArtifactError."""
         url = self._urls.get(key)
         artifact = await self._open(url) if url is not None else None
-        if artifact is not None and _version_of(artifact) != version:
+        if artifact is not None and artifact.version != version:
             artifact.close()
             return None
         return artifact
@@ -151,7 +136,8 @@ class _Summed(Artifact):
     """A file of this host. Its checksum is computed when it is needed."""
 
     def __init__(self, found: Artifact, sums: FileSums) -> None:
-        super().__init__(found.url, found.fd, found.size, found.version, found.source, None)
+        version = found.version.replace("-", "")  # hexadecimal, like the versions of downloads
+        super().__init__(found.url, found.fd, found.size, version, found.source)
         self._sums = sums
 
     async def sha256(self) -> str:
@@ -159,7 +145,3 @@ class _Summed(Artifact):
             return await self._sums.of(identity(self.fd), self.fd, self.size)
         except OSError as error:
             raise StorageError(self.url, f"can't be read: {error.strerror}") from error
-
-
-def _version_of(artifact: Artifact) -> str:
-    return artifact.version.replace("-", "")  # as those of downloads are: hexadecimal

@@ -61,7 +61,7 @@ class DirectoryInUseError(TinkedgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredArtifact:
     """A complete artifact on disk.
 
     size: in bytes.
@@ -77,6 +77,11 @@ class Stored:
     etag: str = ""
     last_modified: str = ""
     pin: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the artifact, see `key_of`."""
+        return key_of(self.url, self.pin)
 
     @property
     def version(self) -> str:
@@ -102,12 +107,17 @@ class Unfinished:
     pin: str = ""
 
     @property
+    def key(self) -> str:
+        """The name of the artifact that it will become, see `key_of`."""
+        return key_of(self.url, self.pin)
+
+    @property
     def version(self) -> str:
-        """The version of the artifact that it will become."""
+        """The version of that artifact."""
         return self.part.split(".")[1]
 
 
-class Store:
+class ArtifactStore:
     """The files in `directory`, which is created if it is missing."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,7 +125,7 @@ class Store:
         self._directory = directory
         self._clock = clock
         # Both in the order of use, the least recently used first.
-        self._index: dict[str, Stored] = {}
+        self._index: dict[str, StoredArtifact] = {}
         self._unfinished: dict[str, Unfinished] = {}
         self._claimed: dict[str, int] = {}
         self._promised: dict[str, int] = {}
@@ -124,16 +134,14 @@ class Store:
         self._lock_fd = -1
 
     def open(self) -> None:
-        """Lock the directory, read the entries, delete leftovers. Raises DirectoryInUseError, OSError.
-
-        On a read-only disk, artifacts are served and leftovers stay.
-        """
+        """Lock the directory, read the entries, delete leftovers. Raises DirectoryInUseError, OSError."""
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True)
         lock = self._directory / ".lock"
         try:
             self._lock_fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            # On a read-only disk, artifacts are served and leftovers stay.
             if error.errno != errno.EROFS:
                 raise
             self._lock_fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -147,7 +155,7 @@ class Store:
         self._unfinished = self._read_journals()
         known = {stored.blob for stored in self._index.values()}
         for unfinished in self._unfinished.values():
-            known |= {unfinished.part, _journal(unfinished.part)}
+            known |= {unfinished.part, self._journal(unfinished.part).name}
         for path in self._directory.iterdir():
             if path.suffix in _OURS and path.name not in known:
                 log.info("artifact cache: removing leftover %s", path.name)
@@ -161,11 +169,11 @@ class Store:
 
     # --- complete artifacts ---
 
-    def get(self, url: str, pin: str = "") -> Stored | None:
-        """Return the complete artifact of `url`, or None."""
-        return self._index.get(key_of(url, pin))
+    def get(self, key: str) -> StoredArtifact | None:
+        """Return the complete artifact of this key (`key_of`), or None."""
+        return self._index.get(key)
 
-    def fetched(self, key: str, sha256: str = "") -> Stored | None:
+    def fetched(self, key: str, sha256: str = "") -> StoredArtifact | None:
         """Return the artifact that the URL behind `key` (see `key_of`) brought here, or None.
 
         With `sha256`, only a file with that checksum counts, whatever checksum was required when the URL was fetched. A
@@ -177,21 +185,20 @@ class Store:
         alike = (each for each in self._index.values() if sha256 and each.sha256 == sha256)
         return next((each for each in alike if key_of(each.url, sha256) == key), None)
 
-    def whole(self) -> list[Stored]:
+    def whole(self) -> list[StoredArtifact]:
         """Return all complete artifacts, least recently used first."""
         return list(self._index.values())
 
-    def path(self, stored: Stored) -> Path:
+    def path(self, stored: StoredArtifact) -> Path:
         """Return the path of an artifact's file."""
         return self._directory / stored.blob
 
-    def hold(self, stored: Stored) -> int:
+    def hold(self, stored: StoredArtifact) -> int:
         """Open an artifact for a reader. It can't be evicted until the reader calls `release`. Raises OSError."""
         fd = _open_regular(self.path(stored), os.O_RDONLY, stored.size)
         self._holders[stored.blob] += 1
-        key = key_of(stored.url, stored.pin)
-        if self._index.get(key) is stored:
-            self._index[key] = self._index.pop(key)
+        if self._index.get(stored.key) is stored:
+            self._index[stored.key] = self._index.pop(stored.key)
         now = self._clock()
         if now - self._touched.get(stored.blob, -TOUCH_SECONDS) >= TOUCH_SECONDS:
             self._touched[stored.blob] = now
@@ -205,40 +212,33 @@ class Store:
         if self._holders[blob] <= 0:
             del self._holders[blob]
 
-    def forget(self, stored: Stored) -> None:
+    def forget(self, stored: StoredArtifact) -> None:
         """Delete an artifact whose bytes are missing or wrong."""
-        key = key_of(stored.url, stored.pin)
-        if self._index.get(key) == stored:
-            del self._index[key]
-            _remove(self._entry(key))
+        if self._index.get(stored.key) == stored:
+            del self._index[stored.key]
+            _remove(self._entry(stored.key))
         self._touched.pop(stored.blob, None)
         _remove(self.path(stored))
 
-    def commit(self, stored: Stored, part: Path, fd: int) -> None:
+    def commit(self, stored: StoredArtifact, part: Path, fd: int) -> None:
         """Turn the downloaded `part` (open as `fd`) into the blob of `stored`. Raises OSError without any change."""
         os.fsync(fd)
-        entry = self._entry(key_of(stored.url, stored.pin))
-        temporary = entry.with_suffix(".tmp")
+        entry = self._entry(stored.key)
         try:
             part.rename(self.path(stored))
-            _write_durably(temporary, stored)
-            temporary.rename(entry)
+            _write_durably(entry, stored)
             sync_directory(self._directory)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            entry.with_suffix(".tmp").unlink(missing_ok=True)
             self.path(stored).unlink(missing_ok=True)
             raise
 
-    def adopt(self, stored: Stored, part: Path) -> None:
-        """Serve `stored`, which was committed from `part`.
-
-        Readers of the artifact that it replaces keep their open file.
-        """
-        key = key_of(stored.url, stored.pin)
-        replaced = self._index.pop(key, None)
-        self._index[key] = stored
+    def adopt(self, stored: StoredArtifact, part: Path) -> None:
+        """Serve `stored`, which was committed from `part`. Readers of a replaced artifact keep their open file."""
+        replaced = self._index.pop(stored.key, None)
+        self._index[stored.key] = stored
         self._give_up_claim(part.name)
-        self._journal_path(part.name).unlink(missing_ok=True)
+        self._journal(part.name).unlink(missing_ok=True)
         if replaced is not None and replaced.blob != stored.blob:
             self._touched.pop(replaced.blob, None)
             self.path(replaced).unlink(missing_ok=True)
@@ -278,34 +278,25 @@ class Store:
     def checkpoint(self, unfinished: Unfinished, fd: int) -> None:
         """Fsync the download in `fd` and write its journal. Raises OSError."""
         os.fdatasync(fd)
-        journal = self._journal_path(unfinished.part)
-        temporary = journal.with_suffix(".tmp")
-        _write_durably(temporary, unfinished)
-        temporary.rename(journal)
+        _write_durably(self._journal(unfinished.part), unfinished)
 
     def keep_unfinished(self, unfinished: Unfinished) -> None:
         """Keep an interrupted download, after its last checkpoint."""
         self._give_up_claim(unfinished.part)
-        self._unfinished[key_of(unfinished.url, unfinished.pin)] = unfinished
+        self._unfinished[unfinished.key] = unfinished
 
     def discard(self, part: Path) -> None:
         """Delete an unusable download."""
         self._give_up_claim(part.name)
-        self._journal_path(part.name).unlink(missing_ok=True)
+        self._journal(part.name).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
 
     # --- room ---
 
     def room(self, budget: int | None) -> Room:
         """Return the room of the cache and its disk. Raises OSError."""
-        disk = os.statvfs(self._directory)
-        return Room(
-            budget=budget,
-            used=self.used,
-            free=disk.f_bavail * disk.f_frsize,
-            disk=disk.f_blocks * disk.f_frsize,
-            promised=sum(self._promised.values()),
-        )
+        disk, promised = os.statvfs(self._directory), sum(self._promised.values())
+        return Room(budget, self.used, disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, promised)
 
     @property
     def used(self) -> int:
@@ -322,16 +313,16 @@ class Store:
 
     def label(self, name: str) -> str:
         """Return the URL of a file, for a log line."""
-        everything = [(each.blob, each.url) for each in self._index.values()]
-        everything += [(each.part, each.url) for each in self._unfinished.values()]
-        return next((shown(url) for known, url in everything if known == name), name)
+        urls = {each.blob: each.url for each in self._index.values()}
+        urls |= {each.part: each.url for each in self._unfinished.values()}
+        return shown(urls[name]) if name in urls else name
 
     def evict(self, name: str) -> list[Path]:
         """Forget a file. Return the paths to delete; the caller deletes them in a thread, since that may take long."""
         for key, unfinished in self._unfinished.items():
             if unfinished.part == name:
                 del self._unfinished[key]
-                self._journal_path(name).unlink(missing_ok=True)
+                self._journal(name).unlink(missing_ok=True)
                 return [self._directory / name]
         for key, stored in self._index.items():
             if stored.blob == name:
@@ -350,16 +341,15 @@ class Store:
     def _entry(self, key: str) -> Path:
         return self._directory / f"{key}.json"
 
-    def _journal_path(self, part: str) -> Path:
-        return self._directory / _journal(part)
+    def _journal(self, part: str) -> Path:
+        return self._directory / (part.removesuffix(".part") + ".journal")
 
-    def _read_index(self) -> dict[str, Stored]:
+    def _read_index(self) -> dict[str, StoredArtifact]:
         found = []
         for path in self._directory.glob("*.json"):
             try:
-                stored = _read(Stored, path)
-                named_rightly = _BLOB.fullmatch(stored.blob) and path.stem == key_of(stored.url, stored.pin)
-                if not named_rightly:
+                stored = _read(StoredArtifact, path)
+                if not _BLOB.fullmatch(stored.blob) or path.stem != stored.key:
                     raise ValueError("it is of another file")
                 status = self.path(stored).lstat()
                 if not stat.S_ISREG(status.st_mode) or status.st_size != stored.size:
@@ -368,7 +358,7 @@ class Store:
                 log.warning("artifact cache: %s can't be used (%s); its file will be fetched again", path.name, error)
                 _remove(path)
             else:
-                found.append((status.st_mtime_ns, path.stem, stored))
+                found.append((status.st_mtime_ns, stored.key, stored))
         return {key: stored for _, key, stored in sorted(found, key=lambda each: each[:2])}
 
     def _read_journals(self) -> dict[str, Unfinished]:
@@ -377,29 +367,25 @@ class Store:
         for path in self._directory.glob("*.journal"):
             try:
                 unfinished = _read(Unfinished, path)
-                key = key_of(unfinished.url, unfinished.pin)
-                named_rightly = _PART.fullmatch(unfinished.part) and path.name == _journal(unfinished.part)
-                if not named_rightly or not unfinished.part.startswith(f"{key}."):
+                key, part = unfinished.key, unfinished.part
+                if not _PART.fullmatch(part) or path != self._journal(part) or not part.startswith(f"{key}."):
                     continue
-                status = (self._directory / unfinished.part).lstat()
-                there = status.st_size if stat.S_ISREG(status.st_mode) else 0
+                status = (self._directory / part).lstat()
+                size = status.st_size if stat.S_ISREG(status.st_mode) else 0
                 written = path.stat().st_mtime
             except (OSError, ValueError) as error:
                 log.warning("artifact cache: %s can't be used (%s); its download starts over", path.name, error)
                 continue
-            if 0 < unfinished.received <= min(there, unfinished.size) and written > oldest:
+            if 0 < unfinished.received <= min(size, unfinished.size) and written > oldest:
                 found.append((written, key, unfinished))
         return {key: unfinished for _, key, unfinished in sorted(found, key=lambda each: each[:2])}
 
 
-Entry = TypeVar("Entry", Stored, Unfinished)
+Entry = TypeVar("Entry", StoredArtifact, Unfinished)
 
 
 def _read(kind: type[Entry], path: Path) -> Entry:
-    """Read an entry. Fields of a later version are ignored, missing ones get their default.
-
-    Raises OSError, ValueError.
-    """
+    """Read an entry. Raises OSError, ValueError."""
     try:
         with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
             raw: Any = json.loads(file.read(_MAX_ENTRY_BYTES))
@@ -407,6 +393,7 @@ def _read(kind: type[Entry], path: Path) -> Entry:
         raise ValueError("not an entry") from None
     if not isinstance(raw, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the file is bad, not an argument
+    # Fields of a later version are ignored, missing ones get their default.
     given = {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
     for field in fields(kind):
         if field.name in given and type(given[field.name]).__name__ != field.type:
@@ -418,11 +405,9 @@ def _read(kind: type[Entry], path: Path) -> Entry:
 
 
 def _open_regular(path: Path, mode: int, size: int | None = None) -> int:
-    """Open a regular file, of `size` bytes if given. Raises OSError.
-
-    Anything else in its place is refused: opening a pipe would wait for its writer, and a link may leave the directory.
-    """
+    """Open a regular file, of `size` bytes if given. Raises OSError."""
     fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    # Opening a pipe would wait for its writer, and a link may leave the directory.
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or (size is not None and status.st_size != size):
         os.close(fd)
@@ -440,20 +425,19 @@ def _remove(path: Path) -> None:
         log.warning("artifact cache: %s can't be removed: %s", path.name, error.strerror)
 
 
-def _write_durably(path: Path, entry: Stored | Unfinished) -> None:
+def _write_durably(path: Path, entry: StoredArtifact | Unfinished) -> None:
+    """Write an entry by way of a temporary file with the suffix .tmp. Raises OSError."""
+    temporary = path.with_suffix(".tmp")
     # Mode 0600: URLs may contain passwords.
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         json.dump(asdict(entry), file)
         file.flush()
         os.fsync(file.fileno())
+    temporary.rename(path)
 
 
 def key_of(url: str, pin: str) -> str:
     """Return the name of an artifact: 32 hexadecimal digits. It does not reveal the URL, which may contain a secret."""
     wanted = f"{url}\n{pin}" if pin else url
     return hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _journal(part: str) -> str:
-    return part.removesuffix(".part") + ".journal"

@@ -39,7 +39,6 @@ from edge.artifacts.artifact import (
 from edge.artifacts.checksum import MAX_SIDECAR_BYTES, sidecar_url
 from tink.net.outbound import (
     Reach,
-    RefusedAddressError,
     UnusableProxyError,
     WastefulAnswerError,
     refusal,
@@ -102,6 +101,14 @@ class Known:
     offset: int = 0
     size: int | None = None
 
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The headers of a conditional request (RFC 9110 sections 13 and 14)."""
+        if self.offset:
+            return {"Range": f"bytes={self.offset}-", "If-Range": self.validator}
+        conditions = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in conditions.items() if value}
+
 
 class RangeError(UpstreamError):
     """The upstream can't resume a download, or not reliably: the whole file has to be fetched again."""
@@ -110,7 +117,8 @@ class RangeError(UpstreamError):
 class UpstreamResponse:
     """An upstream's answer: its headers, and its body, which can be read once.
 
-    `start` is the offset of the body's first byte, `size` the size of the whole file (None: unknown).
+    `start` is the offset of the body's first byte, `length` the size of the body, and `size` that of the whole file
+    (None: unknown). `span` has the numbers of Content-Range.
     """
 
     def __init__(self, url: str, response: aiohttp.ClientResponse, timeouts: Timeouts) -> None:
@@ -124,9 +132,11 @@ class UpstreamResponse:
         self.last_modified = headers.get("Last-Modified", "")
         self.validator = strong_validator(self.etag, self.last_modified, headers.get("Date", ""))
         self.start = 0
-        self.size = self._length = response.content_length
-        if response.status == 206 and (span := _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))):
-            self.start, self.size = int(span[1]), int(span[3])
+        self.size = self.length = response.content_length
+        found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", "")) if response.status == 206 else None
+        self.span = (int(found[1]), int(found[2]), int(found[3])) if found is not None else None
+        if self.span is not None:
+            self.start, _, self.size = self.span
 
     async def first(self) -> None:
         """Wait for the body's first bytes, and check that they are not a web page. Raises UpstreamError."""
@@ -140,13 +150,10 @@ class UpstreamResponse:
             raise WrongContentError(self._url, f"the upstream answered with a web page ({foreign(kind)}), not a file")
 
     async def body(self, clock: Callable[[], float] = time.monotonic) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes as they arrive. Raises UpstreamError if they end too early or arrive too slowly.
-
-        `clock` gives seconds.
-        """
+        """Yield the bytes as they arrive. Raises UpstreamError if they end too early or arrive too slowly."""
         received, waited, of_window = 0, 0.0, 0
         chunk, self._first = self._first, b""
-        while received != self._length:
+        while received != self.length:
             if not chunk:
                 asked = clock()
                 chunk = await self._read(received)
@@ -161,8 +168,8 @@ class UpstreamResponse:
                 if of_window < self._timeouts.slowest * waited:
                     raise UpstreamTimeoutError(self._url, f"too slow: {of_window} bytes in {waited:.0f} s")
                 waited, of_window = 0.0, 0
-        if self._length is not None and received != self._length:
-            raise UpstreamError(self._url, f"sent {received} bytes, having announced {self._length}")
+        if self.length is not None and received != self.length:
+            raise UpstreamError(self._url, f"sent {received} bytes, having announced {self.length}")
 
     async def _read(self, received: int) -> bytes:
         try:
@@ -215,7 +222,7 @@ class Upstream:
             sock_read=timeouts.silence,
         )
         try:
-            asked = target(url, _conditions(known))
+            asked = target(url, known.conditions)
             response = await self._session.get(**asked, max_redirects=MAX_REDIRECTS, timeout=limits)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._translated(url, error) from error
@@ -223,36 +230,39 @@ class Upstream:
             _check(url, response, known)
             answer = UpstreamResponse(url, response, timeouts)
             if response.status == 206:
-                _check_range(url, response, answer, known)
+                _check_range(url, answer, known)
             yield answer
 
     async def sidecar(self, url: str) -> bytes:
-        """Return the sidecar file with the checksum of `url`; empty if there is none. Raises UpstreamError.
-
-        Any 4xx means that there is none: some upstreams answer 403 for all missing files.
-        """
+        """Return the file with the checksum of `url`; empty if there is none. Raises UpstreamError."""
         try:
             async with asyncio.timeout(self._timeouts.sidecar):
                 async with self._session.get(**target(sidecar_url(url)), max_redirects=MAX_REDIRECTS) as response:
+                    # Any 4xx means that there is none: some upstreams answer 403 for all missing files.
                     if 400 <= response.status < 500:
                         return b""
                     if response.status != 200:
                         raise UpstreamError(url, f"its checksum file: {response.status}")
-                    return await _read_all(response, MAX_SIDECAR_BYTES)
+                    content = b""
+                    while chunk := await response.content.read(MAX_SIDECAR_BYTES - len(content)):
+                        content += chunk
+                    return content
         except TimeoutError as error:
             raise UpstreamTimeoutError(url, "its checksum file does not come") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UpstreamError(url, f"its checksum file: {type(error).__name__}") from error
 
     def _translated(self, url: str, error: Exception) -> ArtifactError:
-        """Return the error for a failed request, in words for an operator.
-
-        The library's own text is never used: it may contain the URL with its secrets.
-        """
+        """Return the error for a failed request, in words for an operator."""
+        # The library's own text is never used: it may contain the URL with its secrets.
         if isinstance(error, WastefulAnswerError):
             return WrongContentError(url, _WASTEFUL)
         if (refused := refusal(error)) is not None:
-            return RefusedUpstreamError(url, _advice(refused))
+            allow = (
+                f", from which nothing is fetched; the edge's operator may allow that with --allow-upstream "
+                f"{refused.allowable}, or put the file into --osie-dir"
+            )
+            return RefusedUpstreamError(url, f"{refused}{allow if refused.allowable else ''}")
         if isinstance(error, UnusableProxyError):
             return UpstreamError(url, str(error))
         if isinstance(error, aiohttp.ClientProxyConnectionError):
@@ -292,15 +302,6 @@ def _strerror(error: aiohttp.ClientConnectorError) -> str:
     return os.strerror(number) if number else str(error.os_error)
 
 
-def _advice(refused: RefusedAddressError) -> str:
-    if not refused.allowable:
-        return str(refused)
-    return (
-        f"{refused}, from which nothing is fetched; the edge's operator may allow that with "
-        f"--allow-upstream {refused.allowable}, or put the file into --osie-dir"
-    )
-
-
 def strong_validator(etag: str, last_modified: str, date: str) -> str:
     """Return the validator for If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5), or an empty string."""
     if etag:
@@ -312,17 +313,6 @@ def strong_validator(etag: str, last_modified: str, date: str) -> str:
     return last_modified if sure else ""
 
 
-def _conditions(known: Known) -> dict[str, str]:
-    if known.offset:
-        return {"Range": f"bytes={known.offset}-", "If-Range": known.validator}
-    conditions = {}
-    if known.etag:
-        conditions["If-None-Match"] = known.etag
-    if known.last_modified:
-        conditions["If-Modified-Since"] = known.last_modified
-    return conditions
-
-
 def _check(url: str, response: aiohttp.ClientResponse, known: Known) -> None:
     if response.status in (404, 410):
         raise NotFoundError(url, _status(response))
@@ -332,16 +322,11 @@ def _check(url: str, response: aiohttp.ClientResponse, known: Known) -> None:
         raise RangeError(url, _status(response))
     if response.status != 200 and not (response.status == 206 and known.offset):
         raise UpstreamError(url, _status(response))
-    for encoding in _encodings(response):
+    for encoding in map(str.strip, ",".join(response.headers.getall("Content-Encoding", ())).split(",")):
         if not _is_of_the_file(encoding, url):
             raise WrongContentError(url, f"sent Content-Encoding {foreign(encoding)} though identity was asked for")
     if response.content_length == 0:
         raise WrongContentError(url, "an empty file")
-
-
-def _encodings(response: aiohttp.ClientResponse) -> list[str]:
-    names = [name.strip() for header in response.headers.getall("Content-Encoding", ()) for name in header.split(",")]
-    return [name for name in names if name.lower() not in ("", "identity", "none")]
 
 
 def _is_of_the_file(encoding: str, url: str) -> bool:
@@ -353,16 +338,15 @@ def _is_of_the_file(encoding: str, url: str) -> bool:
     name = encoding.lower()
     endings = {"gzip": (".gz", ".tgz"), "zstd": (".zst",), "xz": (".xz",), "bzip2": (".bz2",)}
     path = urlsplit(url).path.lower()
-    return name in ("x-gzip", "x-xz", "x-bzip2") or path.endswith(endings.get(name, ("\0",)))
+    return name in ("", "identity", "none", "x-gzip", "x-xz", "x-bzip2") or path.endswith(endings.get(name, ("\0",)))
 
 
-def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamResponse, known: Known) -> None:
+def _check_range(url: str, answer: UpstreamResponse, known: Known) -> None:
     """Check that a 206 continues the known bytes (RFC 9110 sections 14.4, 15.3.7). Raises RangeError."""
-    span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if span is None:
+    if answer.span is None:
         raise RangeError(url, "sent a part of the file, and not which")
-    first, last, size = (int(number) for number in span.groups())
-    if (first, last) != (known.offset, size - 1) or response.content_length not in (None, size - first):
+    first, last, size = answer.span
+    if (first, last) != (known.offset, size - 1) or answer.length not in (None, size - first):
         raise RangeError(url, f"sent bytes {first}-{last} of {size} when all from {known.offset} on were asked for")
     if size != known.size:
         raise RangeError(url, f"the file has {size} bytes now, not {known.size}")
@@ -371,13 +355,6 @@ def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamRes
         not answer.etag and answer.last_modified and answer.last_modified != known.last_modified
     ):
         raise RangeError(url, "the file has changed")
-
-
-async def _read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    content = b""
-    while len(content) < limit and (chunk := await response.content.read(limit - len(content))):
-        content += chunk
-    return content
 
 
 def _status(response: aiohttp.ClientResponse) -> str:
@@ -452,8 +429,8 @@ class PeerResponse(UpstreamResponse):
         self.not_modified = False
         self.etag, self.last_modified = copy.etag, copy.last_modified
         self.validator = strong_validator(copy.etag, "", "")
-        self.start, self.size, self._length = start, copy.size, copy.size - start
-        if response.content_length != self._length + TRAILER_BYTES:
+        self.start, self.size, self.length = start, copy.size, copy.size - start
+        if response.content_length != self.length + TRAILER_BYTES:
             raise PeerError(url, f"the edge {offer.address} sends another length than it offered", offer.peer)
 
     async def first(self) -> None:
@@ -461,9 +438,9 @@ class PeerResponse(UpstreamResponse):
 
     async def body(self, clock: Callable[[], float] = time.monotonic) -> AsyncGenerator[bytes, None]:
         """Yield the file's bytes, and set `sha256` at the end. Raises UpstreamError."""
-        left = self._length or 0
+        left = self.length or 0
         tail = b""
-        self._length = left + TRAILER_BYTES
+        self.length = left + TRAILER_BYTES
         async for chunk in super().body(clock):
             file, tail = chunk[:left], tail + chunk[left:]
             left -= len(file)
@@ -491,3 +468,18 @@ class PeerCaches(Protocol):
 
     def distrust(self, offer: Offer, key: str) -> None:
         """Do not ask that peer for this artifact for a while: its bytes did not match its offer."""
+
+
+class NoPeers(PeerCaches):
+    """The caches of an edge without others."""
+
+    async def find(self, _key: str, _url: str, _pin: str, _avoided: Collection[str]) -> None:
+        """Return None."""
+
+    def get(self, _offer: Offer, url: str, *_: object) -> AbstractAsyncContextManager[PeerResponse]:
+        """Raise PeerError."""
+        raise PeerError(url, "there is no other edge")
+
+    def distrust(self, _offer: Offer, _key: str) -> None:
+        """Do nothing."""
+        return

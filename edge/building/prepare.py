@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edge.artifacts import INDEX_TYPE, REFERENCE, ImageLayout, LayoutError, image_index, merged_index
+from edge.artifacts.layout import INDEX_TYPE, REFERENCE, ImageLayout, LayoutError, image_index, merged_index
 from edge.building.builder import Builder, Part, locked
 from edge.building.screen import Screen
 from edge.building.shell import CommandError

@@ -6,28 +6,3 @@ sources      the origins of parts: apt, URLs, registries
 creation     makes a bundle and its list of components (SBOM), on a host with a route
 loading      puts a bundle's content for machines into a data directory
 """
-
-from edge.bundle.archive import BundleError, Manifest, Reader, digest_of
-from edge.bundle.creation import Contents, Osie, Surroundings, create
-from edge.bundle.loading import check, load, next_steps
-from edge.bundle.signature import make_key, sign_with_file, sign_with_keyring, verify
-from edge.bundle.sources import Wanted
-
-__all__ = [
-    "BundleError",
-    "Contents",
-    "Manifest",
-    "Osie",
-    "Reader",
-    "Surroundings",
-    "Wanted",
-    "check",
-    "create",
-    "digest_of",
-    "load",
-    "make_key",
-    "next_steps",
-    "sign_with_file",
-    "sign_with_keyring",
-    "verify",
-]

@@ -1,15 +1,13 @@
-"""The file of a bundle, and what it says about itself.
+"""The file of a bundle: a signed archive (`tink.files.archive`), which Debian's `tar` unpacks.
 
-A bundle is a plain tar, which Debian's `tar` unpacks. Its headers are those of POSIX.1-1988, and GNU's for files of 8
-GiB and more. A reader takes no other header, so a change of the headers is another FORMAT. The files are:
+A reader takes no other headers than these, so a change of the headers is another FORMAT. The files are:
 
     SHA256SUMS, SHA256SUMS.sig, manifest.json, and the files in the order of SHA256SUMS
 
 A signature covers only `SHA256SUMS`, which `sha256sum --check` reads: lines of a hash and a name. The first
 file that it names is `manifest.json`, which describes the others.
 
-A reader trusts nothing. It checks the signature before it looks at anything else, then every file against its hash. An
-unsigned name, size or byte ends the reading. It accepts no links and no devices.
+A reader checks the signature before it looks at anything else, then every file against its hash.
 """
 
 from __future__ import annotations
@@ -17,15 +15,27 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import orjson
+from pydantic import NonNegativeInt, TypeAdapter
 
 from tink.errors import TinkedgeError
+from tink.files.archive import (
+    ArchiveKind,
+    ArchiveReader,
+    Contents,
+    Member,
+    Progress,
+    UtcTime,
+    counting,
+    first_problem,
+    measure,
+)
 
 FORMAT = 1
 SUMS = "SHA256SUMS"
@@ -57,8 +67,11 @@ class BundleError(TinkedgeError):
     """A bundle, or a part of a new one, can't be used; the message names the part, the cause and the remedy."""
 
 
+BUNDLE = ArchiveKind("bundle of tinkedge", BundleError, 0o644, tarfile.USTAR_FORMAT)
+
+
 @dataclass(frozen=True, slots=True)
-class Program:
+class BundledProgram:
     """The tinkedge that a bundle installs: its version and its Debian (empty: the bundle has wheels)."""
 
     version: str
@@ -67,7 +80,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class BundledImage:
     """A container image: `name` and `tag` as machines ask for it, the digest of its manifest, its platforms."""
 
     name: str
@@ -84,11 +97,11 @@ class Manifest:
     """
 
     tinkedge: str
-    created: datetime
-    program: Program | None
+    created: UtcTime
+    program: BundledProgram | None
     osies: tuple[str, ...]
-    images: tuple[Image, ...]
-    sizes: dict[str, int]
+    images: tuple[BundledImage, ...]
+    sizes: dict[str, NonNegativeInt]
 
     def to_json(self) -> bytes:
         """Return the text of manifest.json."""
@@ -98,33 +111,13 @@ class Manifest:
     def from_json(cls, text: bytes) -> Manifest:
         """Parse manifest.json. Raises BundleError."""
         try:
-            fields = orjson.loads(text)
-            number = fields["format"]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise BundleError(f"{MANIFEST} can't be read: {error}") from error
-        if number != FORMAT:
-            newer = isinstance(number, int) and number > FORMAT
-            do = "use a newer one" if newer else _OLDER
-            raise BundleError(f"{MANIFEST}: format is {number!r}, and this release reads {FORMAT}: {do}")
-        try:
-            return cls._of(fields)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise BundleError(f"{MANIFEST} can't be read: {type(error).__name__} {error}") from error
-
-    @classmethod
-    def _of(cls, fields: dict[str, Any]) -> Manifest:
-        program = fields["program"]
-        return cls(
-            tinkedge=str(fields["tinkedge"]),
-            created=time_of(fields["created"]),
-            program=None if program is None else Program(**{str(key): str(value) for key, value in program.items()}),
-            osies=tuple(str(name) for name in fields["osies"]),
-            images=tuple(
-                Image(str(one["name"]), str(one["tag"]), str(one["digest"]), tuple(map(str, one["platforms"])))
-                for one in fields["images"]
-            ),
-            sizes={str(name): _size(name, size) for name, size in fields["sizes"].items()},
-        )
+            number = orjson.loads(text)["format"]
+            if number != FORMAT:
+                do = "use a newer one" if isinstance(number, int) and number > FORMAT else _OLDER
+                raise BundleError(f"{MANIFEST}: format is {number!r}, and this release reads {FORMAT}: {do}")
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(f"{MANIFEST} can't be read: {first_problem(error)}") from error
 
 
 def time_of(text: str) -> datetime:
@@ -133,17 +126,6 @@ def time_of(text: str) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f"{text} has no time zone")
     return found.astimezone(UTC)
-
-
-def _size(name: str, size: Any) -> int:
-    if not isinstance(size, int) or size < 0:
-        raise ValueError(f"sizes.{name} is {size!r}")
-    return size
-
-
-def write_sums(sums: Iterable[tuple[str, str]]) -> bytes:
-    """Return SHA256SUMS of pairs of name and SHA-256 in hex, in the format of `sha256sum`."""
-    return "".join(f"{digest}  {name}\n" for name, digest in sums).encode()
 
 
 def read_sums(text: bytes) -> dict[str, str]:
@@ -166,22 +148,12 @@ def read_sums(text: bytes) -> dict[str, str]:
     return sums
 
 
-def agree(manifest: Manifest, sums: dict[str, str]) -> None:
-    """Check that both name the same files. Raises BundleError."""
-    named = [name for name in sums if name != MANIFEST]
-    if named != list(manifest.sizes):
-        differ = sorted(set(named) ^ set(manifest.sizes)) or ["their order"]
-        raise BundleError(f"{MANIFEST} and {SUMS} name different files: {', '.join(differ[:3])}; make the bundle again")
-
-
 def unusable(name: str) -> str:
-    """Return why a file of this name can't be in a bundle; empty if it can.
-
-    A valid name stays within its directory, and has no character that is special to a shell or a program.
-    """
+    """Return why a file of this name can't be in a bundle; empty if it can."""
     folder, _, last = name.rpartition("/")
     if len(last.encode()) > MAX_NAME_BYTES or len(folder.encode()) > MAX_FOLDER_BYTES:
         return f"its name is longer than {MAX_NAME_BYTES} bytes, or its folder than {MAX_FOLDER_BYTES}"
+    # Such a name stays within its directory, and has no character that is special to a shell or a program.
     if not all(_PART.fullmatch(part) for part in name.split("/")):
         return "its name has other characters than letters, digits and ._@+:=~%-, or a part that begins with one"
     if "/" in name:
@@ -189,163 +161,43 @@ def unusable(name: str) -> str:
     return "" if name in (MANIFEST, INSTALL, SBOM) else "a bundle has no such file at its top"
 
 
-_BLOCK = 512
-_CHUNK = 1 << 20
-_LARGE = 8 << 30
-"""Size in bytes from which a header needs GNU's format, which has less room for names."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the kind of work, the bytes done, and all bytes."""
 Verify = Callable[[bytes, bytes], str]
 """Returns the signer of a text by its signature. Raises BundleError."""
 Sign = Callable[[bytes], bytes]
 
 
-def digest_of(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
-    """Return the SHA-256 of a file, in hex. `progress` gets the number of bytes of each part. Raises OSError."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            progress(len(chunk))
-    return digest.hexdigest()
-
-
 def write(out: BinaryIO, manifest: Manifest, paths: Mapping[str, Path], sign: Sign, progress: Progress) -> None:
     """Write a bundle; `paths` has the files by their names in the manifest. Raises BundleError, OSError."""
-    text, total, done = manifest.to_json(), sum(manifest.sizes.values()), 0
-    sums = {MANIFEST: hashlib.sha256(text).hexdigest()}
-    for name in manifest.sizes:
-
-        def hashed(size: int) -> None:
-            nonlocal done
-            done += size
-            progress("hashed, in bytes", done, total)
-
-        sums[name] = digest_of(paths[name], hashed)
-    signed = write_sums(sums.items())
+    text, total = manifest.to_json(), sum(manifest.sizes.values())
+    hashed, written = (counting(progress, f"{what}, in bytes", total) for what in ("hashed", "written"))
+    members = [measure(name, paths[name], hashed) for name in manifest.sizes]
+    sums = {MANIFEST: hashlib.sha256(text).hexdigest(), **{member.name: member.sha256 for member in members}}
+    signed = "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
     for name, content in ((SUMS, signed), (SIGNATURE, sign(signed)), (MANIFEST, text)):
-        out.write(_header(name, len(content), manifest.created) + content + _padding(len(content)))
-    done = 0
-    for name, size in manifest.sizes.items():
-        out.write(_header(name, size, manifest.created))
-        digest, left = hashlib.sha256(), size
-        with paths[name].open("rb") as source:
-            while left and (chunk := source.read(min(_CHUNK, left))):
-                digest.update(chunk)
-                out.write(chunk)
-                left -= len(chunk)
-                done += len(chunk)
-                progress("written, in bytes", done, total)
-            if left or source.read(1) or digest.hexdigest() != sums[name]:
-                raise BundleError(f"{paths[name]}: it changed while it was read; try again")
-        out.write(_padding(size))
-    out.write(bytes(2 * _BLOCK))
+        BUNDLE.write_text(out, name, content, manifest.created)
+    BUNDLE.write_files(out, ((member, paths[member.name]) for member in members), manifest.created, written)
 
 
-def _header(name: str, size: int, created: datetime) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = size, 0o644, int(created.timestamp())
-    if size < _LARGE:
-        return info.tobuf(tarfile.USTAR_FORMAT)
-    block = info.tobuf(tarfile.GNU_FORMAT)
-    if len(block) > _BLOCK:
-        raise BundleError(f"{name}: of {size} bytes, and its name is longer than the 100 that so large a file may have")
-    return block
-
-
-def _padding(size: int) -> bytes:
-    return bytes(-size % _BLOCK)
-
-
-class Reader:
-    """Reads a bundle once, from start to end. `signer` is the result of `verify`."""
+class BundleReader:
+    """Reads a bundle once, from start to end. `signer` is the result of `verify`, `sha256` has the signed sums."""
 
     def __init__(self, file: BinaryIO, verify: Verify) -> None:
         """Check the signature and read the manifest. Raises BundleError, OSError."""
-        self._file = file
-        self._headers: list[bytes] = []
-        sums = self._text(SUMS, MAX_TEXT_BYTES)
-        signature = self._text(SIGNATURE, MAX_SIGNATURE_BYTES)
-        self.signer = verify(sums, signature)
-        self._sums = read_sums(sums)
-        text = self._text(MANIFEST, MAX_TEXT_BYTES)
-        if hashlib.sha256(text).hexdigest() != self._sums[MANIFEST]:
+        self._archive = ArchiveReader(file, BUNDLE)
+        sums = self._archive.text(SUMS, MAX_TEXT_BYTES)
+        self.signer = verify(sums, self._archive.text(SIGNATURE, MAX_SIGNATURE_BYTES))
+        self.sha256 = read_sums(sums)
+        text = self._archive.text(MANIFEST, MAX_TEXT_BYTES)
+        if hashlib.sha256(text).hexdigest() != self.sha256[MANIFEST]:
             raise BundleError(f"{MANIFEST} is damaged: its SHA-256 is not the one that was signed")
         self.manifest = Manifest.from_json(text)
-        agree(self.manifest, self._sums)
-        names = ((SUMS, len(sums)), (SIGNATURE, len(signature)), (MANIFEST, len(text)))
-        for block, (name, size) in zip(self._headers, names, strict=True):
-            self._same(block, name, size)
+        self._archive.check_headers(self.manifest.created)
+        named, sizes = [name for name in self.sha256 if name != MANIFEST], self.manifest.sizes
+        if named != list(sizes):
+            differ = ", ".join((sorted(set(named) ^ set(sizes)) or ["their order"])[:3])
+            raise BundleError(f"{MANIFEST} and {SUMS} name different files: {differ}; make the bundle again")
 
-    def sha256(self, name: str) -> str:
-        """Return the signed SHA-256 of a file, in hex."""
-        return self._sums[name]
-
-    def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield each file with its content. The content is verified when it has been read to its end.
-
-        Raises BundleError, OSError.
-        """
-        for name, size in self.manifest.sizes.items():
-            *found, block = self._next()
-            if found != [name, size]:
-                raise BundleError(
-                    f"it has {found[0]!r} of {found[1]} bytes where {name!r} of {size} should be: it was changed or "
-                    "damaged; copy it again"
-                )
-            self._same(block, name, size)
-            yield name, self._content(name, size)
-        if any(self._exactly(2 * _BLOCK)):
-            raise BundleError(f"it has a file more than {SUMS} names: it was changed; copy it again")
-        if self._file.read(1):
-            raise BundleError("it goes on after its end: it was changed; copy it again")
-
-    def _content(self, name: str, size: int) -> Iterator[bytes]:
-        digest, left = hashlib.sha256(), size
-        while left:
-            chunk = self._exactly(min(_CHUNK, left))
-            digest.update(chunk)
-            left -= len(chunk)
-            yield chunk
-        if digest.hexdigest() != self._sums[name]:
-            raise BundleError(f"{name} in it is damaged: its SHA-256 is not the one that was signed; copy it again")
-        self._pad(size)
-
-    def _text(self, wanted: str, most: int) -> bytes:
-        name, size, block = self._next()
-        if name != wanted:
-            raise BundleError(f"it is no bundle of tinkedge: there is {name!r} where {wanted} should be")
-        if size > most:
-            raise BundleError(f"{wanted} has {size} bytes, and {most} are the most")
-        self._headers.append(block)
-        text = self._exactly(size)
-        self._pad(size)
-        return text
-
-    def _same(self, block: bytes, name: str, size: int) -> None:
-        """Check that a header has the bytes that `write` makes, so that every tar program reads it alike."""
-        if block != _header(name, size, self.manifest.created):
-            raise BundleError(f"{name} in it has another header than tinkedge writes: it was changed; copy it again")
-
-    def _pad(self, size: int) -> None:
-        if any(self._exactly(-size % _BLOCK)):
-            raise BundleError("there is something between its files: it was changed or damaged; copy it again")
-
-    def _next(self) -> tuple[str, int, bytes]:
-        block = self._exactly(_BLOCK)
-        if not any(block):
-            raise BundleError("it ends too early: it was changed or damaged; copy it again")
-        try:
-            info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        except tarfile.HeaderError as error:
-            raise BundleError(f"it is no bundle of tinkedge, or damaged ({error}); copy it again") from error
-        if info.type != tarfile.REGTYPE or info.size < 0:
-            raise BundleError(f"{info.name!r} in it is no plain file: it was not made by tinkedge")
-        return info.name, info.size, block
-
-    def _exactly(self, size: int) -> bytes:
-        found = self._file.read(size)
-        if len(found) < size:
-            raise BundleError("it has been cut off; copy it again")
-        return found
+    def files(self) -> Contents:
+        """Yield each file with its content, which is verified when it has been read. Raises BundleError, OSError."""
+        sizes = self.manifest.sizes.items()
+        return self._archive.files(Member(*each, self.sha256[each[0]]) for each in sizes)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
-from edge.artifacts import ImageLayout, LayoutError
+from edge.artifacts.layout import ImageLayout, LayoutError
 from edge.bundle.archive import (
     BOOT,
     FILES,
@@ -26,19 +26,18 @@ from edge.bundle.archive import (
     PROGRAMS,
     SBOM,
     WHEELS,
+    BundledImage,
+    BundledProgram,
     BundleError,
-    Image,
     Manifest,
-    Program,
-    Progress,
     Sign,
-    digest_of,
     unusable,
     write,
 )
 from edge.bundle.sources import Wanted, download, fetch_image, is_url, needed_packages, program_of, run
 from ipxe.binaries import BOOT_FILE_SUFFIXES
 from tink.files import private_files
+from tink.files.archive import Progress, measure
 from tink.kube import manifests
 from tink.net.urls import shown
 
@@ -123,16 +122,26 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
     parts = _Parts()
     with TemporaryDirectory(prefix="tinkedge-bundle.") as work:
         program = _program(contents, parts, around)
-        _osies(contents, parts, around)
+        for osie in contents.osies:
+            for part, where in (("kernel", osie.kernel), ("initrd", osie.initrd)):
+                name = f"{OSIE}{osie.name}/{part}"
+                if name in parts.paths:
+                    raise BundleError(f"--osie {osie.name}: there are two of this name")
+                parts.add(name, _local(where, around))
         _objects(contents, parts)
         for name in contents.files:
-            parts.add(FILES + _last(name), _local(name, around))
+            last = name.partition("?")[0].rstrip("/").rpartition("/")[2]
+            parts.add(FILES + last, _local(name, around))
         for path in _boot_programs(contents):
             parts.add(BOOT + str(path.relative_to(contents.boot_programs or path)), path)
         found = _images(contents, parts, Path(work), around)
         if not parts.paths:
             raise BundleError("there is nothing in it: name what the site needs, such as --deb, --osie, --image")
-        _sbom(contents, parts, found, Path(work), around)
+        around.say("the list of what is in it")
+        paths = {name: path for name, path in parts.paths.items() if not name.startswith(f"{IMAGES}blobs/")}
+        listed = [(name, measure(name, path).sha256) for name, path in paths.items()]
+        (Path(work) / SBOM).write_bytes(sbom(listed, found, contents.deb, around.now))
+        parts.add(SBOM, Path(work) / SBOM)
         sizes = {name: path.stat().st_size for name, path in parts.paths.items()}
         osies = tuple(one.name for one in contents.osies)
         manifest = Manifest(around.release, around.now, program, osies, found, sizes)
@@ -141,7 +150,7 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
     return manifest
 
 
-def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program | None:
+def _program(contents: Contents, parts: _Parts, around: Surroundings) -> BundledProgram | None:
     """Add the files for install.sh. Raises BundleError."""
     program = None
     if contents.deb is not None:
@@ -165,21 +174,12 @@ def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program
                 parts.add(WHEELS + str(path.relative_to(contents.wheels)), path)
         parts.add(f"{WHEELS}{INSTALL}", around.recipes / INSTALL)
         said = re.search(r"^tinkedge==(\S+)", listed.read_text(), re.MULTILINE)
-        program = program or Program(said[1] if said else around.release)
+        program = program or BundledProgram(said[1] if said else around.release)
     if contents.kubectl is not None:
         parts.add(f"{PROGRAMS}kubectl", contents.kubectl)
     if program is not None or contents.kubectl is not None:
         parts.paths = {INSTALL: around.recipes / "bundle" / INSTALL, **parts.paths}
     return program
-
-
-def _osies(contents: Contents, parts: _Parts, around: Surroundings) -> None:
-    for osie in contents.osies:
-        for part, where in (("kernel", osie.kernel), ("initrd", osie.initrd)):
-            name = f"{OSIE}{osie.name}/{part}"
-            if name in parts.paths:
-                raise BundleError(f"--osie {osie.name}: there are two of this name")
-            parts.add(name, _local(where, around))
 
 
 def _objects(contents: Contents, parts: _Parts) -> None:
@@ -205,10 +205,10 @@ def _boot_programs(contents: Contents) -> Iterator[Path]:
         yield from found
 
 
-def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings) -> tuple[Image, ...]:
+def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings) -> tuple[BundledImage, ...]:
     layout = around.cache / "images"
     reader, entries = ImageLayout(layout), []
-    found: list[Image] = []
+    found: list[BundledImage] = []
     for wanted in contents.images:
         if any(wanted.name == f"{one.name}:{one.tag}" for one in found):
             raise BundleError(f"--image: two are named {wanted.name}: give one another name, NAME:TAG=REF")
@@ -222,7 +222,7 @@ def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings)
         except LayoutError as error:
             raise BundleError(f"image {wanted.name}: {error}") from error
         name, _, tag = wanted.name.rpartition(":")
-        found.append(Image(name, tag, top.digest, platforms))
+        found.append(BundledImage(name, tag, top.digest, platforms))
     if found:
         for name, value in (
             ("oci-layout", {"imageLayoutVersion": "1.0.0"}),
@@ -233,13 +233,6 @@ def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings)
     return tuple(found)
 
 
-def _sbom(contents: Contents, parts: _Parts, found: tuple[Image, ...], work: Path, around: Surroundings) -> None:
-    around.say("the list of what is in it")
-    listed = [(name, digest_of(path)) for name, path in parts.paths.items() if not name.startswith(f"{IMAGES}blobs/")]
-    (work / SBOM).write_bytes(sbom(listed, found, contents.deb, around.now))
-    parts.add(SBOM, work / SBOM)
-
-
 def _local(name: str, around: Surroundings) -> Path:
     """Return a local file, downloaded if `name` is a URL. Raises BundleError, OSError."""
     if not is_url(name):
@@ -248,23 +241,25 @@ def _local(name: str, around: Surroundings) -> Path:
     return download(name, around.cache / "downloads", around.progress)
 
 
-def _last(name: str) -> str:
-    """Return the last part of a path or URL."""
-    return name.partition("?")[0].rstrip("/").rpartition("/")[2]
-
-
 _NAMESPACE = uuid.UUID("1f6f4c8e-3b0f-4c7b-9a57-0f3f7c2b6a11")
 _DISTRIBUTION = re.compile(r"/([A-Za-z0-9_.]+)-([^/-]+)\.dist-info/$", re.MULTILINE)
 _PACKAGE = re.compile(r"([^_]+)_([^_]+)_([^_]+)\.deb")
 _WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)-.*\.whl")
 
 
-def sbom(files: Iterable[tuple[str, str]], images: Iterable[Image], deb: Path | None, created: datetime) -> bytes:
+def sbom(
+    files: Iterable[tuple[str, str]], images: Iterable[BundledImage], deb: Path | None, created: datetime
+) -> bytes:
     """Return a CycloneDX 1.6 list (ECMA-424) of a bundle's components. Raises BundleError.
 
     These are `files` (name in the bundle, SHA-256 in hex), images, and the Python packages in the Debian package.
     """
-    components = [*_files(files), *(_image(image) for image in images), *(_inside(deb) if deb is not None else ())]
+    components = [*_files(files), *map(_image, images)]
+    if deb is not None:  # the Python packages in its environment
+        listed = run(["dpkg-deb", "--contents", deb], what=f"{deb}", package="dpkg")
+        for name, version in sorted(set(_DISTRIBUTION.findall(listed))):
+            package = name.lower().replace("_", "-")
+            components.append(_library(package, version, f"pkg:pypi/{package}@{quote(version)}"))
     said = orjson.dumps(components)
     return orjson.dumps(
         {
@@ -294,19 +289,11 @@ def _files(files: Iterable[tuple[str, str]]) -> Iterator[dict[str, Any]]:
             yield {"type": "file", "bom-ref": name, "name": name, "hashes": hashes}
 
 
-def _image(image: Image) -> dict[str, Any]:
+def _image(image: BundledImage) -> dict[str, Any]:
     last = image.name.rpartition("/")[2]
     purl = f"pkg:oci/{quote(last)}@{quote(image.digest, safe='')}?tag={quote(image.tag)}"
     component = {"type": "container", "bom-ref": f"image:{image.name}:{image.tag}", "name": image.name}
     return {**component, "version": image.tag, "purl": purl}
-
-
-def _inside(deb: Path) -> Iterator[dict[str, Any]]:
-    """Yield the Python packages in the environment of the Debian package."""
-    listed = run(["dpkg-deb", "--contents", deb], what=f"{deb}", package="dpkg")
-    for name, version in sorted(set(_DISTRIBUTION.findall(listed))):
-        package = name.lower().replace("_", "-")
-        yield _library(package, version, f"pkg:pypi/{package}@{quote(version)}")
 
 
 def _library(name: str, version: str, purl: str) -> dict[str, Any]:

@@ -10,15 +10,15 @@ could bring back files that were replaced for a reason.
 
 from __future__ import annotations
 
-import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import orjson
 
-from edge.artifacts import ImageLayout, LayoutError, merged_index
+from edge.artifacts.layout import ImageLayout, LayoutError, merged_index
 from edge.bundle.archive import (
     BOOT,
     FILES,
@@ -27,13 +27,13 @@ from edge.bundle.archive import (
     OBJECTS,
     OSIE,
     BundleError,
+    BundleReader,
     Manifest,
-    Progress,
-    Reader,
     time_of,
 )
 from tink.api.v1alpha2 import API_VERSION
 from tink.files import data_directory, private_files
+from tink.files.archive import Progress, counting, extract
 
 RECORD = data_directory.BUNDLE
 _MAX_RECORD = 4096
@@ -55,16 +55,24 @@ class Loaded:
         return any(name.startswith(folder) for name in self.files)
 
 
-def check(reader: Reader, progress: Progress) -> None:
-    """Read all of a bundle and keep nothing. Raises BundleError, OSError."""
-    total, done = sum(reader.manifest.sizes.values()), 0
-    for _, content in reader.files():
-        for chunk in content:
-            done += len(chunk)
-            progress("checked, in bytes", done, total)
+def check(reader: BundleReader, progress: Progress, into: Path | None = None) -> list[str]:
+    """Read all of a bundle; write the files for a data directory below `into`, if given, and return their names.
+
+    Raises BundleError, OSError.
+    """
+    names = []
+    checked = counting(progress, "checked, in bytes", sum(reader.manifest.sizes.values()))
+    for member, content in reader.files():
+        sizes: Iterator[int] = map(len, content)
+        if into is not None and member.name.startswith(LOADED):
+            sizes = extract(content, into / member.name)
+            names.append(member.name)
+        for size in sizes:
+            checked(size)
+    return names
 
 
-def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bool = False) -> Loaded:
+def load(reader: BundleReader, directory: Path, progress: Progress, *, allow_older: bool = False) -> Loaded:
     """Load a bundle. Nothing changes until its last byte is checked. Raises BundleError, DataDirectoryError, OSError.
 
     `allow_older` accepts a bundle that is older than the one loaded last. A process of root acts as the owner of the
@@ -73,16 +81,26 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
     with data_directory.as_owner(directory, make=True):
         data_directory.claim(directory)
         _check_age(reader.manifest, directory, allow_older=allow_older)
-        _room(reader.manifest, directory)
+        needed = _RESERVE + sum(size for name, size in reader.manifest.sizes.items() if name.startswith(LOADED))
+        free = shutil.disk_usage(directory).free
+        if free < needed:
+            raise BundleError(f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free")
         with private_files.directory(directory, "bundle") as staging:
-            names = _unpack(reader, staging, progress)
-            names += _osie_objects(reader, staging, directory)
+            names = [*check(reader, progress, staging), *_osie_objects(reader, staging, directory)]
             if _INDEX in names:
-                _merge_index(staging / _INDEX, directory / _INDEX)
+                # Keep the images in the data directory that have other names.
+                old = directory / _INDEX
+                try:
+                    merged = merged_index(ImageLayout(old.parent), ImageLayout((staging / _INDEX).parent).entries())
+                except LayoutError as error:
+                    raise BundleError(f"{old}: {error}; it is no image layout: move it aside") from error
+                (staging / _INDEX).write_bytes(merged)
                 names.remove(_INDEX)
                 names.append(_INDEX)
             # Record first: after a power loss before the end, older bundles are rejected; this one can be loaded again.
-            private_files.write(directory / RECORD, _record(reader))
+            said = {"created": reader.manifest.created, "tinkedge": reader.manifest.tinkedge, "signer": reader.signer}
+            record = orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n"
+            private_files.write(directory / RECORD, record)
             for name in names:
                 target = directory / name
                 _directories(directory, target.parent)
@@ -90,12 +108,6 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
             for folder in sorted({(directory / name).parent for name in names}):
                 private_files.sync_directory(folder)
     return Loaded(reader.manifest, tuple(names))
-
-
-def _record(reader: Reader) -> bytes:
-    made = reader.manifest
-    said = {"created": made.created, "tinkedge": made.tinkedge, "signer": reader.signer}
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n"
 
 
 def _check_age(manifest: Manifest, directory: Path, *, allow_older: bool) -> None:
@@ -125,34 +137,12 @@ def _loaded(path: Path) -> datetime | None:
         raise BundleError(f"{path}: created: {error}; give --allow-older to replace it") from error
 
 
-def _unpack(reader: Reader, staging: Path, progress: Progress) -> list[str]:
-    names = []
-    total, done = sum(reader.manifest.sizes.values()), 0
-    for name, content in reader.files():
-        wanted = name.startswith(LOADED)
-        path = staging / name
-        if wanted:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            names.append(name)
-        with path.open("xb") if wanted else Path(os.devnull).open("wb") as out:
-            for chunk in content:
-                if wanted:
-                    out.write(chunk)
-                done += len(chunk)
-                progress("checked, in bytes", done, total)
-            if wanted:
-                path.chmod(0o600)
-                out.flush()
-                os.fsync(out.fileno())
-    return names
-
-
-def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
+def _osie_objects(reader: BundleReader, staging: Path, directory: Path) -> list[str]:
     """Write an OSIE object for each OSIE, with the hashes of its files."""
     names = []
     for osie in reader.manifest.osies:
         files = {part: f"{OSIE}{osie}/{part}" for part in ("kernel", "initrd")}
-        notes = {f"tinkerbell.org/{part}-sha256": reader.sha256(name) for part, name in files.items()}
+        notes = {f"tinkerbell.org/{part}-sha256": reader.sha256[name] for part, name in files.items()}
         urls = {f"{part}Url": (directory.absolute() / name).as_uri() for part, name in files.items()}
         made = {
             "apiVersion": API_VERSION,
@@ -168,31 +158,12 @@ def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
     return names
 
 
-def _merge_index(new: Path, old: Path) -> None:
-    """Add the images in the data directory that have other names to the new index. Raises BundleError, OSError."""
-    try:
-        merged = merged_index(ImageLayout(old.parent), ImageLayout(new.parent).entries())
-    except LayoutError as error:
-        raise BundleError(f"{old}: {error}; it is no image layout: move it aside") from error
-    new.write_bytes(merged)
-
-
 def _directories(directory: Path, wanted: Path) -> None:
-    """Create folders below the data directory.
-
-    Raises BundleError if one is a link, so that nothing is written past it.
-    """
+    """Create folders below the data directory. Raises BundleError if one is a link, past which nothing is written."""
     for folder in [*reversed([one for one in wanted.parents if directory in one.parents]), wanted]:
         if folder.is_symlink():
             raise BundleError(f"{folder}: it is a link; what a bundle brings goes nowhere else")
         folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def _room(manifest: Manifest, directory: Path) -> None:
-    needed = sum(size for name, size in manifest.sizes.items() if name.startswith(LOADED)) + _RESERVE
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise BundleError(f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free")
 
 
 def next_steps(loaded: Loaded, directory: Path) -> list[str]:

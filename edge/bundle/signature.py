@@ -50,10 +50,7 @@ class Key:
 
 
 def make_key(prefix: Path, name: str) -> Key:
-    """Make PREFIX.key (0600) and PREFIX.pgp, which must not exist. Raises BundleError, OSError.
-
-    The key has no passphrase: its file is the secret.
-    """
+    """Make PREFIX.key (0600, without a passphrase) and PREFIX.pgp; neither may exist. Raises BundleError, OSError."""
     secret, public = prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pgp")
     for path in (secret, public):
         if path.exists():
@@ -84,10 +81,7 @@ def sign_with_keyring(user: str, text: bytes) -> bytes:
 
 
 def verify(keyring: Path, text: bytes, signature: bytes) -> str:
-    """Return the fingerprint of the key in `keyring` that signed `text`. Raises BundleError, OSError.
-
-    The keyring may be binary or armored.
-    """
+    """Return the fingerprint of the key in `keyring` that signed `text`. Raises BundleError, OSError."""
     tool = shutil.which("gpgv") or shutil.which("sqv")
     if tool is None:
         raise BundleError("there is neither gpgv nor sqv, which check signatures: apt-get install gpgv")

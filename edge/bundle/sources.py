@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.artifacts import Descriptor, ImageLayout, LayoutError, is_name
-from edge.bundle.archive import BundleError, Program
+from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, is_name
+from edge.bundle.archive import BundledProgram, BundleError
 from tink.agent.images import parse
 from tink.agent.model import ActionError
+from tink.files.archive import Progress
 from tink.net.opener import handlers
 from tink.net.proxies import Proxies, ProxyError
 from tink.net.urls import redacted, shown
-from tink.registry import host_of
+from tink.registry.names import host_of
 
 _LINES = 8
 
@@ -58,7 +59,7 @@ _TARGETS = "$(ORIGIN) $(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)"
 Say = Callable[[str], None]
 
 
-def program_of(deb: Path) -> Program:
+def program_of(deb: Path) -> BundledProgram:
     """Read a Debian package of tinkedge, by its control file. Raises BundleError."""
     if not deb.is_file():
         raise BundleError(f"--deb {deb}: there is no such file; `make deb` makes one")
@@ -69,14 +70,11 @@ def program_of(deb: Path) -> Program:
     release = re.search(r"\+deb([0-9]+)$", version)
     if release is None or release[1] not in _SUITES:
         raise BundleError(f"--deb {deb}: its version {version} does not say which Debian it is for (+deb12, +deb13)")
-    return Program(version, _SUITES[release[1]], architecture)
+    return BundledProgram(version, _SUITES[release[1]], architecture)
 
 
-def needed_packages(deb: Path, program: Program, cache: Path, say: Say) -> list[Path]:
-    """Return the packages that an empty Debian needs to install `deb`, downloaded to `cache`.
-
-    Raises BundleError, OSError.
-    """
+def needed_packages(deb: Path, program: BundledProgram, cache: Path, say: Say) -> list[Path]:
+    """Return the packages that an empty Debian needs for `deb`, downloaded to `cache`. Raises BundleError, OSError."""
     apt = _Apt(cache / f"apt-{program.suite}-{program.architecture}", program)
     say(f"asking apt what an empty Debian {program.suite} lacks")
     apt.update()
@@ -98,7 +96,7 @@ def needed_packages(deb: Path, program: Program, cache: Path, say: Say) -> list[
 class _Apt:
     """apt with its own configuration, in a persistent directory."""
 
-    def __init__(self, directory: Path, program: Program) -> None:
+    def __init__(self, directory: Path, program: BundledProgram) -> None:
         self._directory, self._program = directory, program
         self._configuration = directory / "apt.conf"
 
@@ -170,8 +168,6 @@ _CHUNK = 1 << 18
 _SILENCE_SECONDS = 60.0
 """Seconds without a received byte after which a download fails."""
 _MAX_ATTEMPTS = 4
-
-Progress = Callable[[str, int, int], None]
 
 
 def is_url(text: str) -> bool:

@@ -116,7 +116,9 @@ def backup(
     left out and listed. `tinkedge restore` restores the backup.
     """
     # Not at the top, because the API server takes a tenth of a second to import.
-    from tink.backup import create, encrypted, foreign
+    from tink.backup.contents import foreign
+    from tink.backup.creation import create
+    from tink.backup.encryption import encrypted
     from tink.files import private_files
     from tink.files.data_directory import as_owner, as_root_again
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from edge.commands.progress import Progress
 from edge.settings import CommandGroup, DataDirectory, FilePath
 
 if TYPE_CHECKING:
-    from edge.bundle import Manifest, Reader
+    from edge.bundle.archive import BundleReader, Manifest
 
 _FILE = FilePath(dir_okay=False)
 _DIRECTORY = FilePath(file_okay=False, exists=True)
@@ -51,11 +52,11 @@ def make(prefix: Path, name: str) -> None:
     you have an OpenPGP key of your own, perhaps on a smart card, you do not need this command: use create --gpg-user,
     and gpg --export > site.pgp.
     """
-    from edge.bundle import digest_of, make_key
+    from edge.bundle.signature import make_key
 
     with _errors():
         made = make_key(prefix, name or prefix.name)
-        digest = digest_of(made.public)
+        digest = hashlib.sha256(made.public.read_bytes()).hexdigest()
     click.echo(f"{made.secret}: the secret key; everyone who has it can sign for your sites")
     click.echo(f"{made.public}: the public key; SHA-256 {digest}")
     click.echo(f"fingerprint {made.fingerprint}")
@@ -109,8 +110,10 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
     a new OSIE alone.
     """
     from edge.building.builder import default_cache, recipes
-    from edge.bundle import Contents, Osie, Surroundings, Wanted, sign_with_file, sign_with_keyring
-    from edge.bundle import create as write
+    from edge.bundle.creation import Contents, Osie, Surroundings
+    from edge.bundle.creation import create as write
+    from edge.bundle.signature import sign_with_file, sign_with_keyring
+    from edge.bundle.sources import Wanted
 
     if (key is None) == (not gpg_user):
         raise click.UsageError(
@@ -159,7 +162,7 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
 @_KEY
 def verify(file: Path, key: Path) -> None:
     """Check the signature of FILE and every byte in it. Exits with 1 if something is wrong."""
-    from edge.bundle import check
+    from edge.bundle.loading import check
 
     progress = Progress()
     with _errors(progress, file), _opened(file, key) as reader:
@@ -182,7 +185,7 @@ def show(file: Path, key: Path, output: str) -> None:
             click.echo(line)
         click.echo(f"signed by {reader.signer}")
         for name, size in made.sizes.items():
-            click.echo(f"{reader.sha256(name)}  {size:>11}  {name}")
+            click.echo(f"{reader.sha256[name]}  {size:>11}  {name}")
 
 
 @bundle.command()
@@ -205,8 +208,8 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     Files of earlier bundles stay. A FILE that is older than the bundle loaded last is refused, because it could restore
     files that were replaced since; --allow-older loads it. The bundle's own install.sh installs the program.
     """
-    from edge.bundle import load as put
-    from edge.bundle import next_steps
+    from edge.bundle.loading import load as put
+    from edge.bundle.loading import next_steps
 
     progress = Progress()
     with _errors(progress, file), _opened(file, key) as reader:
@@ -219,18 +222,19 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
 
 
 @contextmanager
-def _opened(file: Path, key: Path) -> Iterator[Reader]:
+def _opened(file: Path, key: Path) -> Iterator[BundleReader]:
     """Open a bundle and check its signature."""
-    from edge.bundle import Reader, verify
+    from edge.bundle.archive import BundleReader
+    from edge.bundle.signature import verify
 
     with file.open("rb") as opened:
-        yield Reader(opened, lambda text, signature: verify(key, text, signature))
+        yield BundleReader(opened, lambda text, signature: verify(key, text, signature))
 
 
 @contextmanager
 def _errors(progress: Progress | None = None, file: Path | None = None) -> Iterator[None]:
     """Turn errors into messages of click. `file` is the bundle that is read, if any."""
-    from edge.bundle import BundleError
+    from edge.bundle.archive import BundleError
 
     try:
         yield

@@ -18,7 +18,8 @@ from edge.settings import types
 from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
-    from edge.disk_images import Image, Partition, Stored
+    from edge.disk_images.depot import StoredImage
+    from edge.disk_images.reading import DiskImage, Partition
 
 _DATA_DIR = data_dir("Data directory of the edge, which serves the files in DATA_DIR/files.")
 _EDGE = click.option(
@@ -78,7 +79,8 @@ def import_(
     these, so the file is stored unchanged. It is read to its end as the action reads it, and stored only if it is
     complete. An interrupted download continues where it stopped.
     """
-    from edge.disk_images import Depot, ImageError, checksum_of, opened
+    from edge.disk_images.depot import ImageDepot
+    from edge.disk_images.sources import ImageError, checksum_of, opened
 
     progress = Progress()
 
@@ -91,7 +93,7 @@ def import_(
         if not chosen:
             raise ImageError(f"{found.shown}: the URL ends with no name; give --name")
         expected = checksum_of(checksum, found.name or chosen) if checksum else None
-        depot = Depot(data_dir)
+        depot = ImageDepot(data_dir)
         stored = depot.put(found, chosen, progress, checksum=expected, is_any=is_any, replaces=force)
     address, _ = one_machine.known_address(public_ip, interface)
     url = f"http://{join_host_port(address or 'EDGE', http_port)}/files/{stored.path.name}"
@@ -107,10 +109,10 @@ def import_(
 @_DATA_DIR
 def list_(data_dir: Path) -> None:
     """List the files that the edge serves to machines, with size and date."""
-    from edge.disk_images import Depot
+    from edge.disk_images.depot import ImageDepot
 
     with _errors():
-        entries = Depot(data_dir).entries()
+        entries = ImageDepot(data_dir).entries()
     if not entries:
         click.echo(f"{data_dir / 'files'} has no files; `tinkedge image import` puts them there", err=True)
         return
@@ -124,10 +126,10 @@ def list_(data_dir: Path) -> None:
 @_DATA_DIR
 def remove(name: str, data_dir: Path) -> None:
     """Remove the file NAME. Workflows that name it fail from then on."""
-    from edge.disk_images import Depot
+    from edge.disk_images.depot import ImageDepot
 
     with _errors():
-        path = Depot(data_dir).remove(name)
+        path = ImageDepot(data_dir).remove(name)
     click.echo(f"{path}: removed")
 
 
@@ -144,7 +146,7 @@ def _errors(progress: Progress | None = None) -> Iterator[None]:
             progress.clear()
 
 
-def _described(stored: Stored, url: str) -> Iterator[str]:
+def _described(stored: StoredImage, url: str) -> Iterator[str]:
     """Yield lines that describe a stored file, and the lines for a Workflow."""
     image = stored.image
     there = "was there already, with this checksum; " if stored.was_there else ""
@@ -154,7 +156,7 @@ def _described(stored: Stored, url: str) -> Iterator[str]:
     yield f"SHA-256: {stored.sha256}"
     if image is None:
         return
-    from edge.disk_images import root_of
+    from edge.disk_images.reading import root_of
 
     root = root_of(image.partitions) if image.table else None
     if image.table:
@@ -179,11 +181,11 @@ def _described(stored: Stored, url: str) -> Iterator[str]:
     yield f"Or: tinkedge examples NAME {shlex.join(words)} --mac MAC --ip IP ..."
 
 
-def _format(image: Image) -> str:
+def _format(image: DiskImage) -> str:
     return f"{image.format}, {image.compression}" if image.compression else image.format
 
 
-def _table(image: Image, root: Partition | None) -> Iterator[str]:
+def _table(image: DiskImage, root: Partition | None) -> Iterator[str]:
     rows: list[list[Any]] = []
     for each in image.partitions:
         mark = "<- root filesystem" if each == root else ""

@@ -14,7 +14,7 @@ from edge.commands.progress import Progress
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
-    from tink.move import Report
+    from tink.move.mover import MoveReport
 
 _MAX_PROBLEMS = 20
 
@@ -31,7 +31,7 @@ _MAX_PROBLEMS = 20
 )
 @click.option("--from-context", default=None, help="Context of it.  [default: its current one]")
 @data_dir_option("Data directory of the embedded API that is the source.")
-@click.option("--dry-run", is_flag=True, help="Report what would be moved and what prevents it; change nothing.")
+@click.option("--dry-run", is_flag=True, help="MoveReport what would be moved and what prevents it; change nothing.")
 @click.option("--install-crds", is_flag=True, help="Install or update the CustomResourceDefinitions at the target.")
 @click.option("--delete-source", is_flag=True, help="Delete everything at the source after the move.")
 @click.option("--abort", is_flag=True, help="Undo a move that has not been completed.")
@@ -83,10 +83,10 @@ def move(
 
 async def _run(
     source: Path, target: Path, contexts: tuple[str | None, str | None], how: dict[str, bool] | None
-) -> Report:
+) -> MoveReport:
     """Run the move with the arguments `how`, or undo it if `how` is None."""
     from tink.kube.client import ApiError, KubeClient
-    from tink.move import Mover
+    from tink.move.mover import Mover
 
     progress = Progress()
     try:

@@ -16,7 +16,7 @@ from edge.commands.progress import Progress
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
-    from tink.backup import Restored
+    from tink.backup.restoration import Restored
 
 _MAX_NAMES = 20
 """The most names that are printed of what may be thousands."""
@@ -64,9 +64,9 @@ def restore(
     Root works as the owner of the data directory. A missing /var/lib/tinkedge is created for the user tinkedge of the
     package, and any other directory for root: give that to the user of the service (chown -R).
     """
-    from tink.backup import ArchiveError
-    from tink.backup import restore as restore_backup
-    from tink.backup import salvage as salvage_directory
+    from tink.backup.archive import ArchiveError
+    from tink.backup.restoration import restore as restore_backup
+    from tink.backup.restoration import salvage as salvage_directory
     from tink.files.data_directory import as_owner
 
     passphrase = read_passphrase(passphrase_file)
@@ -112,7 +112,7 @@ def _refused(error: OSError, file: Path, data_dir: Path) -> str:
 
 def _plain(file: io.BufferedReader | BinaryIO, passphrase: bytes | None) -> BinaryIO:
     """Return the backup, decrypted if it is encrypted. Raises ClickException, EncryptionError."""
-    from tink.backup import decrypted, is_encrypted
+    from tink.backup.encryption import decrypted, is_encrypted
 
     head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES] if isinstance(file, io.BufferedReader) else b""
     if not is_encrypted(head):

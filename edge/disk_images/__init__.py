@@ -5,20 +5,3 @@ sources    the bytes of a file or URL, and the checksum that a distribution publ
 reading    an image read to its end, with its partitions, labels and filesystems
 depot      DATA_DIR/files: put there whole or not at all, listed, removed
 """
-
-from edge.disk_images.depot import Depot, Stored
-from edge.disk_images.reading import Image, Partition, root_of
-from edge.disk_images.sources import Checksum, ImageError, Source, checksum_of, opened
-
-__all__ = [
-    "Checksum",
-    "Depot",
-    "Image",
-    "ImageError",
-    "Partition",
-    "Source",
-    "Stored",
-    "checksum_of",
-    "opened",
-    "root_of",
-]

@@ -36,26 +36,7 @@ from image2disk.unpacking import HEADER_BYTES, kind_of, looked_at, unpacked  # n
 from image2disk.web import AnswerError, UntrustedError, Web  # noqa: E402
 
 __all__ = [
-    "ENDINGS",
-    "HEADER_BYTES",
-    "HEAD_BYTES",
-    "MAGIC",
-    "ActionError",
-    "AnswerError",
-    "ChangedError",
-    "DamagedTableError",
-    "Disk",
-    "Download",
-    "Qcow2",
-    "Table",
-    "UntrustedError",
-    "Web",
-    "compression_of",
-    "kind_of",
-    "looked_at",
-    "name_of_other",
-    "read_sector_sizes",
-    "read_table",
-    "refuse_other_formats",
-    "unpacked",
-]
+    "ENDINGS", "HEADER_BYTES", "HEAD_BYTES", "MAGIC", "ActionError", "AnswerError", "ChangedError", "DamagedTableError",
+    "Disk", "Download", "Qcow2", "Table", "UntrustedError", "Web", "compression_of", "kind_of", "looked_at",
+    "name_of_other", "read_sector_sizes", "read_table", "refuse_other_formats", "unpacked",
+]  # fmt: skip

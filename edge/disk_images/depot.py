@@ -1,4 +1,4 @@
-"""DATA_DIR/files, which the edge serves to machines at /files/NAME: images are put there whole or not at all."""
+"""DATA_DIR/files, which the edge serves to machines at /files/NAME. An image is stored whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from edge.disk_images.action import ENDINGS, compression_of
-from edge.disk_images.reading import Image, read_image
-from edge.disk_images.sources import READ_BYTES, Checksum, ImageError, Source
+from edge.disk_images.reading import DiskImage, read_image
+from edge.disk_images.sources import READ_BYTES, Checksum, ImageError, ImageSource
 from tink.files import data_directory, private_files
+from tink.files.archive import Progress
 
-Progress = Callable[[str, int, int], None]
 MAX_LISTED: Final = 10_000
 """Maximum number of files that `entries` returns."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~-]{0,199}", re.ASCII)
@@ -24,17 +24,17 @@ _RESERVE: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A file that is in the depot. `image` is None if it was imported as it is; `was_there`: nothing was written."""
+class StoredImage:
+    """A file in the depot. `image` is None if any file was accepted; `was_there`: nothing was written."""
 
     path: Path
     size: int
     sha256: str
-    image: Image | None
+    image: DiskImage | None
     was_there: bool = False
 
 
-class Depot:
+class ImageDepot:
     """The files of a data directory. Root acts as the owner of the directory, as all commands do."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -43,20 +43,22 @@ class Depot:
 
     def put(
         self,
-        source: Source,
+        source: ImageSource,
         name: str,
         progress: Progress,
         *,
         checksum: Checksum | None = None,
         is_any: bool = False,
         replaces: bool = False,
-    ) -> Stored:
-        """Put an image there, once all of it was read and its checksum is right. `is_any`: it may be no image.
+    ) -> StoredImage:
+        """Store an image after all of it was read and its checksum was verified. `is_any`: it may be no image.
 
-        A file of this name stays, unless `replaces`. If it has the checksum, it is what is returned.
+        A file of this name stays unless `replaces`, and is returned if it has the checksum.
         Raises ImageError, DataDirectoryError, OSError; then nothing has changed.
         """
-        _check_name(name)
+        if not _NAME.fullmatch(name):
+            what = "give --name with a name of letters, digits and . _ + ~ -, which begins with a letter or digit"
+            raise ImageError(f"{name[:200]!r}: a file can't be served by this name; {what}")
         with data_directory.as_owner(self._data_dir):
             data_directory.claim(self._data_dir)
             self._files.mkdir(mode=0o700, exist_ok=True)
@@ -91,17 +93,19 @@ class Depot:
         return path
 
     def _write(
-        self, source: Source, path: Path, progress: Progress, checksum: Checksum | None, *, is_any: bool
-    ) -> Stored:
+        self, source: ImageSource, path: Path, progress: Progress, checksum: Checksum | None, *, is_any: bool
+    ) -> StoredImage:
         chunks, size = source.begin()
         self._check_room(size or 0)
         with private_files.stream(path) as out:
             reading = _Reading(chunks, source.shown, size or 0, progress, checksum)
             image = reading.run(out, path.name, self._check_room, is_any=is_any)
-            reading.compare(checksum)
-        return Stored(path, reading.size, reading.sha256, image)
+            if checksum is not None and reading.digest != checksum.digest:
+                what = f"has the SHA-{checksum.algorithm[3:]} {reading.digest}, not {checksum.digest}"
+                raise ImageError(f"{source.shown}: {what}; nothing was kept")
+        return StoredImage(path, reading.size, reading.sha256, image)
 
-    def _there(self, path: Path, checksum: Checksum, progress: Progress, *, is_any: bool) -> Stored | None:
+    def _there(self, path: Path, checksum: Checksum, progress: Progress, *, is_any: bool) -> StoredImage | None:
         """Return a file that is there already, or None if it has another checksum."""
         with path.open("rb") as file:
             pieces = iter(lambda: file.read(READ_BYTES), b"")
@@ -109,7 +113,7 @@ class Depot:
             image = reading.run(None, path.name, lambda _needed: None, is_any=is_any)
         if reading.digest != checksum.digest:
             return None
-        return Stored(path, reading.size, reading.sha256, image, was_there=True)
+        return StoredImage(path, reading.size, reading.sha256, image, was_there=True)
 
     def _check_room(self, needed: int) -> None:
         free = shutil.disk_usage(self._files).free
@@ -129,20 +133,22 @@ class _Reading:
         self._shown = shown
         self._total = total
         self._progress = progress
-        self._sha256 = hashlib.sha256()
-        self._other = checksum.new() if checksum is not None and checksum.algorithm != "sha256" else None
+        self._algorithm = checksum.algorithm if checksum is not None else "sha256"
+        self._hashes = {name: hashlib.new(name) for name in ("sha256", self._algorithm)}
         self.size = 0
 
     @property
     def sha256(self) -> str:
-        return self._sha256.hexdigest()
+        return self._hashes["sha256"].hexdigest()
 
     @property
     def digest(self) -> str:
-        """The checksum that was given, as it was found."""
-        return self._other.hexdigest() if self._other is not None else self.sha256
+        """The checksum of the bytes, by the algorithm of the given one."""
+        return self._hashes[self._algorithm].hexdigest()
 
-    def run(self, out: BinaryIO | None, name: str, check_room: Callable[[int], None], *, is_any: bool) -> Image | None:
+    def run(
+        self, out: BinaryIO | None, name: str, check_room: Callable[[int], None], *, is_any: bool
+    ) -> DiskImage | None:
         """Read all, for a file that is called `name` in the depot. Raises ImageError, OSError."""
         chunks = self._copied(out, check_room)
         image = None if is_any else read_image(chunks, self._shown, lambda kind: _check_ending(name, kind))
@@ -150,18 +156,11 @@ class _Reading:
             pass
         return image
 
-    def compare(self, checksum: Checksum | None) -> None:
-        """Raises ImageError if the bytes are not those of the checksum."""
-        if checksum is not None and self.digest != checksum.digest:
-            what = f"has the SHA-{checksum.algorithm[3:]} {self.digest}, not {checksum.digest}; nothing was kept"
-            raise ImageError(f"{self._shown}: {what}")
-
     def _copied(self, out: BinaryIO | None, check_room: Callable[[int], None]) -> Iterator[bytes]:
         checked = 0
         for chunk in self._chunks:
-            self._sha256.update(chunk)
-            if self._other is not None:
-                self._other.update(chunk)
+            for each in self._hashes.values():
+                each.update(chunk)
             if out is not None:
                 out.write(chunk)
                 if not self._total and self.size - checked >= _RESERVE // 2:
@@ -170,12 +169,6 @@ class _Reading:
             self.size += len(chunk)
             self._progress(f"{self._shown}, in bytes", self.size, self._total)
             yield chunk
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        what = "give --name with a name of letters, digits and . _ + ~ -, which begins with a letter or digit"
-        raise ImageError(f"{name[:200]!r}: a file can't be served by this name; {what}")
 
 
 def _check_ending(name: str, compression: str) -> None:

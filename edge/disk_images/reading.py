@@ -153,7 +153,7 @@ _ANY: Final = "--any imports a file as it is"
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class DiskImage:
     """The content that an image puts on a disk.
 
     `size` is the number of bytes there; `compression` is that of the file, or empty.
@@ -167,7 +167,7 @@ class Image:
     partitions: tuple[Partition, ...]
 
 
-def read_image(chunks: Iterator[bytes], name: str, check: Callable[[str], None]) -> Image:
+def read_image(chunks: Iterator[bytes], name: str, check: Callable[[str], None]) -> DiskImage:
     """Read an image to its end. `check` is called with the compression of the file as soon as that is known.
 
     Raises ImageError, and what `chunks` and `check` raise.
@@ -240,7 +240,7 @@ class _Sampler:
     def zero(self, start: int, end: int) -> None:
         """Do nothing: what is kept is zero unless it is written."""
 
-    def image(self, form: str, compression: str, size: int) -> Image:
+    def image(self, form: str, compression: str, size: int) -> DiskImage:
         """Return what was seen. Raises ImageError."""
         if not self._head:  # qcow2 with clusters below 8 KiB
             self.look(bytes(self._starts[0][:HEAD_BYTES]), size)
@@ -250,7 +250,7 @@ class _Sampler:
             if not kind:
                 what = "has neither a partition table nor a filesystem that is known here"
                 raise ImageError(f"{self.name}: {what}; give a disk image. {_ANY}")
-            return Image(form, compression, size, "", (Partition(0, 0, size, "", label, kind),))
+            return DiskImage(form, compression, size, "", (Partition(0, 0, size, "", label, kind),))
         end = max((each.start + each.length for each in table.partitions), default=0)
         if end > size:
             raise ImageError(f"{self.name}: is cut off: its partitions end at byte {end}, and the disk has {size}")
@@ -261,7 +261,7 @@ class _Sampler:
             kind, label = kinds.get(each.number, ("", ""))
             filesystem, volume = filesystem_of(bytes(self._starts[each.start]))
             found.append(Partition(each.number, each.start, each.length, kind, label or volume, filesystem))
-        return Image(form, compression, size, table.kind, tuple(found))
+        return DiskImage(form, compression, size, table.kind, tuple(found))
 
 
 def _refuse_other(name: str, head: bytes) -> None:

@@ -3,17 +3,13 @@
 A download continues where its connection broke, as long as the server's file is the same. Certificates are checked
 against the authorities of this host. Redirects, logins in a URL and proxies are those of `tink.net`.
 
-A file of checksums has lines of these forms. Lines of other forms are skipped, such as comments and signatures.
-
-    HEX  NAME, HEX *NAME        coreutils: SHA256SUMS (Ubuntu), SHA512SUMS (Debian), DIGESTS (Flatcar)
-    SHA256 (NAME) = HEX         BSD: CHECKSUM (Rocky, AlmaLinux, Fedora)
-    HEX                         alone in its file: NAME.sha256
+A file of checksums has lines of coreutils (Ubuntu, Debian, Flatcar) or of BSD (Rocky, AlmaLinux, Fedora), or a checksum
+alone (`edge.artifacts.checksum`). Lines of other forms are skipped, such as comments and signatures.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
 import itertools
 import os
 import re
@@ -24,9 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from edge.artifacts.checksum import checksums
 from edge.disk_images.action import (
     HEADER_BYTES,
     ActionError,
@@ -50,21 +47,8 @@ class ImageError(TinkedgeError):
 MAX_CHECKSUMS_BYTES: Final = 1 << 20
 """Maximum size of a file of checksums."""
 _ALGORITHMS: Final = {64: "sha256", 128: "sha512"}
-_HEX: Final = r"([0-9a-fA-F]{64}|[0-9a-fA-F]{128})"
-_ALONE: Final = re.compile(_HEX)
-_GNU: Final = re.compile(rf"\\?{_HEX} [ *](\S.*)")
-_BSD: Final = re.compile(rf"SHA(?:256|512) \((.+)\) ?= ?{_HEX}")
+_ALONE: Final = re.compile(r"[0-9a-fA-F]{64}|[0-9a-fA-F]{128}")
 _MAX_NAMED: Final = 8
-
-
-class Hash(Protocol):
-    """A hash of hashlib."""
-
-    def update(self, data: bytes, /) -> None:
-        """Take more bytes."""
-
-    def hexdigest(self) -> str:
-        """Return the digest in hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +64,20 @@ class Checksum:
         text = text.strip()
         return cls(_ALGORITHMS[len(text)], text.lower()) if _ALONE.fullmatch(text) else None
 
-    def new(self) -> Hash:
-        """Return a hash of this algorithm."""
-        return hashlib.new(self.algorithm)
-
 
 def find_checksum(text: str, name: str, where: str) -> Checksum:
     """Return the strongest checksum of the file `name` that the file of checksums `where` has. Raises ImageError."""
     found: list[Checksum] = []
     alone: list[Checksum] = []
     names: dict[str, None] = {}
-    for line in map(str.strip, text.splitlines()):
-        if (only := Checksum.of(line)) is not None:
-            alone.append(only)
+    for digest, path in checksums(text):
+        checksum, short = Checksum(_ALGORITHMS[len(digest)], digest), path.rpartition("/")[2]
+        if not path:
+            alone.append(checksum)
             continue
-        if (gnu := _GNU.fullmatch(line)) is not None:
-            digest, named = gnu[1], gnu[2]
-        elif (bsd := _BSD.fullmatch(line)) is not None:
-            named, digest = bsd[1], bsd[2]
-        else:
-            continue
-        short = named.rpartition("/")[2]
         names.setdefault(short)
         if short == name:
-            found.append(Checksum(_ALGORITHMS[len(digest)], digest.lower()))
+            found.append(checksum)
     if not found and not names and len(alone) == 1:
         return alone[0]
     if not found:
@@ -123,24 +97,22 @@ _IDNA: Final = codecs.lookup("idna")
 _SCHEMES: Final = ("http://", "https://")
 
 
-class Source:
-    """An image to read once. `name` is the file's own, `shown` what messages name it."""
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """An image to read once: the file's own name, and the name that messages show.
 
-    def __init__(self, name: str, shown: str, begin: Callable[[], tuple[Iterator[bytes], int | None]]) -> None:
-        """`begin` returns the bytes, and their number if that is known."""
-        self.name = name
-        self.shown = shown
-        self._begin = begin
+    `begin` returns the bytes, and their number if it is known. Raises ImageError, OSError; so does the iterator.
+    """
 
-    def begin(self) -> tuple[Iterator[bytes], int | None]:
-        """Return the bytes, and their number if it is known. Raises ImageError, OSError; so does the iterator."""
-        return self._begin()
+    name: str
+    shown: str
+    begin: Callable[[], tuple[Iterator[bytes], int | None]]
 
 
 @contextmanager
 def opened(
     text: str, *, say: Callable[[str], None], is_proved: bool, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[Source]:
+) -> Iterator[ImageSource]:
     """Open the file or URL that `text` is. `is_proved`: the checksum is compared.
 
     `sleep` waits for so many seconds between two attempts at a download. Raises ImageError, OSError.
@@ -158,7 +130,8 @@ def opened(
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ImageError(f"{path}: is no file; give the file of a disk image")
-        yield Source(path.name, str(path), lambda: (_pieces(file), status.st_size))
+        pieces = iter(lambda: file.read(READ_BYTES), b"")
+        yield ImageSource(path.name, str(path), lambda: (pieces, status.st_size))
 
 
 def checksum_of(text: str, name: str) -> Checksum:
@@ -215,7 +188,7 @@ def _login(url: str) -> Callable[[AnswerError | None], str]:
     return authorization
 
 
-def _by_url(url: str, download: Download) -> Source:
+def _by_url(url: str, download: Download) -> ImageSource:
     name = unquote(urlsplit(url).path).rpartition("/")[2]
 
     def begin() -> tuple[Iterator[bytes], int | None]:
@@ -227,7 +200,7 @@ def _by_url(url: str, download: Download) -> Source:
             return whole, size  # Apache names the compression of a file itself in Content-Encoding, too
         return _errors(unpacked(whole, coding, shown(url)), shown(url)), None
 
-    return Source(name, shown(url), begin)
+    return ImageSource(name, shown(url), begin)
 
 
 def _errors(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
@@ -237,8 +210,3 @@ def _errors(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
         raise ImageError(f"{where}: has changed on the server meanwhile ({error}); run the command again") from error
     except ActionError as error:
         raise ImageError(error.message) from error
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(READ_BYTES):
-        yield piece

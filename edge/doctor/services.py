@@ -168,7 +168,8 @@ def check_upstream_edge(authority: str, keys: Path | None) -> Iterator[Finding]:
     """
     if not authority:
         return
-    from edge.peers import CallError, probe
+    from edge.peers.calls import CallError
+    from edge.peers.upstream_edge import probe
     from tink.files.key_file import KeyFile, KeyFileError
 
     name = f"--upstream-edge {authority}"

@@ -23,6 +23,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -33,8 +34,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from edge.http.connections import BoundedServer, Limits, Runner, has_ended
-from edge.http.context import for_people, local_address, not_allowed, text
+from edge.http.answers import for_people, local_address, not_allowed, text
+from edge.http.connections import BoundedServer, HttpLimits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
@@ -48,8 +49,8 @@ log = logging.getLogger(__name__)
 MAX_STREAMS = 64
 """Number of event streams at one time. Each holds a backlog in memory."""
 
-LIMITS = Limits(connections=256, per_address=128, body=1024)
-"""Limits of connections. Streams are never closed for new connections, but only clients with the token have them."""
+LIMITS = HttpLimits(connections=256, per_address=128, body=1024)
+"""Streams are never closed for new connections, but only clients with the token have them."""
 
 HEARTBEAT_SECONDS = 15.0
 """Interval of comments in a silent stream. They keep the browser connected and reveal a client that has left."""
@@ -86,46 +87,34 @@ class Pages(Protocol):
         """End the streams."""
 
 
+@dataclass(eq=False)
 class AdminApp:
-    """Answers the operators' requests, if they may have the answer."""
+    """Answers the operators' requests, if they may have the answer.
 
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        networks: Networks,
-        admits: Callable[[str], bool],
-        *,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        registry: CollectorRegistry | None = None,
-        ready: Callable[[], str] = lambda: "",
-        note: Callable[[], str] = lambda: "",
-        notices: Callable[[], list[Notice]] = list,
-        awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {},
-        pages: Pages | None = None,
-    ) -> None:
-        """Create the application.
+    admits: returns True for a valid token.
+    registry: has the metrics of the other servers; those of the journey are added.
+    ready: returns why machines can't be served, or an empty string.
+    note: returns a remark that `/readyz` adds to "ok".
+    notices: returns the current notices about the edge, apart from those about networks.
+    awaited: returns the expected step and the problems of a machine by MAC, for its entry.
+    """
 
-        admits: returns True for a valid token.
-        registry: has the metrics of the other servers; those of the journey are added.
-        ready: returns why machines can't be served, or an empty string.
-        note: returns a remark that `/readyz` adds to "ok".
-        notices: returns the current notices about the edge, apart from those about networks.
-        awaited: returns the expected step and the problems of a machine by MAC, for its entry.
-        """
-        self._metrics = registry if registry is not None else CollectorRegistry()
-        self._metrics.register(Scraped(partial(_journey_metrics, journey, inventory)))
-        self._journey = journey
-        self._inventory = inventory
-        self._networks = networks
-        self._heartbeat_seconds = heartbeat_seconds
-        self._notices = notices
-        self._awaited = awaited
+    journey: Journey
+    inventory: Inventory
+    networks: Networks
+    admits: Callable[[str], bool]
+    _: KW_ONLY
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    ready: Callable[[], str] = lambda: ""
+    note: Callable[[], str] = lambda: ""
+    notices: Callable[[], list[Notice]] = list
+    awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {}
+    pages: Pages | None = None
+
+    def __post_init__(self) -> None:
+        self.registry.register(Scraped(partial(_journey_metrics, self.journey, self.inventory)))
         self._streams: set[Subscription] = set()
-        self._ready = ready
-        self._note = note
-        self._admits = admits
-        self._pages = pages
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
         self._open: dict[str, _Handler] = {
             "/metrics": self._show_metrics,
@@ -136,26 +125,31 @@ class AdminApp:
         self._guarded: dict[str, _Handler] = {
             "/api/v1/machines": self.machines,
             "/api/v1/events": self.events,
-            "/api/v1/networks": self.networks,
+            "/api/v1/networks": self._show_networks,
         }
-        if pages is not None:
-            self._guarded["/api/v1/page-code"] = pages.code
+        if self.pages is not None:
+            self._guarded["/api/v1/page-code"] = self.pages.code
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""
-        shown = _token(request)
-        known = bool(shown) and self._admits(shown)
+        # The token in `Authorization: Bearer` (RFC 6750 section 2.1).
+        scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+        shown = shown.strip() if scheme.lower() == "bearer" else ""
+        known = bool(shown) and self.admits(shown)
         if not known and not _named_here(request):
             return text(
                 "this is not the name of the edge: ask for its address, or localhost, or show the token", status=403
             )
         path = request.rel_url.path.rstrip("/") or "/"
-        page = self._pages.find(path) if self._pages is not None else None
+        page = self.pages.find(path) if self.pages is not None else None
         if page is not None:
             return await page(request, known) if request.method in ("GET", "HEAD") else not_allowed(("GET", "HEAD"))
         handler = self._open.get(path)
         if handler is None:
-            handler = self._guarded.get(path) or self._of_machine(path)
+            handler = self._guarded.get(path)
+            match path.split("/"):
+                case ["", "api", "v1", "machines", mac, "events"]:
+                    handler = partial(self.machine_events, mac)
             if handler is None:
                 return for_people(request, "Nothing is at this path.", "The page is at /, and the metrics at /metrics.")
             if not known:
@@ -169,8 +163,8 @@ class AdminApp:
         """End the streams, so that a stopping server does not wait for them."""
         for subscription in list(self._streams):
             subscription.close()
-        if self._pages is not None:
-            self._pages.close()
+        if self.pages is not None:
+            self.pages.close()
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
         who = request.remote or "an unknown client"
@@ -178,25 +172,23 @@ class AdminApp:
             log.warning(
                 "%s: refused on the operators' port: %s", who, "a wrong token" if shown else "without the token"
             )
-        response = text(
+        return text(
             "this needs the token in the edge's DATA_DIR/admin-token, as 'Authorization: Bearer TOKEN'; "
             "'tinkedge watch' sends it",
             status=401,
+            headers={"WWW-Authenticate": 'Bearer realm="tinkedge"'},
         )
-        response.headers["WWW-Authenticate"] = 'Bearer realm="tinkedge"'
-        return response
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=generate_latest(self.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, _request: web.Request) -> web.Response:
         return text("ok")
 
     async def _readiness(self, _request: web.Request) -> web.Response:
-        problem = self._ready()
-        if problem:
+        if problem := self.ready():
             return text(f"not ready: {problem}", status=503)
-        return text(": ".join(filter(None, ("ok", self._note()))))
+        return text(": ".join(filter(None, ("ok", self.note()))))
 
     # --- with the token ----------------------------------------------------------------------------------------------
 
@@ -215,10 +207,10 @@ class AdminApp:
 
     def _all_machines(self) -> Iterator[dict[str, object]]:
         # Several Hardware may claim a MAC. Show the one that is served with it.
-        silent = {each.mac: self._inventory.by_mac(each.mac) or each for each in self._inventory.machines()}
-        for mac in self._journey.macs():
-            summary = self._journey.summary(mac)
-            if mac in silent and not self._journey.was_heard(mac):
+        silent = {each.mac: self.inventory.by_mac(each.mac) or each for each in self.inventory.machines()}
+        for mac in self.journey.macs():
+            summary = self.journey.summary(mac)
+            if mac in silent and not self.journey.was_heard(mac):
                 continue  # so far only its Workflow was active
             if summary is not None:  # the journey may forget a machine between two portions
                 silent.pop(mac, None)
@@ -226,24 +218,16 @@ class AdminApp:
         for _, machine in sorted(silent.items()):
             yield _machine_json(machine)
 
-    def _of_machine(self, path: str) -> _Handler | None:
-        """Return the handler of a machine's path."""
-        match path.split("/"):
-            case ["", "api", "v1", "machines", mac, "events"]:
-                return partial(self.machine_events, mac)
-        return None
-
     async def machine_events(self, spelled: str, _request: web.Request) -> web.Response:
         """Answer GET /api/v1/machines/<mac>/events."""
         mac = from_any(spelled) or spelled
-        events = self._journey.events(mac)
-        if not events and self._inventory.by_mac(mac) is None:
+        events = self.journey.events(mac)
+        if not events and self.inventory.by_mac(mac) is None:
             return text("no machine with this MAC address was heard, and no Hardware has it", status=404)
         return _json([event_json(event) for event in events])
 
-    async def networks(self, _request: web.Request) -> web.Response:
-        """Answer GET /api/v1/networks."""
-        return _json(self._networks.shown())
+    async def _show_networks(self, _request: web.Request) -> web.Response:
+        return _json(self.networks.shown())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Answer GET /api/v1/events."""
@@ -253,15 +237,17 @@ class AdminApp:
         if len(self._streams) >= MAX_STREAMS:
             return text(f"{MAX_STREAMS} event streams are open already", status=503)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        with self._journey.subscribe() as subscription:
-            past = self._journey.past() if since == "all" else None  # taken now: later events are in the stream
+        with self.journey.subscribe() as subscription:
+            past = self.journey.past() if since == "all" else None  # taken now: later events are in the stream
             self._streams.add(subscription)
             try:
                 await response.prepare(request)
                 await response.write(b": journey\n\n")
-                await response.write(b"".join(map(_sse, [*self._notices(), *self._networks.notices()])))
+                await response.write(b"".join(map(_sse, [*self.notices(), *self.networks.notices()])))
                 if past is not None:
-                    await self._send_past(response, past)
+                    for portion in _portions(past):
+                        await response.write(b"".join(map(_sse, portion)))
+                        await asyncio.sleep(0)
                 await self._stream(request, response, subscription)
             except ConnectionError:
                 pass  # the client has left: the normal end of a stream
@@ -273,7 +259,7 @@ class AdminApp:
         reported = 0
         while not has_ended(request):
             try:
-                async with asyncio.timeout(self._heartbeat_seconds):
+                async with asyncio.timeout(self.heartbeat_seconds):
                     event = await anext(subscription)
             except TimeoutError:
                 await response.write(b": heartbeat\n\n")
@@ -285,16 +271,13 @@ class AdminApp:
                 await response.write(f"event: lost\ndata: {lost}\n\n".encode())
             await response.write(_sse(event))
 
-    async def _send_past(self, response: web.StreamResponse, past: Iterator[JourneyEvent]) -> None:
-        for portion in _portions(past):
-            await response.write(b"".join(map(_sse, portion)))
-            await asyncio.sleep(0)
-
     def _heard_json(self, summary: MachineSummary) -> dict[str, object]:
-        machine = self._inventory.by_mac(summary.mac)
+        machine = self.inventory.by_mac(summary.mac)
         shown = _machine_json(machine) if machine is not None else {"mac": summary.mac, "registered": False}
         if machine is None:
-            shown["manifest"] = _manifest(self._journey.events(summary.mac))
+            # The Hardware manifest that DHCP proposed for an unregistered machine.
+            proposed = (each.detail.get("manifest") for each in reversed(self.journey.events(summary.mac)))
+            shown["manifest"] = next((each for each in proposed if isinstance(each, str)), None)
         last = summary.last
         return shown | {
             "first_seen": summary.first_seen,
@@ -302,27 +285,19 @@ class AdminApp:
             "step": last.step.value,
             "outcome": last.outcome.value,
             "message": last.message,
-            **self._awaited(summary.mac),
+            **self.awaited(summary.mac),
         }
 
 
-def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
+def admin_runner(app: AdminApp, limits: HttpLimits = LIMITS) -> web.BaseRunner:
     """Return a runner of the application, for any number of sites. Needs a running loop."""
     return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
 
 
-def _token(request: web.Request) -> str:
-    """Return the token in `Authorization: Bearer` (RFC 6750 section 2.1), or an empty string."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
 def _named_here(request: web.Request) -> bool:
-    """Return False if the Host header has a name that can lead to loopback only by DNS rebinding.
-
-    On other addresses any name is accepted, because the network may have names for this host.
-    """
+    """Return False if the Host header has a name that can lead to loopback only by DNS rebinding."""
     host = request.headers.get("Host")
+    # On other addresses any name is accepted, because the network may have names for this host.
     if host is None or not ipaddress.ip_address(local_address(request) or "127.0.0.1").is_loopback:
         return True
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
@@ -356,15 +331,6 @@ def _machine_json(machine: Machine) -> dict[str, object]:
         "name": machine.name,
         "namespace": machine.namespace,
     }
-
-
-def _manifest(events: list[JourneyEvent]) -> str | None:
-    """Return the Hardware manifest that DHCP proposed for an unregistered machine, or None."""
-    for event in reversed(events):
-        manifest = event.detail.get("manifest")
-        if isinstance(manifest, str):
-            return manifest
-    return None
 
 
 def _json(document: object) -> web.Response:

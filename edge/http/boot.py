@@ -35,18 +35,18 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
 from edge.callers import MEDIUM_PREFIX, Caller, MediumTokens, MetadataTokenError
-from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
+from edge.http.answers import client_name, local_address, size_text, text
+from edge.http.context import HttpServices, asked_by
 from edge.http.fast_path import LiveResponse, PreparedResponse
 from edge.http.files import begin_response, break_off, requested_span
 from edge.http.routes import Route
 from edge.journey.events import NOT_STARTED, STARTING, UP, Outcome, Step, Value
-from edge.machines import Machine, MachineScripts
+from edge.machines import Machine
 from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.medium import Medium, MediumError, Written, make_medium
@@ -72,11 +72,11 @@ AUTOEXEC = "autoexec.ipxe"
 class BootScripts:
     """The handler of scripts and boot programs."""
 
-    def __init__(self, context: Context, scripts: MachineScripts, failure: Callable[[str], str]) -> None:
+    def __init__(self, services: HttpServices, failure: Callable[[str], str]) -> None:
         """`failure(mac)` returns the last failure of a machine's kernel or initrd, or an empty string."""
-        self._context = context
+        self._services = services
         self._failure = failure
-        self._scripts = scripts
+        self._scripts = services.scripts
         self._origins: Newest[str, Origin] = Newest(_MAX_ORIGINS)
         self._prepared = PreparedResponse.of(_script("#"))
 
@@ -87,17 +87,17 @@ class BootScripts:
         """
         mac, seen = route.who or caller.mac, caller.address
         if mac is None:
-            return self._context.refuse_caller(caller, "script", step=Step.SCRIPT)
-        machine = self._context.inventory.by_mac(mac)
+            return self._services.refuse_caller(caller, "script", step=Step.SCRIPT)
+        machine = self._services.inventory.by_mac(mac)
         # An unregistered machine has no reserved address, so its MAC is compared as far as it is known.
         if not caller.is_from(machine) if machine is not None else caller.mac not in (None, mac):
             return self._wrong_address(mac, machine, caller)
         if machine is None:
-            decision = self._context.policy.decide(None)
+            decision = self._services.policy.decide(None)
             if not is_mac(mac):
-                return self._context.refuse(404, "not found", seen=seen, why=f"script asked for {mac[:80]}, no MAC")
+                return self._services.refuse(404, "not found", seen=seen, why=f"script asked for {mac[:80]}, no MAC")
             if not decision.allowed:
-                if self._context.first_refusal("unknown", seen):
+                if self._services.first_refusal("unknown", seen):
                     log.warning("%s: script asked for %s: %s, or more than one", seen, mac, decision.reason)
                 return _script(self._scripts.why(mac, decision.reason))
         if "failed" in request.query:
@@ -108,28 +108,21 @@ class BootScripts:
         return _script(self._scripts.script(mac, origin, client=client_name(request), medium=medium))
 
     def live(self, machine: Machine) -> Mapping[bytes, LiveResponse]:
-        """Return the script of a registered machine for the fast path, by target of the request line.
-
-        The answer equals that of `script`: it is decided and recorded at each request. The targets are the URLs that
-        DHCP sends, and Smee's.
-        """
-        known = self._context.inventory.by_mac(machine.mac)
+        """Return the script of a registered machine for the fast path, by the targets that DHCP and Smee send."""
+        known = self._services.inventory.by_mac(machine.mac)
         if known is None or (known.name, known.namespace) != (machine.name, machine.namespace):
             return {}  # several Hardware claim its MAC
 
+        # The same answer as that of `script`: it is decided and recorded at each request.
         def made(client: str, local: str) -> PreparedResponse:
-            script = self._scripts.script(machine.mac, self._origin(local), client=client)
+            origin = self._origins.get(local)
+            if origin is None:
+                origin = self._origins[local] = Origin(local)
+            script = self._scripts.script(machine.mac, origin, client=client)
             return self._prepared.with_body(script.encode())
 
         response = LiveResponse(made)
         return {target.format(mac=machine.mac).encode(): response for target in _TARGETS}
-
-    def _origin(self, local: str) -> Origin:
-        """Return the origin for the edge's address `local`, of which there are few."""
-        origin = self._origins.get(local)
-        if origin is None:
-            origin = self._origins[local] = Origin(local)
-        return origin
 
     async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """Answer GET /grub/grub.cfg and the other names (`ipxe.grub`): the script for a GRUB from UEFI HTTP Boot.
@@ -141,16 +134,16 @@ class BootScripts:
         if named is None:
             # GRUB accepts an empty list, but shows an error if the file is missing.
             return web.Response(text="", status=200 if _GRUB_LIST.fullmatch(route.name) else 404)
-        mac, context = caller.mac, self._context
+        mac, services = caller.mac, self._services
         if mac is None:
-            return context.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
+            return services.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
         for other in {named, route.who} - {"", mac}:
-            machine = context.inventory.by_mac(other)
+            machine = services.inventory.by_mac(other)
             if machine is None or not caller.is_from(machine):
                 return text("this script is served to its own machine only", status=403)
         mac = named or route.who or mac
-        if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
-            return _script(self._scripts.why(mac, context.policy.decide(None).reason, Dialect.GRUB))
+        if services.inventory.by_mac(mac) is None and not services.policy.decide(None).allowed:
+            return _script(self._scripts.why(mac, services.policy.decide(None).reason, Dialect.GRUB))
         if route.name == WHY:
             if failure := self._failure(mac):
                 return _script(self._scripts.why(mac, failure, Dialect.GRUB))
@@ -160,54 +153,53 @@ class BootScripts:
         return _script(self._scripts.script(mac, origin, client=client, dialect=Dialect.GRUB, recorded=is_sent))
 
     async def parameters(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /auto/parameters: the kernel command line of the machine at the caller's address.
-
-        For an OSIE that was started without it: the command line of a UKI is signed and the same for all machines.
-        """
-        context, machine = self._context, caller.machine
-        decision = context.policy.decide(machine)
+        """Answer GET /auto/parameters: the kernel command line of the machine at the caller's address."""
+        # For an OSIE that was started without it: the command line of a UKI is signed and the same for all machines.
+        services, machine = self._services, caller.machine
+        decision = services.policy.decide(machine)
         if machine is None:
-            return context.refuse_caller(caller, "parameters", step=Step.SCRIPT)
+            return services.refuse_caller(caller, "parameters", step=Step.SCRIPT)
         if not decision.allowed:
-            if context.first("parameters", machine.mac, decision.reason):
+            if services.first("parameters", machine.mac, decision.reason):
                 message = f"no parameters: {decision.reason}"
-                context.record(machine.mac, Step.SCRIPT, Outcome.REFUSED, message)
+                services.record(machine.mac, Step.SCRIPT, Outcome.REFUSED, message)
             return text(f"no netboot: {decision.reason}", status=403)
         try:
             words = self._scripts.parameters(machine, Origin(local_address(request)))
         except ScriptError as error:
-            context.record(machine.mac, Step.SCRIPT, Outcome.FAILED, f"no parameters: {error}")
+            services.record(machine.mac, Step.SCRIPT, Outcome.FAILED, f"no parameters: {error}")
             return text(str(error), status=404)
         if request.method == "GET":
-            context.record(machine.mac, Step.BOOT, Outcome.INFO, "the OSIE has asked for its parameters", phase="asked")
+            message = "the OSIE has asked for its parameters"
+            services.record(machine.mac, Step.BOOT, Outcome.INFO, message, phase="asked")
         return _script(f"{words}\n")
 
     async def binary(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """Answer GET /ipxe/binary/[<mac>/]<name>: a boot program, for a machine that may netboot."""
-        context, seen = self._context, caller.address
+        services, seen = self._services, caller.address
         machine, is_stranger = self._booted(route, caller)
         mac = machine.mac if machine is not None else caller.mac
         to, by = (f" to {seen}", asked_by(caller)) if is_stranger else ("", {})
-        first = context.first_refusal if is_stranger else context.first
-        decision = context.policy.decide(machine)
+        first = services.first_refusal if is_stranger else services.first
+        decision = services.policy.decide(machine)
         if not decision.allowed:
             why = f"boot program {route.name} asked for by {route.who or seen}: {decision.reason}"
             if machine is not None and first("binary", machine.mac, decision.reason, to):
-                context.record(
+                services.record(
                     machine.mac, Step.BINARY, Outcome.REFUSED, f"no boot program{to}: {decision.reason}", **by
                 )
             # The reason may quote the Hardware, so only its own machine gets it.
-            return context.refuse(
+            return services.refuse(
                 403, "no netboot" if is_stranger else f"no netboot: {decision.reason}", seen=seen, why=why
             )
         if route.name == AUTOEXEC and mac is not None:
             return _script(self._scripts.autoexec(mac, Origin(local_address(request))))
-        found = context.binaries.get(route.name)
+        found = services.binaries.get(route.name)
         if found is None:
             if mac is not None and first("no binary", mac, to):
                 message = f"there is no boot program {route.name[:80]}"
                 outcome = Outcome.INFO if is_optional(route.name) else Outcome.FAILED
-                context.record(mac, Step.BINARY, outcome, f"{message}{to and f', asked for by {seen}'}", **by)
+                services.record(mac, Step.BINARY, outcome, f"{message}{to and f', asked for by {seen}'}", **by)
             return text(f"there is no boot program {route.name}", status=404)
         # UEFI HTTP Boot compares the whole header: a charset parameter would break it (EDK2 HttpBootSupport.c).
         media_type = "application/efi" if ".efi" in route.name else "application/octet-stream"
@@ -217,22 +209,22 @@ class BootScripts:
             return part
         if request.method == "GET" and mac is not None:
             message = f"boot program {route.name} sent over HTTP{to}: {size_text(part.length)}"
-            context.record(mac, Step.BINARY, Outcome.OK, message, name=route.name, size_bytes=part.length, **by)
+            services.record(mac, Step.BINARY, Outcome.OK, message, name=route.name, size_bytes=part.length, **by)
         body = found.content[part.start : part.end]
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
 
     def _booted(self, route: Route, caller: Caller) -> tuple[Machine | None, bool]:
         """Return the machine that a boot program is for, and True if the caller is known to be another one."""
-        named, own = self._context.inventory.by_mac(route.who) if route.who else None, caller.machine
+        named, own = self._services.inventory.by_mac(route.who) if route.who else None, caller.machine
         if named is None or caller.mac == named.mac:
             return named or own, False
         return named, own is None or (named.namespace, named.name) != (own.namespace, own.name)
 
     def _wrong_address(self, mac: str, machine: Machine | None, caller: Caller) -> web.Response:
         if caller.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            return self._context.refuse_caller(caller, "script", step=Step.SCRIPT)
+            return self._services.refuse_caller(caller, "script", step=Step.SCRIPT)
         seen = caller.address
-        if machine is not None and self._context.first_refusal("script address", mac, seen, caller.mac):
+        if machine is not None and self._services.first_refusal("script address", mac, seen, caller.mac):
             if caller.owner is not None and caller.owner.mac == mac:
                 reason = f" by {caller.mac}, which is no MAC of this machine"
             elif machine.addresses:
@@ -240,7 +232,7 @@ class BootScripts:
             else:
                 reason = ", but its Hardware reserves no address"
             message = f"script asked for from {seen}{reason}"
-            self._context.record(mac, Step.SCRIPT, Outcome.REFUSED, message, **asked_by(caller))
+            self._services.record(mac, Step.SCRIPT, Outcome.REFUSED, message, **asked_by(caller))
         return text("this script is served to its own machine only", status=403)
 
 
@@ -263,35 +255,24 @@ _MESSAGES = {
 }
 
 
-class Signs:
-    """The handler of `/sign/starting`, `/sign/failed` and `/sign/up`."""
-
-    def __init__(self, context: Context, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives seconds since the epoch."""
-        self._context = context
-        self._clock = clock
-
-    async def sign(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Record a sign of life. HEAD records nothing."""
-        decision = self._context.policy.decide(caller.machine)
-        if caller.mac is None or not decision.allowed:
-            return self._context.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
-        if request.method == "GET":
-            detail: dict[str, Value] = {"phase": route.name}
-            for name in ("model", "uuid"):
-                if given := _words(request.query.get(name, "")):
-                    detail[name] = given
-            if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
-                detail["memory_bytes"] = memory
-            if _SECONDS.fullmatch(clock := request.query.get("clock", "")):
-                detail["clock_ahead_seconds"] = round(int(clock, 0 if clock.startswith("0x") else 10) - self._clock())
-            outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
-            self._context.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
-        return text("ok")
-
-
-def _words(text: str) -> str:
-    return " ".join(printable(text[: 2 * _MAX_CHARACTERS], " ").split())[:_MAX_CHARACTERS]
+async def sign(services: HttpServices, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+    """Record a sign of life: `/sign/starting`, `/sign/failed` or `/sign/up`. HEAD records nothing."""
+    decision = services.policy.decide(caller.machine)
+    if caller.mac is None or not decision.allowed:
+        return services.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
+    if request.method == "GET":
+        detail: dict[str, Value] = {"phase": route.name}
+        for name in ("model", "uuid"):
+            given = printable(request.query.get(name, "")[: 2 * _MAX_CHARACTERS], " ")
+            if given := " ".join(given.split())[:_MAX_CHARACTERS]:
+                detail[name] = given
+        if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
+            detail["memory_bytes"] = memory
+        if _SECONDS.fullmatch(clock := request.query.get("clock", "")):
+            detail["clock_ahead_seconds"] = round(int(clock, 0 if clock.startswith("0x") else 10) - time.time())
+        outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
+        services.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
+    return text("ok")
 
 
 def _memory(*ranges: str) -> int:
@@ -316,21 +297,9 @@ _NOT_ITS_OWN: Final = (
 class BootMedia:
     """The handler of boot media."""
 
-    def __init__(
-        self,
-        context: Context,
-        scripts: MachineScripts,
-        tokens: MediumTokens,
-        directory: Path,
-        nearest: Callable[[str], str],
-    ) -> None:
-        """`directory` has the parts of media (`ipxe.medium`). `nearest(ip)` returns the edge's address in the network
-        of a machine's address, or an empty string."""
-        self._context = context
-        self._scripts = scripts
-        self._tokens = tokens
-        self._directory = directory
-        self._nearest = nearest
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+        self._tokens = MediumTokens(services.metadata.keys)
         self._made: Medium | None = None
         self._making = asyncio.Lock()
 
@@ -343,29 +312,29 @@ class BootMedia:
             mac = self._tokens.mac(route.who) if is_signed else route.who
         except MetadataTokenError as error:
             why = f"boot medium asked for with a bad token: {error}"
-            return self._context.refuse(
+            return self._services.refuse(
                 403, f"the token in this path is not good: {error}", seen=caller.address, why=why
             )
-        machine = self._context.inventory.by_mac(mac)
+        machine = self._services.inventory.by_mac(mac)
         refusal = None if is_signed and machine is not None else self._refusal(mac, machine, caller)
         if refusal is not None:
             return refusal
         try:
             written = await self._written(mac, machine, local_address(request), kind)
         except (ScriptError, MediumError) as error:
-            if self._context.first("no medium", mac, str(error)):
-                self._context.record(mac, Step.MEDIUM, Outcome.FAILED, f"no boot medium: {error}")
+            if self._services.first("no medium", mac, str(error)):
+                self._services.record(mac, Step.MEDIUM, Outcome.FAILED, f"no boot medium: {error}")
             return text(str(error), status=503 if isinstance(error, MediumError) else 404)
         headers = {"Content-Type": _TYPES[suffix], "ETag": written.etag, "Cache-Control": "no-cache"}
         begin = await begin_response(request, headers, written.size)
         if isinstance(begin, web.StreamResponse):
             return begin
         response, part = begin
-        if self._context.first("medium", mac, route.name, caller.address):
+        if self._services.first("medium", mac, route.name, caller.address):
             to = f"to {caller.address}, by its signed URL" if is_signed else "to the machine"
             message = f"boot medium {route.name} of {size_text(written.size)} is sent {to}"
             by = asked_by(caller) if is_signed else {}
-            self._context.record(mac, Step.MEDIUM, Outcome.OK, message, medium=kind.value, **by)
+            self._services.record(mac, Step.MEDIUM, Outcome.OK, message, medium=kind.value, **by)
         await response.prepare(request)
         try:
             for piece in written.pieces(part.start, part.end):
@@ -377,33 +346,30 @@ class BootMedia:
 
     def _refusal(self, mac: str, machine: Machine | None, caller: Caller) -> web.Response | None:
         """Return the error for a caller that may not have the medium of `mac`, or None."""
-        context, seen = self._context, caller.address
+        services, seen = self._services, caller.address
         if not is_mac(mac):
-            return context.refuse(404, "not found", seen=seen, why="boot medium asked for with no MAC and no token")
+            return services.refuse(404, "not found", seen=seen, why="boot medium asked for with no MAC and no token")
         if machine is None:
-            if context.policy.decide(None).allowed and caller.mac in (None, mac):
+            if services.policy.decide(None).allowed and caller.mac in (None, mac):
                 return None
             why = f"boot medium asked for {mac}, which no Hardware has, or more than one"
-            return context.refuse(403, _NOT_ITS_OWN, seen=seen, why=why)
+            return services.refuse(403, _NOT_ITS_OWN, seen=seen, why=why)
         if caller.is_from(machine):
             return None
         if caller.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            return context.refuse_caller(caller, "boot medium", step=Step.MEDIUM)
-        if context.first_refusal("medium address", mac, seen, caller.mac):
+            return services.refuse_caller(caller, "boot medium", step=Step.MEDIUM)
+        if services.first_refusal("medium address", mac, seen, caller.mac):
             message = f"boot medium asked for from {seen}, which is not known to be this machine, without a signed URL"
-            context.record(mac, Step.MEDIUM, Outcome.REFUSED, message, **asked_by(caller))
+            services.record(mac, Step.MEDIUM, Outcome.REFUSED, message, **asked_by(caller))
         return text(_NOT_ITS_OWN, status=403)
 
     async def _written(self, mac: str, machine: Machine | None, reached: str, kind: MediumKind) -> Written:
-        """Return the image of a machine. Raises ScriptError, MediumError.
-
-        `reached` is the edge's address on the connection. It is used only if the edge has no address in the machine's
-        network: the request may come from a BMC in another network.
-        """
-        address = self._nearest(machine.ip) if machine is not None and machine.ip else ""
-        script = self._scripts.medium(mac, Origin(address or reached), kind)
+        """Return the image of a machine, which the edge has reached at `reached`. Raises ScriptError, MediumError."""
+        # The request may come from a BMC in another network than the machine.
+        address = self._services.nearest(machine.ip) if machine is not None and machine.ip else ""
+        script = self._services.scripts.medium(mac, Origin(address or reached), kind)
         async with self._making:
             if self._made is None:
-                self._made = await asyncio.to_thread(make_medium, self._directory)
+                self._made = await asyncio.to_thread(make_medium, self._services.ipxe_dir)
                 log.info("boot media: %s", self._made.described)
         return self._made.written(script)

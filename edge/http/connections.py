@@ -27,7 +27,7 @@ from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from yarl import URL
 
 from edge.callers import Networks, dotted, inside, other_end
-from edge.http.context import text
+from edge.http.answers import text
 from edge.http.fast_path import KnownHeads, LiveResponse, PreparedResponse, ResponseLookup, rest_of_head
 from tink.limits.once_per import OncePer
 from tink.net.addresses import is_link_local
@@ -64,7 +64,7 @@ def _affordable() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Limits of an HTTP server: numbers of connections, times in seconds, sizes in bytes.
 
     `per_address` does not apply to the networks in `proxies`, whose connections carry the requests of many machines.
@@ -84,19 +84,16 @@ class Limits:
 
 
 class BoundedServer(web.Server):
-    """aiohttp's server with `Limits`, and with the fast path in front of it."""
+    """aiohttp's server with `HttpLimits`, and with the fast path in front of it."""
 
     def __init__(
         self,
         handler: Handler,
-        limits: Limits,
+        limits: HttpLimits,
         clock: Callable[[], float],
         responses: ResponseLookup = nothing_is_plain,
     ) -> None:
-        """`clock` returns monotonic seconds, `responses(address)` the answers that need no aiohttp.
-
-        Needs a running loop.
-        """
+        """`clock` returns monotonic seconds, `responses(address)` the answers that need no aiohttp."""
         super().__init__(self._handle, request_factory=self._request)  # type: ignore[arg-type]  # Request, not its base
         self._respond = handler
         self._limits = limits
@@ -245,13 +242,10 @@ def _first_without_answer(connections: Iterable[FastPathConnection]) -> FastPath
 
 
 def _may_come_from(transport: asyncio.Transport, address: str) -> bool:
-    """Return True if the connection arrived on the link of the peer's address.
-
-    A connection to a link-local address is answered on its link, even if the route to the peer uses another link.
-    RFC 6724 section 5, rule 2, makes hosts connect there from a link-local address.
-    """
+    """Return True if the connection arrived on the link of the peer's address (RFC 6724 section 5, rule 2)."""
     if ":" not in address or is_link_local(address):
         return True
+    # A connection to a link-local address is answered on its link, even if the route to the peer uses another one.
     local = transport.get_extra_info("sockname")
     return not (isinstance(local, tuple) and is_link_local(str(local[0])))
 
@@ -330,14 +324,18 @@ class FastPathConnection(asyncio.Protocol):
             return
         if answers:
             self._server.set_idle(self)
-        else:
-            self._hand_over(data)
+            return
+        self.on_fast_path = False
+        handler = self._server.handler(self)
+        self.transport.set_protocol(handler)
+        handler.connection_made(self.transport)
+        if self._paused:
+            handler.pause_writing()
+        handler.data_received(data)
 
     def _plain(self, data: bytes) -> list[tuple[PreparedResponse | LiveResponse, str]]:
-        """Return the answers to all requests in `data`, each with the client's name; [] if one of them is not plain.
-
-        All or none: aiohttp does not answer a good request either if the bytes after it can't be parsed.
-        """
+        """Return the answers to all requests in `data`, each with the client's name; [] if one of them is not plain."""
+        # All or none: aiohttp does not answer a good request either if the bytes after it can't be parsed.
         found: list[tuple[PreparedResponse | LiveResponse, str]] = []
         prepared = self._server.responses(self.address)
         if prepared is None or self._paused:
@@ -382,15 +380,6 @@ class FastPathConnection(asyncio.Protocol):
             self._local = dotted(str(name[0])) if isinstance(name, tuple) else ""
         return self._local
 
-    def _hand_over(self, data: bytes) -> None:
-        self.on_fast_path = False
-        handler = self._server.handler(self)
-        self.transport.set_protocol(handler)
-        handler.connection_made(self.transport)
-        if self._paused:
-            handler.pause_writing()
-        handler.data_received(data)
-
 
 # --- aiohttp's protocol -----------------------------------------------------------------------------------------------
 
@@ -421,10 +410,8 @@ class _Protocol(web.RequestHandler):
             await super().start()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's own: True keeps the connection open
-        """Keep the connection open until all whole requests are answered.
-
-        `printf ... | nc` closes its side as soon as it has sent its request. aiohttp would not answer it.
-        """
+        """Keep the connection open until all whole requests are answered."""
+        # `printf ... | nc` closes its side as soon as it has sent its request. aiohttp would not answer it.
         self.ended = True
         return self._answered < received_requests(self) and has_whole_request(self)
 

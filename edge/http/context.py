@@ -1,47 +1,107 @@
-"""The context of the handlers of the machines' HTTP server, and the short answers that they share.
-
-`edge.http.app` creates one `Context` for all handlers (scripts, OSIE, metadata).
-"""
+"""The services that the handlers of the machines' HTTP server share, and the answer to a caller that they refuse."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
-from edge.callers import Caller, RequestCallers, dotted
+from edge.callers import TRUST_NOBODY, Caller, Callers, MetadataTokens, RequestCallers, TrustedNetworks
+from edge.http.answers import text
+from edge.http.files import BodySender
 from edge.journey.events import Outcome, Recorder, Step, Value
-from edge.machines import Inventory, NetbootPolicy, OsieFiles
+from edge.machines import (
+    Artifacts,
+    Inventory,
+    MachineScripts,
+    NetbootPolicy,
+    OsieFiles,
+    ReadSecret,
+    no_api,
+)
+from edge.peers.site import Peers
 from ipxe.binaries import BootBinaries
+from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
-from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
+LOG_INTERVAL_SECONDS = 60.0
+"""Time after which the same refusal, or the same document for the same machine, is logged again."""
+MAX_LINES, MAX_STRANGER_LINES = 16384, 1024
+"""Number of lines about machines, and about strangers, in that time."""
+MAX_LINES_OF_ONE = 256
+"""Maximum number of lines about one machine: its requests can't suppress the lines about other machines."""
+
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """The services that all handlers use.
+class MetadataSettings:
+    """The settings of the metadata service.
 
-    `clock` gives monotonic seconds. `ready` gives why the edge can't serve yet, or an empty string. `default_osie` is
-    the namespace and name of the OSIE for machines without a Hardware, or None.
+    keys: sign the tokens in paths and the session tokens.
+    read_secret: reads a Secret from the Kubernetes API.
+    trusted: the networks whose proxies and NAT are trusted.
+    token_lifetime: seconds for which a token in a path is valid; 0 means without limit.
+    imds_required: True if a request without a token in its path needs a session token.
+    """
+
+    keys: KeyFile
+    read_secret: ReadSecret = no_api
+    trusted: TrustedNetworks = TRUST_NOBODY
+    token_lifetime: float = 0.0
+    imds_required: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class HttpServices:
+    """Everything that the machines' HTTP server works with.
+
+    The cache behind `osie_files` must be started before the server, and stopped after it.
     """
 
     inventory: Inventory
-    callers: RequestCallers
+    callers: Callers
     policy: NetbootPolicy
+    scripts: MachineScripts
     osie_files: OsieFiles
-    default_osie: tuple[str, str] | None
     binaries: BootBinaries
     record: Recorder
-    clock: Callable[[], float]
-    ready: Callable[[], str]
-    machine_lines: OncePer
-    """The recent log lines about registered machines."""
-    stranger_lines: OncePer
-    """The recent log lines about strangers. Separate, so that strangers can't suppress the lines about machines."""
+    metadata: MetadataSettings
+    agent_ca: bytes = b""
+    """The certificates (PEM) by which agents trust the gRPC server."""
+    registry_authorities: bytes = b""
+    """The certificates (JSON) by which agents trust image registries."""
+    default_osie: tuple[str, str] | None = None
+    """Namespace and name of the OSIE for machines without a Hardware."""
+    ready: Callable[[], str] = lambda: ""
+    """Returns why the edge can't serve yet, or an empty string."""
+    sender: BodySender = field(default_factory=BodySender)
+    fast_path: bool = True
+    """False: aiohttp answers every request. The answers are the same."""
+    depot: Path | None = None
+    """The directory that contains `images` and `files`; None: the edge serves neither."""
+    beyond: Artifacts | None = None
+    """Fetches images and files that are not in `depot` from another edge."""
+    peers: Peers | None = None
+    """The other edges of the site, which may send requests to this one."""
+    ipxe_dir: Path = Path("/usr/lib/ipxe")
+    """The directory with the parts of boot media."""
+    nearest: Callable[[str], str] = lambda _ip: ""
+    """Returns the edge's address in the network of a machine's address, or an empty string."""
+    clock: Callable[[], float] = time.monotonic
+    """Returns monotonic seconds."""
+
+    def __post_init__(self) -> None:
+        metadata = self.metadata
+        tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
+        self.request_callers = RequestCallers(self.inventory, self.callers, tokens, metadata.trusted)
+        # The recent log lines about machines and about strangers, who can't suppress the lines about machines.
+        self.machine_lines = OncePer(LOG_INTERVAL_SECONDS, MAX_LINES, MAX_LINES_OF_ONE)
+        self.stranger_lines = OncePer(LOG_INTERVAL_SECONDS, MAX_STRANGER_LINES)
 
     def first(self, what: str, mac: str, *more: Hashable) -> bool:
         """Return True if this event of a registered machine is due for a log line now."""
@@ -88,61 +148,3 @@ def asked_by(caller: Caller) -> dict[str, Value]:
     """Return the caller's address and MAC, as the detail of an event on another machine's journey."""
     detail: dict[str, Value] = {"from": caller.address}
     return detail if caller.mac is None else detail | {"from_mac": caller.mac}
-
-
-def text(body: str, *, status: int = 200) -> web.Response:
-    """Return an answer with a line of plain text."""
-    return web.Response(text=body + "\n", status=status, content_type="text/plain")
-
-
-def not_found() -> web.Response:
-    """Return the answer for an unknown path."""
-    return text("not found", status=404)
-
-
-def for_people(request: web.Request, here: str, instead: str) -> web.Response:
-    """Return the answer for an unknown path: people read where the page is, programs read `not found`.
-
-    A browser is recognised by its Accept header, another client (curl) by the path `/`. `here` and `instead` are
-    sentences, without HTML.
-    """
-    if "text/html" in request.headers.get("Accept", ""):
-        html = f"<!doctype html><title>tinkedge</title><p>{here}<p>{instead}\n"
-        headers = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
-        return web.Response(text=html, status=404, content_type="text/html", headers=headers)
-    return text(f"not found: {here} {instead}", status=404) if request.rel_url.raw_path == "/" else not_found()
-
-
-def not_allowed(methods: Sequence[str]) -> web.Response:
-    """Return the answer to a request with the wrong method."""
-    response = text(f"the method must be {' or '.join(methods)}", status=405)
-    response.headers["Allow"] = ", ".join(methods)
-    return response
-
-
-def local_address(request: web.Request) -> str:
-    """Return the edge's address on the connection; empty if the connection is closed already.
-
-    The next URLs for the machine contain this address: the machine may be unable to reach the edge's other addresses.
-    """
-    name = request.protocol.sockname
-    return dotted(str(name[0])) if isinstance(name, tuple) else ""
-
-
-def client_name(request: web.Request) -> str:
-    """Return the first word of the User-Agent for a log line, such as `Cloud-Init/22.4.2`."""
-    return agent_name(request.headers.get("User-Agent", ""))
-
-
-def agent_name(user_agent: str) -> str:
-    """Return the same from the header's value."""
-    words = user_agent.split()
-    word = words[0] if words else "an unnamed client"
-    return printable(word, ascii_only=True)[:60]
-
-
-def size_text(size: int) -> str:
-    """Return a size as people write it: `850 B`, `14.2 kB`, `14.2 MB`."""
-    if size < 1000:
-        return f"{size} B"
-    return f"{size / 1e3:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"

@@ -11,37 +11,30 @@ them in its cache, like kernels. All machines with a Hardware can read all of th
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 from collections import Counter
 from http import HTTPStatus
-from pathlib import Path
 
 from aiohttp import web
 
-from edge.artifacts import (
-    MAX_MANIFEST_BYTES,
-    Artifact,
-    ArtifactError,
-    ImageLayout,
-    ImageManifest,
+from edge.artifacts.artifact import Artifact, ArtifactError, NotFoundError, UpstreamError
+from edge.artifacts.layout import (
     LayoutError,
     NoImageError,
-    NotFoundError,
-    SharedFiles,
-    UpstreamError,
-    blob_url,
-    file_url,
-    is_digest,
     is_name,
-    manifest_url,
+    media_type_of,
 )
+from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.callers import Caller
-from edge.http.context import Context, size_text, text
-from edge.http.files import BodySender, MachineGoneError, begin_response, break_off, requested_span
+from edge.http.answers import size_text, text
+from edge.http.context import HttpServices
+from edge.http.files import Span, requested_span
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
-from edge.machines import Artifacts
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES
+from tink.registry.names import is_digest
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +46,15 @@ _RETRY_SECONDS = 10
 _API = {"Docker-Distribution-API-Version": "registry/2.0"}
 
 
-class Depot:
+class ActionFiles:
     """The handler of images and files."""
 
-    def __init__(
-        self,
-        context: Context,
-        sender: BodySender,
-        images: Path | None,
-        files: Path | None,
-        beyond: Artifacts | None = None,
-    ) -> None:
-        """`images` and `files` are directories that may be missing, or None. `beyond` fetches from another edge."""
-        self._context = context
-        self._sender = sender
-        self._images, self._files = images, files
-        self._layout = ImageLayout(images) if images is not None else None
-        self._shared = SharedFiles(files, images)
-        self._beyond = beyond
+    def __init__(self, services: HttpServices) -> None:
+        depot = services.depot
+        self._services = services
+        self._images = depot / "images" if depot is not None else None
+        self._files = depot / "files" if depot is not None else None
+        self._shared = SharedFiles(self._files, self._images)
         self._asked: Counter[str] = Counter()
 
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
@@ -102,10 +86,10 @@ class Depot:
         kind, _, reference = route.name.partition("/")
         what = f"image {route.who}"
         try:
-            if self._layout is None:
+            if self._images is None:
                 raise NoImageError("this edge has no images")
             if kind == "manifests":
-                return await self._manifest(request, caller, route.who, reference, self._layout)
+                return await self._manifest(request, caller, route.who, reference)
             return await self._blob(request, caller, reference)
         except (NoImageError, NotFoundError) as error:
             where = f"it is not in {self._images}{self._nor_beyond(error)}"
@@ -116,70 +100,50 @@ class Depot:
         except (LayoutError, ArtifactError, OSError) as error:
             return self._refused(caller, f"{what}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
 
-    async def _manifest(
-        self, request: web.Request, caller: Caller, name: str, reference: str, layout: ImageLayout
-    ) -> web.StreamResponse:
-        try:
-            found = await asyncio.to_thread(layout.manifest, name, reference)
-        except NoImageError:
-            if self._beyond is None or not (is_digest(reference) or is_name(f"{name}:{reference}")):
-                raise
-            found = await self._manifest_beyond(caller, self._beyond, name, reference)
-        headers = {
-            **_API,
-            "Content-Type": found.media_type,
-            "Docker-Content-Digest": found.digest,
-            "ETag": f'"{found.digest}"',
-        }
-        part = requested_span(request, headers, len(found.content))
-        if isinstance(part, web.Response):
-            return part
-        body = found.content[part.start : part.end]
-        return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
-
-    async def _manifest_beyond(self, caller: Caller, beyond: Artifacts, name: str, reference: str) -> ImageManifest:
+    async def _manifest(self, request: web.Request, caller: Caller, name: str, reference: str) -> web.StreamResponse:
+        is_by_digest = is_digest(reference)
+        if not is_by_digest and not is_name(f"{name}:{reference}"):
+            raise NoImageError("is no repository:tag")
         url = manifest_url(name, reference)
-        with await self._asked_for(caller, beyond, url, _pin(reference)) as artifact:
-            if artifact.size > MAX_MANIFEST_BYTES:
-                raise LayoutError(f"{url} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
+        with await self._opened(caller, url, _pin(reference)) as artifact:
+            if artifact.size > MANIFEST_LIMIT_BYTES:
+                raise LayoutError(f"{url} is larger than the {MANIFEST_LIMIT_BYTES} bytes that a manifest may have")
             filled = 0
             while filled < artifact.size:
                 filled = await artifact.filled(filled)
             content = await asyncio.to_thread(os.pread, artifact.fd, artifact.size, 0)
-        algorithm = reference.partition(":")[0] if is_digest(reference) else "sha256"
-        found = await asyncio.to_thread(ImageManifest.of, content, algorithm)
-        if is_digest(reference) and found.digest != reference:
-            raise LayoutError(f"{url} came with the digest {found.digest}")
-        return found
+        algorithm = reference.partition(":")[0] if is_by_digest else "sha256"
+        digest = f"{algorithm}:{(await asyncio.to_thread(hashlib.new, algorithm, content)).hexdigest()}"
+        if is_by_digest and digest != reference:
+            raise LayoutError(f"{url} came with the digest {digest}")
+        headers = _headers(await asyncio.to_thread(media_type_of, content, digest), digest)
+        part = requested_span(request, headers, len(content))
+        if isinstance(part, web.Response):
+            return part
+        return web.Response(body=content[part.start : part.end], status=206 if part.partial else 200, headers=headers)
 
     async def _blob(self, request: web.Request, caller: Caller, digest: str) -> web.StreamResponse:
         if not is_digest(digest):
             raise NoImageError(f"{digest[:80]!r} is no sha256 or sha512 digest")
-        headers = {
-            **_API,
-            "Content-Type": "application/octet-stream",
-            "Docker-Content-Digest": digest,
-            "ETag": f'"{digest}"',
-        }
+        headers = _headers("application/octet-stream", digest)
         with await self._opened(caller, blob_url(digest), _pin(digest)) as artifact:
             return await self._send(request, caller, artifact, headers, f"layer {digest[:19]}")
 
     async def _opened(self, caller: Caller, url: str, pin: str = "") -> Artifact:
-        """Open a local file, or that of another edge, which must have the SHA-256 `pin`. Raises ArtifactError."""
-        try:
-            return self._shared.open(url)
-        except NotFoundError:
-            if self._beyond is None:
-                raise
-            return await self._asked_for(caller, self._beyond, url, pin)
+        """Open a local file, or that of another edge, which must have the SHA-256 `pin`.
 
-    async def _asked_for(self, caller: Caller, beyond: Artifacts, url: str, pin: str) -> Artifact:
-        """Open a file of another edge. Raises ArtifactError; UpstreamError also if the machine requests too many."""
+        Raises ArtifactError; UpstreamError also if the machine requests too many files of another edge.
+        """
+        try:
+            return await asyncio.to_thread(self._shared.open, url)
+        except NotFoundError:
+            if self._services.beyond is None:
+                raise
         if self._asked[caller.address] >= MAX_ASKED:
             raise UpstreamError(url, f"{MAX_ASKED} other files are being asked for: try again")
         self._asked[caller.address] += 1
         try:
-            return await beyond.open(url, sha256=pin)
+            return await self._services.beyond.open(url, sha256=pin)
         finally:
             self._asked[caller.address] -= 1
             if not self._asked[caller.address]:
@@ -187,7 +151,7 @@ class Depot:
 
     def _nor_beyond(self, error: Exception) -> str:
         reason = error.reason if isinstance(error, ArtifactError) else str(error)
-        return f": {reason}" if self._beyond is None else f", and {reason}"
+        return f": {reason}" if self._services.beyond is None else f", and {reason}"
 
     # --- answers ---
 
@@ -195,15 +159,13 @@ class Depot:
         if caller.machine is not None:
             return None
         status = caller.status if caller.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
-        return self._context.refuse_caller(caller, what, status=status, step=Step.ACTION)
+        return self._services.refuse_caller(caller, what, status=status, step=Step.ACTION)
 
     def _failed(self, caller: Caller, why: str, body: str, status: int) -> web.Response:
         mac = caller.mac or ""
-        if mac and self._context.first("depot", mac, why):
-            self._context.record(mac, Step.ACTION, Outcome.FAILED, why)
-        response = text(body, status=status)
-        response.headers.update(_retry_after(status))
-        return response
+        if mac and self._services.first("depot", mac, why):
+            self._services.record(mac, Step.ACTION, Outcome.FAILED, why)
+        return text(body, status=status, headers=_retry_after(status))
 
     def _refused(self, caller: Caller, why: str, code: str, message: str, status: int) -> web.Response:
         """Return an error in the form of the distribution specification ("Error Codes")."""
@@ -214,24 +176,24 @@ class Depot:
     async def _send(
         self, request: web.Request, caller: Caller, artifact: Artifact, headers: dict[str, str], what: str
     ) -> web.StreamResponse:
-        begin = await begin_response(request, headers, artifact.size)
-        if isinstance(begin, web.StreamResponse):
-            return begin
-        response, part = begin
-        try:
-            await self._sender.send(request, response, artifact, part.start)
-        except (MachineGoneError, ArtifactError) as error:
-            log.warning("%s: %s broken off: %s", caller.address, what, error)
-            break_off(request)
-            return response
-        log.info("%s: %s sent: %s", caller.address, what, size_text(part.length))
-        return response
+
+        def ended(part: Span, error: Exception | None) -> None:
+            if error is not None:
+                log.warning("%s: %s broken off: %s", caller.address, what, error)
+            else:
+                log.info("%s: %s sent: %s", caller.address, what, size_text(part.length))
+
+        return await self._services.sender.answer(request, headers, artifact, ended)
 
 
 def _pin(reference: str) -> str:
     """Return the SHA-256 of a digest; empty if it has another algorithm, or is a tag."""
     algorithm, _, digest = reference.partition(":")
     return digest if algorithm == "sha256" and is_digest(reference) else ""
+
+
+def _headers(media_type: str, digest: str) -> dict[str, str]:
+    return {**_API, "Content-Type": media_type, "Docker-Content-Digest": digest, "ETag": f'"{digest}"'}
 
 
 def _retry_after(status: int) -> dict[str, str]:

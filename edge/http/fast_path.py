@@ -24,7 +24,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
-from edge.http.context import agent_name
+from edge.http.answers import agent_name
 from tink.limits.newest import Newest
 
 MAX_HEADS: Final = 256
@@ -116,12 +116,8 @@ class KnownHeads:
     def client(self, head: bytes) -> str | None:
         """Return the client's name if no answer depends on this head, or None."""
         client = self.known.get(head)
-        return client if client is not None else self._learn(head)
-
-    def _learn(self, head: bytes) -> str | None:
-        if len(head) > MAX_HEAD_BYTES or (client := self._judge(head)) is None:
-            return None
-        self.known[head] = client
+        if client is None and len(head) <= MAX_HEAD_BYTES and (client := self._judge(head)) is not None:
+            self.known[head] = client
         return client
 
     def _judge(self, head: bytes) -> str | None:

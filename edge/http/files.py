@@ -32,29 +32,18 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from edge.artifacts import Artifact, StorageError
+from edge.artifacts.artifact import Artifact, ArtifactError, StorageError
+from edge.http.answers import text
 from edge.http.connections import has_ended
-from edge.http.context import text
 from tink.errors import TinkedgeError
 
 _SINGLE = re.compile(r"bytes=\s*(?:([0-9]{1,18})-([0-9]{1,18})?|-([0-9]{1,18}))")
-
-
-class NotModifiedError(TinkedgeError):
-    """The client has these bytes already: 304."""
-
-
-class ChangedError(TinkedgeError):
-    """The client wants the rest of another version: 412."""
-
-
-class UnsatisfiableError(TinkedgeError):
-    """The range lies beyond the end: 416."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +66,27 @@ class Span:
         return f"bytes {self.start}-{self.end - 1}/{self.size}"
 
 
-def select_span(method: str, headers: CIMultiDictProxy[str], etag: str, size: int) -> Span:
+def select_span(method: str, headers: CIMultiDictProxy[str], etag: str, size: int) -> Span | HTTPStatus:
     """Return the bytes that a request wants of a file of `size` bytes with the (strong, quoted) `etag`.
 
-    Conditions are evaluated in the order of section 13.2.2. Raises ChangedError, NotModifiedError, UnsatisfiableError.
+    If the request wants none, return the status of the answer. Conditions are evaluated in the order of section 13.2.2.
     """
-    if "If-Match" in headers and not matches(_joined(headers, "If-Match"), etag, weakly=False):
-        raise ChangedError
-    if "If-None-Match" in headers and matches(_joined(headers, "If-None-Match"), etag, weakly=True):
-        raise NotModifiedError
+    if "If-Match" in headers and not matches(headers, "If-Match", etag, weakly=False):
+        return HTTPStatus.PRECONDITION_FAILED
+    if "If-None-Match" in headers and matches(headers, "If-None-Match", etag, weakly=True):
+        return HTTPStatus.NOT_MODIFIED
     ranges = headers.getall("Range", [])
     # Range is for GET only (section 14.2). If-Range with another tag or a date means the whole file (section 13.1.5).
     if method != "GET" or len(ranges) != 1 or headers.get("If-Range", etag).strip() != etag:
         return Span(0, size, size, partial=False)
-    return span(ranges[0], size)
+    return span(ranges[0], size) or HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
 
-def span(header: str, size: int) -> Span:
-    """Return the bytes that a Range header selects. Raises UnsatisfiableError.
-
-    A header that is not a single byte range selects the whole file, as section 14.2 allows.
-    """
+def span(header: str, size: int) -> Span | None:
+    """Return the bytes that a Range header selects, or None if the range lies beyond the end."""
     match = _SINGLE.fullmatch(header.strip().lower())
     whole = Span(0, size, size, partial=False)
+    # A header that is not a single byte range selects the whole file, as section 14.2 allows.
     if match is None:
         return whole
     first, last, suffix = match.groups()
@@ -109,22 +96,15 @@ def span(header: str, size: int) -> Span:
         start, end = int(first), min(size, int(last) + 1 if last is not None else size)
         if last is not None and int(last) < start:
             return whole
-    if start >= end:
-        raise UnsatisfiableError
-    return Span(start, end, size, partial=True)
+    return Span(start, end, size, partial=True) if start < end else None
 
 
-def matches(header: str, etag: str, *, weakly: bool) -> bool:
+def matches(headers: CIMultiDictProxy[str], name: str, etag: str, *, weakly: bool) -> bool:
     """Return True if an If-Match or If-None-Match header has `etag` (strong, quoted) (section 8.8.3.2)."""
-    tags = [tag.strip() for tag in header.split(",")]
+    tags = [tag.strip() for header in headers.getall(name) for tag in header.split(",")]  # several lines: section 5.3
     if weakly:
         tags = [tag.removeprefix("W/") for tag in tags]
     return "*" in tags or etag in tags
-
-
-def _joined(headers: CIMultiDictProxy[str], name: str) -> str:
-    """Return a list header as one line, even if it was sent in several (section 5.3)."""
-    return ",".join(headers.getall(name))
 
 
 async def begin_response(
@@ -152,21 +132,15 @@ def break_off(request: web.Request) -> None:
 
 
 def requested_span(request: web.Request, headers: dict[str, str], size: int) -> Span | web.Response:
-    """Return the bytes of a file that a request wants, or the answer if it wants none.
-
-    `headers` must have the ETag. Accept-Ranges, and Content-Range for a range, are added to it.
-    """
+    """Return the bytes of a file that a request wants, or the answer if it wants none. `headers` has the ETag."""
     headers["Accept-Ranges"] = "bytes"
-    try:
-        part = select_span(request.method, request.headers, headers["ETag"], size)
-    except ChangedError:
+    part = select_span(request.method, request.headers, headers["ETag"], size)
+    if part is HTTPStatus.PRECONDITION_FAILED:
         return text("the file has changed", status=412)
-    except NotModifiedError:
+    if part is HTTPStatus.NOT_MODIFIED:
         return web.Response(status=304, headers={"ETag": headers["ETag"]})
-    except UnsatisfiableError:
-        response = text(f"the file has {size} bytes", status=416)
-        response.headers["Content-Range"] = f"bytes */{size}"
-        return response
+    if not isinstance(part, Span):
+        return text(f"the file has {size} bytes", status=416, headers={"Content-Range": f"bytes */{size}"})
     if part.partial:
         headers["Content-Range"] = part.content_range
     return part
@@ -181,42 +155,41 @@ NICENESS = 10
 _SWEEP_SECONDS = 0.5
 
 
-class IdleError(TinkedgeError):
-    """The machine read no byte for too long."""
+class AbortedError(TinkedgeError):
+    """A thread gave up on a machine, because it read no byte for too long, or because the edge is stopping."""
 
 
 class FileEndsError(TinkedgeError):
     """The file was shortened while it was sent."""
 
 
-class StoppedError(TinkedgeError):
-    """The threads were stopped."""
-
-
+@dataclass(eq=False, slots=True)
 class Part:
     """The bytes from `offset` to before `end` of a file, on their way to a non-blocking socket.
 
     It duplicates both descriptors, and its thread closes the duplicates: the owners may close theirs at any time, and
     the kernel reuses the numbers. `offset` grows while bytes are sent. `done` ends with None or one of ConnectionError,
-    IdleError, FileEndsError, StoppedError, OSError.
+    AbortedError, FileEndsError, OSError.
     """
 
-    __slots__ = ("done", "dropped", "end", "file", "loop", "moved", "offset", "sock", "waiting")
+    sock: int
+    file: int
+    offset: int
+    end: int
+    moved: float = 0.0
+    waiting: bool = False
+    dropped: bool = False
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    done: asyncio.Future[None] = field(init=False)
 
-    def __init__(self, sock: int, file: int, offset: int, end: int) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[None] = self.loop.create_future()
-        self.sock = os.dup(sock)
+    def __post_init__(self) -> None:
+        self.done = self.loop.create_future()
+        self.sock = os.dup(self.sock)
         try:
-            self.file = os.dup(file)
+            self.file = os.dup(self.file)
         except OSError:
             os.close(self.sock)
             raise
-        self.offset = offset
-        self.end = end
-        self.moved = 0.0
-        self.waiting = False
-        self.dropped = False
 
     def settle(self, error: Exception | None) -> None:
         """Complete `done`. Called in the event loop."""
@@ -293,7 +266,8 @@ class SendThread:
                 elif (part := self._waiting.get(descriptor)) is not None:
                     self._push(part, now)
             if now >= sweep:
-                self._sweep(now)
+                for part in [part for part in self._waiting.values() if now - part.moved > self._idle_seconds]:
+                    self._end(part, AbortedError(f"it took no byte for {self._idle_seconds:g} s"))
                 sweep = now + _SWEEP_SECONDS
         self._give_up_all()
 
@@ -335,11 +309,6 @@ class SendThread:
             self._waiting[part.sock] = part
             self._epoll.register(part.sock, select.EPOLLOUT)
 
-    def _sweep(self, now: float) -> None:
-        late = [part for part in self._waiting.values() if now - part.moved > self._idle_seconds]
-        for part in late:
-            self._end(part, IdleError())
-
     def _end(self, part: Part, error: Exception | None) -> None:
         self._close(part)
         with suppress(RuntimeError):  # the loop is closed
@@ -355,9 +324,9 @@ class SendThread:
 
     def _give_up_all(self) -> None:
         for part in [*self._waiting.values()]:
-            self._end(part, StoppedError())
+            self._end(part, AbortedError("the edge is stopping"))
         while self._arrived:
-            self._end(self._arrived.popleft(), StoppedError())
+            self._end(self._arrived.popleft(), AbortedError("the edge is stopping"))
 
 
 MAX_THREADS = 4
@@ -393,6 +362,27 @@ class BodySender:
         for thread in self._threads:
             thread.stop()
 
+    async def answer(
+        self,
+        request: web.Request,
+        headers: dict[str, str],
+        artifact: Artifact,
+        ended: Callable[[Span, MachineGoneError | ArtifactError | None], None],
+    ) -> web.StreamResponse:
+        """Answer a request for a file. `ended(part, error)` is called if a body was sent, whole or not."""
+        begin = await begin_response(request, headers, artifact.size)
+        if isinstance(begin, web.StreamResponse):
+            return begin
+        response, part = begin
+        try:
+            await self.send(request, response, artifact, part.start)
+        except (MachineGoneError, ArtifactError) as error:
+            ended(part, error)
+            break_off(request)
+        else:
+            ended(part, None)
+        return response
+
     async def send(
         self,
         request: web.Request,
@@ -421,7 +411,13 @@ class BodySender:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             await response.prepare(request)
-            await self._headers_gone(transport)
+            # The body must not overtake the headers in the transport's buffer.
+            give_up, pause = time.monotonic() + self._idle_seconds, 0.0
+            while transport.get_write_buffer_size():
+                if time.monotonic() > give_up or transport.is_closing():
+                    raise MachineGoneError("it did not take the headers", 0)
+                await asyncio.sleep(pause)
+                pause = min(pause + 0.001, 0.05)
             while offset < end:
                 waiting_since = time.monotonic()
                 ready = min(await _filled(artifact, offset, transport, request), end)
@@ -434,14 +430,12 @@ class BodySender:
             if trailer is not None:
                 await response.write(await trailer[1]())
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
-        except IdleError:
-            raise MachineGoneError(f"it took no byte for {self._idle_seconds:g} s", offset - start) from None
-        except StoppedError:
-            raise MachineGoneError("the edge is stopping", offset - start) from None
+        except AbortedError as error:
+            raise MachineGoneError(str(error), offset - start) from None
         except FileEndsError:
             reason = f"the file ends before byte {offset}: it was changed while it was sent"
             raise StorageError(artifact.url, reason) from None
-        except (ConnectionError, _ClosedError):
+        except ConnectionError:
             waited = time.monotonic() - waiting_since if waiting_since else 0.0
             raise MachineGoneError("it closed the connection", offset - start, waited) from None
         except OSError as error:
@@ -449,25 +443,11 @@ class BodySender:
         finally:
             sock.close()
 
-    async def _headers_gone(self, transport: asyncio.Transport) -> None:
-        """Wait until the transport's buffer is empty: the body must not overtake the headers."""
-        give_up = time.monotonic() + self._idle_seconds
-        pause = 0.0
-        while transport.get_write_buffer_size():
-            if time.monotonic() > give_up or transport.is_closing():
-                raise MachineGoneError("it did not take the headers", 0)
-            await asyncio.sleep(pause)
-            pause = min(pause + 0.001, 0.05)
-
-
-class _ClosedError(Exception):
-    """The connection is closed."""
-
 
 async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport, request: web.Request) -> int:
-    """Return the offset up to which the file can be sent. Raises _ClosedError, ArtifactError."""
+    """Return the offset up to which the file can be sent. Raises ConnectionResetError, ArtifactError."""
     if transport.is_closing():
-        raise _ClosedError
+        raise ConnectionResetError
     if artifact.progress is None:
         return await artifact.filled(offset)
     waiting = asyncio.ensure_future(artifact.filled(offset))
@@ -475,7 +455,7 @@ async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport,
         while not (await asyncio.wait([waiting], timeout=GONE_SECONDS))[0]:
             # A client that has closed its side can still receive a complete file, but it would hardly wait for one.
             if transport.is_closing() or has_ended(request):
-                raise _ClosedError
+                raise ConnectionResetError
         return waiting.result()
     finally:
         waiting.cancel()

@@ -24,17 +24,17 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from edge.callers import FORWARDED, NEIGHBOUR_SECONDS, TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks
-from edge.http.context import Context, client_name, not_found, text
+from edge.callers import FORWARDED, NEIGHBOUR_SECONDS, Caller
+from edge.http.answers import client_name, not_found, text, uncached
+from edge.http.context import HttpServices
 from edge.http.fast_path import LiveResponse, PreparedResponse, Responses
-from edge.http.routes import Route, spelled
+from edge.http.routes import Place, Route, spelled
 from edge.journey.events import Outcome, Step
-from edge.machines import Inventory, Machine, ReadSecret, SecretDocuments, no_api
+from edge.machines import Machine, SecretDocuments
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
-from hegel.instance import SecretUnusableError
+from hegel.instance import SecretReference, SecretUnusableError
 from hegel.metadata import EC2_VERSIONS, MetadataTree, compile_tree
 from tink.api.user_data import MAX_BYTES, UNRECOGNISED, is_recognised, problem
-from tink.files.key_file import KeyFile
 from tink.offload import YAML_WEIGHT, flow, is_large, offload
 
 MAX_CACHE_BYTES = 256 << 20
@@ -79,7 +79,9 @@ class MetadataCache:
             return cached
         self.forget(machine.mac)
         tree = compile_tree(machine.hardware)
-        compiled = self._by_mac[machine.mac] = Compiled(machine, tree, _size_bytes(tree))
+        bodies = (*tree.ec2.values(), *tree.nocloud.values(), tree.legacy)
+        size = sum(len(body) + OVERHEAD_BYTES // 3 for body in bodies)
+        compiled = self._by_mac[machine.mac] = Compiled(machine, tree, size)
         self._take(compiled.size_bytes)
         return compiled
 
@@ -101,11 +103,6 @@ class MetadataCache:
             self.forget(next(iter(self._by_mac)))
 
 
-def _size_bytes(tree: MetadataTree) -> int:
-    bodies = [*tree.ec2.values(), *tree.nocloud.values(), tree.legacy]
-    return sum(len(body) + OVERHEAD_BYTES // 3 for body in bodies)
-
-
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
 NOCLOUD: Final = " (NoCloud)"
@@ -123,12 +120,6 @@ def missing(name: str, path: str) -> web.Response:
     return text(f"the Hardware {name} has no {path}", status=404)
 
 
-def uncached(response: web.Response) -> web.Response:
-    """Forbid proxies to cache an answer: the same path has another answer for each machine."""
-    response.headers["Cache-Control"] = "no-store"
-    return response
-
-
 PHONE_HOME_SECONDS = 10.0
 MAX_FORM_FIELDS = 32
 
@@ -141,32 +132,14 @@ _ROOTIO = "bootkit"
 """The User-Agent of rootio, the action that makes partitions and filesystems."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataSettings:
-    """The settings of the metadata service.
-
-    keys: sign the tokens in paths and the session tokens.
-    read_secret: reads a Secret from the Kubernetes API.
-    trusted: the networks whose proxies and NAT are trusted.
-    token_lifetime: seconds for which a token in a path is valid; 0 means without limit.
-    imds_required: True if a request without a token in its path needs a session token.
-    """
-
-    keys: KeyFile
-    read_secret: ReadSecret = no_api
-    trusted: TrustedNetworks = TRUST_NOBODY
-    token_lifetime: float = 0.0
-    imds_required: bool = False
-
-
 class MetadataService:
     """The handlers of metadata."""
 
-    def __init__(self, context: Context, settings: MetadataSettings, cache: MetadataCache) -> None:
-        self._context = context
-        self._settings = settings
+    def __init__(self, services: HttpServices, cache: MetadataCache) -> None:
+        self._services = services
+        self._settings = services.metadata
         self._cache = cache
-        self._secrets = SecretDocuments(settings.read_secret, context.clock)
+        self._secrets = SecretDocuments(services.metadata.read_secret, services.clock)
         self._crawled: dict[str, str] = {}  # by MAC, the datasource through which the machine last got its user-data
         self._checks: set[asyncio.Task[None]] = set()
 
@@ -178,49 +151,34 @@ class MetadataService:
     def machine_changed(self, mac: str) -> None:
         """Drop the documents of a machine, and everything if no Hardware has its MAC any more."""
         self._cache.forget(mac)
-        if not self._context.inventory.claimants(mac):
+        if not self._services.inventory.claimants(mac):
             self._crawled.pop(mac, None)
 
-    async def ec2(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /2009-04-04/... and /latest/..., and the same below /tootles/instanceID/<instance>/."""
+    async def document(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """Answer GET of a document in the EC2 tree, of a NoCloud file, or of the old /metadata."""
         machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
-        compiled = self._cache.of(machine)
-        if route.instance and route.instance != compiled.tree.instance_id:
+        tree, name = self._cache.of(machine).tree, route.name
+        if route.instance and route.instance != tree.instance_id:
             # The instance id alone gives no access to another machine's user-data. The answer does not reveal whether
             # the instance exists.
             why = f"metadata of another instance asked for by {machine.namespace}/{machine.name}"
             reason = f"{caller.address} is not an address of the instance asked for"
-            return self._context.refuse(403, reason, seen=caller.address, why=why)
-        if route.name in compiled.tree.secrets:
-            return await self._secret(request, machine, compiled, route.name, "")
-        body = compiled.tree.ec2.get(route.name)
-        if body is None:
-            return missing(machine.name, route.name)
-        return self._document(request, machine, route.name.rpartition("/")[2], "", body)
-
-    async def nocloud(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /nocloud/<who>/<file>."""
-        machine = self._admitted(request, caller)
-        if isinstance(machine, web.Response):
-            return machine
-        compiled = self._cache.of(machine)
-        if route.name in compiled.tree.secrets:
-            return await self._secret(request, machine, compiled, route.name, NOCLOUD)
-        return self._document(request, machine, route.name, NOCLOUD, compiled.tree.nocloud[route.name])
-
-    async def legacy(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """Answer GET /metadata, which the actions of Tinkerbell's first years read."""
-        machine = self._admitted(request, caller)
-        if isinstance(machine, web.Response):
-            return machine
-        return self._document(request, machine, route.name, "", self._cache.of(machine).tree.legacy, JSON)
+            return self._services.refuse(403, reason, seen=caller.address, why=why)
+        if route.place is Place.LEGACY:
+            return self._sent_document(request, machine, name, "", tree.legacy, JSON)
+        how, documents = (NOCLOUD, tree.nocloud) if route.place is Place.NOCLOUD else ("", tree.ec2)
+        if name in tree.secrets:
+            return await self._secret(request, machine, tree.secrets[name], name, how)
+        if name not in documents:
+            return missing(machine.name, name)
+        return self._sent_document(request, machine, name.rpartition("/")[2], how, documents[name])
 
     async def session(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
         """Answer PUT /latest/api/token with a session token of the machine."""
         if caller.machine is None:
-            return self._context.refuse_caller(caller, "a session token")
+            return self._services.refuse_caller(caller, "a session token")
         if FORWARDED in request.headers and not caller.proxied:
             # As on EC2: an open proxy on the machine must not fetch tokens for its clients.
             return text(f"no session token for a request with {FORWARDED}", status=403)
@@ -235,7 +193,7 @@ class MetadataService:
         """Answer POST /phone-home/<who>: cloud-init's module phone_home reports that cloud-init has finished."""
         machine = caller.machine
         if machine is None:
-            return self._context.refuse_caller(caller, "a place for a report")
+            return self._services.refuse_caller(caller, "a place for a report")
         if request.content_type != "application/x-www-form-urlencoded":
             return text("the report must be a form: application/x-www-form-urlencoded", status=415)
         try:
@@ -247,7 +205,7 @@ class MetadataService:
             return text(f"the report has more than {MAX_FORM_FIELDS} fields", status=400)
         hostname = form.get("hostname", [machine.name])[0][:253]
         detail = {"hostname": hostname, "instance_id": form.get("instance_id", [""])[0][:253]}
-        if self._context.first("phone home", machine.mac, detail["instance_id"]):
+        if self._services.first("phone home", machine.mac, detail["instance_id"]):
             message = f"cloud-init finished on {hostname}"
             if detail["instance_id"]:
                 message += f", instance {detail['instance_id']}"
@@ -256,7 +214,7 @@ class MetadataService:
             if datasource:
                 message += f", datasource {datasource}"
                 detail["datasource"] = datasource
-            self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
+            self._services.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
         return text("thank you")
 
     def sent(self, machine: Machine, name: str, how: str, client: str, of_secret: bytes | None = None) -> None:
@@ -267,28 +225,24 @@ class MetadataService:
         document = name if name in _DOCUMENTS else "meta-data"
         if document == "metadata" and client == _ROOTIO and (why := self._cache.of(machine).tree.storage_problem):
             # rootio's own message comes from a decoder and does not name the missing field.
-            if self._context.first("storage", machine.mac, why):
+            if self._services.first("storage", machine.mac, why):
                 message = f"rootio leaves the disks alone and fails: {why}"
-                self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document)
+                self._services.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document)
             return
         if document == "user-data":
             self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
-        if self._context.first("metadata", machine.mac, document, how):
+        if self._services.first("metadata", machine.mac, document, how):
             message = f"{document} to {client}{how}"
             if document in ("user-data", "vendor-data"):
                 self._check_document(machine, document, message, client, of_secret)
                 return
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
-            self._context.record(machine.mac, Step.METADATA, outcome, message, document=document)
+            self._services.record(machine.mac, Step.METADATA, outcome, message, document=document)
 
     def _check_document(
         self, machine: Machine, document: str, message: str, client: str, of_secret: bytes | None
     ) -> None:
-        """Record that user-data or vendor-data was sent, and the reason if cloud-init ignores it.
-
-        The tenant controls the time that a check takes. A large document is checked beside the event loop, and the
-        journey entry follows later. A Hardware's document is checked once after each change of the Hardware.
-        """
+        """Record that user-data or vendor-data was sent, and the reason if cloud-init ignores it."""
         problems = self._cache.of(machine).problems
         content = _content(machine, document, of_secret)
         unrecognised = client.startswith(_CLOUD_INIT) and not is_recognised(content)
@@ -296,8 +250,12 @@ class MetadataService:
         def record(wrong: str) -> None:
             if of_secret is None:
                 problems[document] = wrong
-            self._record_document(machine, document, message, wrong or (UNRECOGNISED if unrecognised else ""))
+            wrong = wrong or (UNRECOGNISED if unrecognised else "")
+            detail = {"document": document} | ({"problem": wrong} if wrong else {})
+            outcome, words = (Outcome.FAILED, f"{message}: {wrong}") if wrong else (Outcome.OK, message)
+            self._services.record(machine.mac, Step.METADATA, outcome, words, **detail)
 
+        # A Hardware's document is checked once after each change of the Hardware.
         if of_secret is None and document in problems:
             record(problems[document])
             return
@@ -306,6 +264,7 @@ class MetadataService:
             record(problem(content))
             return
 
+        # The tenant controls the time that a check takes: check a large document beside the event loop.
         async def check_and_record() -> None:
             flow.set(machine.namespace)
             record(await offload(size, problem, content))
@@ -314,18 +273,11 @@ class MetadataService:
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
-    def _record_document(self, machine: Machine, document: str, message: str, wrong: str) -> None:
-        if wrong:
-            message = f"{message}: {wrong}"
-            self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document, problem=wrong)
-        else:
-            self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, document=document)
-
     def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
         """Return the calling machine, or the error if its session token is wrong or missing."""
         machine = caller.machine
         if machine is None:
-            return self._context.refuse_caller(caller, "metadata")
+            return self._services.refuse_caller(caller, "metadata")
         shown = request.headers.getall(TOKEN_HEADER, [])
         if not shown and (caller.signed or not self._settings.imds_required):
             return machine
@@ -335,27 +287,25 @@ class MetadataService:
             for token in shown:
                 check(self._settings.keys, token, _identity(machine), time.time())
         except SessionTokenError as error:
-            return self._context.refuse(401, str(error), seen=caller.address, why=f"metadata asked for, but {error}")
+            return self._services.refuse(401, str(error), seen=caller.address, why=f"metadata asked for, but {error}")
         return machine
 
     async def _secret(
-        self, request: web.Request, machine: Machine, compiled: Compiled, name: str, how: str
+        self, request: web.Request, machine: Machine, reference: SecretReference, name: str, how: str
     ) -> web.Response:
         """Return a document from a Secret. If the Secret is unusable, answer 503 so that the machine tries again."""
         try:
-            body = await self._secrets.document(machine.namespace, compiled.tree.secrets[name])
+            body = await self._secrets.document(machine.namespace, reference)
         except SecretUnusableError as error:
-            if self._context.first("secret", machine.mac, name, str(error)):
+            if self._services.first("secret", machine.mac, name, str(error)):
                 message = f"no {name}: {error}"
-                self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=name)
-            response = text(f"there is no {name} yet: {error}", status=503)
-            response.headers["Retry-After"] = "10"
-            return response
+                self._services.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=name)
+            return text(f"there is no {name} yet: {error}", status=503, headers={"Retry-After": "10"})
         if request.method == "GET":
             self.sent(machine, name, how, client_name(request), body)
         return document(body, TEXT)
 
-    def _document(
+    def _sent_document(
         self, request: web.Request, machine: Machine, name: str, how: str, body: bytes, content_type: str = TEXT
     ) -> web.Response:
         if request.method == "GET":
@@ -394,34 +344,23 @@ Live = Callable[[Machine], Mapping[bytes, LiveResponse]]
 class FastPath:
     """Prepared answers by address and target."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        callers: RequestCallers,
-        cache: MetadataCache,
-        sent: Sent,
-        live: Live,
-        clock: Callable[[], float],
-    ) -> None:
-        """`clock` gives monotonic seconds."""
-        self._inventory = inventory
-        self._callers = callers
-        self._cache = cache
-        self._sent = sent
+    def __init__(self, services: HttpServices, cache: MetadataCache, sent: Sent, live: Live) -> None:
+        self._services = services
+        self.cache = cache
+        self.sent = sent
         self._live = live
-        self._clock = clock
         self._by_address: dict[str, Responses] = {}  # of the clients of this second
         self._until = 0.0
 
     def responses(self, address: str) -> Responses | None:
         """Return the answers to plain requests from `address` by target, or None: aiohttp has to answer."""
-        now = self._clock()
+        now = self._services.clock()
         if now >= self._until:
             self._by_address.clear()
             self._until = now + NEIGHBOUR_SECONDS
         found = self._by_address.get(address)
         if found is None:
-            machine = self._callers.machine_at(address)
+            machine = self._services.request_callers.machine_at(address)
             if machine is None:
                 return None
             found = self._by_address[address] = self.of(machine)
@@ -433,30 +372,27 @@ class FastPath:
 
     def of(self, machine: Machine) -> Responses:
         """Return the answers to plain requests of `machine`."""
-        compiled = self._cache.of(machine)
+        compiled = self.cache.of(machine)
         if compiled.responses is None:
-            own = {one.mac for one in self._inventory.by_name(machine.name, machine.namespace)}
+            own = {one.mac for one in self._services.inventory.by_name(machine.name, machine.namespace)}
             if spelled(machine.name) == machine.name:
                 own.add(machine.name)
-            compiled.responses = _Responses(compiled, frozenset(own), self._sent, self._cache.grow)
+            compiled.responses = _Responses(compiled, frozenset(own), self)
             live = self._live(machine)
             compiled.responses.update(live)
-            self._cache.grow(compiled, len(live) * OVERHEAD_BYTES)
+            self.cache.grow(compiled, len(live) * OVERHEAD_BYTES)
         return compiled.responses
 
 
 class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
     """Prepared answers by target of the request line. `get` prepares a missing one."""
 
-    def __init__(
-        self, compiled: Compiled, own: frozenset[str], sent: Sent, grow: Callable[[Compiled, int], None]
-    ) -> None:
+    def __init__(self, compiled: Compiled, own: frozenset[str], fast_path: FastPath) -> None:
         """`own` has the names that the machine may use in paths: its name and its MACs."""
         super().__init__()
         self._compiled = compiled
         self._own = own
-        self._sent = sent
-        self._grow = grow
+        self._fast_path = fast_path
 
     def get(self, target: bytes, default: Any = None, /) -> Any:
         """Return the answer to a plain request of `target`, or `default` if the full path has to answer."""
@@ -466,7 +402,7 @@ class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
             if response is None:
                 return default
             self[target] = response
-            self._grow(self._compiled, len(response.body) + OVERHEAD_BYTES)
+            self._fast_path.cache.grow(self._compiled, len(response.body) + OVERHEAD_BYTES)
         return response
 
     def _prepare(self, target: bytes) -> PreparedResponse | None:
@@ -482,18 +418,14 @@ class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
             case ["", version, "meta-data/instance-id"] if version in _PROBED:
                 return PreparedResponse.of(not_found())
             case ["", version, *rest] if version in EC2_VERSIONS:
-                return self._ec2("".join(rest).removesuffix("/"))
-        return None
-
-    def _ec2(self, path: str) -> PreparedResponse | None:
-        tree = self._compiled.tree
-        body = tree.ec2.get(path)
-        if body is not None:
-            return self._document(body, path.rpartition("/")[2], "")
-        if path in ("user-data", "vendor-data") and path not in tree.secrets:
-            return PreparedResponse.of(uncached(missing(self._compiled.machine.name, path)))
+                path = "".join(rest).removesuffix("/")
+                body = tree.ec2.get(path)
+                if body is not None:
+                    return self._document(body, path.rpartition("/")[2], "")
+                if path in ("user-data", "vendor-data") and path not in tree.secrets:
+                    return PreparedResponse.of(uncached(missing(self._compiled.machine.name, path)))
         return None
 
     def _document(self, body: bytes, name: str, how: str, content_type: str = TEXT) -> PreparedResponse:
-        sent = partial(self._sent, self._compiled.machine, name, how)
+        sent = partial(self._fast_path.sent, self._compiled.machine, name, how)
         return PreparedResponse.of(uncached(document(body, content_type)), sent)

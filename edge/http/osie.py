@@ -12,15 +12,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from edge.artifacts import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
+from edge.artifacts.artifact import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
 from edge.callers import Caller
-from edge.http.context import Context, size_text, text
-from edge.http.files import BodySender, MachineGoneError, Span, begin_response, break_off
+from edge.http.answers import size_text, text
+from edge.http.context import HttpServices
+from edge.http.files import MachineGoneError, Span
 from edge.http.routes import Route
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Step, Value
 from edge.machines import UKI, Located, NoArtifactError
@@ -35,6 +37,8 @@ STALLED_SECONDS = 2.0
 MAX_FAILURES = 4096
 """Number of machines whose last failure is stored for their screens."""
 
+_STATUSES = ((NotFoundError, 404), (UpstreamTimeoutError, 504), (StorageError, 500))
+"""The HTTP status by the kind of error; 502 for all others."""
 _STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD, UKI: Step.BINARY}
 
 
@@ -59,9 +63,8 @@ class _Wanted:
 class OsieDownloads:
     """The handler of kernel, initrd and UKI."""
 
-    def __init__(self, context: Context, sender: BodySender) -> None:
-        self._context = context
-        self._sender = sender
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def failure(self, mac: str) -> str:
@@ -75,58 +78,63 @@ class OsieDownloads:
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """Answer GET and HEAD of a file."""
         machine, mac = caller.machine, caller.mac or ""
-        refusal = self._refusal(caller, route)
-        if refusal is not None:
+        if (refusal := self._refusal(caller, route)) is not None:
             return refusal
-        namespace = machine.namespace if machine is not None else (self._context.default_osie or ("", ""))[0]
+        namespace = machine.namespace if machine is not None else (self._services.default_osie or ("", ""))[0]
         try:
-            located = self._context.osie_files.locate(namespace, route.who, route.name)
+            located = self._services.osie_files.locate(namespace, route.who, route.name)
         except NoArtifactError as error:
-            return self._failed(mac, route.name, str(error), status=404)
-        wanted = _Wanted(mac, route.name, located, self._context.clock())
+            self._say_failed(mac, route.name, str(error))
+            return text(str(error), status=404)
+        wanted = _Wanted(mac, route.name, located, self._services.clock())
         if request.method == "GET":
             self._say(mac, route.name, Outcome.INFO, f"{wanted.what} asked for", phase=BEGUN, osie=located.full_name)
         try:
             async with self._waiting(wanted):
-                artifact = await self._context.osie_files.open(located)
+                artifact = await self._services.osie_files.open(located)
         except ArtifactError as error:
-            return self._failed(mac, route.name, _explained(located, error), status=_status(error))
+            message = self._say_failed(mac, route.name, f"OSIE {located.full_name}: {located.field} {error}")
+            return text(message, status=next((status for kind, status in _STATUSES if isinstance(error, kind)), 502))
+        # UEFI HTTP Boot decides by the media type what to do with the file (UEFI 2.10 section 24.7.3.5).
+        media_type = "application/efi" if route.name == UKI else "application/octet-stream"
+        headers = {"Content-Type": media_type, "ETag": f'"{artifact.version}"'}
         with artifact:
-            return await self._send(request, wanted, artifact)
+            async with self._waiting(wanted, artifact):
+                return await self._services.sender.answer(
+                    request, headers, artifact, partial(self._sent, wanted, artifact)
+                )
 
     # --- permission ---
 
     def _refusal(self, caller: Caller, route: Route) -> web.Response | None:
         machine = caller.machine
-        decision = self._context.policy.decide(machine)
+        decision = self._services.policy.decide(machine)
         if machine is None:
-            default = self._context.default_osie
+            default = self._services.default_osie
             if decision.allowed and default is not None and default[1] == route.who:
                 return None
             status = caller.status if caller.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
             what = f"{route.name} of OSIE {route.who}"
-            return self._context.refuse_caller(caller, what, status=status, step=_STEP[route.name])
+            return self._services.refuse_caller(caller, what, status=status, step=_STEP[route.name])
         if decision.allowed:
             return None
-        if self._context.first("osie", machine.mac, route.name, decision.reason):
-            self._context.record(machine.mac, _STEP[route.name], Outcome.REFUSED, f"no {route.name}: {decision.reason}")
+        if self._services.first("osie", machine.mac, route.name, decision.reason):
+            message = f"no {route.name}: {decision.reason}"
+            self._services.record(machine.mac, _STEP[route.name], Outcome.REFUSED, message)
         return text(f"no netboot: {decision.reason}", status=403)
 
     # --- the journey ---
 
-    def _failed(self, mac: str, part: str, message: str, *, status: int) -> web.Response:
-        self._say_failed(mac, part, message)
-        return text(message, status=status)
-
-    def _say_failed(self, mac: str, part: str, message: str) -> None:
+    def _say_failed(self, mac: str, part: str, message: str) -> str:
         if mac:
             self._failures[mac] = message
         self._say(mac, part, Outcome.FAILED, message)
+        return message
 
     def _say(self, mac: str, part: str, outcome: Outcome, message: str, **detail: Value) -> None:
         if mac:
             whole: dict[str, Value] = {"uki": "yes"} if part == UKI else {}
-            self._context.record(mac, _STEP[part], outcome, message, **whole, **detail)
+            self._services.record(mac, _STEP[part], outcome, message, **whole, **detail)
 
     @asynccontextmanager
     async def _waiting(self, wanted: _Wanted, artifact: Artifact | None = None) -> AsyncIterator[None]:
@@ -145,7 +153,7 @@ class OsieDownloads:
         while True:
             progress = artifact.progress if artifact is not None else None
             if progress is None:
-                seconds = self._context.clock() - wanted.started
+                seconds = self._services.clock() - wanted.started
                 message = f"{wanted.what}: waiting for {wanted.host} for {seconds:.0f} s"
             elif progress.received != progress.size:
                 far = size_text(progress.received)
@@ -158,55 +166,25 @@ class OsieDownloads:
             self._say(wanted.mac, wanted.part, Outcome.INFO, message, **detail)
             await asyncio.sleep(PROGRESS_SECONDS)
 
-    # --- the file ---
-
-    async def _send(self, request: web.Request, wanted: _Wanted, artifact: Artifact) -> web.StreamResponse:
-        # UEFI HTTP Boot decides by the media type what to do with the file (UEFI 2.10 section 24.7.3.5).
-        media_type = "application/efi" if wanted.part == UKI else "application/octet-stream"
-        headers = {"Content-Type": media_type, "ETag": f'"{artifact.version}"'}
-        begin = await begin_response(request, headers, artifact.size)
-        if isinstance(begin, web.StreamResponse):
-            return begin
-        response, part = begin
-        async with self._waiting(wanted, artifact):
-            sent = await self._send_body(request, response, wanted, artifact, part)
-        if not sent:
-            break_off(request)
-        return response
-
-    async def _send_body(
-        self, request: web.Request, response: web.StreamResponse, wanted: _Wanted, artifact: Artifact, part: Span
-    ) -> bool:
-        """Send the body and record the outcome. Return False if the machine did not get all of it."""
-        try:
-            await self._sender.send(request, response, artifact, part.start)
-        except MachineGoneError as gone:
-            far = f"{size_text(gone.sent)} of {size_text(part.length)}"
-            message = f"{wanted.what} broken off after {far}: {gone}"
-            if gone.waited >= STALLED_SECONDS:  # not the machine's fault
-                why = f"{wanted.host} had sent nothing for {gone.waited:.0f} s, and the machine gave up"
+    def _sent(
+        self, wanted: _Wanted, artifact: Artifact, part: Span, error: MachineGoneError | ArtifactError | None
+    ) -> None:
+        """Record the outcome of sending a body."""
+        if isinstance(error, MachineGoneError):
+            far = f"{size_text(error.sent)} of {size_text(part.length)}"
+            message = f"{wanted.what} broken off after {far}: {error}"
+            if error.waited >= STALLED_SECONDS:  # not the machine's fault
+                why = f"{wanted.host} had sent nothing for {error.waited:.0f} s, and the machine gave up"
                 message = f"{wanted.what} stalled after {far}: {why}"
-            self._say(wanted.mac, wanted.part, Outcome.FAILED, message, size_bytes=gone.sent)
-            return False
-        except ArtifactError as error:
-            self._say_failed(wanted.mac, wanted.part, _explained(wanted.located, error))
-            return False
+            self._say(wanted.mac, wanted.part, Outcome.FAILED, message, size_bytes=error.sent)
+            return
+        if error is not None:
+            located = wanted.located
+            self._say_failed(wanted.mac, wanted.part, f"OSIE {located.full_name}: {located.field} {error}")
+            return
         self._failures.pop(wanted.mac, None)
-        seconds = self._context.clock() - wanted.started
+        seconds = self._services.clock() - wanted.started
         which = f" (bytes from {part.start})" if part.partial else ""
         message = f"{wanted.what} sent{which}: {size_text(part.length)} in {seconds:.1f} s ({artifact.source.value})"
         detail = {"size_bytes": part.length, "duration_seconds": round(seconds, 3)}
         self._say(wanted.mac, wanted.part, Outcome.OK, message, source=artifact.source.value, **detail)
-        return True
-
-
-def _explained(located: Located, error: ArtifactError) -> str:
-    return f"OSIE {located.full_name}: {located.field} {error}"
-
-
-def _status(error: ArtifactError) -> int:
-    if isinstance(error, NotFoundError):
-        return 404
-    if isinstance(error, UpstreamTimeoutError):
-        return 504
-    return 500 if isinstance(error, StorageError) else 502

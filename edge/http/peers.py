@@ -10,22 +10,24 @@ import logging
 
 from aiohttp import web
 
-from edge.artifacts import TRAILER_BYTES, Artifact, ArtifactError
+from edge.artifacts.artifact import Artifact, ArtifactError
+from edge.artifacts.upstream import TRAILER_BYTES
 from edge.callers import dotted
-from edge.http.context import Context, local_address, not_allowed, not_found, text
-from edge.http.files import BodySender, MachineGoneError, UnsatisfiableError, break_off, span
+from edge.http.answers import local_address, not_allowed, not_found, text
+from edge.http.context import HttpServices
+from edge.http.files import MachineGoneError, break_off, span
 from edge.http.routes import Route
-from edge.peers import (
+from edge.peers.messages import (
     HEADER,
     MAX_BATCH_BYTES,
     MAX_MESSAGE_BYTES,
     MessageError,
-    Peers,
-    Refusal,
-    Request,
+    SignedRequest,
     StrangerError,
+    StrangerReason,
     VerifiedRequest,
 )
+from edge.peers.site import Peers
 from tink.net.addresses import join_host_port
 
 log = logging.getLogger(__name__)
@@ -41,9 +43,8 @@ _POSTED = {
 class PeerRequests:
     """The handler of `Place.PEER`."""
 
-    def __init__(self, context: Context, sender: BodySender, peers: Peers) -> None:
-        self._context = context
-        self._sender = sender
+    def __init__(self, services: HttpServices, peers: Peers) -> None:
+        self._services = services
         self._peers = peers
 
     async def handle(self, request: web.Request, route: Route) -> web.StreamResponse:
@@ -56,14 +57,20 @@ class PeerRequests:
             return text(f"longer than {most} bytes", status=413)
         try:
             body = await self._body(request, most) if posted else b""
-            header, signed = request.headers.get(HEADER, ""), _signed(request, body)
-            if route.name == "happened" and posted:
-                return await self._told(body, header, signed)
+            # The request in the form that is signed, with our real address instead of the Host header.
+            name = request.protocol.sockname
+            authority = join_host_port(local_address(request), name[1] if isinstance(name, tuple) else 0)
+            span_text, header = request.headers.get("Range", ""), request.headers.get(HEADER, "")
+            signed = SignedRequest(request.method, authority, request.raw_path, body, span_text)
             asked = self._peers.check(header, signed)
-            return await self._message(route.name, body, asked) if posted else await self._file(request, route, asked)
+            if not posted:
+                return await self._file(request, route, asked)
+            content = await self._peers.answer(f"/peers/{route.name}", body, asked)
+            headers = {HEADER: asked.sign_response(200, content)}
+            return web.Response(body=content, content_type="application/json", headers=headers)
         except StrangerError as error:
-            status = 503 if error.refusal is Refusal.FULL else 403
-            return self._context.refuse(
+            status = 503 if error.refusal is StrangerReason.FULL else 403
+            return self._services.refuse(
                 status, str(error), seen=dotted(request.remote or ""), why=f"as an edge: {error}"
             )
         except MessageError as error:
@@ -72,7 +79,7 @@ class PeerRequests:
     async def _body(self, request: web.Request, most: int) -> bytes:
         """Read the body, but not more than a message may have. Raises StrangerError, MessageError."""
         if not request.headers.get(HEADER, ""):
-            raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
+            raise StrangerError(StrangerReason.UNSIGNED, "only edges of this site may ask here")
         body = b""
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -81,25 +88,6 @@ class PeerRequests:
         except TimeoutError:
             raise MessageError(f"its body does not come within {BODY_SECONDS:g} s") from None
         return body
-
-    async def _told(self, body: bytes, header: str, signed: Request) -> web.Response:
-        asked, signatures = self._peers.check_batch(header, signed)
-        content = await self._peers.happened(body, signatures)
-        headers = {HEADER: signatures.sign_response(asked, 200, content)}
-        return web.Response(body=content, content_type="application/json", headers=headers)
-
-    async def _message(self, name: str, body: bytes, asked: VerifiedRequest) -> web.Response:
-        match name:
-            case "hello":
-                content = self._peers.hello(body)
-            case "chain":
-                content = self._peers.chain(body)
-            case "fetch":
-                content = await self._peers.fetch(body, asked)
-            case _:
-                content = self._peers.ask(body, asked)
-        headers = {HEADER: self._peers.signatures.sign_response(asked, 200, content)}
-        return web.Response(body=content, content_type="application/json", headers=headers)
 
     async def _file(self, request: web.Request, route: Route, asked: VerifiedRequest) -> web.StreamResponse:
         try:
@@ -113,20 +101,19 @@ class PeerRequests:
             return await self._send(request, artifact, asked)
 
     async def _send(self, request: web.Request, artifact: Artifact, asked: VerifiedRequest) -> web.StreamResponse:
-        try:
-            part = span(request.headers.get("Range", ""), artifact.size)
-        except UnsatisfiableError:
+        part = span(request.headers.get("Range", ""), artifact.size)
+        if part is None:
             return text(f"the file has {artifact.size} bytes", status=416)
         status, length = (206 if part.partial else 200), part.length + TRAILER_BYTES
-        head = self._peers.signatures.sign_response(asked, status, f"{length}".encode())
+        head = asked.sign_response(status, f"{length}".encode())
         response = web.StreamResponse(status=status, headers={HEADER: head, "Content-Type": "application/octet-stream"})
         response.content_length = length
 
         async def trailer() -> bytes:
-            return self._peers.signatures.sign_digest(asked, await artifact.sha256())
+            return asked.sign_digest(await artifact.sha256())
 
         try:
-            await self._sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))
+            await self._services.sender.send(request, response, artifact, part.start, trailer=(TRAILER_BYTES, trailer))
         except (MachineGoneError, ArtifactError) as error:
             log.info("an edge at %s was not sent all of a file: %s", dotted(request.remote or ""), error)
             break_off(request)
@@ -134,11 +121,3 @@ class PeerRequests:
         self._peers.counts.served += 1
         self._peers.counts.served_bytes += part.length
         return response
-
-
-def _signed(request: web.Request, body: bytes) -> Request:
-    """Return the request in the form that is signed, with our real address instead of the Host header."""
-    name = request.protocol.sockname
-    port = name[1] if isinstance(name, tuple) else 0
-    authority = join_host_port(local_address(request), port)
-    return Request(request.method, authority, request.raw_path, body, request.headers.get("Range", ""))

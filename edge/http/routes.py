@@ -52,6 +52,20 @@ class Place(Enum):
     READY = auto()
 
 
+_FIXED = {
+    "healthz": Place.HEALTH,
+    "healthcheck": Place.HEALTH_OF_SMEE,
+    "readyz": Place.READY,
+    "auto.ipxe": Place.SCRIPT,
+    "ipxe/script/auto.ipxe": Place.SCRIPT,
+    "auto/parameters": Place.PARAMETERS,
+    "v2": Place.REGISTRY,
+    "agent/ca.pem": Place.AGENT_CA,
+    "agent/registries.json": Place.AGENT_REGISTRIES,
+}
+"""Paths that name neither a machine nor a file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A parsed path.
@@ -81,15 +95,9 @@ def route(raw_path: str) -> Route | None:
             return None
     if segments and (script := _grub(segments)) is not None:
         return script
+    if (place := _FIXED.get("/".join(segments))) is not None:
+        return Route(place)
     match segments:
-        case ["healthz"]:
-            return Route(Place.HEALTH)
-        case ["healthcheck"]:
-            return Route(Place.HEALTH_OF_SMEE)
-        case ["readyz"]:
-            return Route(Place.READY)
-        case ["auto.ipxe"] | ["ipxe", "script", "auto.ipxe"]:
-            return Route(Place.SCRIPT)
         case [who, "auto.ipxe"] if from_any(who):
             return Route(Place.SCRIPT, who=spelled(who))
         case ["ipxe", "script", who, "auto.ipxe"]:
@@ -110,22 +118,14 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.SIGN, name=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:
             return Route(Place.NOCLOUD, name=name, who=spelled(who))
-        case ["auto", "parameters"]:
-            return Route(Place.PARAMETERS)
         case ["files", name]:
             return Route(Place.FILE, name=name)
-        case ["v2"]:
-            return Route(Place.REGISTRY)
         case ["v2", *repository, ("manifests" | "blobs") as kind, name] if repository:
             return Route(Place.REGISTRY, name=f"{kind}/{name}", who="/".join(repository))
         case ["peers", ("hello" | "ask" | "happened" | "chain" | "fetch") as name]:
             return Route(Place.PEER, name=name)
         case ["peers", "artifacts", key, version]:
             return Route(Place.PEER, name=version, who=key)
-        case ["agent", "ca.pem"]:
-            return Route(Place.AGENT_CA)
-        case ["agent", "registries.json"]:
-            return Route(Place.AGENT_REGISTRIES)
         case ["phone-home", who]:
             return Route(Place.PHONE_HOME, who=spelled(who))
         case ["machine", who, *rest]:

@@ -8,7 +8,7 @@ conditions         the conditions AddressConflict and BootProblem of a Hardware
 mistakes, states   the condition Misconfigured; the fields state, mac and ip
 """
 
-from edge.machines.conditions import BootProblemWriter, ConditionWriter, Problem
+from edge.machines.conditions import BootProblem, BootProblemWriter, ConditionWriter
 from edge.machines.inventory import Inventory, Machine, hardware_manifest, lookup_values
 from edge.machines.mistakes import MistakeWriter
 from edge.machines.pending_workflows import PendingWorkflows
@@ -27,30 +27,8 @@ from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 from edge.machines.states import MachineState, StateWriter
 
 __all__ = [
-    "UKI",
-    "UKI_FILE",
-    "Artifacts",
-    "BootPaths",
-    "BootProblemWriter",
-    "ConditionWriter",
-    "DhcpMode",
-    "Inventory",
-    "Located",
-    "Machine",
-    "MachineScripts",
-    "MachineState",
-    "MistakeWriter",
-    "NetbootPolicy",
-    "NetbootWhen",
-    "NoArtifactError",
-    "OsieFiles",
-    "OsieLookup",
-    "PendingWorkflows",
-    "Problem",
-    "ReadSecret",
-    "SecretDocuments",
-    "StateWriter",
-    "hardware_manifest",
-    "lookup_values",
-    "no_api",
-]
+    "UKI", "UKI_FILE", "Artifacts", "BootPaths", "BootProblem", "BootProblemWriter", "ConditionWriter", "DhcpMode",
+    "Inventory", "Located", "Machine", "MachineScripts", "MachineState", "MistakeWriter", "NetbootPolicy",
+    "NetbootWhen", "NoArtifactError", "OsieFiles", "OsieLookup", "PendingWorkflows", "ReadSecret", "SecretDocuments",
+    "StateWriter", "hardware_manifest", "lookup_values", "no_api",
+]  # fmt: skip

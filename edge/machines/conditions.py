@@ -52,7 +52,7 @@ class StatusWriter(ABC):
     Belongs to one event loop. Without `run`, nothing is written.
     """
 
-    def __init__(self, client: KubeClient, what: str, *, retry_first: float = 0.5, retry_longest: float = 60.0) -> None:
+    def __init__(self, client: KubeClient, what: str) -> None:
         """`what` names the part in log lines, such as `its condition BootProblem`."""
         self._client = client
         self._what = what
@@ -60,8 +60,8 @@ class StatusWriter(ABC):
         self.runtime = Controller(
             "Hardware",
             self._reconcile,
-            retry_first=retry_first,
-            retry_longest=retry_longest,
+            retry_first=0.5,
+            retry_longest=60.0,
             on_error=lambda *_: True,  # logged when the last attempt fails
         )
         self._queue = self.runtime.queue
@@ -81,7 +81,8 @@ class StatusWriter(ABC):
         try:
             await self._write(key)
         except ApiError as error:
-            if not _lasts(error) and self._queue.num_requeues(key) + 1 < ATTEMPTS:
+            is_final = 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
+            if not is_final and self._queue.num_requeues(key) + 1 < ATTEMPTS:
                 raise
             text = "Hardware %s: %s is not written: %s%s"
             self._limited_log.warning(text, key, self._what, error, _ADVICE.get(error.status, ""), owner=key.namespace)
@@ -130,11 +131,6 @@ async def write(client: KubeClient, hardware: Raw, wanted: Condition, now: float
     await client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
 
 
-def _lasts(error: ApiError) -> bool:
-    """Return True if another attempt would fail in the same way."""
-    return 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
-
-
 def _conditions(hardware: Raw) -> list[Any]:
     conditions = as_mapping(hardware.get("status")).get("conditions")
     return conditions if isinstance(conditions, list) else []
@@ -168,18 +164,9 @@ class _Declined:
 class ConditionWriter(StatusWriter):
     """Writes the condition AddressConflict."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        clock: Callable[[], float] = time.time,
-        *,
-        retry_first: float = 0.5,
-        retry_longest: float = 60.0,
-    ) -> None:
+    def __init__(self, client: KubeClient, clock: Callable[[], float] = time.time) -> None:
         """`clock` returns seconds since the epoch."""
-        super().__init__(
-            client, f"its condition {ADDRESS_CONFLICT}", retry_first=retry_first, retry_longest=retry_longest
-        )
+        super().__init__(client, f"its condition {ADDRESS_CONFLICT}")
         self._clock = clock
         self._declined: dict[NamespacedName, dict[tuple[str, str], _Declined]] = {}
         """The conflicts of this process by Hardware, MAC and address: a machine may have an IPv4 and an IPv6 one."""
@@ -187,32 +174,19 @@ class ConditionWriter(StatusWriter):
         """The messages of the conditions that this process has set and not ended."""
         self._dropped_once = OncePer(60.0, 1)
 
-    # --- reports of DHCP; never wait ------------------------------------------------------------------------------
-
     def changed(self, machine: Machine, address: str, until: float | None) -> None:
-        """Record a quarantine that ends at `until` (epoch), or with None, that a quarantine has ended."""
+        """Record that the machine declined `address` until `until` (epoch), or None: its end. Never waits."""
+        key = NamespacedName(machine.namespace, machine.name)
+        declined = self._declined.get(key, {})
         if until is not None:
-            self.conflict(machine, address, until)
-        else:
-            self.cleared(machine, address)
-
-    def conflict(self, machine: Machine, address: str, until: float) -> None:
-        """Record that the machine declined `address`, which is not offered until `until` (epoch)."""
-        key = NamespacedName(machine.namespace, machine.name)
-        if key not in self._declined and len(self._declined) >= MAX_CONFLICTS:
-            if self._dropped_once.due("", self._clock()):
-                log.warning("more than %d Hardware have address conflicts: not all show it", MAX_CONFLICTS)
+            if not declined and len(self._declined) >= MAX_CONFLICTS:
+                if self._dropped_once.due("", self._clock()):
+                    log.warning("more than %d Hardware have address conflicts: not all show it", MAX_CONFLICTS)
+                return
+            self._declined.setdefault(key, {})[machine.mac, address] = _Declined(machine.mac, address, until)
+        elif declined.pop((machine.mac, address), None) is None:
             return
-        self._declined.setdefault(key, {})[machine.mac, address] = _Declined(machine.mac, address, until)
-        self._queue.add(key)
-
-    def cleared(self, machine: Machine, address: str) -> None:
-        """Record that the quarantine of the machine's `address` has ended."""
-        key = NamespacedName(machine.namespace, machine.name)
-        declined = self._declined.get(key)
-        if declined is None or declined.pop((machine.mac, address), None) is None:
-            return
-        if not declined:
+        elif not declined:
             del self._declined[key]
         self._queue.add(key)
 
@@ -249,7 +223,13 @@ class ConditionWriter(StatusWriter):
         """Return the condition to write, or None if the current one stays."""
         now, is_true = self._clock(), current.get("status") == ConditionStatus.TRUE
         message, until = str(current.get("message", "")), _until(current)
-        if declined := self._still_declined(key, now):
+        # A conflict whose end was not reported is over after a while.
+        by_address = self._declined.get(key, {})
+        for over in [at for at, one in by_address.items() if one.until + GRACE_SECONDS <= now]:
+            del by_address[over]
+        if not by_address:
+            self._declined.pop(key, None)
+        if declined := list(by_address.values()):
             end = max(one.until for one in declined)
             self._queue.add_after(key, end + GRACE_SECONDS - now)
             # Interfaces that share an address share its quarantine: the first one declined it.
@@ -266,15 +246,6 @@ class ConditionWriter(StatusWriter):
             return None
         addresses = ", ".join(dict.fromkeys(_ADDRESS.findall(message)))
         return _address_conflict(ConditionStatus.FALSE, ENDED, f"the quarantine of {addresses} is over")
-
-    def _still_declined(self, key: NamespacedName, now: float) -> list[_Declined]:
-        """Return the conflicts of this process, without those whose end was not reported but is long past."""
-        declined = {m: one for m, one in self._declined.get(key, {}).items() if one.until + GRACE_SECONDS > now}
-        if declined:
-            self._declined[key] = declined
-        else:
-            self._declined.pop(key, None)
-        return list(declined.values())
 
     def _forget(self, key: NamespacedName) -> None:
         self._declined.pop(key, None)
@@ -299,7 +270,7 @@ _boot_problem = partial(condition, BOOT_PROBLEM)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BootProblem:
     """A problem of a machine. `reason` is a word in CamelCase; without `warning` the state may be intended."""
 
     reason: str
@@ -319,33 +290,39 @@ class BootProblemWriter(StatusWriter):
         self._clock = clock
         self._events = EventRecorder(client, "tinkedge-edge", clock=clock)
         self._event_once = OncePer(EVENT_SECONDS, EVENTS_PER_INTERVAL)
-        self._problems: Newest[NamespacedName, dict[str, Problem]] = Newest(MAX_SHOWN)
+        self._problems: Newest[NamespacedName, dict[str, BootProblem]] = Newest(MAX_SHOWN)
 
-    def found(self, machine: Machine, problem: Problem | None) -> None:
+    def found(self, machine: Machine, problem: BootProblem | None) -> None:
         """Record the problem of one card of a Hardware, or with None, that the card progresses. Never waits."""
         key = NamespacedName(machine.namespace, machine.name)
-        if problem is None:
-            self._gets_on(key, machine.mac)
+        if problem is not None:
+            self._add(key, machine.mac, problem)
             return
-        self._add(key, machine.mac, problem)
+        known = self._remove(key, lambda at, problem: at == machine.mac or problem.of_another)
+        obj = self._hardware.get(*key)
+        # The condition may be from an earlier run or another edge, which does not see the machine progress.
+        shown = obj is not None and (
+            condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON) or _in_column(obj) is not None
+        )
+        if known or shown:
+            self._queue.add(key)
 
-    def found_of_another(self, key: NamespacedName, mac: str, problem: Problem | None) -> None:
-        """Record a problem of an unregistered machine that concerns this Hardware, or with None, its end.
-
-        Never waits.
-        """
+    def found_of_another(self, key: NamespacedName, mac: str, problem: BootProblem | None) -> None:
+        """Record a problem of an unregistered machine that concerns this Hardware; None: its end. Never waits."""
         if problem is not None:
             self._add(key, mac, replace(problem, of_another=True))
         elif mac in self._problems.get(key, {}):
             self._remove(key, lambda at, _: at == mac)
             self._queue.add(key)
 
-    def _add(self, key: NamespacedName, mac: str, problem: Problem) -> None:
+    def _add(self, key: NamespacedName, mac: str, problem: BootProblem) -> None:
         self._problems[key] = self._problems.get(key, {}) | {mac: problem}
         self._queue.add(key)
-        self._tell(key, mac, problem)
+        obj = self._hardware.get(*key)
+        if obj is not None and self._event_once.due((key, mac, problem.reason), self._clock()):
+            self._events.event(obj, HARDWARE, Event(problem.reason, f"{mac}: {problem.message}", problem.warning))
 
-    def _remove(self, key: NamespacedName, is_over: Callable[[str, Problem], bool]) -> bool:
+    def _remove(self, key: NamespacedName, is_over: Callable[[str, BootProblem], bool]) -> bool:
         """Remove the problems that are over, and return True if there were any."""
         problems = self._problems.get(key, {})
         left = {mac: problem for mac, problem in problems.items() if not is_over(mac, problem)}
@@ -360,21 +337,6 @@ class BootProblemWriter(StatusWriter):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._events.run())
             group.create_task(super().run())
-
-    def _gets_on(self, key: NamespacedName, mac: str) -> None:
-        known = self._remove(key, lambda at, problem: at == mac or problem.of_another)
-        obj = self._hardware.get(*key)
-        # The condition may be from an earlier run or another edge, which does not see the machine progress.
-        shown = obj is not None and (
-            condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON) or _in_column(obj) is not None
-        )
-        if known or shown:
-            self._queue.add(key)
-
-    def _tell(self, key: NamespacedName, mac: str, problem: Problem) -> None:
-        obj = self._hardware.get(*key)
-        if obj is not None and self._event_once.due((key, mac, problem.reason), self._clock()):
-            self._events.event(obj, HARDWARE, Event(problem.reason, f"{mac}: {problem.message}", problem.warning))
 
     async def _write(self, key: NamespacedName) -> None:
         obj = self._hardware.get(*key)

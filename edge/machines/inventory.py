@@ -162,17 +162,14 @@ class Inventory:
         return next((each for each in self.sharing(machine, ip) if each.mac == mac), machine)
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
-        """Return all network interfaces of a Hardware, in the order of the object; empty if the Hardware does not
-        exist.
-
-        Interfaces of a Hardware that is being deleted are left out if another Hardware has the MAC.
-        """
+        """Return the interfaces of a Hardware in the order of the object; empty if the Hardware does not exist."""
         key = NamespacedName(namespace, name)
         if self._recall is not None:
             self._recall(str(key))
         machines = self._by_object.get(key, ())
         if not any(machine.terminating for machine in machines):
             return machines
+        # Of a Hardware that is being deleted, without those whose MAC another Hardware has.
         return tuple(machine for machine in machines if machine in self.claimants(machine.mac))
 
     def machines(self) -> list[Machine]:
@@ -180,13 +177,11 @@ class Inventory:
         return [machine for machines in self._by_object.values() for machine in machines]
 
     def apply(self, obj: Raw) -> None:
-        """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go.
-
-        A change that no answer depends on (the status, say) is no change here.
-        """
+        """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go."""
         key = NamespacedName.of(obj)
         served = _served(obj)
         digest = hash(orjson.dumps(served))
+        # No answer depends on the change (of the status, say).
         if self._digests.get(key) == digest:
             return
         self._digests[key] = digest
@@ -224,10 +219,7 @@ class Inventory:
             _add(self._by_mac, "MAC", machine.mac, machine)
             for address in machine.addresses:
                 _add(self._by_ip, "IP", address, machine)
-        self._notify(machine.mac for machine in (*old, *new, *rivals))
-
-    def _notify(self, macs: Iterable[str]) -> None:
-        for mac in dict.fromkeys(macs):
+        for mac in dict.fromkeys(machine.mac for machine in (*old, *new, *rivals)):
             for handler in self._handlers:
                 try:
                     handler(mac)
@@ -238,25 +230,18 @@ class Inventory:
     # --- reading Hardware ---------------------------------------------------------------------------------------
 
     def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
-        namespace, name = key
-        read = self._read
         path = _boot_path(key, hardware)
         terminating = hardware.metadata.deletion_timestamp is not None
         for mac, interface in hardware.spec.network_interfaces.items():
             if not is_mac(mac):
-                log.error(
-                    "Hardware %s/%s: spec.networkInterfaces[%s] is ignored: not a MAC address in lower case with "
-                    "colons, such as 52:54:00:12:34:56",
-                    namespace,
-                    name,
-                    mac,
-                )
+                text = "not a MAC address in lower case with colons, such as 52:54:00:12:34:56"
+                log.error("Hardware %s: spec.networkInterfaces[%s] is ignored: %s", key, mac, text)
                 continue
             dhcp = interface.dhcp
             ip = dhcp.ip if dhcp is not None else None
             ipv6 = str(IPv6Address(dhcp.ipv6.address)) if dhcp is not None and dhcp.ipv6 is not None else None
             disabled = interface.disable_dhcp, interface.disable_netboot
-            yield Machine(mac, ip, namespace, name, *disabled, path, ipv6, terminating, packed, read)
+            yield Machine(mac, ip, key.namespace, key.name, *disabled, path, ipv6, terminating, packed, self._read)
 
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)

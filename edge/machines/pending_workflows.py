@@ -17,7 +17,7 @@ from tink.kube.objects import NamespacedName
 from tink.workflow.guards import held
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
 
-MOST_FEW: Final = 64
+MAX_FEW: Final = 64
 """Maximum number of Hardware with pending Workflows that `few` lists."""
 MAX_MESSAGE = 200
 """Maximum characters of a Workflow's message."""
@@ -57,7 +57,7 @@ class PendingWorkflows:
 
     def few(self, namespace: str) -> list[tuple[str, str]]:
         """Return the pending Workflows of a namespace, each with its Hardware's name; none if there are too many."""
-        if len(self._open) > MOST_FEW:
+        if len(self._open) > MAX_FEW:
             return []
         return [
             (min(names), hardware.name) for hardware, names in self._open.items() if hardware.namespace == namespace
@@ -108,17 +108,22 @@ class PendingWorkflows:
         self._forget(key)
         if hardware is None:
             return
-        state, last = _end_state(new), self._last(hardware)
-        if state is None:
+        last = self._last(hardware)
+        try:
+            state = state_of(new)
+        except InvalidStatusError:
+            state = None  # The controller logs it, and ignores the Workflow until its status is corrected.
+        if state is None or not state.terminal:
             self._messages[key] = str(as_mapping(new.get("status")).get("message") or "")[:MAX_MESSAGE]
             names = self._held if _held(new) else self._open
             names.setdefault(hardware, set()).add(key.name)
             self._hardware_of[key] = hardware
             return
-        ended = _Ended(_time_of_end(new), key.name, state)
-        if last is None or last.when <= ended.when:
-            packed = _HEAD.pack(ended.when, _STATES.index(state)) + ended.workflow.encode()
-            self._ended.put(str(hardware).encode(), packed)
+        # The last change of the state, or else the creation, in seconds since the epoch.
+        times = status_of(new).get("lastTransitioned"), new["metadata"].get("creationTimestamp")
+        when = next((seconds for time in times if (seconds := parse_timestamp(time)) is not None), 0.0)
+        if last is None or last.when <= when:
+            self._ended.put(str(hardware).encode(), _HEAD.pack(when, _STATES.index(state)) + key.name.encode())
 
     def _last(self, hardware: NamespacedName) -> _Ended | None:
         packed = self._ended.get(str(hardware).encode())
@@ -158,21 +163,3 @@ def _held(workflow: Raw) -> bool:
         return held(workflow)
     except InvalidStatusError:
         return False
-
-
-def _end_state(workflow: Raw) -> WorkflowState | None:
-    """Return the end state of a Workflow, or None if it has not ended, or its status is invalid."""
-    try:
-        state = state_of(workflow)
-    except InvalidStatusError:
-        return None  # The controller logs it, and ignores the Workflow until its status is corrected.
-    return state if state is not None and state.terminal else None
-
-
-def _time_of_end(workflow: Raw) -> float:
-    """Return when the state last changed, or else when the Workflow was created, in seconds since the epoch."""
-    for value in (status_of(workflow).get("lastTransitioned"), workflow["metadata"].get("creationTimestamp")):
-        seconds = parse_timestamp(value)
-        if seconds is not None:
-            return seconds
-    return 0.0

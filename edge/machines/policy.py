@@ -7,7 +7,7 @@ shown on the machine's screen, in the log and in the journey.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -43,36 +43,25 @@ class Decision:
 
 ALLOWED = Decision(allowed=True)
 
-HasPending = Callable[[str, str], bool]
-"""`has_pending(namespace, name)` returns True if the Hardware has a Workflow that has not ended."""
-WhyNone = Callable[[str, str], str]
-"""`why_none(namespace, name)` returns why it has none, in one line that says what to do."""
 
-
-def _why_none(namespace: str, name: str) -> str:
-    return f"no Workflow for {namespace}/{name}: create one"
-
-
+@dataclass(frozen=True, slots=True)
 class NetbootPolicy:
-    """The netboot policy of all servers of the edge."""
+    """The netboot policy of all servers of the edge.
 
-    def __init__(
-        self,
-        mode: DhcpMode = DhcpMode.RESERVATION,
-        when: NetbootWhen = NetbootWhen.ALLOWED,
-        has_pending: HasPending = lambda _namespace, _name: True,
-        why_none: WhyNone = _why_none,
-    ) -> None:
-        """`has_pending` and `why_none` are those of `edge.machines.pending_workflows.PendingWorkflows`."""
-        self.mode = mode
-        self._when = when
-        self._has_pending = has_pending
-        self._why_none = why_none
+    has_pending: returns True if a Hardware (namespace, name) has a Workflow that has not ended.
+    why_none: returns why it has none, in one line that says what to do.
+    Both are methods of `edge.machines.pending_workflows.PendingWorkflows`.
+    """
+
+    mode: DhcpMode = DhcpMode.RESERVATION
+    when: NetbootWhen = NetbootWhen.ALLOWED
+    has_pending: Callable[[str, str], bool] = lambda _namespace, _name: True
+    why_none: Callable[[str, str], str] = lambda namespace, name: f"no Workflow for {namespace}/{name}: create one"
 
     @property
     def follows_workflows(self) -> bool:
         """True if a decision depends on Workflows, so that it may change without a change of the Hardware."""
-        return self._when is NetbootWhen.WORKFLOW
+        return self.when is NetbootWhen.WORKFLOW
 
     def decide(self, machine: Machine | None) -> Decision:
         """Decide whether `machine` (None: not registered) may netboot now."""
@@ -84,8 +73,8 @@ class NetbootPolicy:
             field = "disableDhcp" if machine.disable_dhcp else "disableNetboot"
             where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}].{field}"
             return Decision(allowed=False, reason=f"{where} is true")
-        if self._when is NetbootWhen.WORKFLOW and not self._has_pending(machine.namespace, machine.name):
-            return Decision(allowed=False, reason=self._why_none(machine.namespace, machine.name))
+        if self.when is NetbootWhen.WORKFLOW and not self.has_pending(machine.namespace, machine.name):
+            return Decision(allowed=False, reason=self.why_none(machine.namespace, machine.name))
         return ALLOWED
 
 
@@ -95,6 +84,7 @@ MAX_KEPT: Final = 65_536
 _WORDS: Final = {BootPath.IPXE: "iPXE", BootPath.GRUB: "shim and GRUB"}
 
 
+@dataclass(eq=False)
 class BootPaths:
     """The boot program of each machine, which is detected where `BootPath.AUTO` is set.
 
@@ -102,35 +92,23 @@ class BootPaths:
     run it, and sends another DISCOVER or nothing. The journey's rules (`NOT_RUN`) detect that and call `not_started`.
     Then the machine is offered the other program. The results are in memory only: after a restart of the edge, they
     cost one more attempt of the firmware.
+
+    usual: the path of machines whose Hardware has none.
+    has_grub: a shim and its GRUB are among the boot programs.
+    changed: `changed(mac)` is called when the result of `of` changes.
     """
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        record: Recorder,
-        usual: BootPath = BootPath.IPXE,
-        *,
-        has_grub: bool = True,
-        changed: Callable[[str], None] = lambda _mac: None,
-    ) -> None:
-        """`usual` is the path of machines whose Hardware has none; `has_grub`: the edge has a shim and its GRUB.
-
-        `changed(mac)` is called when the result of `of` changes.
-        """
-        self._inventory = inventory
-        self._record = record
-        self._usual = usual
-        self._has_grub = has_grub
-        self._changed = changed
-        self._found: Newest[str, BootPath] = Newest(MAX_KEPT)
-
-    def programs_changed(self, *, has_grub: bool) -> None:
-        """Handle a change of the boot programs. `has_grub`: a shim and its GRUB are among them."""
-        self._has_grub = has_grub
+    inventory: Inventory
+    record: Recorder
+    usual: BootPath = BootPath.IPXE
+    _: KW_ONLY
+    has_grub: bool = True
+    changed: Callable[[str], None] = lambda _mac: None
+    _found: Newest[str, BootPath] = field(default_factory=lambda: Newest(MAX_KEPT), init=False)
 
     def of(self, machine: Machine) -> BootPath | None:
         """Return the path of a machine, or None for the usual one (iPXE, if that is to be detected)."""
-        path = machine.boot_path or self._usual
+        path = machine.boot_path or self.usual
         if path is BootPath.UKI:
             return path  # the file differs from machine to machine
         if path is not BootPath.AUTO:
@@ -139,18 +117,18 @@ class BootPaths:
 
     def not_started(self, mac: str) -> None:
         """Offer the other program: the firmware of this machine has fetched its boot program, and did not run it."""
-        machine = self._inventory.by_mac(mac)
-        if machine is None or (machine.boot_path or self._usual) is not BootPath.AUTO:
+        machine = self.inventory.by_mac(mac)
+        if machine is None or (machine.boot_path or self.usual) is not BootPath.AUTO:
             return
         before = self._found.get(mac, BootPath.IPXE)
-        if before is BootPath.IPXE and not self._has_grub:
+        if before is BootPath.IPXE and not self.has_grub:
             message = "there is no shim and GRUB here to offer instead (packages shim-signed, grub-efi-amd64-signed)"
-            self._record(
+            self.record(
                 mac, Step.DHCP, Outcome.INFO, f"boot path auto: {_WORDS[before]} was not started, and {message}"
             )
             return
         found = BootPath.IPXE if before is BootPath.GRUB else BootPath.GRUB
         self._found[mac] = found
         message = f"boot path auto: {_WORDS[before]} was not started, so it is offered {_WORDS[found]} from now on"
-        self._record(mac, Step.DHCP, Outcome.INFO, message, boot_path=found.value)
-        self._changed(mac)
+        self.record(mac, Step.DHCP, Outcome.INFO, message, boot_path=found.value)
+        self.changed(mac)

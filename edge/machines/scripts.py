@@ -21,7 +21,8 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from edge.artifacts import Artifact, normalized
+from edge.artifacts.artifact import Artifact
+from edge.artifacts.checksum import normalized
 from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.policy import NetbootPolicy
@@ -135,40 +136,29 @@ class _Compiled:
     """The kernel parameters of the OSIE, and whether this edge had images. A change recompiles the script."""
 
 
+@dataclass(eq=False)
 class MachineScripts:
-    """The scripts by machine and address of this edge."""
+    """The scripts by machine and address of this edge.
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        policy: NetbootPolicy,
-        osie: OsieLookup,
-        scripts: Scripts,
-        record: Recorder,
-        default_osie: tuple[str, str] | None = None,
-        others: Callable[[str, str], tuple[Origin, ...]] = lambda _address, _mac: (),
-        take: NoteTaker | None = None,
-    ) -> None:
-        """Create the scripts.
+    default_osie: namespace and name of the OSIE for machines without a Hardware, if they may netboot.
+    others: `others(address, mac)` returns the other edges for a machine that has reached this one at `address`.
+    take: records each script that is sent; None: `record` does.
+    """
 
-        default_osie: namespace and name of the OSIE for machines without a Hardware, if they may netboot.
-        others: `others(address, mac)` returns the other edges for a machine that has reached this one at `address`.
-        take: records each script that is sent; None: `record` does.
-        """
-        self._inventory = inventory
-        self._policy = policy
-        self._osie = osie
-        self._scripts = scripts
-        self._media = MediumScripts(scripts)
-        direct: tuple[type[DirectScripts], ...] = (
-            *(GrubScripts, ExtlinuxScripts, UBootScripts),
-            *(PiConfigs, PiCommandLines),
-        )
-        self._direct = {each.dialect: each(scripts) for each in direct}
-        self._record = record
-        self._take: NoteTaker = take if take is not None else self._note
-        self._default_osie = default_osie
-        self._others = others
+    inventory: Inventory
+    policy: NetbootPolicy
+    osie: OsieLookup
+    scripts: Scripts
+    record: Recorder
+    default_osie: tuple[str, str] | None = None
+    others: Callable[[str, str], tuple[Origin, ...]] = lambda _address, _mac: ()
+    take: NoteTaker | None = None
+
+    def __post_init__(self) -> None:
+        self._media = MediumScripts(self.scripts)
+        direct: tuple[type[DirectScripts], ...]
+        direct = (GrubScripts, ExtlinuxScripts, UBootScripts, PiConfigs, PiCommandLines)
+        self._direct = {each.dialect: each(self.scripts) for each in direct}
         self._compiled: Newest[str, dict[tuple[Origin, Dialect], _Compiled]] = Newest(MAX_KEPT)
         self.logs_wanted = False
         """True if a script has had a machine send its log lines here."""
@@ -190,14 +180,14 @@ class MachineScripts:
         medium: the kind of boot medium that the program was started from, if any.
         recorded: record the request on the journey; False for HEAD, which sends nothing.
         """
-        record: Recorder = self._record if recorded else _nowhere
-        machine = self._inventory.by_mac(mac)
-        decision = self._policy.decide(machine)
+        record: Recorder = self.record if recorded else _nowhere
+        machine = self.inventory.by_mac(mac)
+        decision = self.policy.decide(machine)
         if not decision.allowed:
             return self._reason(record, mac, Outcome.REFUSED, decision.reason, client, dialect)
         origin = self._with_others(origin, mac)
         osie = self._osie_of(machine)
-        raw = self._osie(*osie) if osie is not None else None
+        raw = self.osie(*osie) if osie is not None else None
         parameters = _parameters(raw)
         if machine is None:
             compiled = self._default(mac, origin, parameters, dialect)
@@ -213,11 +203,12 @@ class MachineScripts:
             return self._reason(record, mac, Outcome.FAILED, reason, client, dialect)
         self.logs_wanted = self.logs_wanted or script.logs
         if recorded:
-            self._take(mac, _sent(script.what, script.osie, script.vlan, medium, client))
+            note = _sent(script.what, script.osie, script.vlan, medium, client)
+            if self.take is not None:
+                self.take(mac, note)
+            else:
+                self.record(mac, note.step, note.outcome, note.message, **note.detail)
         return script.text if machine is None else self._of(dialect).to_send(mac, script)
-
-    def _note(self, mac: str, note: Note) -> None:
-        self._record(mac, note.step, note.outcome, note.message, **note.detail)
 
     def why(self, mac: str, reason: str, dialect: Dialect = Dialect.IPXE) -> str:
         """Return a script that shows `reason`; the caller has recorded it already."""
@@ -230,21 +221,18 @@ class MachineScripts:
             "Where Secure Boot is on, the kernel of the OSIE must be signed by a key that the shim trusts: take one of "
             "the distribution that the shim is of."
         )
-        self._record(
+        self.record(
             mac, Step.BOOT, Outcome.FAILED, reason.replace("\n", " ").replace("stands above", "is on its screen")
         )
         return self.why(mac, reason, Dialect.GRUB)
 
     def _of(self, dialect: Dialect) -> Scripts | DirectScripts:
-        return self._direct.get(dialect, self._scripts)
+        return self._direct.get(dialect, self.scripts)
 
     def parameters(self, machine: Machine, origin: Origin) -> str:
-        """Return the kernel parameters of a machine's script, for a UKI, whose command line is fixed.
-
-        Raises ScriptError.
-        """
+        """Return the kernel parameters of a machine for a UKI, whose command line is fixed. Raises ScriptError."""
         osie = self._osie_of(machine)
-        raw = self._osie(*osie) if osie is not None else None
+        raw = self.osie(*osie) if osie is not None else None
         whole = self._with_others(origin, machine.mac)
         scripts = self._direct[Dialect.GRUB]
         words = scripts.words(machine.mac, machine.hardware, whole, _parameters(raw))
@@ -252,7 +240,7 @@ class MachineScripts:
 
     def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
         """Return the script on the machine's boot medium, which leads to `script`. Raises ScriptError."""
-        machine = self._inventory.by_mac(mac)
+        machine = self.inventory.by_mac(mac)
         hardware = machine.hardware if machine is not None else None
         text = self._media.compile(mac, hardware, whole := self._with_others(origin, mac), kind)
         if len(text.encode()) > AREA_BYTES and whole.others:
@@ -261,14 +249,14 @@ class MachineScripts:
 
     def autoexec(self, mac: str, origin: Origin) -> str:
         """Return the script that a newly loaded iPXE runs first, which leads to `script`."""
-        return self._scripts.autoexec(mac, self._with_others(origin, mac))
+        return self.scripts.autoexec(mac, self._with_others(origin, mac))
 
     def peers_changed(self) -> None:
         """Drop all scripts, because they name the other edges, which have changed."""
         self._compiled.clear()
 
     def _with_others(self, origin: Origin, mac: str) -> Origin:
-        others = self._others(origin.address, mac)
+        others = self.others(origin.address, mac)
         return replace(origin, others=others) if others else origin
 
     def _reason(self, record: Recorder, mac: str, outcome: Outcome, reason: str, client: str, dialect: Dialect) -> str:
@@ -279,7 +267,7 @@ class MachineScripts:
     def _osie_of(self, machine: Machine | None) -> tuple[str, str] | None:
         """Return namespace and name of the machine's OSIE, or None."""
         if machine is None:
-            return self._default_osie
+            return self.default_osie
         named = machine.hardware.spec.osie
         return (machine.namespace, named.name) if named is not None and named.name else None
 
@@ -287,7 +275,7 @@ class MachineScripts:
         of_machine = self._compiled.setdefault(machine.mac, {})
         compiled = of_machine.get((origin, dialect))
         # As soon as the edge has images, its scripts name it as a registry.
-        made_of = (osie_parameters, self._scripts.own_registry())
+        made_of = (osie_parameters, self.scripts.own_registry())
         if compiled is None or compiled.made_of != made_of:
             try:
                 script = self._of(dialect).compile(machine.mac, machine.hardware, origin, osie_parameters)
@@ -299,9 +287,9 @@ class MachineScripts:
 
     def _default(self, mac: str, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         """Compile the script for unregistered machines, if such machines may netboot."""
-        if self._default_osie is not None:
+        if self.default_osie is not None:
             try:
-                return _Compiled(self._of(dialect).unregistered(mac, self._default_osie, origin, osie_parameters))
+                return _Compiled(self._of(dialect).unregistered(mac, self.default_osie, origin, osie_parameters))
             except ScriptError as error:
                 return _Compiled(None, str(error))
         return _Compiled(
@@ -313,7 +301,7 @@ class MachineScripts:
 
     def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
         """Replace the certificates and registries that agents trust, in all scripts from now on."""
-        self._scripts.trust(tls_ca, registry_authorities)
+        self.scripts.trust(tls_ca, registry_authorities)
         self._compiled.clear()
 
     def machine_changed(self, mac: str) -> None:

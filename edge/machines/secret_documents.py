@@ -23,7 +23,7 @@ KEPT_SECONDS, PROBLEM_SECONDS = 10.0, 1.0
 MAX_KEPT_BYTES = 32 << 20
 READ_SECONDS = 10.0
 """How long a machine waits for the API; cloud-init tries again."""
-_AT_ONCE = 32
+MAX_READS = 32
 """Maximum number of concurrent calls of the API, for a rack of machines that boots at the same moment."""
 _OVERHEAD_BYTES = 512  # bytes that an entry takes besides its document
 
@@ -48,6 +48,10 @@ class _StoredDocument:
     document: bytes
     problem: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.document) + len(self.problem) + _OVERHEAD_BYTES
+
 
 class SecretDocuments:
     """The documents by namespace and reference."""
@@ -59,25 +63,22 @@ class SecretDocuments:
         self._kept: dict[_Key, _StoredDocument] = {}
         self.size_bytes = 0
         self._reading: dict[_Key, asyncio.Task[_StoredDocument]] = {}
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._turn = asyncio.Semaphore(MAX_READS)
 
     async def document(self, namespace: str, reference: SecretReference) -> bytes:
         """Return the document to serve. Raises SecretUnusableError, which names Secret, key and remedy."""
         key = namespace, reference
         kept = self._kept.get(key)
         if kept is None or kept.until <= self._clock():
-            kept = await self._shared(key)
+            # All waiting requests share one call, which continues even if they are all cancelled.
+            task = self._reading.get(key)
+            if task is None:
+                task = self._reading[key] = asyncio.create_task(self._fetch(key))
+                task.add_done_callback(lambda _: self._reading.pop(key, None))
+            kept = await asyncio.shield(task)
         if kept.problem:
             raise SecretUnusableError(kept.problem)
         return kept.document
-
-    async def _shared(self, key: _Key) -> _StoredDocument:
-        """Share one call among all waiting requests; it continues even if they are all cancelled."""
-        task = self._reading.get(key)
-        if task is None:
-            task = self._reading[key] = asyncio.create_task(self._fetch(key))
-            task.add_done_callback(lambda _: self._reading.pop(key, None))
-        return await asyncio.shield(task)
 
     async def _fetch(self, key: _Key) -> _StoredDocument:
         namespace, reference = key
@@ -108,7 +109,7 @@ class SecretDocuments:
         now = self._clock()
         self._drop(key)
         self._kept[key] = kept
-        self.size_bytes += _size(kept)
+        self.size_bytes += kept.size_bytes
         # The oldest comes first.
         while self._kept:
             oldest = next(iter(self._kept))
@@ -119,8 +120,4 @@ class SecretDocuments:
     def _drop(self, key: _Key) -> None:
         old = self._kept.pop(key, None)
         if old is not None:
-            self.size_bytes -= _size(old)
-
-
-def _size(kept: _StoredDocument) -> int:
-    return len(kept.document) + len(kept.problem) + _OVERHEAD_BYTES
+            self.size_bytes -= old.size_bytes

@@ -84,7 +84,8 @@ class StateWriter(StatusWriter):
         self._queue.add(key)
 
     def _look_at(self, obj: Raw) -> None:
-        if _identity(obj) != _shown_identity(obj) or NamespacedName.of(obj) in self._news:
+        status = as_mapping(obj.get("status"))
+        if _identity(obj) != (status.get("mac"), status.get("ip")) or NamespacedName.of(obj) in self._news:
             self._queue.add(NamespacedName.of(obj), low_priority=True)
 
     def _gone(self, old: Raw) -> None:
@@ -106,8 +107,13 @@ class StateWriter(StatusWriter):
         if news is not None and rest > _SOON_SECONDS:
             self._queue.add_after(key, rest)
             return
-        changes = self._changes(obj, news)
-        if changes:
+        status = as_mapping(obj.get("status"))
+        mac, ip = _identity(obj, news[0] if news is not None else "")
+        wanted: dict[str, Any] = {"mac": mac, "ip": ip}
+        if news is not None and status.get("state") != news[1]:
+            wanted |= {"state": news[1].value, "stateSince": rfc3339(self._clock())}
+        # None as a value removes a field.
+        if changes := {field: value for field, value in wanted.items() if status.get(field) != value}:
             # Stored before the write, so that retries keep the same interval while the API is away.
             self._written[key] = now
             self._next_write = now + 1 / WRITES_PER_SECOND
@@ -118,23 +124,9 @@ class StateWriter(StatusWriter):
         if self._news.get(key) == news:
             self._news.pop(key, None)
 
-    def _changes(self, obj: Raw, news: tuple[str, MachineState] | None) -> dict[str, Any]:
-        """Return the fields of the status to write; None as a value removes one."""
-        status = as_mapping(obj.get("status"))
-        mac, ip = _identity(obj, news[0] if news is not None else "")
-        wanted: dict[str, Any] = {"mac": mac, "ip": ip}
-        if news is not None and status.get("state") != news[1]:
-            wanted |= {"state": news[1].value, "stateSince": rfc3339(self._clock())}
-        return {field: value for field, value in wanted.items() if status.get(field) != value}
-
 
 def _interfaces(obj: Raw) -> dict[str, Any]:
     return as_mapping(as_mapping(obj.get("spec")).get("networkInterfaces"))
-
-
-def _shown_identity(obj: Raw) -> tuple[str | None, str | None]:
-    status = as_mapping(obj.get("status"))
-    return status.get("mac"), status.get("ip")
 
 
 def _identity(obj: Raw, heard: str = "") -> tuple[str | None, str | None]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-from edge.artifacts import ArtifactCache, FailedFetch, Progress, Source
+from edge.artifacts.artifact import DownloadProgress, Source
+from edge.artifacts.cache import ArtifactCache, FailedFetch
 from edge.journey.events import Notice, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.page.live import TimeSlice
@@ -292,7 +293,7 @@ class EdgeStatus:
     def _shown_cache(self, cache: ArtifactCache, now: float) -> CacheShown:
         counts, files = cache.counts, cache.stored()
         return CacheShown(
-            stored_bytes=cache.stored_bytes,
+            stored_bytes=sum(each.size for each in files),
             stored_files=len(files),
             fetched_bytes=counts.fetched_bytes,
             failures=sum(counts.failures.values()),
@@ -314,7 +315,7 @@ class EdgeStatus:
 
 
 def _osie_file(
-    kind: str, url: str, size: int | None, download: Progress | None, failure: FailedFetch | None
+    kind: str, url: str, size: int | None, download: DownloadProgress | None, failure: FailedFetch | None
 ) -> OsieFile:
     if download is not None:
         percent = f"{100 * download.received / download.size:.0f} %" if download.size else ""

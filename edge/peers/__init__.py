@@ -8,37 +8,3 @@ leases         how the edges of a cluster find each other
 publisher      journey events, sent to all edges and received from them
 site           the parts together; `edge.http.peers` receives the requests of other edges
 """
-
-from edge.peers.calls import CallError
-from edge.peers.leases import EdgeLeases
-from edge.peers.messages import (
-    HEADER,
-    MAX_BATCH_BYTES,
-    MAX_MESSAGE_BYTES,
-    MessageError,
-    Refusal,
-    Request,
-    StrangerError,
-    VerifiedRequest,
-)
-from edge.peers.publisher import ServerReports
-from edge.peers.site import Peers, event_batch_metrics, peer_metrics
-from edge.peers.upstream_edge import probe
-
-__all__ = [
-    "HEADER",
-    "MAX_BATCH_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "CallError",
-    "EdgeLeases",
-    "MessageError",
-    "Peers",
-    "Refusal",
-    "Request",
-    "ServerReports",
-    "StrangerError",
-    "VerifiedRequest",
-    "event_batch_metrics",
-    "peer_metrics",
-    "probe",
-]

@@ -15,44 +15,18 @@ prevents its delivery.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
 
-from edge.artifacts import ArtifactCache, Copy, Offer, PeerError, PeerResponse
-from edge.peers.calls import CallError, Calls, Counts
+from edge.artifacts.artifact import PeerError
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Copy, Offer, PeerResponse
+from edge.peers.calls import CallError, Calls
 from edge.peers.membership import Membership, Peer
-from edge.peers.messages import CacheQuery, CacheReply, HeldCopy
+from edge.peers.messages import ASK, CacheQuery, CacheReply, HeldCopy
 from tink.limits.newest import Newest
-
-CLAIM_SECONDS: Final = 15.0
-"""Lifetime of a claim; longer than an edge waits for another one (PATIENCE_SECONDS)."""
-MAX_CLAIMS: Final = 1024
-
-
-class Claims:
-    """The claims of files by artifact key: which edge may fetch a file that no edge has. Kept by the file's arbiter.
-
-    The first edge that asks gets the claim. A claim expires, or ends with its edge. Claims are not released: a file
-    that an edge has is not claimed any more.
-    """
-
-    def __init__(self, clock: Callable[[], float], lives: Callable[[str], bool]) -> None:
-        """`clock` returns seconds of any epoch; `lives(edge)` returns True while that edge answers."""
-        self._clock = clock
-        self._lives = lives
-        self._claims: Newest[str, tuple[str, float]] = Newest(MAX_CLAIMS)
-
-    def claim(self, key: str, edge: str) -> str:
-        """Return the edge that may fetch the file: `edge`, unless another living edge has the claim."""
-        now = self._clock()
-        holder, until = self._claims.get(key, ("", now))
-        if holder and holder != edge and now < until and self._lives(holder):
-            return holder
-        self._claims[key] = (edge, now + CLAIM_SECONDS)
-        return edge
-
 
 PATIENCE_SECONDS: Final = 10.0
 """How long this edge waits for another one that fetches the file."""
@@ -65,11 +39,9 @@ MAX_DISTRUSTED: Final = 1024
 class Caches:
     """The caches of the edges that `membership` knows."""
 
-    def __init__(self, membership: Membership, claims: Claims, calls: Calls, counts: Counts) -> None:
+    def __init__(self, membership: Membership, calls: Calls) -> None:
         self._membership = membership
-        self._claims = claims
         self._calls = calls
-        self._counts = counts
         self._distrusted: Newest[tuple[str, str], float] = Newest(MAX_DISTRUSTED)
 
     # --- asking ---
@@ -84,16 +56,22 @@ class Caches:
             if not peers:
                 return None
             answers, claimed = await self._ask(peers, key, pin)
-            offer = self._best(answers, key)
+            now = clock()
+            offers = [
+                Offer(peer.id, peer.authority.partition(":")[0], Copy(**answer.held.model_dump()))
+                for peer, answer in answers
+                if answer.held is not None and now >= self._distrusted.get((peer.id, key), now)
+            ]
+            offer = max(offers, key=_worth, default=None)
             if offer is not None and offer.copy.fresh > 0:
-                self._counts.hits += 1
+                self._calls.counts.hits += 1
                 return offer
             # The claimant may have started to fetch between its answer and the arbiter's: query it once more.
             waits = not is_settled and claimed not in ("", self._membership.own)
             waits |= any(peer.id == claimed and answer.fetching for peer, answer in answers)
             is_settled = True
             if not waits or clock() >= deadline:
-                self._counts.misses += 1
+                self._calls.counts.misses += 1
                 return offer
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -106,7 +84,7 @@ class Caches:
 
     def distrust(self, offer: Offer, key: str) -> None:
         """See `edge.artifacts.PeerCaches`."""
-        self._counts.damaged += 1
+        self._calls.counts.damaged += 1
         self._distrusted[(offer.peer, key)] = self._membership.clock() + DISTRUST_SECONDS
 
     async def _ask(self, peers: list[Peer], key: str, pin: str) -> tuple[list[tuple[Peer, CacheReply]], str]:
@@ -115,36 +93,28 @@ class Caches:
 
         async def ask(peer: Peer) -> CacheReply | None:
             try:
-                return await self._calls.ask(peer.authority, CacheQuery(key=key, pin=pin, claim=peer.id == arbiter))
+                query = CacheQuery(key=key, pin=pin, claim=peer.id == arbiter)
+                return await self._calls.send(peer.authority, ASK, query, CacheReply)
             except CallError:
                 return None
 
         own = self._membership.own
-        claimed = self._claims.claim(key, own) if arbiter == own else ""
+        claimed = self._membership.claim(key, own) if arbiter == own else ""
         answered = await asyncio.gather(*map(ask, peers))
         answers = [(peer, answer) for peer, answer in zip(peers, answered, strict=True) if answer is not None]
         return answers, next((answer.claimed for peer, answer in answers if peer.id == arbiter), claimed)
 
-    def _best(self, answers: Iterable[tuple[Peer, CacheReply]], key: str) -> Offer | None:
-        """Return the freshest copy on offer; a complete one is preferred."""
-        now = self._membership.clock()
-        offers = [
-            Offer(peer.id, peer.authority.partition(":")[0], Copy(**answer.held.model_dump()))
-            for peer, answer in answers
-            if answer.held is not None and now >= self._distrusted.get((peer.id, key), now)
-        ]
-        return max(offers, key=_worth, default=None)
 
-
-def reply(question: CacheQuery, edge: str, cache: ArtifactCache | None, claims: Claims) -> CacheReply:
+def reply(question: CacheQuery, edge: str, cache: ArtifactCache | None, membership: Membership) -> CacheReply:
     """Return this edge's answer to a query of the edge `edge`."""
     copy, fetching = cache.held(question.key, question.pin) if cache is not None else (None, False)
     return CacheReply(
         held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None,
         fetching=fetching,
-        claimed=claims.claim(question.key, edge) if question.claim else "",
+        claimed=membership.claim(question.key, edge) if question.claim else "",
     )
 
 
 def _worth(offer: Offer) -> tuple[bool, bool, float]:
+    """Return the rank of an offer: the freshest one is the best, and a complete one is preferred."""
     return offer.copy.fresh > 0, bool(offer.copy.sha256), offer.copy.fresh

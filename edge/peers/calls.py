@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 import aiohttp
 
-from edge.artifacts import Offer, PeerError, PeerResponse, Timeouts
+from edge.artifacts.artifact import PeerError
+from edge.artifacts.upstream import Offer, PeerResponse, Timeouts
 from edge.peers.messages import (
     ARTIFACTS,
-    ASK,
-    CHAIN,
-    FETCH,
-    HAPPENED,
     HEADER,
-    HELLO,
     MAX_MESSAGE_BYTES,
-    BatchReceipt,
-    CacheQuery,
-    CacheReply,
-    Chain,
-    Edge,
-    FetchQuery,
-    FetchReply,
     MessageError,
-    Refusal,
-    Request,
+    PeerMessage,
     Signatures,
+    SignedRequest,
+    StrangerReason,
 )
 from tink.errors import TinkedgeError
 from tink.printable import printable
@@ -58,7 +49,7 @@ class Counts:
     """Batches that an edge did not accept."""
     received: int = 0
     """New events received from other edges and servers."""
-    refused: Counter[Refusal] = field(default_factory=Counter)
+    refused: Counter[StrangerReason] = field(default_factory=Counter)
 
 
 CALL_SECONDS: Final = 2.0
@@ -70,23 +61,24 @@ SILENCE_SECONDS: Final = 10.0
 READ_BYTES: Final = 1 << 20
 _MAX_REASON: Final = 200
 
-T = TypeVar("T")
+T = TypeVar("T", bound=PeerMessage)
 
 
 class CallError(TinkedgeError):
     """A call to another edge failed, or its answer is not valid; the message says why."""
 
 
-class RefusedError(CallError):
+class NotListeningError(CallError):
     """No process listens at the address."""
 
 
 class Calls:
     """The client side of the messages between edges. Call `start` before use and `stop` after."""
 
-    def __init__(self, signatures: Signatures, timeouts: Timeouts | None = None) -> None:
-        self._signatures = signatures
-        self._timeouts = timeouts or Timeouts()
+    def __init__(self, signatures: Signatures) -> None:
+        self.signatures = signatures
+        self.counts = Counts()
+        self._timeouts = Timeouts()
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -105,26 +97,6 @@ class Calls:
         if session is not None:
             await session.close()
 
-    async def hello(self, authority: str, own: Edge) -> Edge:
-        """Return the edge at `authority` (`address:port`). Raises CallError."""
-        return await self._post(authority, HELLO, own.encoded(), Edge.read)
-
-    async def ask(self, authority: str, question: CacheQuery) -> CacheReply:
-        """Query the cache of the edge at `authority` for a file. Raises CallError."""
-        return await self._post(authority, ASK, question.encoded(), CacheReply.read)
-
-    async def chain(self, authority: str) -> Chain:
-        """Return the edges that the edge at `authority` fetches through. Raises CallError."""
-        return await self._post(authority, CHAIN, Chain().encoded(), Chain.read)
-
-    async def fetch(self, authority: str, question: FetchQuery, seconds: float) -> FetchReply:
-        """Request that the edge at `authority` fetches a file within `seconds`. Raises CallError."""
-        return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds)
-
-    async def publish(self, authority: str, batch: bytes) -> BatchReceipt:
-        """Send journey events (an encoded `EventBatch`). Raises CallError."""
-        return await self._post(authority, HAPPENED, batch, BatchReceipt.read)
-
     @asynccontextmanager
     async def get(
         self, authority: str, offer: Offer, url: str, key: str, pin: str, offset: int
@@ -132,8 +104,8 @@ class Calls:
         """Open the bytes of a copy from `offset` on. Raises PeerError."""
         target = f"{ARTIFACTS}/{key}/{offer.copy.version}" + (f"?sha256={pin}" if pin else "")
         span = f"bytes={offset}-" if offset else ""
-        request = Request("GET", authority, target, range=span)
-        header, nonce = self._signatures.request(request)
+        request = SignedRequest("GET", authority, target, range=span)
+        header, nonce = self.signatures.request(request)
         headers = {HEADER: header} | ({"Range": span} if span else {})
         limits = aiohttp.ClientTimeout(
             total=self._timeouts.total, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
@@ -148,40 +120,39 @@ class Calls:
             if response.status != (206 if span else 200):
                 raise PeerError(url, f"the edge {offer.address} has it no more ({response.status})", offer.peer)
             head = f"{response.content_length}".encode()
-            if not self._signatures.is_response(nonce, response.status, head, response.headers.get(HEADER, "")):
+            if not self.signatures.is_response(nonce, response.status, head, response.headers.get(HEADER, "")):
                 raise PeerError(url, f"the answer of {offer.address} is not signed by an edge of this site", offer.peer)
-            yield PeerResponse(
-                url,
-                response,
-                self._timeouts,
-                offer,
-                offset,
-                lambda sha256, signature: self._signatures.is_digest(nonce, sha256, signature),
-            )
+            is_signed = partial(self.signatures.is_digest, nonce)
+            yield PeerResponse(url, response, self._timeouts, offer, offset, is_signed)
 
-    async def _post(
-        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], extra_seconds: float = 0.0
+    async def send(
+        self, authority: str, target: str, message: PeerMessage | bytes, reply: type[T], extra_seconds: float = 0.0
     ) -> T:
-        header, nonce = self._signatures.request(Request("POST", authority, target, body))
+        """Send a message to the edge at `authority` (`address:port`), and return its reply. Raises CallError."""
+        body = message if isinstance(message, bytes) else message.encoded()
+        header, nonce = self.signatures.request(SignedRequest("POST", authority, target, body))
         limits = aiohttp.ClientTimeout(total=CALL_SECONDS + extra_seconds, sock_connect=CONNECT_SECONDS)
         headers = {HEADER: header, "Content-Type": "application/json"}
         try:
             async with self._open().post(
                 f"http://{authority}{target}", data=body, headers=headers, timeout=limits, allow_redirects=False
             ) as response:
-                content = await _content(response)
+                content = b""
+                while chunk := await response.content.read(MAX_MESSAGE_BYTES + 1 - len(content)):
+                    content += chunk
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, ConnectionRefusedError):
-                raise RefusedError("nobody listens there") from error
+                raise NotListeningError("nobody listens there") from error
             raise CallError(_why(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             raise CallError(_why(error)) from error
         if response.status != 200:
-            raise CallError(f"it answers {response.status}: {_line(content)}")
-        if not self._signatures.is_response(nonce, response.status, content, response.headers.get(HEADER, "")):
+            reason = printable(content[:_MAX_REASON].decode("utf-8", "replace").strip())
+            raise CallError(f"it answers {response.status}: {reason}")
+        if not self.signatures.is_response(nonce, response.status, content, response.headers.get(HEADER, "")):
             raise CallError("its answer is not signed by an edge of this site: is its --metadata-token-key another?")
         try:
-            return read(content)
+            return reply.read(content)
         except MessageError as error:
             raise CallError(f"its answer is of another version: {error}") from error
 
@@ -189,18 +160,6 @@ class Calls:
         if self._session is None:
             raise OSError("this edge is stopping")
         return self._session
-
-
-async def _content(response: aiohttp.ClientResponse) -> bytes:
-    content = b""
-    while chunk := await response.content.read(MAX_MESSAGE_BYTES + 1 - len(content)):
-        content += chunk
-    return content
-
-
-def _line(content: bytes) -> str:
-    """Return the start of another edge's answer as printable text for a log line."""
-    return printable(content[:_MAX_REASON].decode("utf-8", "replace").strip())
 
 
 def _why(error: Exception) -> str:

@@ -21,11 +21,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import math
 import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -47,68 +47,58 @@ MAX_ADDRESSES: Final = 64
 _AUTHORITY = re.compile(r"(?:([0-9.]{7,15})|\[([0-9a-f:.]{2,39})\]):([0-9]{1,5})")
 
 
+@dataclass(eq=False)
 class EdgeLeases:
-    """Keeps this edge's Lease, and reads those of the others. `run` it as one task."""
+    """Keeps this edge's Lease, and reads those of the others. `run` it as one task.
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        namespace: str,
-        group: str,
-        identity: str,
-        own: Callable[[], list[str]],
-        found: Callable[[Iterable[str]], None],
-        pod: Pod | None = None,
-        reads_only: bool = False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """`own()` returns the current `address:port` values of this edge; `found` is called with the addresses of the
-        others.
+    own: returns the current `address:port` values of this edge.
+    found: called with the addresses of the others.
+    pod: the pod of this edge, if it runs in one.
+    reads_only: this process is no edge and keeps no Lease.
+    now: returns Unix seconds.
+    """
 
-        `pod` is the pod of this edge, if it runs in one. `reads_only`: this process is no edge and keeps no Lease.
-        `now` gives Unix seconds.
-        """
-        self._pod = pod
-        self._reads_only = reads_only
-        self._client = client
-        self._namespace = namespace
-        self._group = group
-        self._identity = identity
-        self._own = own
-        self._found = found
-        self._now = now
-        self._name = ""
-        self._failing = False
+    client: KubeClient
+    _: KW_ONLY
+    namespace: str
+    group: str
+    identity: str
+    own: Callable[[], list[str]]
+    found: Callable[[Iterable[str]], None]
+    pod: Pod | None = None
+    reads_only: bool = False
+    now: Callable[[], float] = time.time
+    _name: str = field(default="", init=False)
+    _failing: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         """Renew and read Leases until cancelled; then release this edge's own."""
         try:
             while True:
-                await self._turn()
+                try:
+                    await self.renew()
+                    await self.look()
+                except ApiError as error:
+                    if not self._failing:
+                        log.warning("Leases of edges in %s can't be kept or read: %s", self.namespace, error)
+                    self._failing = True
+                else:
+                    self._failing = False
                 await asyncio.sleep(RENEW_SECONDS)
         finally:
             with suppress(ApiError, TimeoutError):
                 async with asyncio.timeout(2):
-                    await self._give_up()
-
-    async def _turn(self) -> None:
-        try:
-            await self.renew()
-            await self.look()
-        except ApiError as error:
-            if not self._failing:
-                log.warning("Leases of edges in %s can't be kept or read: %s", self._namespace, error)
-            self._failing = True
-        else:
-            self._failing = False
+                    if self.pod is None:
+                        await self._remove(self._name)
+                    elif self._name:
+                        await self._write([])
 
     async def renew(self) -> None:
         """Write this edge's Lease. Raises ApiError."""
-        own = self._own()
+        own = self.own()
         if not own:
             return
-        name = self._pod.name if self._pod is not None else lease_name(own[0])
+        name = self.pod.name if self.pod is not None else lease_name(own[0])
         if name != self._name:
             await self._remove(self._name)
         self._name = name
@@ -117,55 +107,47 @@ class EdgeLeases:
     async def _write(self, own: list[str]) -> None:
         metadata: Raw = {
             "name": self._name,
-            "namespace": self._namespace,
-            "labels": {GROUP_LABEL: self._group},
+            "namespace": self.namespace,
+            "labels": {GROUP_LABEL: self.group},
             "annotations": {ADDRESSES_ANNOTATION: ",".join(own[:MAX_ADDRESSES])},
         }
-        if self._pod is not None:
+        if self.pod is not None:
             metadata["ownerReferences"] = [
-                {"apiVersion": "v1", "kind": "Pod", "name": self._pod.name, "uid": self._pod.uid}
+                {"apiVersion": "v1", "kind": "Pod", "name": self.pod.name, "uid": self.pod.uid}
             ]
         lease = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,
             "metadata": metadata,
             "spec": {
-                "holderIdentity": self._identity,
+                "holderIdentity": self.identity,
                 "leaseDurationSeconds": DURATION_SECONDS,
-                "renewTime": rfc3339(self._now(), "microseconds"),
+                "renewTime": rfc3339(self.now(), "microseconds"),
             },
         }
-        await self._client.apply(LEASE, self._name, self._namespace, lease, manager="tinkedge-edge", force=True)
-
-    async def _give_up(self) -> None:
-        if self._pod is None:
-            await self._remove(self._name)
-        elif self._name:
-            await self._write([])
+        await self.client.apply(LEASE, self._name, self.namespace, lease, manager="tinkedge-edge", force=True)
 
     async def look(self) -> None:
         """Read the Leases of the group. Raises ApiError."""
-        leases = (await self._client.list(LEASE, self._namespace, limit=MAX_LEASES)).get("items") or []
-        of_group = [lease for lease in leases if _group(lease) == self._group]
+        leases = (await self.client.list(LEASE, self.namespace, limit=MAX_LEASES)).get("items") or []
+        labels = [as_mapping(as_mapping(lease.get("metadata")).get("labels")) for lease in leases]
+        of_group = [lease for lease, own in zip(leases, labels, strict=True) if own.get(GROUP_LABEL) == self.group]
         found: set[str] = set()
         for lease in of_group:
             name = str(as_mapping(lease.get("metadata")).get("name") or "")
             if name == self._name:
                 continue
-            if self._age(lease) > ABANDONED_SECONDS:
+            renewed = parse_timestamp(str(as_mapping(lease.get("spec")).get("renewTime") or ""))
+            if renewed is None or self.now() - renewed > ABANDONED_SECONDS:
                 await self._remove(name)
             else:
                 found |= addresses(lease)
-        self._found(found)
-
-    def _age(self, lease: Raw) -> float:
-        renewed = parse_timestamp(str(as_mapping(lease.get("spec")).get("renewTime") or ""))
-        return self._now() - renewed if renewed is not None else math.inf
+        self.found(found)
 
     async def _remove(self, name: str) -> None:
-        if name and not self._reads_only and self._pod is None:
+        if name and not self.reads_only and self.pod is None:
             with suppress(ApiError):
-                await self._client.delete(LEASE, name, self._namespace)
+                await self.client.delete(LEASE, name, self.namespace)
 
 
 def lease_name(authority: str) -> str:
@@ -191,7 +173,3 @@ def is_authority(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _group(lease: Raw) -> str:
-    return str(as_mapping(as_mapping(lease.get("metadata")).get("labels")).get(GROUP_LABEL) or "")

@@ -17,10 +17,14 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from edge.peers.messages import Edge, Place, Place6
+from tink.limits.newest import Newest
 
 LIVING_SECONDS: Final = 3.5
 REMEMBERED_SECONDS: Final = 600.0
 MAX_EDGES: Final = 32
+CLAIM_SECONDS: Final = 15.0
+"""Lifetime of a claim: longer than an edge waits for another one (`edge.peers.caches.PATIENCE_SECONDS`)."""
+MAX_CLAIMS: Final = 1024
 MAX_ALTERNATIVES: Final = 3
 """Maximum number of other edges on a machine's kernel command line, whose length is limited."""
 
@@ -71,6 +75,8 @@ class Membership:
     own: str
     clock: Callable[[], float]
     _known: dict[str, _Known] = field(default_factory=dict)
+    _claims: Newest[str, tuple[str, float]] = field(default_factory=lambda: Newest(MAX_CLAIMS))
+    """By file: the edge that may fetch it, and the time until which it has the claim."""
 
     # --- what is heard ---
 
@@ -80,8 +86,11 @@ class Membership:
             return
         known = self._known.get(edge.id)
         if known is None:
-            if len(self._known) >= MAX_EDGES and not self._make_room():
-                return
+            if len(self._known) >= MAX_EDGES:
+                gone = next((name for name, known in self._known.items() if not self._lives(known)), None)
+                if gone is None:
+                    return
+                del self._known[gone]
             known = self._known[edge.id] = _Known(edge, self.clock())
         if not authority and known.lost:
             known.lost = False
@@ -115,7 +124,11 @@ class Membership:
     @property
     def living(self) -> list[Peer]:
         """The living edges that this one can reach."""
-        return [Peer(known.edge, known.authority) for known in self._known.values() if self._can_be_asked(known)]
+        return [
+            Peer(known.edge, known.authority)
+            for known in self._known.values()
+            if known.authority and self._lives(known)
+        ]
 
     @property
     def authorities(self) -> set[str]:
@@ -127,11 +140,6 @@ class Membership:
             elif known.edge.http_port:
                 found.update(known.edge.authorities)
         return found
-
-    def lives(self, name: str) -> bool:
-        """Return True if the edge of this id lives."""
-        known = self._known.get(name)
-        return name == self.own or (known is not None and self._lives(known))
 
     @property
     def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -149,6 +157,19 @@ class Membership:
         """Return the id of the edge that decides which edge fetches `key`: this one, or one that it can reach."""
         return max([self.own, *(peer.id for peer in self.living)], key=lambda name: _weight(name, key))
 
+    def claim(self, key: str, edge: str) -> str:
+        """Return the edge that may fetch the file `key`, which no edge has: `edge`, or another living one.
+
+        The first edge that asks the arbiter of the file gets the claim. It ends with its time or with its edge.
+        """
+        now = self.clock()
+        holder, until = self._claims.get(key, ("", now))
+        known = self._known.get(holder)
+        if holder != edge and now < until and (holder == self.own or (known is not None and self._lives(known))):
+            return holder
+        self._claims[key] = (edge, now + CLAIM_SECONDS)
+        return edge
+
     def alternatives(self, own: Edge, address: str, key: str) -> tuple[Alternative, ...]:
         """Return where the machine `key`, which has reached this edge, `own`, at `address`, can use another edge.
 
@@ -164,15 +185,6 @@ class Membership:
 
     def _lives(self, known: _Known) -> bool:
         return not known.lost and self.clock() - known.heard < LIVING_SECONDS
-
-    def _can_be_asked(self, known: _Known) -> bool:
-        return bool(known.authority) and self._lives(known)
-
-    def _make_room(self) -> bool:
-        gone = next((name for name, known in self._known.items() if not self._lives(known)), None)
-        if gone is not None:
-            del self._known[gone]
-        return gone is not None
 
 
 def _address(edge: Edge, own: Edge, address: str) -> str:

@@ -3,7 +3,7 @@
     POST /peers/hello                  who and where an edge is                  Edge       -> Edge
     POST /peers/ask                    query for a file in the cache             CacheQuery -> CacheReply
     POST /peers/happened               journey events                            EventBatch -> BatchReceipt
-    POST /peers/chain                  the edges that an edge fetches through    Chain      -> Chain
+    POST /peers/chain                  the edges that an edge fetches through    UpstreamChain -> UpstreamChain
     POST /peers/fetch                  have the upstream edge fetch a file       FetchQuery -> FetchReply
     GET  /peers/artifacts/KEY/VERSION  a file's bytes, with `Range`, followed by its signed SHA-256
 
@@ -27,7 +27,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -59,36 +59,24 @@ class MessageError(TinkedgeError, ValueError):
     """A message is not valid; the text names the field and the problem."""
 
 
-def _host(value: str) -> str:
-    return str(ipaddress.IPv4Address(value))
-
-
-def _network(value: str) -> str:
-    return str(ipaddress.IPv4Network(value))
-
-
-def _host6(value: str) -> str:
+def _ipv6(value: str) -> str:
     address = ipaddress.IPv6Address(value)
     if address.scope_id is not None:
         raise ValueError("a zone is of one host alone")
     return str(address)
 
 
-def _network6(value: str) -> str:
-    return str(ipaddress.IPv6Network(value))
-
-
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Pin = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 EdgeId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Address = Annotated[str, Field(max_length=15), AfterValidator(_host)]
-Network = Annotated[str, Field(max_length=18), AfterValidator(_network)]
-Address6 = Annotated[str, Field(max_length=39), AfterValidator(_host6)]
-Network6 = Annotated[str, Field(max_length=43), AfterValidator(_network6)]
+Address = Annotated[str, Field(max_length=15), AfterValidator(lambda text: str(ipaddress.IPv4Address(text)))]
+Network = Annotated[str, Field(max_length=18), AfterValidator(lambda text: str(ipaddress.IPv4Network(text)))]
+Address6 = Annotated[str, Field(max_length=39), AfterValidator(_ipv6)]
+Network6 = Annotated[str, Field(max_length=43), AfterValidator(lambda text: str(ipaddress.IPv6Network(text)))]
 
 
-class _Message(BaseModel):
+class PeerMessage(BaseModel):
     # Unknown fields of a later version are ignored, so that edges of two versions can work together.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -111,21 +99,21 @@ class _Message(BaseModel):
         return self.model_dump_json().encode()
 
 
-class Place(_Message):
+class Place(PeerMessage):
     """An IPv4 address of an edge, and its network."""
 
     address: Address
     network: Network
 
 
-class Place6(_Message):
+class Place6(PeerMessage):
     """An IPv6 address of an edge, and its network. Older versions reject such addresses in `places`."""
 
     address: Address6
     network: Network6
 
 
-class Edge(_Message):
+class Edge(PeerMessage):
     """An edge of the site.
 
     `server_port` is the port of the gRPC server at the same addresses, 0 if there is none. `dhcp`: the edge answers
@@ -150,7 +138,7 @@ class Edge(_Message):
         return tuple(join_host_port(address, self.http_port) for address in self.addresses)
 
 
-class CacheQuery(_Message):
+class CacheQuery(PeerMessage):
     """Query for a copy of the artifact `key` (`edge.artifacts`), or of one with the SHA-256 `pin`.
 
     `claim`: the sender wants to fetch the file if no edge has it; only the arbiter of the key gets this.
@@ -161,7 +149,7 @@ class CacheQuery(_Message):
     claim: bool = False
 
 
-class HeldCopy(_Message):
+class HeldCopy(PeerMessage):
     """A copy in an edge's cache (`edge.artifacts.Copy`)."""
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
@@ -172,7 +160,7 @@ class HeldCopy(_Message):
     sha256: Pin = ""
 
 
-class CacheReply(_Message):
+class CacheReply(PeerMessage):
     """Answer to a CacheQuery.
 
     `held`: the copy of the edge; `fetching`: the edge is fetching the file. `claimed` is the edge that may fetch it,
@@ -187,20 +175,20 @@ class CacheReply(_Message):
 Edges = Annotated[tuple[EdgeId, ...], Field(max_length=MAX_CHAIN, strict=False)]
 
 
-class Chain(_Message):
+class UpstreamChain(PeerMessage):
     """The edges that an edge fetches through, itself first. Empty in the request."""
 
     edges: Edges = ()
 
 
-class FetchQuery(_Message):
+class FetchQuery(PeerMessage):
     """Request to fetch the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
 
     url: Annotated[str, Field(min_length=8, max_length=MAX_URL)]
     pin: Pin = ""
 
 
-class FetchReply(_Message):
+class FetchReply(PeerMessage):
     """Answer to a FetchQuery.
 
     `held`: the copy, complete or in transfer; None: `trouble` says why not. `missing`: the file does not exist.
@@ -211,7 +199,7 @@ class FetchReply(_Message):
     trouble: Annotated[str, Field(max_length=200)] = ""
 
 
-class EventBatch(_Message):
+class EventBatch(PeerMessage):
     """New journey events of an edge or a server, in the format of `edge.journey.history`, which checks each of them.
 
     `name` is the sender's name for people; `now` is its clock in Unix seconds.
@@ -225,7 +213,7 @@ class EventBatch(_Message):
     events: Annotated[list[Any], Field(max_length=MAX_BATCH_EVENTS)]
 
 
-class BatchReceipt(_Message):
+class BatchReceipt(PeerMessage):
     """Answer to an EventBatch: the number of events that were new."""
 
     taken: Annotated[int, Field(ge=0)]
@@ -246,7 +234,7 @@ _SIGNED = re.compile(
 )
 
 
-class Refusal(StrEnum):
+class StrangerReason(StrEnum):
     """Why a request is rejected."""
 
     UNSIGNED = "unsigned"
@@ -259,13 +247,13 @@ class Refusal(StrEnum):
 class StrangerError(TinkedgeError):
     """A request is not from an edge of this site, or can't be accepted now; the message says why."""
 
-    def __init__(self, refusal: Refusal, message: str) -> None:
+    def __init__(self, refusal: StrangerReason, message: str) -> None:
         super().__init__(message)
         self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SignedRequest:
     """The signed parts of a request. `authority` is the receiver's `address:port`, `range` the header's value."""
 
     method: str
@@ -283,10 +271,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRequest:
-    """A valid request: the edge that sent it, and the nonce that its answer is signed with."""
+    """A valid request: the edge that sent it, and the nonce and the key that its answer is signed with."""
 
     edge: str
     nonce: str
+    signatures: Signatures = field(repr=False)
+
+    def sign_response(self, status: int, content: bytes) -> str:
+        """Return the signed header of an answer."""
+        return self.signatures.keys.sign(_ANSWER, _answer(self.nonce, status, content))
+
+    def sign_digest(self, sha256: str) -> bytes:
+        """Return the trailer of a file that was sent: its signed checksum."""
+        return (sha256 + self.signatures.keys.sign(_DIGEST, f"{self.nonce}\n{sha256}")).encode()
 
 
 class Signatures:
@@ -295,71 +292,49 @@ class Signatures:
     def __init__(self, keys: KeyFile, clock: Callable[[], float], edge: str = "") -> None:
         """`clock` returns Unix seconds."""
         self.edge = edge or secrets.token_hex(16)
-        self._keys = keys
+        self.keys = keys
         self._clock = clock
         self._nonces: OrderedDict[str, float] = OrderedDict()
 
-    # --- who asks ---
-
-    def request(self, request: Request) -> tuple[str, str]:
+    def request(self, request: SignedRequest) -> tuple[str, str]:
         """Return the signed header of a request, and its nonce."""
         nonce = secrets.token_urlsafe(16)
         words = f"v1 {self.edge} {int(self._clock() * 1000)} {nonce}"
-        signature = self._keys.sign(_REQUEST, f"{words}\n{request.claims}")
+        signature = self.keys.sign(_REQUEST, f"{words}\n{request.claims}")
         return f"{words} {signature}", nonce
 
     def is_response(self, nonce: str, status: int, content: bytes, signature: str) -> bool:
         """Return True if an edge of this site signed this answer."""
-        return self._keys.signed(_ANSWER, _answer(nonce, status, content), _ascii(signature))
+        return signature.isascii() and self.keys.signed(_ANSWER, _answer(nonce, status, content), signature)
 
     def is_digest(self, nonce: str, sha256: str, signature: str) -> bool:
         """Return True if an edge of this site signed this checksum of the file that it sent."""
-        return self._keys.signed(_DIGEST, f"{nonce}\n{sha256}", _ascii(signature))
+        return signature.isascii() and self.keys.signed(_DIGEST, f"{nonce}\n{sha256}", signature)
 
-    # --- who is asked ---
-
-    def check(self, header: str, request: Request) -> VerifiedRequest:
+    def check(self, header: str, request: SignedRequest) -> VerifiedRequest:
         """Check a request, and accept its nonce only once. Raises StrangerError."""
         match = _SIGNED.fullmatch(header)
         if match is None:
-            raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
+            raise StrangerError(StrangerReason.UNSIGNED, "only edges of this site may ask here")
         words = header.rpartition(" ")[0]
-        if not self._keys.signed(_REQUEST, f"{words}\n{request.claims}", match["signature"]):
+        if not self.keys.signed(_REQUEST, f"{words}\n{request.claims}", match["signature"]):
             advice = "give all edges of a site the same --metadata-token-key"
-            raise StrangerError(Refusal.FORGED, f"not signed with a key of this edge, or not for it: {advice}")
+            raise StrangerError(StrangerReason.FORGED, f"not signed with a key of this edge, or not for it: {advice}")
         now = self._clock()
         ahead = int(match["at"]) / 1000 - now
         if abs(ahead) > SKEW_SECONDS:
-            raise StrangerError(Refusal.STALE, f"its clock is {ahead:+.0f} s off this one's: set both by NTP")
-        self._forget(now)
+            raise StrangerError(StrangerReason.STALE, f"its clock is {ahead:+.0f} s off this one's: set both by NTP")
+        # Drop the nonces of requests that are too old to be accepted.
+        while self._nonces and not now - 2 * SKEW_SECONDS <= next(iter(self._nonces.values())) <= now:
+            self._nonces.popitem(last=False)
         nonce = match["nonce"]
         if nonce in self._nonces:
-            raise StrangerError(Refusal.REPLAYED, "this request has been made before")
+            raise StrangerError(StrangerReason.REPLAYED, "this request has been made before")
         if len(self._nonces) >= MAX_NONCES:
-            raise StrangerError(Refusal.FULL, "too many requests at once: try again")
+            raise StrangerError(StrangerReason.FULL, "too many requests at once: try again")
         self._nonces[nonce] = now
-        return VerifiedRequest(match["edge"], nonce)
-
-    def sign_response(self, asked: VerifiedRequest, status: int, content: bytes) -> str:
-        """Return the signed header of an answer."""
-        return self._keys.sign(_ANSWER, _answer(asked.nonce, status, content))
-
-    def sign_digest(self, asked: VerifiedRequest, sha256: str) -> bytes:
-        """Return the trailer of a file that was sent: its signed checksum."""
-        signature = self._keys.sign(_DIGEST, f"{asked.nonce}\n{sha256}")
-        return f"{sha256}{signature}".encode()
-
-    def _forget(self, now: float) -> None:
-        """Drop the nonces of requests that are too old to be accepted."""
-        oldest = now - 2 * SKEW_SECONDS
-        while self._nonces and not oldest <= next(iter(self._nonces.values())) <= now:
-            self._nonces.popitem(last=False)
+        return VerifiedRequest(match["edge"], nonce, self)
 
 
 def _answer(nonce: str, status: int, content: bytes) -> str:
     return f"{nonce}\n{status}\n{hashlib.sha256(content).hexdigest()}"
-
-
-def _ascii(signature: str) -> str:
-    """Return a signature that can be compared (`hmac.compare_digest` takes ASCII only), or an empty string."""
-    return signature if signature.isascii() else ""

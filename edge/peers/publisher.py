@@ -43,8 +43,8 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey, News
-from edge.peers.calls import CallError, Calls, Counts, RefusedError
-from edge.peers.messages import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, EventBatch, Signatures
+from edge.peers.calls import CallError, Calls, NotListeningError
+from edge.peers.messages import HAPPENED, MAX_BATCH_BYTES, MAX_BATCH_EVENTS, BatchReceipt, EventBatch, Signatures
 from tink.files.key_file import KeyFile
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
@@ -79,49 +79,42 @@ class _Subscriber:
     not_before: float = float("-inf")
 
 
+@dataclass(eq=False)
 class EventPublisher:
-    """Sends new journey events to the other edges. `run` it. Belongs to one event loop."""
+    """Sends new journey events to the other edges. `run` it. Belongs to one event loop.
 
-    def __init__(
-        self,
-        journey: Journey,
-        calls: Calls,
-        kind: Literal["edge", "server"],
-        name: Callable[[], str],
-        edges: Callable[[], Iterable[str]],
-        counts: Counts,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """`name()` returns the name of this process for people; `edges()` the `address:port` of the receivers.
+    name: returns the name of this process for people.
+    edges: returns the `address:port` of the receivers.
+    clock: returns monotonic seconds.
+    now: returns the time of the journey.
+    """
 
-        `clock` returns monotonic seconds, `now` the time of the journey.
-        """
-        self._journey = journey
-        self._calls = calls
-        self._kind = kind
-        self._name = name
-        self._edges = edges
-        self._counts = counts
-        self._clock = clock
-        self._now = now
+    journey: Journey
+    calls: Calls
+    kind: Literal["edge", "server"]
+    name: Callable[[], str]
+    edges: Callable[[], Iterable[str]]
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._subscribers: dict[str, _Subscriber] = {}
-        self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
+        self._logged = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     async def run(self) -> None:
         """Publish until cancelled."""
         try:
             while True:
-                began = self._clock()
+                began = self.clock()
                 await self.turn()
-                await asyncio.sleep(max(0.0, TURN_SECONDS - (self._clock() - began)))
+                await asyncio.sleep(max(0.0, TURN_SECONDS - (self.clock() - began)))
         finally:
             for subscriber in self._subscribers.values():
                 subscriber.news.close()
 
     async def turn(self) -> None:
         """Send each edge the events that it has not received yet."""
-        edges = sorted(set(self._edges()))[:MAX_EDGES]
+        edges = sorted(set(self.edges()))[:MAX_EDGES]
         for gone in self._subscribers.keys() - set(edges):
             self._subscribers.pop(gone).news.close()
         for edge in edges:
@@ -130,32 +123,31 @@ class EventPublisher:
         await asyncio.gather(*(self._publish(edge, subscriber) for edge, subscriber in self._subscribers.items()))
 
     def _from_the_past(self) -> News:
-        since = self._now() - PAST_SECONDS
-        return News(self._journey, is_published, self._now, since=since, at_once=EVENTS_OF_A_MACHINE)
+        since = self.now() - PAST_SECONDS
+        return News(self.journey, is_published, self.now, since=since, at_once=EVENTS_OF_A_MACHINE)
 
     async def _publish(self, edge: str, subscriber: _Subscriber) -> None:
-        if self._clock() < subscriber.not_before:
+        if self.clock() < subscriber.not_before:
             return
         if not subscriber.waiting:
             subscriber.waiting = await self._gathered(subscriber.news)
-        if not subscriber.waiting and self._clock() - subscriber.last < QUIET_SECONDS:
+        if not subscriber.waiting and self.clock() - subscriber.last < QUIET_SECONDS:
             return
         try:
-            await self._calls.publish(edge, self._message(subscriber.waiting))
+            head = orjson.dumps({"kind": self.kind, "name": self.name(), "now": float(self.now())})
+            batch = head[:-1] + b',"events":[' + b",".join(subscriber.waiting) + b"]}"
+            await self.calls.send(edge, HAPPENED, batch, BatchReceipt)
         except CallError as error:
-            self._failed(edge, subscriber, error)
+            subscriber.not_before = self.clock() + REST_SECONDS
+            self.calls.counts.failed_batches += 1
+            if isinstance(error, NotListeningError):  # The edge restarts, and may have lost the events.
+                subscriber.news.close()
+                subscriber.news, subscriber.waiting = self._from_the_past(), []
+            if self._logged.due((edge, str(error)), self.clock()):
+                log.warning("the edge at %s can't be told what machines do: %s", edge, error)
             return
-        self._counts.sent += len(subscriber.waiting)
-        subscriber.waiting, subscriber.last = [], self._clock()
-
-    def _failed(self, edge: str, subscriber: _Subscriber, error: CallError) -> None:
-        subscriber.not_before = self._clock() + REST_SECONDS
-        self._counts.failed_batches += 1
-        if isinstance(error, RefusedError):  # The edge restarts, and may have lost the events.
-            subscriber.news.close()
-            subscriber.news, subscriber.waiting = self._from_the_past(), []
-        if self._said.due((edge, str(error)), self._clock()):
-            log.warning("the edge at %s can't be told what machines do: %s", edge, error)
+        self.calls.counts.sent += len(subscriber.waiting)
+        subscriber.waiting, subscriber.last = [], self.clock()
 
     async def _gathered(self, news: News) -> list[bytes]:
         """Return encoded events for one batch."""
@@ -170,11 +162,14 @@ class EventPublisher:
                 break
             if number % 50 == 0:
                 await asyncio.sleep(0)
-        return _fitting(found)
-
-    def _message(self, events: list[bytes]) -> bytes:
-        head = orjson.dumps({"kind": self._kind, "name": self._name(), "now": float(self._now())})
-        return head[:-1] + b',"events":[' + b",".join(events) + b"]}"
+        # The newest events that fit into a batch; older ones are dropped.
+        room, kept = _ROOM, 0
+        for text in reversed(found):
+            room -= len(text) + 1
+            if room < 0 or kept >= MAX_BATCH_EVENTS:
+                break
+            kept += 1
+        return found[len(found) - kept :]
 
 
 def is_published(entry: Entry) -> bool:
@@ -194,17 +189,6 @@ def _encoded(happened: Happened) -> bytes:
         }
         text = orjson.dumps(found)
     return text
-
-
-def _fitting(events: list[bytes]) -> list[bytes]:
-    """Return the newest events that fit into a batch; older ones are dropped."""
-    room, kept = _ROOM, 0
-    for text in reversed(events):
-        room -= len(text) + 1
-        if room < 0 or kept >= MAX_BATCH_EVENTS:
-            break
-        kept += 1
-    return events[len(events) - kept :]
 
 
 MAX_PUBLISHERS: Final = 64
@@ -232,34 +216,30 @@ class Publisher:
     events: int
 
 
+@dataclass(eq=False)
 class EventReceiver:
-    """Takes the events of other edges and servers into this edge's journey. Belongs to one event loop."""
+    """Takes the events of other edges and servers into this edge's journey. Belongs to one event loop.
 
-    def __init__(
-        self,
-        journey: Journey,
-        kept: Callable[[Happened], None] = lambda _: None,
-        clock: Callable[[], float] = lambda: 0.0,
-        now: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        """`kept(event)` is called for each new event. `clock` returns monotonic seconds, `now` the journey's time."""
-        self._journey = journey
-        self._kept = kept
-        self._clock = clock
-        self._now = now
-        self._publishers: Newest[tuple[str, str], Publisher] = Newest(MAX_PUBLISHERS)
+    `kept(event)` is called for each new event. `clock` returns monotonic seconds, `now` the journey's time.
+    """
+
+    journey: Journey
+    kept: Callable[[Happened], None] = lambda _: None
+    clock: Callable[[], float] = lambda: 0.0
+    now: Callable[[], float] = lambda: 0.0
+    _publishers: Newest[tuple[str, str], Publisher] = field(default_factory=lambda: Newest(MAX_PUBLISHERS), init=False)
 
     @property
     def publishers(self) -> list[Publisher]:
         """The processes that were heard within LIVING_SECONDS, by kind and name."""
-        since = self._clock() - LIVING_SECONDS
+        since = self.clock() - LIVING_SECONDS
         return sorted(
             (each for each in self._publishers.values() if each.heard >= since), key=lambda each: (each.kind, each.name)
         )
 
     async def take(self, batch: EventBatch) -> int:
         """Take in a batch and return the number of new events. Yields to the event loop in between."""
-        now, taken = self._now(), 0
+        now, taken = self.now(), 0
         ahead = batch.now - now
         shift = -ahead if abs(ahead) > SKEW_SECONDS else 0.0
         for number, found in enumerate(batch.events, start=1):
@@ -268,7 +248,7 @@ class EventReceiver:
                 await asyncio.sleep(0)
         before = self._publishers.get((batch.kind, batch.name))
         events = taken + (before.events if before is not None else 0)
-        self._publishers[batch.kind, batch.name] = Publisher(batch.kind, batch.name, self._clock(), events)
+        self._publishers[batch.kind, batch.name] = Publisher(batch.kind, batch.name, self.clock(), events)
         return taken
 
     def _take(self, found: object, batch: EventBatch, shift: float, now: float) -> bool:
@@ -284,14 +264,14 @@ class EventReceiver:
         detail = {name: value for name, value in note.detail.items() if name not in (SEEN_BY, PLACE)}
         detail |= {SEEN_BY: batch.name, PLACE: batch.kind}
         note = Note(note.step, note.outcome, note.message, detail, kept_bytes=packed_bytes(note.message, detail))
-        if not self._journey.take_in(mac, time, note, now=now - time < NEW_SECONDS):
+        if not self.journey.take_in(mac, time, note, now=now - time < NEW_SECONDS):
             return False
-        self._kept(Happened(time, mac, pack(note)))
+        self.kept(Happened(time, mac, pack(note)))
         return True
 
     def _has_gone_on(self, mac: str, time: float, name: str) -> bool:
         """Return True if the machine was past its offers then: all edges offer, and a late offer starts no new boot."""
-        for at, entry in self._journey.after(mac, time - LATE_SECONDS, _LOOKED_AT):
+        for at, entry in self.journey.after(mac, time - LATE_SECONDS, _LOOKED_AT):
             reached = milestone(entry)
             if (
                 at <= time
@@ -317,13 +297,13 @@ class ServerReports:
         self, keys: KeyFile, journey: Journey, named: Iterable[str], name: str, clock: Callable[[], float]
     ) -> None:
         """`keys` sign; `named` are `address:port` of edges; `name` is the host's name; `clock` returns Unix seconds."""
-        self.counts = Counts()
         self._named = frozenset(named)
         self._found: frozenset[str] = frozenset()
         self._calls = Calls(Signatures(keys, clock))
+        self.counts = self._calls.counts
         spelled = _NO_NAME.sub("-", name)[:63] or "server"
         self._publisher = EventPublisher(
-            journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, self.counts, now=clock
+            journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, now=clock
         )
 
     def found(self, authorities: Iterable[str]) -> None:

@@ -17,31 +17,35 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from edge.artifacts import Artifact, ArtifactCache, PeerCaches
+from edge.artifacts.artifact import Artifact
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import PeerCaches
 from edge.journey.events import Notice, Outcome
 from edge.journey.history import EDGE, SERVER, Happened
 from edge.journey.recorder import Journey
-from edge.peers.caches import Caches, Claims, reply
-from edge.peers.calls import CallError, Calls, Counts, RefusedError
-from edge.peers.membership import Alternative, Change, Membership, Peer
+from edge.peers import messages
+from edge.peers.caches import Caches, reply
+from edge.peers.calls import CallError, Calls, Counts, NotListeningError
+from edge.peers.membership import Alternative, Membership, Peer
 from edge.peers.messages import (
+    HAPPENED,
     BatchReceipt,
     CacheQuery,
-    Chain,
     Edge,
     EventBatch,
     FetchQuery,
     MessageError,
     Place,
     Place6,
-    Refusal,
-    Request,
     Signatures,
+    SignedRequest,
     StrangerError,
+    StrangerReason,
+    UpstreamChain,
     VerifiedRequest,
 )
 from edge.peers.publisher import EventPublisher, EventReceiver, Publisher
-from edge.peers.upstream_edge import UpstreamEdge, chain_of, fetched
+from edge.peers.upstream_edge import UpstreamEdge, fetched
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
 from tink.metrics.families import counter, gauge
@@ -93,19 +97,18 @@ class Peers:
         downstream: this edge fetches files for other edges.
         clock, now: return monotonic seconds and Unix seconds.
         """
-        self.counts = Counts()
         self.signatures = Signatures(keys, now)
         self._reports = Signatures(reports, now) if reports is not None else None
         self.own = Edge(id=self.signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
         """The description of this edge that others get; its id changes with each start."""
         self._membership = Membership(self.own.id, clock)
-        self._claims = Claims(clock, self._membership.lives)
         self._calls = Calls(self.signatures)
-        self.caches: PeerCaches = Caches(self._membership, self._claims, self._calls, self.counts)
+        self.counts = self._calls.counts
+        self.caches: PeerCaches = Caches(self._membership, self._calls)
         self.upstream: UpstreamEdge | None = None
         if upstream:
             self.caches = self.upstream = UpstreamEdge(
-                upstream, self.own.id, self._calls, self.caches, self.counts, clock=clock, announce=self._say_upstream
+                upstream, self._calls, self.caches, clock=clock, announce=self._say
             )
         self._downstream = downstream
         self._named = frozenset(named)
@@ -118,10 +121,9 @@ class Peers:
         self._publisher, self._receiver = None, None
         if journey is not None:
             self._receiver = EventReceiver(journey, kept, clock, now)
-            self._publisher = EventPublisher(
-                journey, self._calls, EDGE, self._name, self._receivers, self.counts, clock=clock, now=now
-            )
-        self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
+            edges = lambda: [peer.authority for peer in self.living]  # noqa: E731
+            self._publisher = EventPublisher(journey, self._calls, EDGE, self._name, edges, clock=clock, now=now)
+        self._logged = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     # --- what this edge is ---
 
@@ -158,9 +160,6 @@ class Peers:
     def _name(self) -> str:
         return self.own.addresses[0] if self.own.addresses else self.own.id[:8]
 
-    def _receivers(self) -> list[str]:
-        return [peer.authority for peer in self.living]
-
     def alternatives(self, address: str, machine: str) -> tuple[Alternative, ...]:
         """Return where `machine`, which has reached this edge at `address`, can continue with another edge."""
         return self._membership.alternatives(self.own, address, machine)
@@ -178,7 +177,7 @@ class Peers:
     async def run(self) -> None:
         """Send hello and journey events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look_again_and_again())
+            tasks.create_task(self._send_hellos())
             if self.upstream is not None:
                 tasks.create_task(self.upstream.run())
             if self._publisher is not None:
@@ -189,7 +188,7 @@ class Peers:
         if self._publisher is not None:
             await self._publisher.turn()
 
-    async def _look_again_and_again(self) -> None:
+    async def _send_hellos(self) -> None:
         while True:
             began = self._clock()
             await self.look()
@@ -200,105 +199,74 @@ class Peers:
         there = self._named | self._found | self._membership.authorities
         authorities = sorted(there.difference(self.own.authorities))[:MAX_AUTHORITIES]
         await asyncio.gather(*map(self._hello, authorities))
-        self._tell()
+        changes = self._membership.changes()
+        for change in changes:
+            where = ", ".join(change.edge.addresses) or change.edge.id[:8]
+            line = f"the edge at {where} does not answer: machines that began with it go on here"
+            if change.living:
+                line = f"the edge at {where} is there: it shares its cache, and machines can go on with it"
+            self._say(change.living, line, where)
+        if changes:
+            self._changed(*self._membership.addresses)
 
     async def _hello(self, authority: str) -> None:
         try:
-            edge = await self._calls.hello(authority, self.own)
-        except RefusedError:
+            edge = await self._calls.send(authority, messages.HELLO, self.own, Edge)
+        except NotListeningError:
             self._membership.lost(authority)
         except CallError as error:
-            if authority in self._named and self._said.due((authority, str(error)), self._clock()):
+            if authority in self._named and self._logged.due((authority, str(error)), self._clock()):
                 log.warning("the edge at %s is not one of this site: %s", authority, error)
         else:
             self._membership.heard(edge, authority)
 
-    def _tell(self) -> None:
-        changes = self._membership.changes()
-        if not changes:
-            return
-        for change in changes:
-            self._say(change)
-        self._changed(*self._membership.addresses)
-
-    def _say(self, change: Change) -> None:
-        where = ", ".join(change.edge.addresses) or change.edge.id[:8]
-        if change.living:
-            line = f"the edge at {where} is there: it shares its cache, and machines can go on with it"
-        else:
-            line = f"the edge at {where} does not answer: machines that began with it go on here"
-        log.log(logging.INFO if change.living else logging.WARNING, "%s", line)
-        outcome = Outcome.OK if change.living else Outcome.FAILED
-        self._announce(Notice(self._now(), outcome, line, {"edge": where}))
-
-    def _say_upstream(self, well: bool, line: str) -> None:
+    def _say(self, well: bool, line: str, edge: str) -> None:
         log.log(logging.INFO if well else logging.WARNING, "%s", line)
-        where = self.upstream.authority if self.upstream is not None else ""
-        self._announce(Notice(self._now(), Outcome.OK if well else Outcome.FAILED, line, {"edge": where}))
+        self._announce(Notice(self._now(), Outcome.OK if well else Outcome.FAILED, line, {"edge": edge}))
 
     # --- what others ask ---
 
-    def check(self, header: str, request: Request) -> VerifiedRequest:
-        """Return the request with its sender, an edge of this site. Raises StrangerError."""
+    def check(self, header: str, request: SignedRequest) -> VerifiedRequest:
+        """Return the request with its sender: an edge of this site, or for HAPPENED a server. Raises StrangerError."""
         try:
-            return self.signatures.check(header, request)
+            try:
+                return self.signatures.check(header, request)
+            except StrangerError as error:
+                if self._reports is None or request.target != HAPPENED or error.refusal is not StrangerReason.FORGED:
+                    raise
+                return self._reports.check(header, request)
         except StrangerError as error:
             self.counts.refused[error.refusal] += 1
             raise
 
-    def check_batch(self, header: str, request: Request) -> tuple[VerifiedRequest, Signatures]:
-        """Check a request for HAPPENED, which a server may send, too; return it and the signer of its answer.
-
-        Raises StrangerError.
-        """
-        try:
-            return self.signatures.check(header, request), self.signatures
-        except StrangerError as error:
-            if self._reports is None or error.refusal is not Refusal.FORGED:
-                self.counts.refused[error.refusal] += 1
-                raise
-        try:
-            return self._reports.check(header, request), self._reports
-        except StrangerError as error:
-            self.counts.refused[error.refusal] += 1
-            raise
-
-    def hello(self, content: bytes) -> bytes:
-        """Return the answer to HELLO. Raises MessageError."""
-        self._membership.heard(Edge.read(content))
-        return self.own.encoded()
-
-    def ask(self, content: bytes, asked: VerifiedRequest) -> bytes:
-        """Return the answer to ASK. Raises MessageError."""
-        return reply(CacheQuery.read(content), asked.edge, self._cache, self._claims).encoded()
-
-    def chain(self, content: bytes) -> bytes:
-        """Return the answer to CHAIN. Raises MessageError."""
-        Chain.read(content)
-        self._fetches_for_others()
-        return chain_of(self.upstream, self.own.id).encoded()
-
-    async def fetch(self, content: bytes, asked: VerifiedRequest) -> bytes:
-        """Return the answer to FETCH. Raises MessageError."""
-        question = FetchQuery.read(content)
-        cache = self._fetches_for_others()
-        chain = chain_of(self.upstream, self.own.id).edges
-        has_upstream = self.upstream is not None
-        return (await fetched(question, asked.edge, chain, has_upstream, cache, self._clock)).encoded()
+    async def answer(self, target: str, content: bytes, asked: VerifiedRequest) -> bytes:
+        """Return the answer to a posted message. Raises MessageError."""
+        chain = self.upstream.chain if self.upstream is not None else (self.own.id,)
+        match target:
+            case messages.HELLO:
+                self._membership.heard(Edge.read(content))
+                return self.own.encoded()
+            case messages.ASK:
+                return reply(CacheQuery.read(content), asked.edge, self._cache, self._membership).encoded()
+            case messages.CHAIN:
+                UpstreamChain.read(content)
+                self._fetches_for_others()
+                return UpstreamChain(edges=chain).encoded()
+            case messages.FETCH:
+                question, cache = FetchQuery.read(content), self._fetches_for_others()
+                has_upstream = self.upstream is not None
+                return (await fetched(question, asked.edge, chain, has_upstream, cache, self._clock)).encoded()
+        batch = EventBatch.read(content)
+        if (batch.kind == SERVER) is not (asked.signatures is self._reports):
+            raise MessageError("kind: this key is not for it")
+        taken = await self._receiver.take(batch) if self._receiver is not None else 0
+        self.counts.received += taken
+        return BatchReceipt(taken=taken).encoded()
 
     def _fetches_for_others(self) -> ArtifactCache:
         if not self._downstream or self._cache is None:
             raise MessageError("this edge has no --downstream-edges")
         return self._cache
-
-    async def happened(self, content: bytes, signatures: Signatures) -> bytes:
-        """Return the answer to HAPPENED, whose sender is known by `signatures`. Raises MessageError."""
-        batch = EventBatch.read(content)
-        if (batch.kind == SERVER) is not (signatures is self._reports):
-            raise MessageError("kind: this key is not for it")
-        taken = await self._receiver.take(batch) if self._receiver is not None else 0
-        self.counts.received += taken
-        return BatchReceipt(taken=taken).encoded()
 
     async def open(self, key: str, pin: str, version: str) -> Artifact | None:
         """Open the copy that a path below ARTIFACTS names; None if it is not in the cache. Raises ArtifactError."""
@@ -331,5 +299,5 @@ def peer_metrics(peers: Peers) -> Iterator[Metric]:
     text = "Bytes of files that other edges were sent."
     yield counter("tinkedge_peer_served_bytes", text, [], {(): counts.served_bytes})
     text = "Requests that were not taken for those of an edge, by reason."
-    refused = {(refusal.value,): counts.refused[refusal] for refusal in Refusal}
+    refused = {(refusal.value,): counts.refused[refusal] for refusal in StrangerReason}
     yield counter("tinkedge_peer_refused", text, ["reason"], refused)

@@ -16,24 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Final
 
-from edge.artifacts import (
-    SCHEME,
-    ArtifactCache,
-    ArtifactError,
-    Copy,
-    NotFoundError,
-    Offer,
-    PeerCaches,
-    PeerError,
-    PeerResponse,
+from edge.artifacts.artifact import ArtifactError, NotFoundError, PeerError
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.shared import SCHEME
+from edge.artifacts.upstream import Copy, Offer, PeerCaches, PeerResponse
+from edge.peers.calls import CallError, Calls
+from edge.peers.messages import (
+    CHAIN,
+    FETCH,
+    MAX_CHAIN,
+    FetchQuery,
+    FetchReply,
+    HeldCopy,
+    MessageError,
+    Signatures,
+    UpstreamChain,
 )
-from edge.peers.calls import CallError, Calls, Counts
-from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError, Signatures
 from tink.files.key_file import KeyFile
 
 log = logging.getLogger(__name__)
@@ -48,36 +51,25 @@ _PARENT: Final = "upstream edge"
 _PAUSE_SECONDS: Final = 0.1
 
 
+@dataclass(eq=False)
 class UpstreamEdge:
     """Fetches through the edge at `authority` (`address:port`), after `siblings`, the edges of this site."""
 
-    def __init__(
-        self,
-        authority: str,
-        own: str,
-        calls: Calls,
-        siblings: PeerCaches,
-        counts: Counts,
-        *,
-        clock: Callable[[], float],
-        announce: Callable[[bool, str], None],
-    ) -> None:
-        """`own` is this edge's id. `announce(well, line)` is called when the upstream edge appears, goes or loops."""
-        self.authority = authority
-        self._own = own
-        self._calls = calls
-        self._siblings = siblings
-        self._counts = counts
-        self._clock = clock
-        self._announce = announce
-        self._beyond: tuple[str, ...] = ()
-        self._trouble: str | None = "it has not been asked yet"
-        self._distrusted: dict[str, float] = {}
+    authority: str
+    calls: Calls
+    siblings: PeerCaches
+    _: KW_ONLY
+    clock: Callable[[], float]
+    announce: Callable[[bool, str, str], None]
+    """`announce(well, line, authority)` is called when the upstream edge appears, goes or loops."""
+    _beyond: tuple[str, ...] = field(default=(), init=False)
+    _trouble: str | None = field(default="it has not been asked yet", init=False)
+    _distrusted: dict[str, float] = field(default_factory=dict, init=False)
 
     @property
     def chain(self) -> tuple[str, ...]:
         """The edges that this one fetches through; this one is first."""
-        return (self._own, *self._beyond)[:MAX_CHAIN]
+        return (self.calls.signatures.edge, *self._beyond)[:MAX_CHAIN]
 
     @property
     def is_used(self) -> bool:
@@ -96,11 +88,11 @@ class UpstreamEdge:
         """Check the upstream edge once."""
         trouble: str | None = None
         try:
-            self._beyond = (await self._calls.chain(self.authority)).edges
+            self._beyond = (await self.calls.send(self.authority, CHAIN, UpstreamChain(), UpstreamChain)).edges
         except CallError as error:
             trouble = str(error)
         else:
-            if self._own in self._beyond:
+            if self.calls.signatures.edge in self._beyond:
                 trouble = "it fetches through this edge itself: one of them must not have --upstream-edge"
         self._set(trouble)
 
@@ -108,11 +100,10 @@ class UpstreamEdge:
         before, self._trouble = self._trouble, trouble
         if trouble == before:
             return
+        line = f"the upstream edge at {self.authority} is not used, files come from their origins: {trouble}"
         if trouble is None:
-            self._announce(True, f"the upstream edge at {self.authority} is there: files are fetched through it")
-        else:
-            line = f"the upstream edge at {self.authority} is not used, files come from their origins: {trouble}"
-            self._announce(False, line)
+            line = f"the upstream edge at {self.authority} is there: files are fetched through it"
+        self.announce(trouble is None, line, self.authority)
 
     # --- `edge.artifacts.PeerCaches` ---
 
@@ -121,14 +112,14 @@ class UpstreamEdge:
 
         Raises NotFoundError for a file that only edges have, if the upstream edge does not have it either.
         """
-        offer = await self._siblings.find(key, url, pin, avoided)
+        offer = await self.siblings.find(key, url, pin, avoided)
         if (offer is not None and offer.copy.fresh > 0) or not self.is_used or _PARENT in avoided:
             return offer
-        if self._clock() < self._distrusted.get(key, 0.0):
+        if self.clock() < self._distrusted.get(key, 0.0):
             return offer
         query = FetchQuery(url=url, pin=pin)
         try:
-            reply = await self._calls.fetch(self.authority, query, PATIENCE_SECONDS)
+            reply = await self.calls.send(self.authority, FETCH, query, FetchReply, PATIENCE_SECONDS)
         except CallError as error:
             self._set(str(error))
             return offer
@@ -136,47 +127,42 @@ class UpstreamEdge:
             raise NotFoundError(url, f"the edge at {self.authority} has no such file either")
         if reply.held is None:
             log.info("the upstream edge at %s can't fetch a file: %s", self.authority, reply.trouble or "not yet")
-            self._counts.parent_misses += 1
+            self.calls.counts.parent_misses += 1
             return offer
-        self._counts.parent_hits += 1
+        self.calls.counts.parent_hits += 1
         address = self.authority.partition(":")[0]
         return Offer(_PARENT, address, Copy(**reply.held.model_dump()), is_parent=True)
 
     def get(self, offer: Offer, url: str, key: str, pin: str, offset: int) -> AbstractAsyncContextManager[PeerResponse]:
         """Open the bytes of the offered copy. Raises PeerError."""
         if not offer.is_parent:
-            return self._siblings.get(offer, url, key, pin, offset)
+            return self.siblings.get(offer, url, key, pin, offset)
         if not self.is_used:
             raise PeerError(url, f"the upstream edge {offer.address} is gone", offer.peer)
-        return self._calls.get(self.authority, offer, url, key, pin, offset)
+        return self.calls.get(self.authority, offer, url, key, pin, offset)
 
     def distrust(self, offer: Offer, key: str) -> None:
         """Use the origin for this file for a while: the copy did not match its checksum."""
         if not offer.is_parent:
-            self._siblings.distrust(offer, key)
+            self.siblings.distrust(offer, key)
             return
-        self._counts.damaged += 1
-        now = self._clock()
+        self.calls.counts.damaged += 1
+        now = self.clock()
         self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
         self._distrusted[key] = now + DISTRUST_SECONDS
 
 
 async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None:
-    """Check that the edge at `authority` fetches for an edge with these keys. Raises CallError, KeyFileError.
-
-    `now` returns Unix seconds.
-    """
+    """Check that the edge at `authority` fetches for an edge with these keys. Raises CallError, KeyFileError."""
     calls = Calls(Signatures(keys, now))
     await calls.start()
     try:
-        await calls.chain(authority)
+        await calls.send(authority, CHAIN, UpstreamChain(), UpstreamChain)
     finally:
         await calls.stop()
 
 
 # --- its own side -----------------------------------------------------------------------------------------------------
-
-Sleep = Callable[[float], Awaitable[None]]
 
 
 async def fetched(
@@ -186,7 +172,6 @@ async def fetched(
     has_upstream: bool,
     cache: ArtifactCache,
     clock: Callable[[], float],
-    sleep: Sleep = asyncio.sleep,
 ) -> FetchReply:
     """Fetch a file for the edge `asked_by` and return the answer: the file is here, or in transfer.
 
@@ -213,17 +198,14 @@ async def fetched(
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             with await cache.open(question.url, sha256=question.pin):
-                while (copy := cache.held_of(question.url, question.pin)) is None and clock() < deadline:
-                    await sleep(_PAUSE_SECONDS)  # Another edge of this site sends it, so it is complete in a moment.
+                while True:
+                    copy = cache.held_of(question.url, question.pin)
+                    if copy is not None or clock() >= deadline:
+                        break
+                    await asyncio.sleep(_PAUSE_SECONDS)  # Another edge sends it, so it is complete in a moment.
     except ArtifactError as error:
         missing = of_edges and isinstance(error, NotFoundError)
         return FetchReply(missing=missing, trouble=error.reason[:200])
     except TimeoutError:
         return FetchReply(trouble=f"no answer from its origin within {PATIENCE_SECONDS:g} s")
     return FetchReply(held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None)
-
-
-def chain_of(upstream: UpstreamEdge | None, own: str) -> Chain:
-    """Return this edge's answer to CHAIN."""
-    edges: Sequence[str] = upstream.chain if upstream is not None else (own,)
-    return Chain(edges=tuple(edges))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from edge.callers import MetadataTokens, TrustedNetworks, token_keys
-from edge.http import MetadataSettings
+from edge.http.context import MetadataSettings
 from edge.machines import ReadSecret
 from edge.settings.model import StackSettings, Syslog
 from ipxe.binaries import BootBinaries

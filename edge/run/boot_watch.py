@@ -21,12 +21,12 @@ from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Net
 from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
 from edge.machines import (
+    BootProblem,
     BootProblemWriter,
     Inventory,
     Machine,
     MachineState,
     PendingWorkflows,
-    Problem,
     StateWriter,
 )
 from edge.neighbour.arrivals import Arrivals
@@ -215,7 +215,7 @@ class BootWatch:
         if finding is not None:
             if finding.rule in NOT_RUN:
                 self._not_started(mac)
-            problem = Problem(finding.rule, finding.message, warning=finding.outcome is not Outcome.INFO)
+            problem = BootProblem(finding.rule, finding.message, warning=finding.outcome is not Outcome.INFO)
         machine = self._inventory.by_mac(mac)
         if machine is not None and (problem is not None or self._journey.was_heard(mac)):
             self._problems.found(machine, problem)

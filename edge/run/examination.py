@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import ValidationError
 
-from edge.artifacts import ArtifactError, ImageLayout, LayoutError, NotFoundError, StorageError, open_file
+from edge.artifacts.artifact import ArtifactError, NotFoundError, StorageError, open_file
+from edge.artifacts.layout import ImageLayout, LayoutError
 from edge.settings.model import Service, StackSettings
 from hegel.instance import ssh_keys
 from ipxe.parameters import MAX_CHARACTERS, check_places, kernel_words
@@ -37,7 +38,7 @@ from tink.api.v1alpha2 import Hardware, Raw, as_mapping
 from tink.net.addresses import parsed
 from tink.net.outbound import Reach, RefusedAddressError
 from tink.net.urls import shown
-from tink.registry import RegistryError, parse
+from tink.registry.names import RegistryError, parse
 
 _EDGE: Final = "192.0.2.1"
 """Stands for the edge's address in scripts that are rendered as a test."""

@@ -39,7 +39,7 @@ from edge.machines import (
 from edge.neighbour.host import NetworkState
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.page import Api
-from edge.peers import event_batch_metrics
+from edge.peers.site import event_batch_metrics
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context, Tasks
 from edge.run.errors import StackError

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from edge import admin_token
-from edge.http import AdminApp, admin_runner, has_ended
+from edge.http.admin import AdminApp, admin_runner
+from edge.http.connections import has_ended
 from edge.page import Access, Api, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates
 from edge.run.about import ThisEdge, osies_of
 from edge.run.boot_watch import BootWatch

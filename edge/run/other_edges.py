@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 from edge.journey.history import Happened
 from edge.machines import DhcpMode
-from edge.peers import EdgeLeases, Peers, ServerReports
+from edge.peers.leases import EdgeLeases
+from edge.peers.publisher import ServerReports
+from edge.peers.site import Peers
 from edge.run.context import Context
 from edge.settings.model import Service
 from tink.files.key_file import KeyFile

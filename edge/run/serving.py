@@ -17,18 +17,20 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final
 
-from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
+from edge.artifacts.cache import ArtifactCache, cache_metrics
+from edge.artifacts.shared import SharedFiles
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.dhcp_common import IPV6, Changed, DhcpSite, Quarantine, Relays
-from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
+from edge.http.app import MachineApp, machine_runner
+from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.history import Happened
 from edge.listener import listener_metrics, turn_budget
 from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
 from edge.neighbour.host import NetworkState
 from edge.neighbour.route import is_own
 from edge.neighbour.table import AddressResolution, LinkLocalResolution
-from edge.peers import peer_metrics
+from edge.peers.site import peer_metrics
 from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
@@ -249,7 +251,7 @@ class Serving:
         while self._binaries.problem:
             await asyncio.sleep(_BINARIES_SECONDS)
             self._binaries.reread()
-        self._boot_paths.programs_changed(has_grub=self._binaries.has_grub)
+        self._boot_paths.has_grub = self._binaries.has_grub
         for machine in self._context.inventory.machines():
             self._boot_path_changed(machine.mac)
 

@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from edge.artifacts import ArtifactError, Source
+from edge.artifacts.artifact import ArtifactError, Source
 from edge.callers import Callers
 from edge.journey.events import Step
 from edge.machines import (

@@ -20,12 +20,14 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache, Source
+from edge.artifacts.artifact import Source
+from edge.artifacts.cache import ArtifactCache
 from edge.callers import Callers, token_keys
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
 from edge.dhcp_common import DhcpSite
-from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
+from edge.http.app import MachineApp, machine_runner
+from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.events import Milestone
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey

@@ -18,8 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 
-from edge.artifacts import ImageLayout
-from edge.bundle import BundleError, sources, verify
+from edge.artifacts.layout import ImageLayout
+from edge.bundle import sources
+from edge.bundle.archive import BundleError
+from edge.bundle.signature import verify
 from edge.cli import main
 from tests.interop.authority import Authority
 from tests.interop.conftest import running_registry

@@ -20,9 +20,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts import ArtifactCache, Timeouts
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Timeouts
 from edge.callers import Callers, token_keys
-from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
+from edge.http.app import MachineApp, machine_runner
+from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries

@@ -22,8 +22,7 @@ import grpc.aio
 import pytest
 import yaml
 
-from edge.peers import EdgeLeases
-from edge.peers.leases import addresses
+from edge.peers.leases import EdgeLeases, addresses
 from proto import older_pb2
 from tests.api import serving
 from tests.interop.privileges import ROLES, Gate, Upstream, Wish, grants

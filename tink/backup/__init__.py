@@ -6,24 +6,3 @@ encryption   encryption with a passphrase in the format of age (C2SP, age-encryp
 creation     creates a backup while everything runs
 restoration  checks everything before it replaces anything; holds Workflows that may have run since
 """
-
-from tink.backup.archive import ArchiveError
-from tink.backup.contents import foreign
-from tink.backup.creation import BackupError, create
-from tink.backup.encryption import EncryptionError, decrypted, encrypted, is_encrypted
-from tink.backup.restoration import Restored, RestoreError, restore, salvage
-
-__all__ = [
-    "ArchiveError",
-    "BackupError",
-    "EncryptionError",
-    "RestoreError",
-    "Restored",
-    "create",
-    "decrypted",
-    "encrypted",
-    "foreign",
-    "is_encrypted",
-    "restore",
-    "salvage",
-]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tink.backup import archive, contents
-from tink.backup.archive import Manifest, Progress
+from tink.backup.archive import Manifest
 from tink.errors import TinkedgeError
 from tink.files import private_files
+from tink.files.archive import Progress, measure
 from tink.kubeapi import survey_snapshot, take_snapshot
 
 
@@ -59,7 +60,7 @@ def create(
                 raise BackupError(f"{path}: {problem}; move it out of the data directory")
             names.append(name)
             paths.append(path)
-        described = tuple(archive.describe(name, path) for name, path in zip(names, paths, strict=True))
+        described = tuple(measure(name, path) for name, path in zip(names, paths, strict=True))
         manifest = Manifest(release, now, held.layout, held.version, held.objects, described)
         manifest.check()
         archive.write(open_output(), manifest, paths, progress)

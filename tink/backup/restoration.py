@@ -23,9 +23,10 @@ from typing import Any, BinaryIO
 
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.backup import contents
-from tink.backup.archive import Manifest, Progress, Reader
+from tink.backup.archive import Manifest, read
 from tink.errors import TinkedgeError
 from tink.files import private_files
+from tink.files.archive import Contents, Progress, extract
 from tink.kubeapi import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.workflow.guards import begun, paused
 from tink.workflow.status import InvalidStatusError, deleted, name_of
@@ -89,10 +90,9 @@ def restore(
     Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
     """
     with _claimed(directory, force=force), private_files.directory(directory, "restore") as staging:
-        reader = Reader(source)
-        manifest = reader.manifest
+        manifest, files = read(source)
         _check_names(manifest, also)
-        _unpack(reader, staging, directory, progress)
+        _unpack(manifest, files, staging, directory, progress)
         since = max(0, int((now - manifest.created).total_seconds()))
         why = f"restored from the backup of {manifest.created:%Y-%m-%dT%H:%M:%SZ}, and may have run since"
         skipped = _MARGIN + since * _PER_SECOND
@@ -115,23 +115,17 @@ def _check_names(manifest: Manifest, also: Collection[str]) -> None:
         )
 
 
-def _unpack(reader: Reader, staging: Path, directory: Path, progress: Progress) -> None:
+def _unpack(manifest: Manifest, files: Contents, staging: Path, directory: Path, progress: Progress) -> None:
     """Write all files to the staging directory while there is room. Raises RestoreError, ArchiveError, OSError."""
-    sizes = {file.name: file.size for file in reader.manifest.files}
+    sizes = {file.name: file.size for file in manifest.files}
     total, done = sum(sizes.values()), 0
     later = sizes.get(contents.STATE, 0) + _RESERVE  # the state is written again when its versions go on
     _check_room(directory, total + later)
-    for file, content in reader.files():
-        path = staging / file.name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            for chunk in content:
-                _check_room(directory, total - done + later)
-                out.write(chunk)
-                done += len(chunk)
-                progress("unpacked", done, total)
-            out.flush()
-            os.fsync(out.fileno())
+    for file, content in files:
+        for size in extract(content, staging / file.name):
+            _check_room(directory, total - done + later)
+            done += size
+            progress("unpacked", done, total)
 
 
 def _check_room(directory: Path, needed: int) -> None:
@@ -238,10 +232,8 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _check_places(staging: Path, directory: Path) -> None:
-    """Check the places of files that are restored next to existing ones. Raises RestoreError, OSError.
-
-    No file may be written through a link, and no file may replace a directory or the reverse.
-    """
+    """Check the places of files that are restored next to existing ones. Raises RestoreError, OSError."""
+    # No file may be written through a link, and no file may replace a directory or the reverse.
     for path in staging.rglob("*"):
         name = path.relative_to(staging)
         if not contents.is_kept(name.parts[0]):

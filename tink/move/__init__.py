@@ -3,7 +3,3 @@
 objects   the changes of one object during a move, pure
 mover     the steps; a move can be killed at any point and run again
 """
-
-from tink.move.mover import MoveError, Mover, Report
-
-__all__ = ["MoveError", "Mover", "Report"]

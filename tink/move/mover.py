@@ -20,11 +20,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.errors import TinkedgeError
+from tink.files.archive import Progress
 from tink.kube.client import ConflictError, KubeClient, NotFoundError, each_list_item
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName
@@ -36,12 +38,11 @@ RECORD, SYSTEM = "tinkedge-move", "kube-system"
 _COPYING, _HANDED_OVER = "copying", "handed over"
 _ORDER = (SECRET, OSIE, TEMPLATE, HARDWARE, WORKFLOW)
 _WITH_STATUS = (HARDWARE, WORKFLOW)
-_AT_ONCE = 8
+MAX_CONCURRENT = 8
 _ROUNDS = 20
 _SECOND = 1.1
 """Creation times are whole seconds; after this pause, the next one is later."""
 
-Progress = Callable[[str, int, int], None]
 _Objects = dict[ResourceType, list[Raw]]
 
 
@@ -50,7 +51,7 @@ class MoveError(TinkedgeError):
 
 
 @dataclass(slots=True)
-class Report:
+class MoveReport:
     """The result of a move: the number of objects of each kind at the source, and of those that were created; notes.
 
     With `problems`, nothing was changed.
@@ -70,11 +71,13 @@ class Mover:
         self._source, self._target = source, target
         self._progress = progress
         self._second = second
-        self._from = self._to = ""
-        self._report = Report()
+        self._from = self._to = self._pause = ""
+        self._report = MoveReport()
         self._uids: dict[str, str] = {}
 
-    async def run(self, *, dry_run: bool = False, install_crds: bool = False, delete_source: bool = False) -> Report:
+    async def run(
+        self, *, dry_run: bool = False, install_crds: bool = False, delete_source: bool = False
+    ) -> MoveReport:
         """Move everything. With `dry_run`, or with problems, nothing is changed. Raises MoveError, ApiError."""
         await self._identify()
         record = await self._record(self._source)
@@ -101,7 +104,7 @@ class Mover:
             await self._delete_source()
         return self._report
 
-    async def abort(self) -> Report:
+    async def abort(self) -> MoveReport:
         """Undo a move before the hand-over. Raises MoveError, ApiError."""
         await self._identify()
         record = await self._record(self._source)
@@ -112,12 +115,11 @@ class Mover:
         if record.get("to") != self._to:
             raise MoveError(f"that move goes to another API ({record.get('to')}): name that one with --to")
         for workflow in await _all(self._target, WORKFLOW):
-            annotations = objects.annotations_of(workflow)
-            ours = annotations.get(ORIGIN_ANNOTATION, "").startswith(f"{self._from}/")
-            if ours and annotations.get(PAUSED_ANNOTATION) == self._pause():
+            ours = objects.annotations_of(workflow).get(ORIGIN_ANNOTATION, "").startswith(f"{self._from}/")
+            if ours and _pause_of(workflow) == self._pause:
                 await self._remove(self._target, WORKFLOW, workflow)
         for workflow in await _all(self._source, WORKFLOW):
-            if objects.annotations_of(workflow).get(PAUSED_ANNOTATION) == self._pause():
+            if _pause_of(workflow) == self._pause:
                 await _annotate(self._source, workflow, None)
         await _forgiving(self._source.delete(CONFIG_MAP, RECORD, SYSTEM))
         return self._report
@@ -130,9 +132,7 @@ class Mover:
         ]
         if self._from == self._to:
             raise MoveError("source and target are the same API, or one was restored from a backup of the other")
-
-    def _pause(self) -> str:
-        return f"moved to {self._to}"
+        self._pause = f"moved to {self._to}"
 
     async def _check_definitions(self, *, install: bool, dry_run: bool) -> None:
         for definition in generate():
@@ -145,7 +145,14 @@ class Mover:
                     await apply_object(self._target, CRD, definition, "tinkedge")
                 except ManifestError as error:
                     raise MoveError(str(error)) from error
-                await self._established(name)
+                for _ in range(100):
+                    status = as_mapping((await self._target.get(CRD, name, None)).get("status"))
+                    states = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+                    if states.get("Established") == "True":
+                        break
+                    await asyncio.sleep(0.1)
+                else:
+                    raise MoveError(f"the target does not serve {name}: see its status")
                 continue
             try:
                 there = await self._target.get(CRD, name, None)
@@ -155,20 +162,12 @@ class Mover:
             if name.startswith("workflows.") and not _has_id(there):
                 self._report.problems.append(f"{name} of the target is of an older release: --install-crds updates it")
 
-    async def _established(self, name: str) -> None:
-        for _ in range(100):
-            status = as_mapping((await self._target.get(CRD, name, None)).get("status"))
-            states = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
-            if states.get("Established") == "True":
-                return
-            await asyncio.sleep(0.1)
-        raise MoveError(f"the target does not serve {name}: see its status")
-
     async def _look(self) -> _Objects:
         """Return the objects to move, and add problems to the report."""
         found = await self._list()
         self._report.found = {resource.kind: len(items) for resource, items in found.items() if items}
         back = (await self._record(self._target)).get("to") == self._from
+        uids = {obj["metadata"]["uid"]: "" for items in found.values() for obj in items}
         for resource, items in found.items():
             for obj in items:
                 if deleted(obj):
@@ -176,23 +175,20 @@ class Mover:
                 there = None if self._report.problems else await self._at_target(resource, obj)
                 if there is not None and not self._may_take(obj, there, back=back):
                     self._report.problems.append(f"{_name(obj)} is at the target already, and is another: remove one")
-                for owner in objects.owners_of(obj, dict.fromkeys(_uids(found), ""))[1]:
+                for owner in objects.owners_of(obj, uids)[1]:
                     self._report.notes.append(f"{_name(obj)}: its owner {owner} is not moved, and is forgotten")
         return found
 
     async def _list(self) -> _Objects:
         found = {resource: await _all(self._source, resource) for resource in _ORDER if resource is not SECRET}
-        wanted = objects.secrets_named(found[HARDWARE])
-        secrets = [each for each in [await self._secret(name) for name in sorted(wanted)] if each is not None]
+        secrets = []
+        for name in sorted(objects.secrets_named(found[HARDWARE])):
+            try:
+                secret = await self._source.get(SECRET, name.name, name.namespace)
+                secrets.append({"apiVersion": "v1", "kind": "Secret"} | secret)
+            except NotFoundError:
+                self._report.notes.append(f"Secret {name}, which a Hardware refers to, is not there")
         return {SECRET: secrets, **found}
-
-    async def _secret(self, name: NamespacedName) -> Raw | None:
-        try:
-            secret = await self._source.get(SECRET, name.name, name.namespace)
-        except NotFoundError:
-            self._report.notes.append(f"Secret {name}, which a Hardware refers to, is not there")
-            return None
-        return {"apiVersion": "v1", "kind": "Secret"} | secret
 
     async def _at_target(self, resource: ResourceType, obj: Raw) -> Raw | None:
         try:
@@ -207,7 +203,7 @@ class Mover:
         if annotations.get(ORIGIN_ANNOTATION) == objects.origin(self._from, obj):
             return True
         if obj["kind"] == "Workflow":
-            return back and annotations.get(PAUSED_ANNOTATION) == f"moved to {self._from}"
+            return back and _pause_of(there) == f"moved to {self._from}"
         return back or objects.content(obj) == objects.content(there)
 
     # --- pause, copy, verify ----------------------------------------------------------------------------------------
@@ -217,8 +213,8 @@ class Mover:
         for _ in range(_ROUNDS):
             paused = 0
             for workflow in found[WORKFLOW]:
-                if objects.annotations_of(workflow).get(PAUSED_ANNOTATION) != self._pause():
-                    await _annotate(self._source, workflow, self._pause())
+                if _pause_of(workflow) != self._pause:
+                    await _annotate(self._source, workflow, self._pause)
                     paused += 1
             if not paused:
                 await self._copy(found)
@@ -237,17 +233,17 @@ class Mover:
                 await _forgiving(self._target.create(NAMESPACE, body))
         for resource, items in found.items():
             if resource is not WORKFLOW:
-                await self._each(f"{resource.kind} copied", items, lambda obj, kind=resource: self._copy_one(kind, obj))  # type: ignore[misc]
+                await self._each(f"{resource.kind} copied", items, partial(self._copy_one, resource))
         for number, group in enumerate(objects.ranks(found[WORKFLOW])):
             if number and self._report.created.get("Workflow"):
                 await asyncio.sleep(self._second)
-            await self._each("Workflow copied", group, lambda obj: self._copy_one(WORKFLOW, obj))
+            await self._each("Workflow copied", group, partial(self._copy_one, WORKFLOW))
         for resource, items in found.items():
-            await self._each("completed", items, lambda obj, kind=resource: self._complete(kind, obj))  # type: ignore[misc]
+            await self._each("completed", items, partial(self._complete, resource))
 
     async def _copy_one(self, resource: ResourceType, obj: Raw) -> None:
         there = await self._at_target(resource, obj)
-        wanted = objects.copy_of(obj, self._from, self._pause() if resource is WORKFLOW else None)
+        wanted = objects.copy_of(obj, self._from, self._pause if resource is WORKFLOW else None)
         if there is not None and resource is WORKFLOW and not _same_workflow(obj, there):
             await self._remove(self._target, WORKFLOW, there)  # left by an earlier move, and created again since
             there = None
@@ -308,22 +304,18 @@ class Mover:
         if (await self._record(self._target)).get("to") == self._from:
             # The record of an earlier move the other way. Objects that it left behind must not block this move.
             for workflow in workflows:
-                if _is_left(workflow, f"moved to {self._from}"):
+                if _pause_of(workflow) == f"moved to {self._from}":
                     await self._remove(self._target, WORKFLOW, workflow)
             await _forgiving(self._target.delete(CONFIG_MAP, RECORD, SYSTEM))
-        ours = [each for each in workflows if objects.annotations_of(each).get(PAUSED_ANNOTATION) == self._pause()]
+        ours = [each for each in workflows if _pause_of(each) == self._pause]
         await self._each("released", ours, lambda workflow: _annotate(self._target, workflow, None))
 
     async def _delete_source(self) -> None:
         # The machines first: then an agent that calls the source is unknown there, and keeps its reports.
         for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE):
             items = await _all(self._source, resource)
-            left = [each for each in items if resource is not WORKFLOW or _is_left(each, self._pause())]
-            await self._each(
-                f"{resource.kind} deleted",
-                left,
-                lambda obj, kind=resource: self._remove(self._source, kind, obj),  # type: ignore[misc]
-            )
+            left = [each for each in items if resource is not WORKFLOW or _pause_of(each) == self._pause]
+            await self._each(f"{resource.kind} deleted", left, partial(self._remove, self._source, resource))
             self._report.deleted += len(left)
 
     async def _remove(self, client: KubeClient, resource: ResourceType, obj: Raw) -> None:
@@ -353,7 +345,7 @@ class Mover:
 
     async def _each(self, what: str, items: Iterable[Raw], act: Callable[[Raw], Awaitable[object]]) -> None:
         """Call `act` for each object, some at once. Raises the first exception."""
-        turn, items, done = asyncio.Semaphore(_AT_ONCE), list(items), 0
+        turn, items, done = asyncio.Semaphore(MAX_CONCURRENT), list(items), 0
 
         async def one(obj: Raw) -> None:
             nonlocal done
@@ -402,12 +394,8 @@ def _same_workflow(obj: Raw, there: Raw) -> bool:
     return known or len(ids) == 1 or state_of(obj) is None
 
 
-def _is_left(workflow: Raw, pause: str) -> bool:
-    return objects.annotations_of(workflow).get(PAUSED_ANNOTATION) == pause
-
-
-def _uids(found: _Objects) -> list[str]:
-    return [obj["metadata"]["uid"] for items in found.values() for obj in items]
+def _pause_of(workflow: Raw) -> str:
+    return objects.annotations_of(workflow).get(PAUSED_ANNOTATION, "")
 
 
 def _versions(found: _Objects) -> set[tuple[str, str]]:

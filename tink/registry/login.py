@@ -65,7 +65,7 @@ def read_config(content: bytes) -> tuple[Credentials, ...]:
 
     Passwords in a credential helper and identity tokens are left out. Raises RegistryError if that leaves nothing.
     """
-    config = json_object(content, "configuration")
+    config = json_object(content, "its configuration")
     entries = config.get("auths")
     found = []
     for scope, entry in entries.items() if isinstance(entries, dict) else ():
@@ -177,7 +177,7 @@ class Login:
                 raise RegistryError(f"it wants a user and password{self._remedy}")
             return self._credentials.basic
         headers = {"Authorization": self._credentials.basic} if self._credentials else {}
-        answer = json_object(fetch(self._token_url(challenge.parameters), headers), "token answer")
+        answer = json_object(fetch(self._token_url(challenge.parameters), headers), "its token answer")
         token = answer.get("token") or answer.get("access_token")
         if not isinstance(token, str) or not _VISIBLE.fullmatch(token):
             raise RegistryError("its token service sent no token")

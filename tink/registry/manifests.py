@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tink.errors import TinkedgeError
 from tink.registry.names import RegistryError, is_digest
 
 MANIFEST_LIMIT_BYTES = 4 * 1024 * 1024
@@ -93,19 +94,17 @@ def normal(architecture: str, variant: str) -> str:
 
 
 def is_made_for(own: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether an image configuration is for the processor `own`. One that names none is for all."""
+    """Return True if an image configuration is for the processor `own`, or names none."""
     architecture, variant = _text(config, "architecture"), _text(config, "variant")
     return not architecture or normal(architecture, variant) in _preferences(own)
 
 
 def _preferences(own: str) -> tuple[str, ...]:
-    """The platforms that a machine runs, the best first, as containerd's `platforms.Only` orders them.
-
-    amd64 differs: containerd takes the baseline alone, here the levels that the processor has follow it.
-    """
+    """Return the platforms that a machine runs, the best first, as containerd's `platforms.Only` orders them."""
     name, _, variant = own.partition("/")
     level = int(variant[1:]) if variant[1:].isdigit() else 0
     if name == "amd64":
+        # containerd takes the baseline alone; here the levels that the processor has follow it.
         return ("amd64", *(f"amd64/v{each}" for each in range(min(level, 4), 1, -1)), "386")
     if name == "arm64":
         # v9.x has what v8.(x+5) has; machines tell neither, so `own` is arm64 here.
@@ -159,7 +158,7 @@ class _Search:
         if self._left < 0:
             raise RegistryError(f"its index leads to more than {MAX_DOCUMENTS} documents; name one by its digest")
         content = self._read(version)
-        self._last = _checked(version, content, "manifest"), json_object(content, "manifest")
+        self._last = _checked(version, content, "manifest"), json_object(content, "its manifest")
         return self._last
 
     def _walk(self, index: Mapping[str, Any], depth: int) -> None:
@@ -184,21 +183,21 @@ class _Search:
                 self._offer(self._configured(document), digest)
 
     def _configured(self, manifest: Mapping[str, Any]) -> str:
-        """The platform in the image configuration of `manifest`; empty: it names none."""
+        """Return the platform in the image configuration of `manifest`, or an empty string."""
         config = manifest.get("config")
         digest = config.get("digest") if isinstance(config, dict) else None
-        if not isinstance(digest, str) or not is_digest(digest):
+        if not is_digest(digest):
             return ""
         self._left -= 1
         content = self._read_config(digest)
         _checked(digest, content, "configuration")
         try:
-            return self._platform(json_object(content, "configuration"))
+            return self._platform(json_object(content, "its configuration"))
         except RegistryError:
             return ""  # an artefact's configuration may be anything
 
     def _platform(self, fields: Any) -> str:
-        """`os/architecture[/variant]` of a platform; empty if it names no processor."""
+        """Return `os/architecture[/variant]` of a platform, or an empty string if it names no processor."""
         architecture = _text(fields, "architecture")
         if not architecture:
             return ""
@@ -231,10 +230,8 @@ class _Search:
 
 
 def _is_index(document: Mapping[str, Any]) -> bool:
-    """Tell an index from a manifest. Raises RegistryError for a document that could be read as both.
-
-    Two programs that read such a document differently run different images under one digest (CVE-2021-41190).
-    """
+    """Return True for an index. Raises RegistryError for a document that is an index and a manifest."""
+    # Two programs that read such a document differently run different images under one digest (CVE-2021-41190).
     is_index = isinstance(document.get("manifests"), list)
     kind = document.get("mediaType")
     is_both = is_index and ("layers" in document or "config" in document)
@@ -244,7 +241,7 @@ def _is_index(document: Mapping[str, Any]) -> bool:
 
 
 def _is_candidate(entry: Any) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str) or not is_digest(entry["digest"]):
+    if not isinstance(entry, dict) or not is_digest(entry.get("digest")):
         return False
     if entry.get("mediaType") not in (None, "", *MANIFEST_TYPES):
         return False  # a reader ignores what it does not know (image specification, "Image Index")
@@ -263,16 +260,16 @@ def _checked(version: str, content: bytes, what: str) -> str:
     return digest
 
 
-def json_object(content: bytes, what: str) -> dict[str, Any]:
-    """Parse `content`, a JSON object that messages call `what`. Raises RegistryError."""
+def json_object(content: bytes, what: str, error: type[TinkedgeError] = RegistryError) -> dict[str, Any]:
+    """Parse `content`, a JSON object that messages call `what`. Raises `error`."""
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise RegistryError(f"its {what} has more than {MAX_VALUES} values")
+        raise error(f"{what} has more than {MAX_VALUES} values")
     try:
         value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RegistryError(f"its {what} is not JSON") from error
+    except (ValueError, RecursionError):
+        raise error(f"{what} is not JSON") from None
     if not isinstance(value, dict):
-        raise RegistryError(f"its {what} is not a JSON object")
+        raise error(f"{what} is not a JSON object")
     return value
 
 

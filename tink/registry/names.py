@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from tink.errors import TinkedgeError
 
@@ -25,7 +26,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _API_PATH = re.compile(r"v[12](?:/|$)")
-_MOST_CHARACTERS = 255
+MAX_CHARACTERS = 255
 
 
 class RegistryError(TinkedgeError):
@@ -68,9 +69,9 @@ def parse(image: str, *, has_host: bool = False) -> Reference:
     path, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
         raise _invalid(image, f"{tag!r} is not a tag")
-    if len(host) > _MOST_CHARACTERS or not _HOST.fullmatch(host):
+    if len(host) > MAX_CHARACTERS or not _HOST.fullmatch(host):
         raise _invalid(image, f"{host!r} is not a host")
-    if len(path) > _MOST_CHARACTERS or not _PATH.fullmatch(path):
+    if len(path) > MAX_CHARACTERS or not _PATH.fullmatch(path):
         raise _invalid(image, f"{path!r} is not a repository (lower case letters, digits, dots, dashes, slashes)")
     host = _host(host)
     if host == DEFAULT_HOST and "/" not in path:
@@ -78,9 +79,9 @@ def parse(image: str, *, has_host: bool = False) -> Reference:
     return Reference(host, path, tag or "latest", digest)
 
 
-def is_digest(text: str) -> bool:
-    """Tell whether `text` is a digest that this program can check. Such a digest is safe as a file name."""
-    return _DIGEST.fullmatch(text) is not None
+def is_digest(text: object) -> TypeGuard[str]:
+    """Return True if `text` is a digest that this program can check. Such a digest is safe as a file name."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def scope_of(registry: str) -> str:

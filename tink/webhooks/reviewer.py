@@ -50,8 +50,8 @@ from tink.exec_limits import text_count, unstartable_template
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.addresses import carried, parsed, special
 from tink.offload import YAML_WEIGHT, offload
-from tink.registry import RegistryError
-from tink.registry import parse as parse_image
+from tink.registry.names import RegistryError
+from tink.registry.names import parse as parse_image
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 from tink.template_process import BusyError
 from tink.webhooks.claims import (

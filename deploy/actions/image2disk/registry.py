@@ -17,15 +17,9 @@ from typing import Any, Final
 from image2disk.errors import ActionError
 from image2disk.settings import Settings, compression_of
 from image2disk.web import AnswerError, BrokenError, Patience, UntrustedError, Web, said
-from tink.registry import (
-    MANIFEST_LIMIT_BYTES,
-    MANIFEST_TYPES,
-    DigestError,
-    Login,
-    RegistryError,
-    parse,
-    resolve,
-)
+from tink.registry.login import Login
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES, MANIFEST_TYPES, DigestError, resolve
+from tink.registry.names import RegistryError, parse
 
 _TITLE: Final = "org.opencontainers.image.title"
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)

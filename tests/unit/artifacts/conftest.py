@@ -16,7 +16,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from edge.artifacts import Artifact, ArtifactCache, Progress, Source, Timeouts, checksum
+from edge.artifacts import checksum
+from edge.artifacts.artifact import Artifact, DownloadProgress, Source
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Timeouts
 from tests.waiting import until
 from tink.net.outbound import Reach
 
@@ -68,7 +71,7 @@ class Upstream:
         self.sidecar_paths: list[str] = []
         self.sent = 0
         self.url = ""
-        self.downloads: Callable[[], Sequence[Progress]] = tuple
+        self.downloads: Callable[[], Sequence[DownloadProgress]] = tuple
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path.endswith(".sha256"):

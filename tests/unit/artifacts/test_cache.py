@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from edge.artifacts import (
+from edge.artifacts.artifact import (
     ArtifactError,
     ChecksumError,
-    DirectoryInUseError,
+    DownloadProgress,
     NotFoundError,
-    Progress,
     Source,
     StorageError,
     UpstreamError,
-    cache_metrics,
 )
-from edge.artifacts.cache import MAX_FAILED_FETCHES
+from edge.artifacts.cache import MAX_FAILED_FETCHES, cache_metrics
 from edge.artifacts.eviction import Candidate, download_to_preempt
+from edge.artifacts.store import DirectoryInUseError
 from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
 from tink.metrics.families import Scraped
@@ -313,7 +312,7 @@ async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache, ups
     upstream.gate.clear()
     first, second = [await cache.open(upstream.url) for _ in range(2)]
     await until(lambda: cache.downloads()[0].received == size // 2)
-    assert cache.downloads() == [Progress(upstream.url, size // 2, size, 2)]
+    assert cache.downloads() == [DownloadProgress(upstream.url, size // 2, size, 2)]
     assert first.progress == cache.downloads()[0]
     assert scraped(cache) == {
         'opens_total{source="upstream"}': 2,

@@ -9,8 +9,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import ArtifactError, ChecksumError, Source, UpstreamError, normalized
-from edge.artifacts.checksum import from_sidecar, sidecar_url
+from edge.artifacts.artifact import ArtifactError, ChecksumError, Source, UpstreamError
+from edge.artifacts.checksum import from_sidecar, normalized, sidecar_url
 from edge.artifacts.download import TAIL_BYTES
 from tests.unit.artifacts.conftest import fetch
 from tests.waiting import until

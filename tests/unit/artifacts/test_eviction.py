@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import NoRoomError, Source, StorageError, UpstreamError
 from edge.artifacts import download as download_module
-from edge.artifacts.eviction import FLOOR_BYTES, Claim, Occupant, Room, ShortageError, download_to_end, files_to_evict
+from edge.artifacts.artifact import NoRoomError, Source, StorageError, UpstreamError
+from edge.artifacts.eviction import (
+    FLOOR_BYTES,
+    Occupant,
+    Room,
+    RoomClaim,
+    ShortageError,
+    download_to_end,
+    files_to_evict,
+)
 from tests.unit.artifacts.conftest import MIB, fetch, for_ever, read
 from tests.waiting import until
 
@@ -92,7 +100,7 @@ def test_after_eviction_there_is_room_or_nothing_was_touched(files, need, budget
 def claim(text):
     """`a 30`: of the host a, 30 bytes; with a question mark the size is not known."""
     host, size = text.removesuffix("?").split()
-    return Claim(f"http://{host}/file", int(size), not text.endswith("?"))
+    return RoomClaim(f"http://{host}/file", int(size), not text.endswith("?"))
 
 
 @pytest.mark.parametrize(
@@ -130,8 +138,8 @@ def test_upstream_above_its_share_gives_room_to_one_within_its_own(claims, wante
 @settings(max_examples=300, deadline=None)
 def test_no_upstream_is_kept_below_its_share_by_downloads_of_others(claims, size):
     """Downloads end until a file that is within its upstream's share has room."""
-    held = {index: Claim(f"http://{host}/f", room, bounded) for index, (host, room, bounded) in enumerate(claims)}
-    wanted, capacity = Claim("http://new/f", size, True), 100
+    held = {index: RoomClaim(f"http://{host}/f", room, bounded) for index, (host, room, bounded) in enumerate(claims)}
+    wanted, capacity = RoomClaim("http://new/f", size, True), 100
     while sum(each.size for each in held.values()) + size > capacity:
         hosts = {each.url for each in held.values() if each.size} | {wanted.url}
         share = capacity // max(2, len(hosts))
@@ -162,7 +170,7 @@ async def test_least_recently_booted_makes_room(start_cache, upstream, url, file
         await fetch(cache, url(name))
     assert names(cache) == "acd"
     assert files() == [".blob", ".blob", ".blob", ".json", ".json", ".json"]
-    assert (cache.counts.evictions, cache.stored_files, cache.stored_bytes) == (1, 3, 3 * MIB)
+    assert (cache.counts.evictions, len(cache.stored()), sum(each.size for each in cache.stored())) == (1, 3, 3 * MIB)
     assert await fetch(cache, url("b")) == (Source.UPSTREAM, upstream.content)
 
 

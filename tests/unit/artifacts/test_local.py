@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from edge.artifacts import ArtifactCache, ArtifactError, BadUrlError, ChecksumError, NotFoundError, Source, StorageError
 from edge.artifacts import checksum as checksum_module
-from edge.artifacts.artifact import open_file
+from edge.artifacts.artifact import (
+    ArtifactError,
+    BadUrlError,
+    ChecksumError,
+    NotFoundError,
+    Source,
+    StorageError,
+    open_file,
+)
+from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.checksum import FileSums
 from tests.support.virtual_time import turns
 from tests.unit.artifacts.conftest import fetch

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.artifacts import ArtifactError, ChecksumError, StorageError, UpstreamError
-from edge.artifacts.artifact import ChangedError
+from edge.artifacts.artifact import ArtifactError, ChangedError, ChecksumError, StorageError, UpstreamError
 from edge.artifacts.download import TAIL_BYTES
 from edge.artifacts.passing import AHEAD_BYTES, Passing
 from edge.artifacts.upstream import Copy, Offer

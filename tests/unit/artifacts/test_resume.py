@@ -6,7 +6,8 @@ import os
 import pytest
 from aiohttp import web
 
-from edge.artifacts import NotFoundError, Source, UpstreamError, UpstreamTimeoutError, flight
+from edge.artifacts import flight
+from edge.artifacts.artifact import NotFoundError, Source, UpstreamError, UpstreamTimeoutError
 from edge.artifacts.download import Download
 from edge.artifacts.upstream import strong_validator
 from tests.unit.artifacts.conftest import fetch, for_ever

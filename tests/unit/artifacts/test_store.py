@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import ArtifactError, Source, StorageError
-from edge.artifacts.store import Store, Stored, Unfinished
+from edge.artifacts.artifact import ArtifactError, Source, StorageError
+from edge.artifacts.store import ArtifactStore, StoredArtifact, Unfinished, key_of
 from tests.unit.artifacts.conftest import fetch
 
 URLS = ("http://h/kernel", "http://h/initrd", "http://user:secret@h/kernel?x")
@@ -124,7 +124,7 @@ class History:
 
     def __init__(self, directory):
         self.directory = directory
-        self.store = Store(directory)
+        self.store = ArtifactStore(directory)
         self.versions = {}
         """The content of each version that was ever started."""
         self.answered = {}
@@ -136,7 +136,7 @@ class History:
             self.fetch(event)
         elif event.what == "restart":
             self.store.close()
-            self.store = Store(self.directory)
+            self.store = ArtifactStore(self.directory)
             self.store.open()
         elif event.what == "evict":
             for name in [occupant.name for occupant in self.store.occupants()][: event.number]:
@@ -205,7 +205,7 @@ class History:
             os.pwrite(fd, content[count:], count)
             sha256 = hashlib.sha256(content).hexdigest()
             blob = part.with_suffix(".blob").name
-            stored = Stored(url=event.url, blob=blob, size=len(content), sha256=sha256, pin=pin)
+            stored = StoredArtifact(url=event.url, blob=blob, size=len(content), sha256=sha256, pin=pin)
             self.answered[event.url, pin] = self.answered.get((event.url, pin), {None}) | {stored.version}
             self.store.commit(stored, part, fd)
             self.answered[event.url, pin] = {stored.version}
@@ -219,7 +219,7 @@ class History:
 
     def check(self):
         """Check the files that a new process finds."""
-        store = Store(self.directory)
+        store = ArtifactStore(self.directory)
         store.open()
         try:
             known = {".lock"}
@@ -227,10 +227,10 @@ class History:
                 content = store.path(stored).read_bytes()
                 assert content == self.versions[stored.version], f"{stored} is not what came"
                 assert hashlib.sha256(content).hexdigest() == stored.sha256
-                assert store.get(stored.url, stored.pin) is stored
+                assert store.get(stored.key) is stored
                 known |= {stored.blob, stored.blob.partition(".")[0] + ".json"}
             for (url, pin), versions in self.answered.items():
-                found = store.get(url, pin)
+                found = store.get(key_of(url, pin))
                 assert (found.version if found else None) in versions
             for url in URLS:
                 for pin in {"", *(hashlib.sha256(content).hexdigest() for content in self.versions.values())}:
@@ -301,7 +301,7 @@ def test_index_in_memory_is_what_a_restart_finds(history_events):
                     history.play(event)
         remembered, used = {stored.blob for stored in history.store.whole()}, history.store.used
         history.store.close()
-        again = Store(history.directory)
+        again = ArtifactStore(history.directory)
         again.open()
         assert ({stored.blob for stored in again.whole()}, again.used) == (remembered, used)
         again.close()
@@ -310,7 +310,7 @@ def test_index_in_memory_is_what_a_restart_finds(history_events):
 
 @pytest.fixture
 def store(directory):
-    store = Store(directory)
+    store = ArtifactStore(directory)
     store.open()
     yield store
     store.close()
@@ -320,7 +320,7 @@ def put(store, url, content, version):
     part = store.part_path(url, version)
     part.write_bytes(content)
     fd = os.open(part, os.O_RDWR)
-    stored = Stored(url=url, blob=part.with_suffix(".blob").name, size=len(content), sha256="")
+    stored = StoredArtifact(url=url, blob=part.with_suffix(".blob").name, size=len(content), sha256="")
     try:
         store.commit(stored, part, fd)
     finally:
@@ -349,7 +349,7 @@ def test_commit_that_fails_leaves_what_was_there(store, directory, monkeypatch, 
         put(store, URLS[0], b"new", "b")
     monkeypatch.undo()
     store.discard(store.part_path(URLS[0], "b"))
-    assert store.get(URLS[0]) == old
+    assert store.get(key_of(URLS[0], "")) == old
     assert sorted(path.suffix for path in directory.iterdir()) == ["", ".blob", ".json"]
 
 
@@ -360,7 +360,7 @@ def test_entry_of_a_later_version_and_other_peoples_files_are_left_as_they_are(s
     (entry,) = directory.glob("*.json")
     entry.write_text(entry.read_text().replace("{", '{"colour": "green", ', 1))
     store.open()
-    assert store.get(URLS[0]) is not None
+    assert store.get(key_of(URLS[0], "")) is not None
     assert (directory / "README").read_text() == "mine"
 
 

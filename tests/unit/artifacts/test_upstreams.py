@@ -13,9 +13,18 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from edge.artifacts import ArtifactError, BadUrlError, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
 from edge.artifacts import download as download_module
-from edge.artifacts.artifact import KINDS, WrongContentError, foreign
+from edge.artifacts.artifact import (
+    KINDS,
+    ArtifactError,
+    BadUrlError,
+    NotFoundError,
+    Source,
+    UpstreamError,
+    UpstreamTimeoutError,
+    WrongContentError,
+    foreign,
+)
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.unit.artifacts.conftest import MIB, fetch
@@ -234,7 +243,7 @@ async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     upstream.content = bytes(7 * MIB)
     with pytest.raises(UpstreamError, match=f"it has {7 * MIB} bytes or more, and {6 * MIB} is the most that is kept"):
         await cache.open(f"{upstream.url}-announced")
-    assert cache.stored_files == 4
+    assert len(cache.stored()) == 4
     upstream.mode = "chunked"
     with pytest.raises(UpstreamError, match="is the most that is kept"):
         await cache.open(f"{upstream.url}-unannounced")

@@ -21,7 +21,11 @@ import pytest
 
 from tests.unit.backup.conftest import WORKFLOWS, Site
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
-from tink.backup import ArchiveError, BackupError, RestoreError, contents, create, foreign, restore, salvage
+from tink.backup import contents
+from tink.backup.archive import ArchiveError
+from tink.backup.contents import foreign
+from tink.backup.creation import BackupError, create
+from tink.backup.restoration import RestoreError, restore, salvage
 from tink.files import data_directory
 from tink.kubeapi import USERS_FILE, ApiServerError, issue_token
 from tink.kubeapi.apiserver.store.objects import ExpiredError

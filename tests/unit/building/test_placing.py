@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edge.artifacts import ImageLayout
+from edge.artifacts.layout import ImageLayout
 from edge.building.prepare import File, PlacingError, osie_manifest, osie_yaml, place, read_actions
 from tests.unit.bundle.layouts import image, index
 
@@ -164,7 +164,7 @@ def test_index_that_is_no_index_is_named_and_left(tmp_path, data):
     (data / "images").mkdir()
     (data / "images/index.json").write_text("[]")
     with pytest.raises(
-        PlacingError, match=r"images: index.json is no JSON object; it is no image layout: move it aside"
+        PlacingError, match=r"images: index.json is not a JSON object; it is no image layout: move it aside"
     ):
         place(data, [], read_actions([built(tmp_path / "amd64", "amd64")]))
     assert (data / "images/index.json").read_text() == "[]"

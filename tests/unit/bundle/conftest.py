@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.bundle import BundleError, Contents, Osie, Reader, Surroundings, create
+from edge.bundle.archive import BundleError, BundleReader
+from edge.bundle.creation import Contents, Osie, Surroundings, create
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -49,8 +50,8 @@ class Site:
     def create(self, contents: Contents | None = None, now: datetime = NOW) -> None:
         create(contents or self.contents, self.file, sign, self.around(now))
 
-    def reader(self, content: bytes | None = None) -> Reader:
-        return Reader(io.BytesIO(self.file.read_bytes() if content is None else content), verify)
+    def reader(self, content: bytes | None = None) -> BundleReader:
+        return BundleReader(io.BytesIO(self.file.read_bytes() if content is None else content), verify)
 
     def members(self) -> dict[str, bytes]:
         with tarfile.open(self.file) as archive:

@@ -25,7 +25,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import main
-from edge.disk_images import Checksum, Depot, opened
+from edge.disk_images.depot import ImageDepot
+from edge.disk_images.sources import Checksum, opened
 
 MIB = 1 << 20
 LINUX = "0fc63daf-8483-4772-8e79-3d69d8477de4"
@@ -407,7 +408,7 @@ def test_download_that_breaks_goes_on_where_it_broke(data: Path, site: Site) -> 
     site.files["disk.raw"], site.cuts = CLOUD, [3 * MIB]
     pauses, said = list[float](), list[str]()
     with opened(f"{site.url}/disk.raw", say=said.append, is_proved=True, sleep=pauses.append) as source:
-        stored = Depot(data).put(source, "disk.raw", lambda *_: None, checksum=Checksum.of(SHA256))
+        stored = ImageDepot(data).put(source, "disk.raw", lambda *_: None, checksum=Checksum.of(SHA256))
     assert (site.asked, len(pauses)) == (["", f"bytes={3 * MIB}-"], 1)
     assert f"goes on from byte {3 * MIB}" in said[0]
     assert (stored.sha256, files(data)) == (SHA256, {"disk.raw": CLOUD})

@@ -24,7 +24,7 @@ from edge.admin_token import AdminTokenError, read
 from edge.cli import COMMANDS, main
 from edge.commands.agent import AgentFormatter
 from edge.commands.serve import serving, settings
-from edge.http import MetadataSettings
+from edge.http.context import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import Network
 from edge.run.boot_settings import Authorities, boot_settings, metadata_settings

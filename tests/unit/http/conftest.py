@@ -26,10 +26,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from edge.artifacts import ArtifactCache, Timeouts
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.upstream import Timeouts
 from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
-from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner, osie
-from edge.http.connections import Limits
+from edge.http import osie
+from edge.http.app import MachineApp, machine_runner
+from edge.http.connections import HttpLimits
+from edge.http.context import HttpServices, MetadataSettings
 from edge.http.files import BodySender
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
@@ -228,7 +231,7 @@ async def serving(
     *,
     mode: DhcpMode = DhcpMode.RESERVATION,
     default_osie: tuple[str, str] | None = None,
-    limits: Limits | None = None,
+    limits: HttpLimits | None = None,
     neighbours: Neighbours = UNSEEN,
     idle_seconds: float = 600,
     fast_path: bool = True,

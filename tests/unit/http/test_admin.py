@@ -14,9 +14,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
-from edge.http import AdminApp, admin_runner
-from edge.http.admin import LIMITS, MAX_STREAMS
-from edge.http.connections import Limits
+from edge.http.admin import LIMITS, MAX_STREAMS, AdminApp, admin_runner
+from edge.http.connections import HttpLimits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
@@ -68,7 +67,7 @@ class NoNetworks:
 
 @asynccontextmanager
 async def admin_client(
-    journey: Journey, inventory: Inventory, limits: Limits = LIMITS, networks: Any = None, **settings: Any
+    journey: Journey, inventory: Inventory, limits: HttpLimits = LIMITS, networks: Any = None, **settings: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """The server on loopback, and a client that has the token. The server ends first."""
     runner = admin_runner(
@@ -255,7 +254,7 @@ async def test_browser_at_a_path_that_is_not_there_is_led_to_the_page(desk):
 async def test_idle_connections_of_a_stranger_keep_no_operator_out():
     """Loopback is one address for all users of the host, so a share for each does not help: the idle ones go."""
     journey = Journey(lambda: 0.0)
-    async with admin_client(journey, Inventory(), Limits(connections=16, per_address=8)) as client:
+    async with admin_client(journey, Inventory(), HttpLimits(connections=16, per_address=8)) as client:
         stream = await client.get("/api/v1/events")
         assert await sse(stream, 1) == [": journey"]
         opened = [await asyncio.open_connection("127.0.0.1", stream.url.port) for _ in range(100)]

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from edge.http import files, metadata
-from edge.http.connections import Limits
+from edge.http.connections import HttpLimits
 from tests.support.objects import OTHER_MAC
 from tests.support.virtual_time import elapse, turns
 from tests.unit.http.conftest import HEALTH, IP, KERNEL, OTHER_IP, STRANGER, Rack, at_once, secret
@@ -24,7 +24,7 @@ def serve_big(rack: Rack, size: int = 8_000_000) -> None:
 
 
 async def test_flood_from_one_address_takes_its_own_places_only(other_rack):
-    async with other_rack(limits=Limits(connections=100, per_address=3)) as rack:
+    async with other_rack(limits=HttpLimits(connections=100, per_address=3)) as rack:
         rack.register()
         machine = await rack.connect()
         await machine.ask()
@@ -36,7 +36,7 @@ async def test_flood_from_one_address_takes_its_own_places_only(other_rack):
 
 
 async def test_flood_from_many_addresses_keeps_no_machine_out(other_rack, caplog):
-    async with other_rack(limits=Limits(connections=10, per_address=4)) as rack:
+    async with other_rack(limits=HttpLimits(connections=10, per_address=4)) as rack:
         rack.register()
         flood = [await rack.connect(f"127.0.2.{number + 1}") for number in range(25)]
         assert b"ok" in await (await rack.connect()).ask()
@@ -45,7 +45,7 @@ async def test_flood_from_many_addresses_keeps_no_machine_out(other_rack, caplog
 
 
 async def test_connection_that_is_used_is_not_closed_for_a_new_one(other_rack, caplog):
-    async with other_rack(limits=Limits(connections=4, per_address=2)) as rack:
+    async with other_rack(limits=HttpLimits(connections=4, per_address=2)) as rack:
         rack.register()
         busy = [await rack.connect(receive_buffer=4096) for _ in range(2)]
         for connection in busy:
@@ -68,7 +68,7 @@ async def test_connection_that_was_reset_at_once_takes_no_place(rack):
 
 
 async def test_connection_that_was_used_last_is_closed_last(other_rack):
-    for limits in (Limits(connections=3), Limits(per_address=3)):
+    for limits in (HttpLimits(connections=3), HttpLimits(per_address=3)):
         async with other_rack(limits=limits) as rack:
             opened = [await rack.connect() for _ in range(3)]
             for number in (1, 0):
@@ -79,7 +79,7 @@ async def test_connection_that_was_used_last_is_closed_last(other_rack):
 
 
 async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack):
-    async with other_rack(limits=Limits(per_address=1)) as rack:
+    async with other_rack(limits=HttpLimits(per_address=1)) as rack:
         serve_big(rack)
         slow = await rack.connect(receive_buffer=4096)
         slow.write(BIG)
@@ -89,7 +89,7 @@ async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack):
 
 
 async def test_places_come_free_when_connections_end(other_rack):
-    async with other_rack(limits=Limits(connections=2, per_address=2)) as rack:
+    async with other_rack(limits=HttpLimits(connections=2, per_address=2)) as rack:
         for _ in range(10):
             connection = await rack.connect(STRANGER)
             assert b"ok" in await connection.ask()
@@ -99,7 +99,7 @@ async def test_places_come_free_when_connections_end(other_rack):
 
 @pytest.mark.parametrize("start", [b"", b"GET /heal", HEALTH + b"GET /healthz HTTP/1.1\r\nHost:"])
 async def test_head_that_never_ends_is_not_waited_for(other_rack, start):
-    async with other_rack(limits=Limits(idle=0.05)) as rack:
+    async with other_rack(limits=HttpLimits(idle=0.05)) as rack:
         connection = await rack.connect(STRANGER)
         connection.write(start)
         ending = asyncio.create_task(connection.rest())
@@ -115,7 +115,7 @@ async def test_head_that_never_ends_is_not_waited_for(other_rack, start):
 @pytest.mark.looptime
 async def test_unread_answer_is_dropped_and_a_slow_reader_gets_all_of_its_answer(other_rack, caplog):
     size, taken = 16_000_000, 0
-    async with other_rack(limits=Limits(unread=60.0)) as rack:
+    async with other_rack(limits=HttpLimits(unread=60.0)) as rack:
         serve_big(rack, size)
         stuck, slow = await rack.connect(receive_buffer=4096), await rack.connect(receive_buffer=65536)
         for connection in (stuck, slow):

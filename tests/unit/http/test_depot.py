@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts import Artifact, ArtifactError, SharedFiles, UpstreamError
+from edge.artifacts.artifact import Artifact, ArtifactError, UpstreamError
+from edge.artifacts.shared import SharedFiles
 from edge.http.depot import MAX_ASKED
 from edge.journey.events import Outcome, Step
 from tests.unit.bundle import layouts
 from tests.unit.http.conftest import IP, OTHER_IP, Rack, serving
 from tests.waiting import until
 from tink.agent.images import ImageStore, Registries
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES
 
 FILE, CONTENT = "/files/debian.raw.zst", bytes(range(256)) * 4096
 MANIFEST = "/v2/actions/inspect/manifests/1"
@@ -96,7 +98,16 @@ async def test_broken_index_is_logged_for_the_operator_and_not_shown_to_the_mach
     (depot / "images/index.json").write_text("{")
     answer = await rack.ask(MANIFEST)
     assert (answer.status, str(depot) in answer.text) == (500, False)
-    assert f"{depot}/images: index.json is not JSON" in rack.lines()[0][2]
+    message = rack.lines()[0][2]
+    assert f"{depot}/images: " in message
+    assert "can't be read: index.json is not JSON" in message
+
+
+async def test_manifest_beyond_the_bound_is_not_read(rack, depot):
+    digest = json.loads((depot / "images/index.json").read_text())["manifests"][0]["digest"]
+    (depot / "images/blobs/sha256" / digest[7:]).write_bytes(bytes(MANIFEST_LIMIT_BYTES + 1))
+    assert (await rack.ask(MANIFEST)).status == 500
+    assert f"is larger than the {MANIFEST_LIMIT_BYTES} bytes that a manifest may have" in rack.lines()[0][2]
 
 
 async def test_file_is_sent_whole_and_in_parts(rack):

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge.http import connections
-from edge.http.connections import BoundedServer, Limits
+from edge.http.connections import BoundedServer, HttpLimits
 from edge.http.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Outcome, Step
 from tests.support.objects import MAC, OTHER_MAC, hardware
@@ -56,7 +56,7 @@ class Edges:
     Hypothesis calls a test again and again without a loop.
     """
 
-    def __init__(self, open_rack: Callable[..., Any], tmp_path: Path, limits: Limits) -> None:
+    def __init__(self, open_rack: Callable[..., Any], tmp_path: Path, limits: HttpLimits) -> None:
         self._open_rack, self._limits = open_rack, limits
         self._places = tmp_path / "fast", tmp_path / "slow"
         self._ready = threading.Event()
@@ -108,7 +108,7 @@ def _said(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> b
 
 @pytest.fixture
 def edges(other_rack: Any, tmp_path: Path) -> Iterator[Edges]:
-    found = Edges(other_rack.func, tmp_path, Limits(idle=10.0, unread=PATIENCE_SECONDS))
+    found = Edges(other_rack.func, tmp_path, HttpLimits(idle=10.0, unread=PATIENCE_SECONDS))
     yield found
     found.stop()
 
@@ -303,7 +303,7 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response):
     said = []
     for prepared in ({b"/": PreparedResponse.of(response())}, None):
         loop = asyncio.get_running_loop()
-        server = BoundedServer(answer, Limits(), loop.time, {"": prepared, "127.0.0.1": prepared}.get)
+        server = BoundedServer(answer, HttpLimits(), loop.time, {"": prepared, "127.0.0.1": prepared}.get)
         listening = await loop.create_server(server, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         request = get(b"/") + get(b"/", b"Connection: close")
@@ -412,7 +412,7 @@ FLOODS = {
 
 
 async def test_flood_keeps_no_other_machine_out_and_takes_no_memory(other_rack):
-    async with other_rack(limits=Limits(per_address=4)) as rack:
+    async with other_rack(limits=HttpLimits(per_address=4)) as rack:
         rack.register(instance={"userdata": "u" * 60_000})
         rack.register("m2", OTHER_MAC, OTHER_IP)
         stop = threading.Event()
@@ -465,7 +465,7 @@ async def test_unread_answers_do_not_accumulate(other_rack, count):
 
 @pytest.mark.looptime
 async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack):
-    async with other_rack(limits=Limits(idle=30.0)) as rack:
+    async with other_rack(limits=HttpLimits(idle=30.0)) as rack:
         rack.register()
         idle, used = await rack.connect(), await rack.connect()
         for _ in range(2):

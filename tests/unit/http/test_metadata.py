@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,7 +213,8 @@ class Site:
         self.cache = MetadataCache(1_000_000)
         self.sent: list[tuple[str, ...]] = []
         said = lambda machine, *what: self.sent.append((machine.name, *what))  # noqa: E731
-        self.fast_path = FastPath(self.inventory, None, self.cache, said, lambda _: {}, lambda: 0.0)
+        services: Any = SimpleNamespace(inventory=self.inventory, clock=lambda: 0.0)
+        self.fast_path = FastPath(services, self.cache, said, lambda _: {})
         self.inventory.on_change(self.cache.forget)
 
     def apply(self, number: int = 1, name: str = "", **fields: Any) -> None:

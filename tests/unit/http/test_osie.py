@@ -20,9 +20,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from edge.artifacts import Artifact, Source, StorageError
+from edge.artifacts.artifact import Artifact, Source, StorageError
 from edge.http import files, osie
-from edge.http.files import BodySender, FileEndsError, IdleError, Part, SendThread, StoppedError
+from edge.http.files import AbortedError, BodySender, FileEndsError, Part, SendThread
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
 from tests.support.objects import MAC, OTHER_MAC
@@ -460,7 +460,7 @@ async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file
             while slow.offset == before and not sending.done():
                 got += await received(pair[1], min(20_000, slow.offset - len(got)))
                 await turns()
-        with pytest.raises(IdleError):
+        with pytest.raises(AbortedError, match="took no byte for 60 s"):
             await stuck
         got += await received(pair[1], len(CONTENT) - len(got))
         await sending
@@ -508,7 +508,7 @@ async def test_stop_gives_everything_up_and_what_comes_later_too(thread, file, p
     await until(lambda: thread.load)
     thread.stop()
     for each in (sending, sent(thread, pair[0], file)):
-        with pytest.raises(StoppedError):
+        with pytest.raises(AbortedError, match="the edge is stopping"):
             await each
     assert descriptors() <= before
 

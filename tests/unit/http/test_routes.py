@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from edge.callers import dotted, other_end
-from edge.http import files
-from edge.http.context import size_text
-from edge.http.files import Span, UnsatisfiableError, select_span, span
+from edge.http.answers import size_text
+from edge.http.files import Span, select_span, span
 from edge.http.routes import Place, Route, route
 from tests.support.objects import MAC
 
@@ -62,8 +61,7 @@ def test_no_path_crashes_the_router(path):
 @pytest.mark.parametrize(("header", "selected"), TABLES["ranges"].items())
 def test_range_selects_these_bytes(header, selected):
     if selected is None:
-        with pytest.raises(UnsatisfiableError):
-            span(header, 10)
+        assert span(header, 10) is None
     else:
         start, end, partial = selected
         assert span(header, 10) == Span(start, end, 10, partial)
@@ -71,11 +69,8 @@ def test_range_selects_these_bytes(header, selected):
 
 @given(st.text(alphabet="bytes=-0123456789,", max_size=40), st.integers(min_value=1, max_value=10**12))
 def test_range_never_leaves_the_file(header, size):
-    try:
-        selected = span(header, size)
-    except UnsatisfiableError:
-        return
-    assert 0 <= selected.start < selected.end <= size
+    selected = span(header, size)
+    assert selected is None or 0 <= selected.start < selected.end <= size
 
 
 @pytest.mark.parametrize("case", TABLES["conditions"])
@@ -88,8 +83,7 @@ def test_conditions_select_the_whole_a_part_or_nothing(case):
         found = Span(4, 10, 10, True) if expected == "part" else Span(0, 10, 10, False)
         assert select_span(method, headers, '"v1"', 10) == found
     else:
-        with pytest.raises(getattr(files, expected)):
-            select_span(method, headers, '"v1"', 10)
+        assert select_span(method, headers, '"v1"', 10) == expected
 
 
 @pytest.mark.parametrize(("size", "shown"), [(850, "850 B"), (14_200, "14.2 kB"), (14_249_999, "14.2 MB")])

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from edge.machines import (
+    BootProblem,
     BootProblemWriter,
     ConditionWriter,
     Inventory,
     Machine,
     MachineState,
     MistakeWriter,
-    Problem,
     StateWriter,
     conditions,
 )
@@ -120,7 +120,7 @@ async def test_operator_sees_the_conflict_and_that_it_is_over(api: InProcessApi)
 async def test_conditions_of_others_are_kept_in_their_order_though_they_change_meanwhile(api: InProcessApi) -> None:
     gate = api.hold("get")
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
         await gate.reached.wait()
         api.put(hardware(status=[READY, CONFLICT | {"status": "False"}, ODD]))
         gate.open()
@@ -132,8 +132,8 @@ async def test_conditions_of_others_are_kept_in_their_order_though_they_change_m
 async def test_api_gets_the_current_state_after_an_outage(api: InProcessApi) -> None:
     api.fail("patch", UnreachableError("away"), ApiError(503, "x", "busy"), ApiError(429, "x", "slow down"))
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 300)
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "10.0.0.5", NOW + 300)
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
         await elapse(60)
     assert conflict(api) == CONFLICT
     assert api.count("patch") == 4
@@ -144,11 +144,11 @@ async def test_long_outage_of_the_api_ends_the_attempts_with_one_line(
 ) -> None:
     api.fail("patch", *[UnreachableError("away")] * ATTEMPTS)
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 100_000)
+        writer.changed(machine(), "10.0.0.5", NOW + 100_000)
         await elapse(600)
         assert (api.count("patch"), conflict(api), len(caplog.records)) == (ATTEMPTS, {}, 1)
         assert "Hardware d/a" in caplog.text
-        writer.conflict(machine(), "10.0.0.5", NOW + 100_000)
+        writer.changed(machine(), "10.0.0.5", NOW + 100_000)
         await elapse(1)
     assert conflict(api)["status"] == "True"
 
@@ -167,7 +167,7 @@ async def test_refused_write_is_not_retried_and_its_log_line_has_the_remedy(
 ) -> None:
     api.fail("patch", error)
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
         await elapse(500)
     assert (api.count("patch"), conflict(api)) == (1, {})
     assert advice in caplog.text
@@ -180,10 +180,10 @@ async def test_hardware_that_is_gone_is_forgotten_silently(
     api.remove(HARDWARE, "a", "d")
     api.put(hardware(name="b"))
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
         await elapse(1)
         assert (api.count("patch"), caplog.records) == (0, [])
-        writer.conflict(machine(hardware(name="b")), "10.0.0.5", NOW + 600)
+        writer.changed(machine(hardware(name="b")), "10.0.0.5", NOW + 600)
         await elapse(1)
     assert conflict(api, "b") == CONFLICT, "there is room for another one"
 
@@ -209,7 +209,7 @@ async def test_condition_of_another_process_is_left_alone_until_it_should_have_b
 async def test_conflict_of_another_interface_is_added_to_another_edges_condition(api: InProcessApi) -> None:
     api.put(hardware(status=[CONFLICT]))
     async with edge(api) as writer:
-        writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 300)
+        writer.changed(machine(mac=OTHER), "10.0.0.6", NOW + 300)
         await elapse(1)
     assert "10.0.0.6" in conflict(api)["message"]
 
@@ -217,7 +217,7 @@ async def test_conflict_of_another_interface_is_added_to_another_edges_condition
 async def test_equal_condition_is_not_written_again(api: InProcessApi) -> None:
     async with edge(api) as writer:
         for _ in range(3):
-            writer.conflict(machine(), "10.0.0.5", NOW + 600)
+            writer.changed(machine(), "10.0.0.5", NOW + 600)
             await elapse(1)
     assert api.count("patch") == 1
 
@@ -225,12 +225,12 @@ async def test_equal_condition_is_not_written_again(api: InProcessApi) -> None:
 async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(api: InProcessApi) -> None:
     async with edge(api) as one, edge(api) as two:
         for writer in (one, two):
-            writer.conflict(machine(), "10.0.0.5", NOW + 600)
+            writer.changed(machine(), "10.0.0.5", NOW + 600)
         await elapse(600)
         assert conflict(api) == CONFLICT
         assert api.count("patch") <= 2, "one of them may have lost a race"
         for writer in (one, two):
-            writer.cleared(machine(), "10.0.0.5")
+            writer.changed(machine(), "10.0.0.5", None)
         await elapse(100)
     assert conflict(api)["status"] == "False"
     assert api.count("patch") <= 4
@@ -238,7 +238,7 @@ async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(ap
 
 async def test_quarantine_without_a_reported_end_is_ended(api: InProcessApi) -> None:
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
         await elapse(599 + GRACE_SECONDS)
         assert conflict(api) == CONFLICT
         await elapse(2)
@@ -249,8 +249,8 @@ async def test_condition_set_by_hand_is_left_alone(api: InProcessApi, caplog: py
     by_hand = CONFLICT | {"message": "I saw it"}
     api.put(hardware(status=[by_hand]))
     async with edge(api) as writer:
-        writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        writer.cleared(machine(), "10.0.0.5")
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
+        writer.changed(machine(), "10.0.0.5", None)
         await elapse(1000)
     assert (api.count("get"), api.count("patch"), conflict(api), caplog.records) == (1, 0, by_hand, [])
 
@@ -290,7 +290,7 @@ async def test_address_that_several_interfaces_share_is_shown_once(api: InProces
 
 async def test_clearing_an_address_without_a_conflict_calls_no_api(api: InProcessApi) -> None:
     async with edge(api) as writer:
-        writer.cleared(machine(), "10.0.0.5")
+        writer.changed(machine(), "10.0.0.5", None)
         await elapse(10)
     assert api.calls == []
 
@@ -304,8 +304,8 @@ async def test_number_of_conflicts_is_bounded_and_the_limit_is_logged_once(
     api = InProcessApi(*many)
     async with edge(api) as writer:
         for obj in many:
-            writer.conflict(machine(obj), "10.0.0.5", NOW + 500)
-        writer.conflict(machine(many[0]), "10.0.0.5", NOW + 600)
+            writer.changed(machine(obj), "10.0.0.5", NOW + 500)
+        writer.changed(machine(many[0]), "10.0.0.5", NOW + 600)
         await elapse(1)
     shown = [conflict(api, f"m-{number}").get("status") for number in range(10)]
     assert (shown, len(caplog.records)) == (["True"] * 3 + [None] * 7, 1)
@@ -477,8 +477,8 @@ async def test_address_of_one_edge_is_not_cleared_by_another() -> None:
 # --- BootProblem and its Events: why a machine does not boot ----------------------------------------------------------
 
 BOOT_PROBLEM = "BootProblem"
-LATE = Problem("NoTFTPRequest", "has 10.0.0.5, but for 8 s no TFTP request came in")
-REFUSED = Problem("DhcpRefused", "disableNetboot is true", warning=False)
+LATE = BootProblem("NoTFTPRequest", "has 10.0.0.5, but for 8 s no TFTP request came in")
+REFUSED = BootProblem("DhcpRefused", "disableNetboot is true", warning=False)
 
 
 def telling(api: InProcessApi) -> Any:
@@ -530,7 +530,7 @@ async def test_problem_of_another_machine_ends_by_itself_or_when_the_hardwares_o
     key = NamespacedName("d", "a")
     async with telling(api) as writer:
         for end in (lambda: writer.found(machine(), None), lambda: writer.found_of_another(key, OTHER, None)):
-            writer.found_of_another(key, OTHER, Problem("AlmostRegistered", "one digit off"))
+            writer.found_of_another(key, OTHER, BootProblem("AlmostRegistered", "one digit off"))
             assert await shown(api, BOOT_PROBLEM) == ("True", "AlmostRegistered")
             end()
             assert await shown(api, BOOT_PROBLEM) == ("False", "GetsOn")

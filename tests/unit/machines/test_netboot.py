@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts import ArtifactCache, ChecksumError
+from edge.artifacts.artifact import ChecksumError
+from edge.artifacts.cache import ArtifactCache
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import (

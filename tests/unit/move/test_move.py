@@ -15,7 +15,7 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient, UnreachableError
 from tink.kube.resources import CONFIG_MAP, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
-from tink.move import MoveError, Mover
+from tink.move.mover import MoveError, Mover
 
 API = "tinkerbell.org/v1alpha2"
 

@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from edge.artifacts import ArtifactCache, ArtifactError
+from edge.artifacts.artifact import ArtifactError
+from edge.artifacts.cache import ArtifactCache
 from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import read
 from edge.journey.expectations.limits import LIMITS

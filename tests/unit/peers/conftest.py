@@ -14,14 +14,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts import Artifact, ArtifactCache, SharedFiles, Timeouts
-from edge.http.connections import BoundedServer, Limits, Runner
-from edge.http.context import text
+from edge.artifacts.artifact import Artifact
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.shared import SharedFiles
+from edge.artifacts.upstream import Timeouts
+from edge.http.answers import text
+from edge.http.connections import BoundedServer, HttpLimits, Runner
 from edge.http.files import BodySender
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
 from edge.journey.recorder import Journey
-from edge.peers import Peers, calls
+from edge.peers import calls
+from edge.peers.site import Peers
 from tests.ports import free_ports
 from tests.unit.artifacts.conftest import upstream
 from tests.waiting import until
@@ -184,8 +188,9 @@ async def _edge(
     )
     peers.share(cache)
     sender = BodySender(threads=1)
-    context: Any = SimpleNamespace(refuse=lambda status, body, *, seen, why: text(body, status=status))
-    requests = PeerRequests(context, sender, peers)
+    refuse = lambda status, body, *, seen, why: text(body, status=status)  # noqa: E731
+    services: Any = SimpleNamespace(refuse=refuse, sender=sender)
+    requests = PeerRequests(services, peers)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         found = route(request.rel_url.raw_path)
@@ -193,7 +198,7 @@ async def _edge(
         assert found.place is Place.PEER
         return await requests.handle(request, found)
 
-    server = BoundedServer(handle, Limits(), time.monotonic)
+    server = BoundedServer(handle, HttpLimits(), time.monotonic)
     await cache.start()
     await peers.start()
     edge = Edge(address, port, peers, cache, directory / f"cache{number}", sender, server, journey, times, notices)

@@ -11,20 +11,21 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.peers import HEADER, MAX_BATCH_BYTES, Request, ServerReports
-from edge.peers.calls import RefusedError
+from edge.peers.calls import NotListeningError
 from edge.peers.messages import (
     HAPPENED,
+    HEADER,
+    MAX_BATCH_BYTES,
     MAX_BATCH_EVENTS,
     SKEW_SECONDS,
     EventBatch,
     MessageError,
-    Refusal,
     Signatures,
+    SignedRequest,
     StrangerError,
-    VerifiedRequest,
+    StrangerReason,
 )
-from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver
+from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver, ServerReports
 from tests.support.objects import MAC
 from tests.support.objects import OTHER_MAC as OTHER
 from tests.unit.artifacts.conftest import Clock
@@ -113,7 +114,7 @@ async def test_failed_batch_is_sent_later(make_site, monkeypatch):
     one, two = await make_site(2)
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
     with monkeypatch.context() as patched:
-        patched.setattr(two.peers, "happened", None)
+        patched.setattr(two.peers, "answer", None)
         await tell(one)
     assert (one.peers.counts.failed_batches, one.peers.counts.sent) == (1, 0)
     await tell(one)
@@ -130,13 +131,13 @@ async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_s
     reports.found([edge.authority])
     journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
     await reports.publish()
-    edge.peers._receiver._journey = edge.journey = Journey(time.time)
+    edge.peers._receiver.journey = edge.journey = Journey(time.time)
 
     async def refused(*_):
-        raise RefusedError("nobody listens there")
+        raise NotListeningError("nobody listens there")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reports._calls, "publish", refused)
+        patched.setattr(reports._calls, "send", refused)
         journey.record(OTHER, Step.AGENT, Outcome.OK, "agent connected")
         await reports.publish()
     next(iter(reports._publisher._subscribers.values())).not_before = 0.0
@@ -166,7 +167,7 @@ async def test_sender_without_the_key_publishes_nothing(make_site, tmp_path):
     (edge,) = await make_site(1)
     body = b'{"kind":"edge","name":"x","now":1.0,"events":[]}'
     strangers = Signatures(key_file(tmp_path / "other", "o" * 64), time.time)
-    forged, _ = strangers.request(Request("POST", edge.authority, HAPPENED, body))
+    forged, _ = strangers.request(SignedRequest("POST", edge.authority, HAPPENED, body))
     async with aiohttp.ClientSession() as session:
         long = b"x" * (MAX_BATCH_BYTES + 1)
         for headers, data, status in (({}, body, 403), ({HEADER: forged}, body, 403), ({HEADER: forged}, long, 413)):
@@ -182,7 +183,7 @@ async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_si
     hello = edge.peers.own.encoded()
     async with aiohttp.ClientSession() as session:
         for path, body, status in ((HAPPENED, orjson.dumps(as_edge), 400), ("/peers/hello", hello, 403)):
-            header, _ = signatures.request(Request("POST", edge.authority, path, body))
+            header, _ = signatures.request(SignedRequest("POST", edge.authority, path, body))
             async with session.post(f"http://{edge.authority}{path}", data=body, headers={HEADER: header}) as answer:
                 assert answer.status == status
     assert edge.peers.publishers == []
@@ -257,7 +258,7 @@ def test_invalid_batch_is_rejected(changed):
 # --- Whose word counts: forged, altered, old and repeated requests, and answers to something else ---------------------
 
 
-REQUEST = Request("GET", "10.0.0.2:7080", "/peers/artifacts/0/1", b"", "bytes=5-")
+REQUEST = SignedRequest("GET", "10.0.0.2:7080", "/peers/artifacts/0/1", b"", "bytes=5-")
 
 
 @pytest.fixture
@@ -280,8 +281,9 @@ def refusal(signatures, header, request=REQUEST):
 def test_request_of_an_edge_is_accepted_once(pair):
     one, two = pair
     header, nonce = one.request(REQUEST)
-    assert two.check(header, REQUEST) == VerifiedRequest(one.edge, nonce)
-    assert refusal(two, header) is Refusal.REPLAYED
+    asked = two.check(header, REQUEST)
+    assert (asked.edge, asked.nonce) == (one.edge, nonce)
+    assert refusal(two, header) is StrangerReason.REPLAYED
 
 
 @pytest.mark.parametrize(
@@ -297,7 +299,7 @@ def test_request_of_an_edge_is_accepted_once(pair):
 def test_altered_request_is_rejected(pair, change):
     one, two = pair
     header, _ = one.request(REQUEST)
-    assert refusal(two, header, replace(REQUEST, **change)) is Refusal.FORGED
+    assert refusal(two, header, replace(REQUEST, **change)) is StrangerReason.FORGED
 
 
 @pytest.mark.parametrize("word", [1, 2, 3, 4])
@@ -306,14 +308,14 @@ def test_each_field_of_the_header_is_signed(pair, word):
     words = one.request(REQUEST)[0].split(" ")
     first = words[word][0]
     words[word] = ("1" if first != "1" else "2") + words[word][1:]
-    assert refusal(two, " ".join(words)) is Refusal.FORGED
+    assert refusal(two, " ".join(words)) is StrangerReason.FORGED
 
 
 @pytest.mark.parametrize(
     "header", ["", "v1", "v2 a b c d", "v1 " + "é" * 32 + " 1 " + "A" * 22 + " " + "A" * 43, "x" * 4096]
 )
 def test_header_without_a_signature_is_rejected_as_unsigned(pair, header):
-    assert refusal(pair[1], header) is Refusal.UNSIGNED
+    assert refusal(pair[1], header) is StrangerReason.UNSIGNED
 
 
 @pytest.mark.parametrize("seconds", [SKEW_SECONDS + 0.1, -SKEW_SECONDS - 0.1])
@@ -321,7 +323,7 @@ def test_request_with_another_time_is_rejected(pair, clock, seconds):
     one, two = pair
     header, _ = one.request(REQUEST)
     clock.now += seconds
-    assert refusal(two, header) is Refusal.STALE
+    assert refusal(two, header) is StrangerReason.STALE
 
 
 def test_request_can_not_be_repeated_while_it_is_valid(pair, clock):
@@ -332,11 +334,11 @@ def test_request_can_not_be_repeated_while_it_is_valid(pair, clock):
     clock.now -= SKEW_SECONDS - 1
     two.check(header, REQUEST)
     for _ in range(4):
-        assert refusal(two, header) is Refusal.REPLAYED
+        assert refusal(two, header) is StrangerReason.REPLAYED
         two.check(one.request(REQUEST)[0], REQUEST)
         clock.now += SKEW_SECONDS / 2 - 1
     clock.now += SKEW_SECONDS
-    assert refusal(two, header) is Refusal.STALE
+    assert refusal(two, header) is StrangerReason.STALE
 
 
 def test_requests_that_are_remembered_have_an_end_and_old_ones_go_and_strangers_fill_nothing(pair, clock, monkeypatch):
@@ -344,10 +346,10 @@ def test_requests_that_are_remembered_have_an_end_and_old_ones_go_and_strangers_
     one, two = pair
     for _ in range(2):
         for _ in range(3):
-            assert refusal(two, "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43) is Refusal.FORGED
+            assert refusal(two, "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43) is StrangerReason.FORGED
         for _ in range(3):
             two.check(one.request(REQUEST)[0], REQUEST)
-        assert refusal(two, one.request(REQUEST)[0]) is Refusal.FULL
+        assert refusal(two, one.request(REQUEST)[0]) is StrangerReason.FULL
         clock.now += 2 * SKEW_SECONDS + 1
 
 
@@ -355,13 +357,13 @@ def test_answer_is_to_this_request_and_as_it_was_given(pair):
     one, two = pair
     header, nonce = one.request(REQUEST)
     asked = two.check(header, REQUEST)
-    said = two.sign_response(asked, 200, b"yes")
+    said = asked.sign_response(200, b"yes")
     assert one.is_response(nonce, 200, b"yes", said)
     assert not one.is_response(nonce, 206, b"yes", said)
     assert not one.is_response(nonce, 200, b"no", said)
     assert not one.is_response("another", 200, b"yes", said)
     assert not one.is_response(nonce, 200, b"yes", "é")
-    digest = two.sign_digest(asked, "0" * 64).decode()
+    digest = asked.sign_digest("0" * 64).decode()
     assert one.is_digest(nonce, digest[:64], digest[64:])
     assert not one.is_digest(nonce, "1" * 64, digest[64:])
     assert not one.is_response(nonce, 200, b"0" * 64, digest[64:])  # for one purpose each

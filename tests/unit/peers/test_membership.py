@@ -13,9 +13,16 @@ from ipaddress import IPv4Network, IPv6Network
 import pytest
 
 from edge.neighbour.host import NetworkState
-from edge.peers.caches import CLAIM_SECONDS, MAX_CLAIMS, Claims
 from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority, lease_name
-from edge.peers.membership import LIVING_SECONDS, MAX_EDGES, REMEMBERED_SECONDS, Alternative, Membership
+from edge.peers.membership import (
+    CLAIM_SECONDS,
+    LIVING_SECONDS,
+    MAX_CLAIMS,
+    MAX_EDGES,
+    REMEMBERED_SECONDS,
+    Alternative,
+    Membership,
+)
 from edge.peers.messages import Edge, MessageError, Place, Place6
 from edge.run.serving import places_of
 from tests.support.api import InProcessApi
@@ -160,23 +167,25 @@ def test_machines_go_on_with_different_edges():
 
 
 def test_claim_is_the_first_ones_until_its_time_or_its_edge_ends():
-    clock, living = Clock(), {"a", "b"}
-    claims = Claims(clock, living.__contains__)
-    assert [claims.claim("k", "a"), claims.claim("k", "b"), claims.claim("other", "b")] == ["a", "a", "b"]
-    living.remove("a")
-    assert claims.claim("k", "b") == "b"
-    living.add("a")
-    assert claims.claim("k", "a") == "b"
+    clock = Clock()
+    site, a, b = membership(clock, 2, 3), edge(2).id, edge(3).id
+    assert [site.claim("k", a), site.claim("k", b), site.claim("other", b)] == [a, a, b]
+    site.lost("10.0.0.2:7080")
+    assert site.claim("k", b) == b
+    site.heard(edge(2), "10.0.0.2:7080")
+    assert site.claim("k", a) == b
     clock.now += CLAIM_SECONDS
-    assert claims.claim("k", "a") == "a"
+    for number in (2, 3):
+        site.heard(edge(number), f"10.0.0.{number}:7080")
+    assert site.claim("k", a) == a
 
 
 def test_number_of_claims_is_bounded():
-    claims = Claims(Clock(), lambda _: True)
+    site, a, b = membership(Clock(), 2, 3), edge(2).id, edge(3).id
     for number in range(MAX_CLAIMS + 1):
-        claims.claim(str(number), "a")
-    assert claims.claim("0", "b") == "b"
-    assert claims.claim(str(MAX_CLAIMS), "b") == "a"
+        site.claim(str(number), a)
+    assert site.claim("0", b) == b
+    assert site.claim(str(MAX_CLAIMS), b) == a
 
 
 # --- addresses of IPv6 ---

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tink.registry import Credentials, Login, RegistryError, credentials_for, parse, read_config
-from tink.registry.login import Challenge, parse_challenges
+from tink.registry.login import Challenge, Credentials, Login, credentials_for, parse_challenges, read_config
+from tink.registry.names import RegistryError, parse
 
 X = {"realm": "x"}
 

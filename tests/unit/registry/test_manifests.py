@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tink.registry import DigestError, RegistryError, is_made_for, resolve
-from tink.registry.manifests import own_platform
+from tink.registry.manifests import DigestError, is_made_for, own_platform, resolve
+from tink.registry.names import RegistryError
 
 IMAGE = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tink.registry import Reference, RegistryError, parse, scope_of
+from tink.registry.names import Reference, RegistryError, parse, scope_of
 
 DIGEST = "sha256:" + "a" * 64
 

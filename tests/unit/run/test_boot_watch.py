@@ -10,7 +10,7 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem, StateWriter
+from edge.machines import BootProblem, BootProblemWriter, Inventory, PendingWorkflows, StateWriter
 from edge.neighbour.host import NetworkState
 from edge.run.boot_watch import BootWatch, rest_after
 from edge.run.networks.follow import HostNetworks
@@ -49,10 +49,10 @@ class Site:
             self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away, states
         )
 
-    def _found(self, machine: Any, problem: Problem | None) -> None:
+    def _found(self, machine: Any, problem: BootProblem | None) -> None:
         self._found_of_another(f"{machine.namespace}/{machine.name}", machine.mac, problem)
 
-    def _found_of_another(self, hardware: object, mac: str, problem: Problem | None) -> None:
+    def _found_of_another(self, hardware: object, mac: str, problem: BootProblem | None) -> None:
         self.shown[str(hardware)] = (mac, problem.reason if problem is not None else "")
 
     def sweep(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import ArtifactCache
+from edge.artifacts.cache import ArtifactCache
 from edge.callers import Callers
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey

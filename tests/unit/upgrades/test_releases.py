@@ -23,7 +23,7 @@ from tests.unit.server.conftest import Rig
 from tests.unit.upgrades.record import SERVICE, agent_command
 from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION
-from tink.backup import restore
+from tink.backup.restoration import restore
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 from tink.kubeapi import ApiServerError
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tink.agent.images.registry import ATTEMPTS, Registries, how_to_log_in, parse, retry_backoff
 from tink.agent.images.store import ImageStore, UnpackedImage, UnpackError, path_in_root
-from tink.registry import Credentials, Reference
+from tink.registry.login import Credentials
+from tink.registry.names import Reference
 
 __all__ = [
     "ATTEMPTS",

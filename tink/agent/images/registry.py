@@ -22,17 +22,10 @@ from tink.limits.backoff import Backoff
 from tink.net.proxies import NONE, Proxies, ProxyError
 from tink.net.urls import as_written, redacted, shown, without_login
 from tink.printable import printable
-from tink.registry import (
-    MANIFEST_LIMIT_BYTES,
-    MANIFEST_TYPES,
-    Credentials,
-    Login,
-    Reference,
-    RegistryError,
-    credentials_for,
-    host_of,
-)
-from tink.registry import parse as parse_name
+from tink.registry.login import Credentials, Login, credentials_for
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES, MANIFEST_TYPES
+from tink.registry.names import Reference, RegistryError, host_of
+from tink.registry.names import parse as parse_name
 
 log = logging.getLogger(__name__)
 

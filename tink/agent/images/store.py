@@ -33,15 +33,8 @@ from tink.agent.images.registry import (
 )
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.output import PullProgress, thread_safe_sink
-from tink.registry import (
-    MANIFEST_LIMIT_BYTES,
-    RegistryError,
-    is_digest,
-    is_made_for,
-    json_object,
-    own_platform,
-    resolve,
-)
+from tink.registry.manifests import MANIFEST_LIMIT_BYTES, is_made_for, json_object, own_platform, resolve
+from tink.registry.names import RegistryError, is_digest
 from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
@@ -583,7 +576,7 @@ class _Pull:
             raise RegistryError(f"its configuration has {blob.size} bytes")
         path = scratch / "config"
         self._download(blob, path, counted=False)
-        config = json_object(path.read_bytes(), "configuration")
+        config = json_object(path.read_bytes(), "its configuration")
         own = self._store.architecture
         if not is_made_for(own, config):
             made_for = config.get("architecture")

@@ -25,7 +25,8 @@ from tink.agent.images.store import (
     file_system_of,
 )
 from tink.agent.model import ActionError
-from tink.registry import RegistryError, json_object
+from tink.registry.manifests import json_object
+from tink.registry.names import RegistryError
 
 
 def test_bad_name_fails_the_action_with_the_name():
@@ -39,7 +40,7 @@ def test_document_of_very_many_values_is_not_read(value):
     """4 MiB of empty lists are 100 MB in memory."""
     content = b'{"layers":[' + value + (b"," + value) * 1_000_000 + b"]}"
     with pytest.raises(RegistryError, match="its manifest has more than 100000 values"):
-        json_object(content, "manifest")
+        json_object(content, "its manifest")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.unit.kubeapi.apiserver.conftest import Client
 from tink.kubeapi.apiserver.access import Authenticator
 from tink.kubeapi.apiserver.discovery import gnostic, groups
 from tink.kubeapi.apiserver.discovery import openapi as openapi_module
-from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, HttpDocument, DocumentRequest, Documents
+from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, DocumentRequest, Documents, HttpDocument
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import render

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key
 from tests.waiting import until
-from tink.backup import Restored, salvage
+from tink.backup.restoration import Restored, salvage
 from tink.kubeapi import ApiServerError
 from tink.kubeapi.apiserver.store import database, object_store
 
