@@ -277,7 +277,12 @@ class Checkpoint:
                     raise
             collection.size = await asyncio.to_thread(self._database.size, name)
         except (OSError, CheckpointError) as error:
-            self._failed(name, collection, error)
+            collection.not_before = self._monotonic() + collection.backoff.next()
+            if not collection.is_failing:
+                reason = getattr(error, "strerror", None) or error
+                text = "the checkpoint of %s can't be written: %s: a start without the Kubernetes API would know less"
+                log.warning(text, name, reason)
+            collection.is_failing = True
             return
         if collection.is_failing:
             log.info("the checkpoint of %s is written again", name)
@@ -296,14 +301,6 @@ class Checkpoint:
     def _write_everything(self) -> None:
         for collection in self._collections.values():
             collection.pending |= dict.fromkeys(collection.informer)
-
-    def _failed(self, name: str, collection: _Collection, error: Exception) -> None:
-        collection.not_before = self._monotonic() + collection.backoff.next()
-        if not collection.is_failing:
-            reason = getattr(error, "strerror", None) or error
-            text = "the checkpoint of %s can't be written: %s: a start without the Kubernetes API would know less"
-            log.warning(text, name, reason)
-        collection.is_failing = True
 
     async def _confirm(self) -> None:
         """Note in the file up to which time its content is known to be current."""

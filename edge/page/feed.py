@@ -45,7 +45,7 @@ class RowsSource:
         if self._rack.version == self._version and not (self._more and whole):
             return news
         version, rows = self._rack.version, self._rack.rows
-        changed = list(islice(self._changed(rows), AT_ONCE))
+        changed = list(islice((packed for mac, packed in rows.items() if self._known.get(mac) is not packed), AT_ONCE))
         gone = [mac for mac in self._known if mac not in rows]
         for mac in gone:
             del self._known[mac]
@@ -57,9 +57,6 @@ class RowsSource:
         self._more = len(changed) == AT_ONCE or not whole
         changes = [row_json(Row._make(packed)) for packed in changed]
         return news | {"rows": changes, "gone": gone, "more": self._more}
-
-    def _changed(self, rows: dict[str, Packed]) -> Iterator[Packed]:
-        return (packed for mac, packed in rows.items() if self._known.get(mac) is not packed)
 
 
 def row_json(row: Row) -> dict[str, object]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 import orjson
@@ -172,16 +173,11 @@ class Live:
                 elif self._elapsed() - sent >= self._heartbeat:
                     await write(b": heartbeat\n\n")
                     sent = self._elapsed()
-                await _either(ended, min(max(self._interval, rest * spent * len(self._open)), LONGEST_SECONDS))
+                seconds = min(max(self._interval, rest * spent * len(self._open)), LONGEST_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await ended.wait()
         except ConnectionError:
             pass  # the reader went away, which is how streams end
         finally:
             self._open.discard(ended)
-
-
-async def _either(ended: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await ended.wait()
-    except TimeoutError:
-        pass

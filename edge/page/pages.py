@@ -48,7 +48,7 @@ class Pages:
             found = await self.rack.select(query, turns)
             groups = [*GROUPS, *await self.rack.labels()]
         rows = [html async for _, html in self.rows(found, {}, turns)]
-        return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live=_live(query.url))
+        return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live="/live" + query.url[1:])
 
     async def rows(
         self, found: Selection, known: dict[str, object], turns: TimeSlice
@@ -127,10 +127,6 @@ class Pages:
             health=self.head() if is_open else "",
             **values,
         )
-
-
-def _live(url: str) -> str:
-    return "/live" + url[1:]
 
 
 def _values(row: Row) -> tuple[object, ...]:
@@ -226,7 +222,7 @@ class MachineSource:
         """See `edge.page.live.Source`."""
         pages = self._pages
         parts = {"health": pages.head()}
-        seen, now = self._state(), pages.clock()
+        seen, now = self._pages.machines.state(self._mac), pages.clock()
         if seen != self._seen or now - self._drawn >= 1.0:  # an open bar grows
             self._seen, self._drawn = seen, now
             shown = pages.machines.shown(self._mac, self._number)
@@ -234,9 +230,6 @@ class MachineSource:
                 parts |= {name: html async for name, html in pages.machine_parts(shown, turns)}
         changed = _changed(parts, self._parts)
         return {"parts": changed} if changed else {}
-
-    def _state(self) -> object:
-        return self._pages.machines.state(self._mac)
 
 
 class EdgeSource:

@@ -180,7 +180,11 @@ class Rack:
         claimed = machine is None and bool(self._inventory.claimants(mac))
         last = self._journey.last_sign(mac)
         if machine is None and last is None and not claimed:
-            self._forget(mac)
+            self._forget_name(mac)
+            self._traits.pop(mac, None)
+            self._facts.pop(mac, None)
+            if self.rows.pop(mac, None) is not None:
+                self.version += 1
             return
         if mac not in self._named or self._machines[mac] is not machine:
             self._name(mac, machine)
@@ -208,13 +212,6 @@ class Rack:
             name = Named._make(self._named.pop(mac))
             del self._machines[mac], self._names[bisect_left(self._names, (name.order, mac))]
         self._strangers.discard(mac)
-
-    def _forget(self, mac: str) -> None:
-        self._forget_name(mac)
-        self._traits.pop(mac, None)
-        self._facts.pop(mac, None)
-        if self.rows.pop(mac, None) is not None:
-            self.version += 1
 
     def _facts_of(self, mac: str) -> tuple[Machine, str, dict[str, str]] | None:
         machine = self._inventory.by_mac(mac)

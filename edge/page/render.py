@@ -129,11 +129,8 @@ class Templates:
 
     def part(self, name: str, macro: str, *values: Any) -> str:
         """Return the output of one macro of a template."""
-        made: str = getattr(self._module(name), macro)(*values)
+        made: str = getattr(self._environment.get_template(name).module, macro)(*values)
         return made
-
-    def _module(self, name: str) -> Any:
-        return self._environment.get_template(name).module
 
 
 def digest(name: str) -> str:

@@ -293,7 +293,11 @@ class BootWatch:
         ip, since = _address(machine, story), story.boot.since
         relay = self._relay(machine) if story.boot.at in _OFFERED else ""
         if machine is not None and uuid:
-            self._learn(uuid, hardware, mac)
+            known = self._uuids.get(uuid)
+            self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
+            stranger = self._strangers.pop(uuid, None)
+            if stranger is not None:
+                self.expectations.look_at(stranger)  # it came before this one, and now its owner is known
         elif unknown and uuid and uuid not in self._uuids:
             self._strangers[uuid] = mac
         return Facts(
@@ -379,13 +383,6 @@ class BootWatch:
             if not any(self._journey.was_heard(one.mac) for one in self._inventory.by_name(hardware, namespace))
         ]
         return found[0] if len(found) == 1 else None
-
-    def _learn(self, uuid: str, hardware: str, mac: str) -> None:
-        known = self._uuids.get(uuid)
-        self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
-        stranger = self._strangers.pop(uuid, None)
-        if stranger is not None:
-            self.expectations.look_at(stranger)  # it came before this one, and now its owner is known
 
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)

@@ -479,7 +479,13 @@ class Stack:
         self._spawn(edge.problems.run(), "problems of boots")
         self._spawn(edge.states.run(), "states of machines")
         self._spawn(edge.boots.run(), "expectations of boots")
-        self._spawn(self._telemetry().run(), "boots that have ended")
+        durations, endpoint = Durations(), self._settings.edge.otlp_endpoint
+        self.metrics.register(Scraped(durations.metrics))
+        traces = Traces(endpoint) if endpoint else None
+        if traces is not None:
+            self.metrics.register(Scraped(traces.metrics))
+            self._exit.push_async_callback(asyncio.to_thread, traces.close)
+        self._spawn(Telemetry(BootEnds(self.journey, time.time), durations, traces).run(), "boots that have ended")
 
     def _describe_api(self) -> Api:
         return Api("cluster" if self._api is None else "embedded", self._client.url, self._contact.problem)
@@ -490,16 +496,6 @@ class Stack:
             await self._saved.restore_rest()
         await hardware.wait_for_cache_sync()
         await read_up()
-
-    def _telemetry(self) -> Telemetry:
-        """Make the metrics and traces of the durations of boots. Raises TracesError."""
-        durations, endpoint = Durations(), self._settings.edge.otlp_endpoint
-        self.metrics.register(Scraped(durations.metrics))
-        traces = Traces(endpoint) if endpoint else None
-        if traces is not None:
-            self.metrics.register(Scraped(traces.metrics))
-            self._exit.push_async_callback(asyncio.to_thread, traces.close)
-        return Telemetry(BootEnds(self.journey, time.time), durations, traces)
 
     async def _restore_journeys(self) -> None:
         """Restore the journeys of earlier runs from disk (at most 3 s), then persist new events."""

@@ -269,17 +269,14 @@ def _action_changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
         if action.state is None or action.state is was or action.state is ActionState.PENDING:
             continue
         if was is ActionState.PENDING and (old is not None or action.state is ActionState.RUNNING):
-            yield _started(action, number, len(actions))
+            of = len(actions)
+            message = f"action {_action_name(action)} started ({number} of {of})"
+            detail = _action_detail(action, number, ActionState.RUNNING) | {"of": of}
+            if action.rendered is not None and action.rendered.timeout:
+                detail["timeout_seconds"] = action.rendered.timeout
+            yield _Entry(Step.ACTION, Outcome.INFO, message, detail)
         if old is not None and action.state in (ActionState.SUCCEEDED, ActionState.FAILED):
             yield _ended(action, number, len(actions))
-
-
-def _started(action: ActionStatus, number: int, of: int) -> _Entry:
-    message = f"action {_action_name(action)} started ({number} of {of})"
-    detail = _action_detail(action, number, ActionState.RUNNING) | {"of": of}
-    if action.rendered is not None and action.rendered.timeout:
-        detail["timeout_seconds"] = action.rendered.timeout
-    return _Entry(Step.ACTION, Outcome.INFO, message, detail)
 
 
 def _ended(action: ActionStatus, number: int, of: int) -> _Entry:

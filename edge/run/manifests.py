@@ -189,7 +189,8 @@ class ManifestApplier:
         due = loop.time() + backoff.next()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if self.problems or self._is_young() else None):
+                is_young = any(abs(self._clock() - file.written) < YOUNG_SECONDS for file in self._files.values())
+                async with asyncio.timeout(LOOK_SECONDS if self.problems or is_young else None):
                     await self._asked.wait()
             is_asked = self._asked.is_set()
             self._asked.clear()
@@ -200,9 +201,6 @@ class ManifestApplier:
                 await self._apply()
                 due = loop.time() + backoff.next()
             self._log()
-
-    def _is_young(self) -> bool:
-        return any(abs(self._clock() - file.written) < YOUNG_SECONDS for file in self._files.values())
 
     def _look(self) -> bool:
         """Read the files that are new or have changed; return whether there were any. Blocks."""

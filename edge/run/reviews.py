@@ -96,7 +96,13 @@ class Reviews:
             metrics.register(self._admission.metrics)
         if webhooks is not None:
             metrics.register(webhooks.metrics)
-            await _start(webhooks, self._settings)
+            try:
+                await webhooks.start()
+            except OSError as error:
+                port = self._settings.webhooks.port or SERVICE_PORT
+                raise StackError(
+                    f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
+                ) from error
         return webhooks
 
     async def _forget_webhooks(self, client: KubeClient) -> None:
@@ -131,25 +137,10 @@ class Reviews:
         elif Service.WEBHOOKS in services and not reached:
             log.warning(UNREACHED)
         if Service.CONVERSION in services:
-            hooks.append(_conversion(self._settings))
+            # These imports take a tenth of a second, and few sites have Metal3's hosts.
+            from tink.convert.metal3 import ConversionSettings
+            from tink.metal3.webhook import HostConversion
+
+            conversion = ConversionSettings(self._settings.empty_checksum_type)
+            hooks.append(HostConversion(conversion, install=Service.APISERVER in self._settings.services))
         return Webhooks(client, hooks, self._settings.webhooks) if hooks else None
-
-
-def _conversion(settings: StackSettings) -> Hook:
-    # These imports take a tenth of a second, and few sites have Metal3's hosts.
-    from tink.convert.metal3 import ConversionSettings
-    from tink.metal3.webhook import HostConversion
-
-    conversion = ConversionSettings(settings.empty_checksum_type)
-    return HostConversion(conversion, install=Service.APISERVER in settings.services)
-
-
-async def _start(webhooks: Webhooks, settings: StackSettings) -> None:
-    """Open the webhooks' port and register them with the API. Raises StackError."""
-    try:
-        await webhooks.start()
-    except OSError as error:
-        port = settings.webhooks.port or SERVICE_PORT
-        raise StackError(
-            f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
-        ) from error

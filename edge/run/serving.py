@@ -283,12 +283,10 @@ class Serving:
         """Tell each DHCP responder the addresses of the other responders, whose offers are not a stranger's."""
         for interface, services in self._services.items():
             if services.responder is not None:
-                services.responder.peers_changed(self._other_responders(interface) | self._living, self._gone)
-
-    def _other_responders(self, interface: str) -> frozenset[str]:
-        """Return the addresses of the other networks' responders: they answer for the same machines."""
-        others = (services.responder for name, services in self._services.items() if name != interface)
-        return frozenset(responder.settings.server_ip for responder in others if responder is not None)
+                # The other networks' responders answer for the same machines.
+                others = (services.responder for name, services in self._services.items() if name != interface)
+                addresses = frozenset(responder.settings.server_ip for responder in others if responder is not None)
+                services.responder.peers_changed(addresses | self._living, self._gone)
 
     def _trust(self) -> None:
         """Give machines the authorities as their files are now."""

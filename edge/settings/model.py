@@ -748,9 +748,16 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
     try:
         if services & _WITH_MACHINES:
             stack["networks"] = _NetworkOptions(**_values(_NETWORK_FIELDS, options)).networks()
+        # Other edges have the port of this one if the options give none.
+        values = _values(_EDGE_FIELDS, options)
+        own_port = values.get("http_port", DEFAULT_HTTP_PORT)
+        values["peers"] = tuple(join_host_port(address, port or own_port) for address, port in values.get("peers", ()))
+        if values.get("upstream_edge"):
+            address, port = values["upstream_edge"]
+            values["upstream_edge"] = join_host_port(address, port or own_port)
         return StackSettings(
             services=services,
-            edge=_edge(options),
+            edge=EdgeSettings(**values),
             controller=ControllerSettings(**_values(_CONTROLLER_FIELDS, options)),
             webhooks=WebhookSettings(**_values(_WEBHOOK_FIELDS, options)),
             server=_server(services, options),
@@ -759,17 +766,6 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
         )
     except (HostError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-
-
-def _edge(options: Mapping[str, Any]) -> EdgeSettings:
-    """Return the settings of the edge. Other edges have the port of this one if the options give none."""
-    values = _values(_EDGE_FIELDS, options)
-    own_port = values.get("http_port", DEFAULT_HTTP_PORT)
-    values["peers"] = tuple(join_host_port(address, port or own_port) for address, port in values.get("peers", ()))
-    if values.get("upstream_edge"):
-        address, port = values["upstream_edge"]
-        values["upstream_edge"] = join_host_port(address, port or own_port)
-    return EdgeSettings(**values)
 
 
 def _server(services: frozenset[Service], options: Mapping[str, Any]) -> ServerSettings:

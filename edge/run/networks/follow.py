@@ -101,7 +101,10 @@ class HostNetworks:
             try:
                 await self._notify(state)
             except Exception as error:
-                state = self._failed(state, error)
+                # The error becomes the network's problem, and the state is tried again.
+                self._reported.pop(state.interface, None)
+                log.debug("%s: where", state.interface, exc_info=error)
+                state = replace(state, problem=state.problem or str(error) or repr(error))
             self._states[name] = state
         self._report()
 
@@ -164,12 +167,6 @@ class HostNetworks:
         for follower in self._followers:
             await follower(state)
         self._reported[state.interface] = state
-
-    def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
-        """Return the state with the error as its problem, and have it retried."""
-        self._reported.pop(state.interface, None)
-        log.debug("%s: where", state.interface, exc_info=error)
-        return replace(state, problem=state.problem or str(error) or repr(error))
 
     def _report(self) -> None:
         for handler in self._handlers:

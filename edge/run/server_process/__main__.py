@@ -120,17 +120,14 @@ class _Child:
     async def _tell(self) -> None:
         said = None
         while True:
-            state = ServerState(self._stack.agents_note, self._counted())
+            registry = CollectorRegistry()
+            for collector in self._stack.agents_metrics:
+                registry.register(collector)
+            state = ServerState(self._stack.agents_note, generate_latest(registry).decode())
             if state != said and self.channel.waiting_bytes < WAITING_BYTES:
                 self.channel.send(state)
             said = state
             await asyncio.sleep(STATE_SECONDS)
-
-    def _counted(self) -> str:
-        registry = CollectorRegistry()
-        for collector in self._stack.agents_metrics:
-            registry.register(collector)
-        return generate_latest(registry).decode()
 
     def _take(self, message: Message) -> None:
         match message:

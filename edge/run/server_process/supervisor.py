@@ -161,7 +161,13 @@ class ServerProcess:
     async def _keep(self) -> None:
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
-            await self._usable_certificate()
+            # A child that begins with a bad certificate would end at once.
+            while not self._has_usable_certificate():
+                self._began.set()
+                self._asked_to_read.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CERTIFICATE_SECONDS):
+                        await self._asked_to_read.wait()
             since = self._clock()
             try:
                 how = await self._live()
@@ -175,15 +181,6 @@ class ServerProcess:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
             self._restarts += 1
-
-    async def _usable_certificate(self) -> None:
-        """Wait until the certificate can be used: a child that begins with a bad one would end at once."""
-        while not self._has_usable_certificate():
-            self._began.set()
-            self._asked_to_read.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CERTIFICATE_SECONDS):
-                    await self._asked_to_read.wait()
 
     def _has_usable_certificate(self) -> bool:
         """Read the certificate, and report a reason why it can't be used, once."""
@@ -270,12 +267,9 @@ class ServerProcess:
                 _kill(process)
             elif self._asked == self._answered and self._clock() - asked >= PING_SECONDS:
                 asked = self._clock()
-                self._ask()
-
-    def _ask(self) -> None:
-        if self._serves and self._channel is not None:
-            self._asked += 1
-            self._channel.send(Ping(self._asked))
+                if self._serves and self._channel is not None:
+                    self._asked += 1
+                    self._channel.send(Ping(self._asked))
 
     def _ended(self, how: str) -> None:
         self._failure, self._state = how, ServerState("", "")
@@ -303,15 +297,12 @@ class ServerProcess:
             case Failed():
                 self._reason, self._failure = message.reason, f"can't start: {message.reason}"
             case Up():
-                self._up()
-
-    def _up(self) -> None:
-        self._serves = True
-        if self._ends:
-            line = "agents are served again"
-            log.info("%s", line)
-            self._announce(Notice(time.time(), Outcome.OK, line, {}))
-        self._began.set()
+                self._serves = True
+                if self._ends:
+                    line = "agents are served again"
+                    log.info("%s", line)
+                    self._announce(Notice(time.time(), Outcome.OK, line, {}))
+                self._began.set()
 
     def reread(self) -> bool:
         """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
