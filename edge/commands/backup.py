@@ -24,7 +24,6 @@ _MIN_PASSPHRASE_BYTES = 12
 passphrase_option = click.option(
     "--passphrase-file",
     type=FilePath(dir_okay=False),
-    default=None,
     help="File whose first line is the passphrase that encrypts the backup (scrypt and ChaCha20-Poly1305, as in age).",
 )
 
@@ -89,13 +88,11 @@ def too_many(names: Iterable[str], made: str, keep: int) -> list[str]:
 @click.option(
     "--work-dir",
     type=FilePath(file_okay=False, exists=True),
-    default=None,
     help="Private directory for a temporary copy of the state.  [default: the data directory]",
 )
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
-    default=None,
     help="FILE is a directory: keep this number of backups in it, and remove older ones.",
 )
 def backup(

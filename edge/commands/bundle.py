@@ -63,9 +63,9 @@ def make(prefix: Path, name: str) -> None:
 
 @bundle.command()
 @click.option("-o", "--output", type=_FILE, required=True, help="The bundle to write.")
-@click.option("--key", type=_FILE, default=None, help="Secret key to sign with; `tinkedge bundle key` makes one.")
+@click.option("--key", type=_FILE, help="Secret key to sign with; `tinkedge bundle key` makes one.")
 @click.option("--gpg-user", default="", help="Key of your own keyring or smart card to sign with.")
-@click.option("--deb", type=_FILE, default=None, help="Debian package of tinkedge. apt downloads its dependencies.")
+@click.option("--deb", type=_FILE, help="Debian package of tinkedge. apt downloads its dependencies.")
 @click.option(
     "--package",
     "packages",
@@ -73,10 +73,8 @@ def make(prefix: Path, name: str) -> None:
     multiple=True,
     help="Debian package that --deb depends on; apt downloads none then. Repeatable.",
 )
-@click.option(
-    "--wheels", type=_DIRECTORY, default=None, help="Directory with the output of `make wheels`, for other systems."
-)
-@click.option("--kubectl", type=_FILE, default=None, help="A kubectl to install in /usr/local/bin.")
+@click.option("--wheels", type=_DIRECTORY, help="Directory with the output of `make wheels`, for other systems.")
+@click.option("--kubectl", type=_FILE, help="A kubectl to install in /usr/local/bin.")
 @click.option(
     "--osie",
     "osies",
@@ -98,10 +96,8 @@ def make(prefix: Path, name: str) -> None:
     multiple=True,
     help="Hardware, Template and others, as YAML: a file or directory. Repeatable.",
 )
-@click.option(
-    "--boot-programs", type=_DIRECTORY, default=None, help="Directory with your own iPXE binaries, beside Debian's."
-)
-@click.option("--cache", type=FilePath(file_okay=False), default=None, help="Directory that keeps downloads.")
+@click.option("--boot-programs", type=_DIRECTORY, help="Directory with your own iPXE binaries, beside Debian's.")
+@click.option("--cache", type=FilePath(file_okay=False), help="Directory that keeps downloads.")
 def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **given: Any) -> None:
     """Collect all that a site needs in a bundle, and sign it. For a host with internet access.
 

@@ -65,9 +65,9 @@ class _Cluster:
 @click.option("--from-cluster", is_flag=True, help="Convert the resources of a cluster. Requires -n or -A.")
 @options.kubeconfig("Kubeconfig for --from-cluster and --apply.")
 @options.context
-@click.option("-n", "--namespace", default=None, help="Namespace to read, and for objects without one.")
+@click.option("-n", "--namespace", help="Namespace to read, and for objects without one.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
-@click.option("--to", type=click.Choice(TARGETS), default=None, help="Target of Metal3's BareMetalHosts.")
+@click.option("--to", type=click.Choice(TARGETS), help="Target of Metal3's BareMetalHosts.")
 @click.option(
     "--image-registry",
     default="",
@@ -78,16 +78,10 @@ class _Cluster:
 @host_options
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 @click.option(
-    "--out",
-    type=FilePath(dir_okay=False),
-    default=None,
-    help="Write to this file, completely or not at all; - is standard output.",
+    "--out", type=FilePath(dir_okay=False), help="Write to this file, completely or not at all; - is standard output."
 )
 @click.option(
-    "--output-dir",
-    type=FilePath(file_okay=False),
-    default=None,
-    help="Write one file for each object into this directory.",
+    "--output-dir", type=FilePath(file_okay=False), help="Write one file for each object into this directory."
 )
 @click.option(
     "--apply", is_flag=True, help="Apply the result to the cluster (server-side apply) instead of writing it."
@@ -95,10 +89,7 @@ class _Cluster:
 @click.option("--force-conflicts", is_flag=True, help="With --apply: take over fields of another field manager.")
 @click.option("--report", type=click.Choice(["table", "json"]), default="table", help="Format of the report.")
 @click.option(
-    "--report-file",
-    type=FilePath(dir_okay=False),
-    default=None,
-    help="Write the report to this file, not to standard error.",
+    "--report-file", type=FilePath(dir_okay=False), help="Write the report to this file, not to standard error."
 )
 @click.option("--allow-loss", is_flag=True, help="Exit with 0 even if fields were dropped.")
 def convert(

@@ -117,7 +117,7 @@ def _of_up(command: click.Command) -> click.Command:
 
 @_of_up
 @click.command(cls=_DoctorCommand)
-@click.option("--cache-dir", type=_PATH, default=None, help="The lab's cache.")
+@click.option("--cache-dir", type=_PATH, help="The lab's cache.")
 @click.option(
     "--lab/--no-lab",
     "with_lab",

@@ -267,27 +267,22 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
 
 @click.command()
 @click.argument("name", required=False, default="", shell_complete=_complete)
-@click.option("--mac", type=_mac, default=None, help="MAC address of the network card that the machine boots with.")
-@click.option("--ip", type=types.ipv4, default=None, help="Address of the machine.")
-@click.option("--netmask", type=_netmask, default=None, help="Netmask of its network, such as 255.255.255.0.")
-@click.option("--gateway", type=types.ipv4, default=None, help="The machine's router.")
+@click.option("--mac", type=_mac, help="MAC address of the network card that the machine boots with.")
+@click.option("--ip", type=types.ipv4, help="Address of the machine.")
+@click.option("--netmask", type=_netmask, help="Netmask of its network, such as 255.255.255.0.")
+@click.option("--gateway", type=types.ipv4, help="The machine's router.")
 @click.option("--nameserver", type=types.ipv4, multiple=True, help="DNS server. Repeatable. Default: the --gateway.")
-@click.option("--disk", type=_disk, default=None, help="Disk that is erased and installed, such as /dev/nvme0n1.")
-@click.option(
-    "--ssh-key", type=FilePath(dir_okay=False), default=None, help="File with the SSH public key that may log in."
-)
-@click.option("--name", "hostname", type=_name, default=None, help="Name of the Hardware, and host name.")
-@click.option("--image", type=_image, default=None, help="URL of the disk image, or its name in `tinkedge image list`.")
-@click.option("--sha256", type=_sha256, default=None, help="Checksum of the image.")
-@click.option(
-    "--partition", type=click.IntRange(1, 128), default=None, help="Number of the image's partition that is written to."
-)
+@click.option("--disk", type=_disk, help="Disk that is erased and installed, such as /dev/nvme0n1.")
+@click.option("--ssh-key", type=FilePath(dir_okay=False), help="File with the SSH public key that may log in.")
+@click.option("--name", "hostname", type=_name, help="Name of the Hardware, and host name.")
+@click.option("--image", type=_image, help="URL of the disk image, or its name in `tinkedge image list`.")
+@click.option("--sha256", type=_sha256, help="Checksum of the image.")
+@click.option("--partition", type=click.IntRange(1, 128), help="Number of the image's partition that is written to.")
 @click.option(
     "--public-ip",
     "--edge",
     "public_ip",
     type=types.ip_address,
-    default=None,
     help="Address of the edge, as the machine reaches it. Default: that of --interface.",
 )
 @one_machine.interface
@@ -298,7 +293,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
     default=Path(_DATA_DIR),
     help="Data directory of the edge, with the files of the OSIE.",
 )
-@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="Write to this file.")
+@click.option("-o", "--output", type=FilePath(dir_okay=False), help="Write to this file.")
 @click.option("--force", is_flag=True, help="Replace --output if it exists.")
 def examples(
     name: str,

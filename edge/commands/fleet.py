@@ -73,7 +73,6 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
     "--profile",
     "profile_file",
     type=FilePath(exists=True, dir_okay=False),
-    default=None,
     help="File (YAML) that describes the machines and the outcomes of their actions. Default: see docs/fleet.md.",
 )
 @click.option(
@@ -85,10 +84,7 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
     "slow-disks, lying-clocks. Repeatable.",
 )
 @click.option(
-    "--target",
-    type=_ADDRESS,
-    default=None,
-    help="Address of the edge. Default: a stack of the fleet's own, in network namespaces.",
+    "--target", type=_ADDRESS, help="Address of the edge. Default: a stack of the fleet's own, in network namespaces."
 )
 @click.option(
     "--allow",
@@ -106,7 +102,7 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 @click.option(
     "--selector", "-l", default="", help="With --hardware cluster: label selector of the Hardware and Workflows."
 )
-@click.option("--kubeconfig", type=FilePath(exists=True), default=None, help="With --target: kubeconfig of its API.")
+@click.option("--kubeconfig", type=FilePath(exists=True), help="With --target: kubeconfig of its API.")
 @click.option("--namespace", "-n", "api_namespace", default="default", help="Namespace of the objects.")
 @click.option("--osie", default="", help="Name of an existing OSIE that generated machines boot.")
 @click.option("--kernel-url", default="", help="Kernel of a new OSIE that generated machines boot.")
@@ -139,11 +135,7 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 )
 @click.option("--network", type=_NETWORK, default=DEFAULT_NETWORK, help="Network of the machines' addresses.")
 @click.option(
-    "--relay-address",
-    "relay",
-    type=_ADDRESS,
-    default=None,
-    help="Address of the relay agent. Default: the first of --network.",
+    "--relay-address", "relay", type=_ADDRESS, help="Address of the relay agent. Default: the first of --network."
 )
 @click.option(
     "--by-reference",
@@ -168,11 +160,7 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 )
 @click.option("--limit", type=click.FloatRange(1), default=7200.0, help="Maximum duration of the run in seconds.")
 @click.option(
-    "--json",
-    "json_file",
-    type=FilePath(dir_okay=False, writable=True),
-    default=None,
-    help="Write the report to this file.",
+    "--json", "json_file", type=FilePath(dir_okay=False, writable=True), help="Write the report to this file."
 )
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def fleet(

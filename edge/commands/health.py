@@ -27,7 +27,7 @@ _MAX_BYTES = 4096
     multiple=True,
     help="Interface that the edge serves. Repeatable. Default: that of the default route.",
 )
-@click.option("--public-ip", type=types.ipv4, default=None, help="Address of the edge on the interface.")
+@click.option("--public-ip", type=types.ipv4, help="Address of the edge on the interface.")
 @click.option("--http-port", type=_PORT, default=7080, help="HTTP port of the edge for machines.")
 @click.option(
     "--health-address",
@@ -44,7 +44,6 @@ _MAX_BYTES = 4096
 @click.option(
     "--role",
     type=click.Choice(list(METRICS_PORTS)),
-    default=None,
     help="A service without an HTTP port for machines: ask it at its default --metrics-address.",
 )
 @click.option("--live", is_flag=True, help="Ask whether it is alive (/healthz), not whether it is ready (/readyz).")
@@ -101,11 +100,7 @@ def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
     try:
         with socket.create_connection((host, port), seconds) as connection:
             connection.settimeout(seconds)
-            headers = (
-                f"GET {path} HTTP/1.1",
-                f"Host: {join_host_port(host, port)}",
-                "Connection: close",
-            )
+            headers = (f"GET {path} HTTP/1.1", f"Host: {join_host_port(host, port)}", "Connection: close")
             connection.sendall("\r\n".join((*headers, "", "")).encode())
             answer = b""
             while len(answer) < _MAX_BYTES and (piece := connection.recv(_MAX_BYTES)):

@@ -26,7 +26,6 @@ _EDGE = click.option(
     "--edge",
     "public_ip",
     type=types.ip_address,
-    default=None,
     help="Address of the edge, for the printed URL. Default: that of --interface.",
 )
 
@@ -41,15 +40,12 @@ def image() -> None:
 
 @image.command("import")
 @click.argument("source", metavar="FILE|URL")
-@click.option(
-    "--name", default=None, help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL."
-)
+@click.option("--name", help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL.")
 @click.option(
     "--checksum",
     "--sha256",
     "checksum",
     metavar="HEX|FILE|URL",
-    default=None,
     help="SHA-256 or SHA-512 of the file, or the file of checksums that the distribution publishes (SHA256SUMS, "
     "SHA512SUMS, CHECKSUM), in which FILE's own name is looked up.",
 )

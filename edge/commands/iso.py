@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 )
 @one_machine.namespace
 @click.option(
-    "--static",
-    is_flag=True,
-    help="Do without DHCP: use the address that the Hardware has for this interface.",
+    "--static", is_flag=True, help="Do without DHCP: use the address that the Hardware has for this interface."
 )
-@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="File to write. Default: NAME.iso.")
+@click.option("-o", "--output", type=FilePath(dir_okay=False), help="File to write. Default: NAME.iso.")
 @click.option(
     "--url", is_flag=True, help="Print the signed URL from which a BMC fetches the medium; no file is written."
 )

@@ -33,7 +33,6 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 @Group.FIRST.option(
     "--kubeconfig",
     type=FilePath(dir_okay=False),
-    default=None,
     help="Kubeconfig of the API with the hosts and the Hardware.  [default: the service account of this pod]",
 )
 @options.context
@@ -54,14 +53,10 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 )
 @host_options
 @Group.API.option(
-    "--leader-elect/--no-leader-elect",
-    default=True,
-    help="Elect one active replica of several with a Lease.",
+    "--leader-elect/--no-leader-elect", default=True, help="Elect one active replica of several with a Lease."
 )
 @Group.API.option(
-    "--lease-namespace",
-    default="",
-    help="Namespace of the Lease.  [default: this pod's namespace, or default]",
+    "--lease-namespace", default="", help="Namespace of the Lease.  [default: this pod's namespace, or default]"
 )
 @options.health_address
 @options.metrics_address

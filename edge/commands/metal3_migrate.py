@@ -35,9 +35,7 @@ _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
     help="The last phase to carry out, in this order.",
 )
 @click.option(
-    "--stop-serving-v1alpha1",
-    is_flag=True,
-    help="Finally, stop serving v1alpha1, also to clients that still use it.",
+    "--stop-serving-v1alpha1", is_flag=True, help="Finally, stop serving v1alpha1, also to clients that still use it."
 )
 @click.option("--accept-differences", is_flag=True, help="Continue even if the conversion changes fields.")
 @options.empty_checksum_type

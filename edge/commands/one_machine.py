@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 _PATH = FilePath()
 
 namespace = click.option("-n", "--namespace", default="default", help="Namespace of the Hardware.")
-public_ip = click.option(
-    "--public-ip", type=types.ip_address, default=None, help="Address of the edge, as the machine reaches it."
-)
+public_ip = click.option("--public-ip", type=types.ip_address, help="Address of the edge, as the machine reaches it.")
 interface = click.option(
     "--interface",
     type=types.interface,
@@ -32,11 +30,9 @@ data_dir = click.option(
     "--data-dir", type=FilePath(readable=False), default=Path("/var/lib/tinkedge"), help="Data directory of the edge."
 )
 token_key = click.option(
-    "--metadata-token-key", type=_PATH, default=None, help="Key file of the edge. Default: DATA_DIR/metadata-token.key."
+    "--metadata-token-key", type=_PATH, help="Key file of the edge. Default: DATA_DIR/metadata-token.key."
 )
-kubeconfig = click.option(
-    "--kubeconfig", type=_PATH, default=None, help="Kubeconfig of the API. Default: DATA_DIR/kubeconfig."
-)
+kubeconfig = click.option("--kubeconfig", type=_PATH, help="Kubeconfig of the API. Default: DATA_DIR/kubeconfig.")
 
 
 def keys(directory: Path, key: Path | None) -> KeyFile:

@@ -23,7 +23,6 @@ _METRICS_PORTS_TEXT: Final = ", ".join(f"{port} ({name})" for name, port in METR
 health_address = Group.OPERATORS.option(
     "--health-address",
     type=types.health_address,
-    default=None,
     help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082, [fd00::1]:7082; "
     "[::]:7082 is all addresses. Default: nowhere.",
 )
@@ -33,9 +32,7 @@ log_level = Group.FIRST.option(
 log_format = Group.LOGGING.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
 )
-context = Group.METAL3.option(
-    "--context", default=None, help="A context of the kubeconfig.  [default: its current one]"
-)
+context = Group.METAL3.option("--context", help="A context of the kubeconfig.  [default: its current one]")
 empty_checksum_type = Group.METAL3.option(
     "--empty-checksum-type", type=types.empty_checksum_type, default="md5", help=types.EMPTY_CHECKSUM_TYPE_HELP
 )
@@ -73,10 +70,7 @@ def data_dir(text: str) -> Callable[[Command], Command]:
 def admin_token_from(command: Command) -> Command:
     """Give a command the options for the admin token: the data directory of the edge, or the file of a copy."""
     command = click.option(
-        "--admin-token-file",
-        type=FilePath(readable=False),
-        default=None,
-        help="Or a copy of it. Default: DATA_DIR/admin-token.",
+        "--admin-token-file", type=FilePath(readable=False), help="Or a copy of it. Default: DATA_DIR/admin-token."
     )(command)
     # A user who may not read the directory can use a copy, so the directory need not be readable.
     return click.option(
@@ -98,7 +92,6 @@ def kubeconfig(purpose: str) -> Callable[[Command], Command]:
         "--kubeconfig",
         type=FilePath(dir_okay=False),
         envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
-        default=None,
         callback=or_default,
         help=f"{purpose}  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
     )

@@ -41,7 +41,6 @@ from edge.settings import FilePath
 @click.option(
     "--kernel",
     metavar="PACKAGE",
-    default=None,
     help="Debian's kernel package. linux-image-cloud-amd64 is smaller, for virtual machines.  "
     "[default: linux-image-ARCH, for real hardware]",
 )
@@ -55,7 +54,6 @@ from edge.settings import FilePath
 @click.option(
     "--kubeconfig",
     type=FilePath(dir_okay=False),
-    default=None,
     help="Kubeconfig of the API that the OSIE is applied to.  [default: DATA_DIR/kubeconfig]",
 )
 @click.option("--rebuild", is_flag=True, help="Make everything again, with the current packages of Debian.")

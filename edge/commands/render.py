@@ -41,10 +41,9 @@ from tink.template import TemplateError, render_actions
     "edge",
     type=types.ip_address,
     metavar="IP",
-    default=None,
     help="Show the iPXE scripts of the machines instead, as an edge at this address serves them.",
 )
-@click.option("--workflow", default=None, help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
+@click.option("--workflow", help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 def render(files: tuple[Path, ...], edge: str | None, workflow: str | None, output: str) -> None:
     """Show the rendered actions of a Workflow without running it.

@@ -34,11 +34,7 @@ _HEAD_BYTES = 32
     is_flag=True,
     help="Hold no Workflow. Only if none has run since the backup: it would run again, and wipe disks.",
 )
-@click.option(
-    "--salvage",
-    is_flag=True,
-    help="FILE is a damaged data directory: restore what can still be read.",
-)
+@click.option("--salvage", is_flag=True, help="FILE is a damaged data directory: restore what can still be read.")
 @click.option(
     "--also",
     multiple=True,

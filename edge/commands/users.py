@@ -46,7 +46,6 @@ def _server(text: str) -> str:
 @click.option(
     "--role",
     type=click.Choice(_ROLES),
-    default=None,
     help="Role of a new user, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` on "
     "another host.",
 )
@@ -55,11 +54,10 @@ def _server(text: str) -> str:
 @click.option(
     "--server",
     type=_server,
-    default=None,
     help="URL at which the user reaches the API. Default: the first --api-name or --api-address of the settings, or "
     "loopback.",
 )
-@click.option("--out", type=FilePath(dir_okay=False), default=None, help="File to write. Default: NAME.kubeconfig.")
+@click.option("--out", type=FilePath(dir_okay=False), help="File to write. Default: NAME.kubeconfig.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="Write to standard output.")
 @click.option("--force", is_flag=True, help="Replace --out if it exists.")
 @data_dir("Data directory of `tinkedge up`.")

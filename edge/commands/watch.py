@@ -47,18 +47,14 @@ _MIN_SIMILARITY = 0.7
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option(
-    "--admin-url", default=None, help="Admin URL of the edge. Default: from --admin-address and --admin-port."
-)
+@click.option("--admin-url", help="Admin URL of the edge. Default: from --admin-address and --admin-port.")
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
 @click.option("--once", is_flag=True, help="Show the current state, and exit. Exits with 1 if MACHINE is not known.")
 @click.option("--events", is_flag=True, help="Without MACHINE: show every step of every machine as it happens.")
 @click.option(
-    "--history/--no-history",
-    default=True,
-    help="Show past events first. Without MACHINE, --no-history means --events.",
+    "--history/--no-history", default=True, help="Show past events first. Without MACHINE, --no-history means --events."
 )
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format; json is one object per line."
@@ -82,7 +78,6 @@ _MIN_SIMILARITY = 0.7
 @click.option(
     "--write",
     type=FilePath(dir_okay=False),
-    default=None,
     help="With --capture: write all packets of the machine, in full, to this pcap file.",
 )
 def watch(

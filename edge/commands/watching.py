@@ -202,9 +202,7 @@ def boots(found: Mapping[str, Any], width: int) -> Iterator[str]:
     for boot in found["boots"]:
         yield ""
         yield from wrapped(
-            f"boot of {clock(boot['began'])}, {span(boot['seconds'])}: {printable(boot['reached'])}",
-            width,
-            _INDENT,
+            f"boot of {clock(boot['began'])}, {span(boot['seconds'])}: {printable(boot['reached'])}", width, _INDENT
         )
         for step in boot["steps"]:
             yield _step_line(step, width)

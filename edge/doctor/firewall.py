@@ -196,11 +196,7 @@ def check_firewall(packets: Sequence[FirstPacket]) -> Iterator[Finding]:
         return
     try:
         done = subprocess.run(
-            [program, "-j", "list", "ruleset"],
-            capture_output=True,
-            text=True,
-            timeout=_NFT_TIMEOUT_SECONDS,
-            check=True,
+            [program, "-j", "list", "ruleset"], capture_output=True, text=True, timeout=_NFT_TIMEOUT_SECONDS, check=True
         )
         ruleset = Ruleset.read(done.stdout)
     except subprocess.CalledProcessError as error:

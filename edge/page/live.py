@@ -33,11 +33,7 @@ class TimeSlice:
     """One piece of work: how long it took (`spent`), in seconds of the processor."""
 
     def __init__(
-        self,
-        *,
-        busy: bool = False,
-        elapsed: Callable[[], float] = time.thread_time,
-        look_seconds: float | None = None,
+        self, *, busy: bool = False, elapsed: Callable[[], float] = time.thread_time, look_seconds: float | None = None
     ) -> None:
         """`busy`: others have much to do. `look_seconds`: whether they have is looked at after so much work each time;
         None: never. `elapsed` gives seconds, of any epoch."""

@@ -23,12 +23,7 @@ class Pages:
     """Renders the rack, a machine, and the edge."""
 
     def __init__(
-        self,
-        rack: Rack,
-        machines: Machines,
-        status: EdgeStatus,
-        templates: Templates,
-        clock: Callable[[], float],
+        self, rack: Rack, machines: Machines, status: EdgeStatus, templates: Templates, clock: Callable[[], float]
     ) -> None:
         """`clock` gives seconds since the epoch."""
         self.rack = rack
@@ -121,12 +116,7 @@ class Pages:
 
     def _page(self, name: str, **values: Any) -> str:
         is_open = name != "closed.html"
-        return self.templates.page(
-            name,
-            now=self.clock(),
-            health=self.head() if is_open else "",
-            **values,
-        )
+        return self.templates.page(name, now=self.clock(), health=self.head() if is_open else "", **values)
 
 
 def _values(row: Row) -> tuple[object, ...]:

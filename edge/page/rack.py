@@ -35,12 +35,7 @@ _PORTION: Final = 25
 class Rack:
     """Belongs to one event loop."""
 
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        expectations: Expectations,
-    ) -> None:
+    def __init__(self, journey: Journey, inventory: Inventory, expectations: Expectations) -> None:
         self.rows: dict[str, Packed] = {}
         self.version = 0
         """Increases with each change of `rows`."""

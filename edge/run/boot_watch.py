@@ -20,15 +20,7 @@ from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story, read
 from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
-from edge.machines import (
-    BootProblemWriter,
-    Inventory,
-    Machine,
-    MachineState,
-    PendingWorkflows,
-    Problem,
-    StateWriter,
-)
+from edge.machines import BootProblemWriter, Inventory, Machine, MachineState, PendingWorkflows, Problem, StateWriter
 from edge.neighbour.arrivals import Arrivals
 from edge.neighbour.host import NetworkState
 from edge.neighbour.links import other_ethernets

@@ -21,11 +21,7 @@ from tink.kube.resources import OSIE, WORKFLOW
 
 
 async def start_operators(
-    context: Context,
-    serving: Serving,
-    boots: BootWatch,
-    readiness: Callable[[], Readiness],
-    api: Callable[[], Api],
+    context: Context, serving: Serving, boots: BootWatch, readiness: Callable[[], Readiness], api: Callable[[], Api]
 ) -> None:
     """Start the operators' HTTP, if it is one of the services. `api()` describes the Kubernetes API.
 

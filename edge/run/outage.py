@@ -43,11 +43,7 @@ LARGE: Final = 3000
 
 
 async def follow_api(
-    informers: Mapping[ResourceType, Informer],
-    run: Callable[[], object],
-    saved: SavedState | None,
-    *,
-    alone: bool,
+    informers: Mapping[ResourceType, Informer], run: Callable[[], object], saved: SavedState | None, *, alone: bool
 ) -> bool:
     """Run the informers with `run()`, and wait until they have listed everything.
 

@@ -93,11 +93,7 @@ class Serving:
         metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
         self._binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
-            inventory,
-            journey.record,
-            edge.boot_path,
-            has_grub=self._binaries.has_grub,
-            changed=self._boot_path_changed,
+            inventory, journey.record, edge.boot_path, has_grub=self._binaries.has_grub, changed=self._boot_path_changed
         )
         boots.on_not_started(self._boot_paths.not_started)
         self._gone: frozenset[str] = frozenset()
@@ -128,14 +124,7 @@ class Serving:
         context.exit_stack.callback(self._authorities.close)
         boot = boot_settings(settings, metadata, self._authorities)
         self.scripts = MachineScripts(
-            inventory,
-            self._policy,
-            osie,
-            Scripts(boot),
-            journey.record,
-            edge.default_osie,
-            self._others,
-            journey.note,
+            inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie, self._others, journey.note
         )
         self._osie_files = OsieFiles(osie, self.cache) if self.cache is not None else None
         self.app: MachineApp | None = None

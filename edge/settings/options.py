@@ -26,7 +26,7 @@ DEFAULT_FILE: Final = Path("/etc/tinkedge/tinkedge.yaml")
 PREFIX: Final = "TINKEDGE_"
 
 REMOVED: Final = {
-    "workers": "take it out: one process serves all machines. If that is not enough, run a second edge (docs/edges.md)",
+    "workers": "take it out: one process serves all machines. If that is not enough, run a second edge (docs/edges.md)"
 }
 """Options of earlier releases, by the key in the file, with the remedy. Using one is an error."""
 

@@ -9,13 +9,7 @@ agents          the addresses of the gRPC server
 from edge.run.networks.agents import AgentsAddresses, at_networks
 from edge.run.networks.follow import HostNetworks
 from edge.run.networks.link_metadata import LinkMetadata
-from edge.run.networks.services import (
-    MakeSite,
-    NetworkServices,
-    Sites,
-    sites_of,
-    tcp_advice,
-)
+from edge.run.networks.services import MakeSite, NetworkServices, Sites, sites_of, tcp_advice
 
 __all__ = [
     "AgentsAddresses",
