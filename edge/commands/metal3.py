@@ -17,7 +17,9 @@ from edge.commands import options
 from edge.commands.host_options import host_options, osies_by_architecture
 from edge.commands.serve import begin
 from edge.run.logs import set_up
-from edge.run.process import HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
+from edge.run.process.health import HealthServer, OperatorAddresses
+from edge.run.process.reload import Reload, Step
+from edge.run.process.service_manager import Notifier, Watchdog
 from edge.run.readiness import Readiness
 from edge.settings import FilePath, Group, GroupedCommand, types
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from edge.settings import DataDirectory, FilePath, Group, types
 
 if TYPE_CHECKING:
-    from edge.run.process import OperatorAddresses
+    from edge.run.process.health import OperatorAddresses
 
 Command = Callable[..., None]
 
@@ -55,7 +55,7 @@ def metrics_address(command: Command) -> Command:
 
 def operator_addresses(ctx: click.Context) -> OperatorAddresses:
     """Return the addresses that a command's options give for metrics and health."""
-    from edge.run.process import OperatorAddresses
+    from edge.run.process.health import OperatorAddresses
 
     metrics = ctx.params["metrics_address"]
     wanted = ctx.get_parameter_source("metrics_address") is not ParameterSource.DEFAULT

@@ -25,19 +25,10 @@ from click.core import ParameterSource
 from edge.commands import options as common
 from edge.run.graph import Stack
 from edge.run.logs import set_up
-from edge.run.process import (
-    HealthServer,
-    Notifier,
-    OperatorAddresses,
-    Reload,
-    Step,
-    Watchdog,
-    default_server_memory,
-    extend_start,
-    report,
-    settle,
-    status_line,
-)
+from edge.run.process.health import HealthServer, OperatorAddresses
+from edge.run.process.memory import default_server_memory, settle
+from edge.run.process.reload import Reload, Step
+from edge.run.process.service_manager import Notifier, Watchdog, extend_start, report, status_line
 from edge.settings import (
     SERVICES,
     TOOLS,

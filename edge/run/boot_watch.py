@@ -27,7 +27,7 @@ from edge.neighbour.links import other_ethernets
 from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.table import delivery_problem
 from edge.page import due_at
-from edge.run.networks import HostNetworks
+from edge.run.networks.follow import HostNetworks
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest

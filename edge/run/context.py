@@ -16,7 +16,7 @@ from edge.callers import Callers
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows
 from edge.run.errors import StackError
-from edge.run.networks import HostNetworks
+from edge.run.networks.follow import HostNetworks
 from edge.run.readiness import ApiContact
 from edge.settings.model import StackSettings
 from tink.kube.cache import Informer

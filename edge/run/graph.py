@@ -46,11 +46,13 @@ from edge.run.errors import StackError
 from edge.run.examination import Examination
 from edge.run.machine_work import AgentJourney, WorkflowJourney
 from edge.run.manifests import ManifestApplier
-from edge.run.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
+from edge.run.networks.agents import AgentsAddresses, at_networks
+from edge.run.networks.follow import HostNetworks
+from edge.run.networks.services import tcp_advice
 from edge.run.operators import start_operators
 from edge.run.other_edges import say_hello, start_reports
 from edge.run.outage import SavedState, follow_api, has_saved_state, remove_unwanted, secret_reader
-from edge.run.process import read_up
+from edge.run.process.memory import read_up
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.reviews import HOOKS, Reviews, are_reached
 from edge.run.serving import Serving, reach_of
@@ -77,7 +79,7 @@ from tink.workflow import guards as protection
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from edge.run.server_process import ServerProcess
+    from edge.run.server_process.supervisor import ServerProcess
     from tink.kubeapi import ApiServer
 
 log = logging.getLogger(__name__)
@@ -336,7 +338,7 @@ class Stack:
     async def _start_server_process(self) -> None:
         if not self._settings.server_apart:
             return
-        from edge.run.server_process import ServerProcess  # the child imports this module
+        from edge.run.server_process.supervisor import ServerProcess
 
         observe = AgentJourney(self.journey.record, self.inventory).observe
         process = self._server_process = ServerProcess(self._settings, self._kubeconfig, observe, self.journey.announce)

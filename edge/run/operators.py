@@ -12,7 +12,7 @@ from edge.page import Access, Api, EdgeStatus, Health, Keys, Machines, Other, Pa
 from edge.run.about import ThisEdge, osies_of
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
-from edge.run.networks import Sites, sites_of
+from edge.run.networks.services import Sites, sites_of
 from edge.run.readiness import Readiness
 from edge.run.serving import Serving
 from edge.settings.model import Service

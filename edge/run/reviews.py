@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 
 from edge.run.errors import StackError
-from edge.run.networks import tcp_advice
+from edge.run.networks.services import tcp_advice
 from edge.settings.model import Service, StackSettings
 from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw

@@ -32,7 +32,8 @@ from edge.peers import peer_metrics
 from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
-from edge.run.networks import LinkMetadata, NetworkServices, Sites, sites_of
+from edge.run.networks.link_metadata import LinkMetadata
+from edge.run.networks.services import NetworkServices, Sites, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
 from edge.settings.model import Service, StackSettings, Syslog

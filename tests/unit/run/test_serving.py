@@ -23,8 +23,8 @@ from edge.peers.messages import Edge
 from edge.run.boot_settings import Authorities
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context, Tasks
-from edge.run.networks import NetworkServices
 from edge.run.networks.follow import HostNetworks
+from edge.run.networks.services import NetworkServices
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.serving import Serving
 from edge.settings.model import EDGE, EdgeSettings, StackSettings
