@@ -11,8 +11,7 @@ from pathlib import Path
 from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
 
-FILE = "admin-token"
-"""Its name in the data directory."""
+FILE = "admin-token"  # its name in the data directory
 
 _LARGEST_BYTES = 64 << 10
 

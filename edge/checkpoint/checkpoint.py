@@ -33,30 +33,21 @@ from tink.metrics.families import gauge
 
 log = logging.getLogger(__name__)
 
-DIRECTORY: Final = "checkpoint"
-"""Its name in the data directory."""
-HARDWARE: Final = "hardware"
-"""The collection without which an edge can't serve."""
+DIRECTORY: Final = "checkpoint"  # its name in the data directory
+HARDWARE: Final = "hardware"  # the collection without which an edge can't serve
 
 _LOOK_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0
 """Delay from a change to its writing, so that objects that are applied together are written together."""
-_PAUSE_SECONDS: Final = 10.0
-"""Minimum time between two writings of a collection."""
-_MAX_PAUSE_SECONDS: Final = 300.0
-"""Maximum time until the next attempt after writing has failed."""
-_CONFIRM_SECONDS: Final = 15.0
-"""Time between two updates of the time at which the content was known to be current."""
-_BATCH: Final = 50
-"""Objects that are read or written in one call of the thread."""
-_TURN: Final = 10
-"""Objects that are restored in one turn of the event loop."""
-_MAX_AT_ONCE: Final = 1000
-"""Maximum number of Hardware that a start waits for."""
+_PAUSE_SECONDS: Final = 10.0  # minimum time between two writings of a collection
+_MAX_PAUSE_SECONDS: Final = 300.0  # maximum time until the next attempt after writing has failed
+_CONFIRM_SECONDS: Final = 15.0  # time between two updates of the time at which the content was known to be current
+_BATCH: Final = 50  # objects that are read or written in one call of the thread
+_TURN: Final = 10  # objects that are restored in one turn of the event loop
+_MAX_AT_ONCE: Final = 1000  # maximum number of Hardware that a start waits for
 _LISTING_SECONDS: Final = 10.0
 """Time that the list of an API that answers has before the remaining objects are restored beside it."""
-_SPARE_BYTES: Final = 64 << 20
-"""Disk space that the checkpoint leaves free."""
+_SPARE_BYTES: Final = 64 << 20  # disk space that the checkpoint leaves free
 
 
 @dataclass(slots=True)
@@ -67,11 +58,9 @@ class _Collection:
     wanted: Callable[[], Collection[NamespacedName]] | None
     pending: dict[NamespacedName, None] = field(default_factory=dict)
     """The objects that have changed or gone since they were written."""
-    changed_at: float = -math.inf
-    """When the first of the pending objects changed."""
+    changed_at: float = -math.inf  # when the first of the pending objects changed
     not_before: float = 0.0
-    has_pruned: bool = False
-    """True if the objects that had gone before this process began are removed from the file."""
+    has_pruned: bool = False  # True if the objects that had gone before this process began are removed from the file
     is_failing: bool = False
     size: int = 0
     backoff: Backoff = field(default_factory=lambda: Backoff(_PAUSE_SECONDS, _MAX_PAUSE_SECONDS))

@@ -49,8 +49,7 @@ def read_passphrase(file: Path | None) -> bytes | None:
     return line
 
 
-ALIKE = "tinkedge-????????T??????Z.tgz*"
-"""Glob pattern of the names of backups."""
+ALIKE = "tinkedge-????????T??????Z.tgz*"  # glob pattern of the names of backups
 _BACKUP_NAME = re.compile(r"tinkedge-\d{8}T\d{6}Z\.tgz(\.age)?")
 
 

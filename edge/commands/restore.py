@@ -18,10 +18,8 @@ from edge.settings import FilePath
 if TYPE_CHECKING:
     from tink.backup import Restored
 
-_MAX_NAMES = 20
-"""The most names that are printed of what may be thousands."""
-_HEAD_BYTES = 32
-"""The beginning of a file, which shows whether it is encrypted."""
+_MAX_NAMES = 20  # the most names that are printed of what may be thousands
+_HEAD_BYTES = 32  # the beginning of a file, which shows whether it is encrypted
 
 
 @click.command()

@@ -38,11 +38,9 @@ if TYPE_CHECKING:
 
 _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
-_MAX_NAMES = 10
-"""The most names of Hardware in the message about an unknown name."""
+_MAX_NAMES = 10  # the most names of Hardware in the message about an unknown name
 _MAX_SIMILAR = 3
-_MIN_SIMILARITY = 0.7
-"""The similarity (of `difflib`) from which a name is suggested."""
+_MIN_SIMILARITY = 0.7  # the similarity (of `difflib`) from which a name is suggested
 
 
 @click.command()

@@ -21,8 +21,7 @@ import click
 from edge.journey.follow import Rows
 from tink.printable import printable as printable_with
 
-Row = Mapping[str, Any]
-"""A machine, as the admin API describes it."""
+Row = Mapping[str, Any]  # a machine, as the admin API describes it
 
 HEAD: Final = ("MACHINE", "STATE", "FOR", "WAITING FOR, OR PROBLEM")
 NO_MACHINES: Final = "no machine is registered, and none was heard"

@@ -58,8 +58,7 @@ class Capture:
         self._sniffers: list[tuple[Any, Any, Callable[[Any], None]]] = []
         self._writer: Any = None
         self._written = 0
-        self.seen = 0
-        """The number of frames that `on_frame` was called with."""
+        self.seen = 0  # the number of frames that `on_frame` was called with
 
     def start(self) -> None:
         """Start the capture. Raises DiagnoseError."""
@@ -173,8 +172,7 @@ def _open_file(scapy: Any, path: Path) -> Any:
 
 # Of a download of hundreds of megabytes only the beginning is described. The kernel drops the rest early.
 
-READ_BYTES: Final = 2048
-"""The part of a frame that is read: more than a frame of Ethernet."""
+READ_BYTES: Final = 2048  # the part of a frame that is read: more than a frame of Ethernet
 _WHOLE_FRAME_BYTES: Final = 262144
 
 _DHCP_PORTS = (67, 68, 4011)
@@ -318,8 +316,7 @@ class Listening:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[CapturedLine | None] = asyncio.Queue(_MAX_QUEUED)
         self._ending: asyncio.Task[None] | None = None
-        self.lost = 0
-        """The number of packets that were lost because we were too slow. Complete after the end only."""
+        self.lost = 0  # the number of packets that were lost because we were too slow. Complete after the end only.
 
     @property
     def seen(self) -> int:

@@ -22,13 +22,10 @@ from tink.files.data_directory import (
 )
 from tink.files.key_file import KeyFile, KeyFileError
 
-BACKUPS: Final = Path("/var/lib/tinkedge-backups")
-"""The directory of tinkedge-backup.service (deploy/systemd)."""
-MAX_BACKUP_DAYS: Final = 2.0
-"""The timer makes a backup each day, at some time within an hour."""
+BACKUPS: Final = Path("/var/lib/tinkedge-backups")  # the directory of tinkedge-backup.service (deploy/systemd)
+MAX_BACKUP_DAYS: Final = 2.0  # the timer makes a backup each day, at some time within an hour
 _DAY_SECONDS: Final = 86_400.0
-MIN_FREE_BYTES: Final = 64 * 2**20
-"""With less, the database soon can't be written."""
+MIN_FREE_BYTES: Final = 64 * 2**20  # with less, the database soon can't be written
 CACHE_BYTES: Final = 2**30
 """With less than this and a twentieth of the disk, the cache of kernels keeps nothing (`edge.artifacts.storage`)."""
 MIN_FREE_INODES: Final = 1000

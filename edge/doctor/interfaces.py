@@ -15,8 +15,7 @@ from edge.neighbour.host import Network, state_of
 from edge.neighbour.links import Link, look, other_ethernets
 from edge.neighbour.table import Neighbours4, neighbours4
 
-ETHERNET_MTU: Final = 1500
-"""Firmware sends packets of this size, whatever MTU this host has."""
+ETHERNET_MTU: Final = 1500  # firmware sends packets of this size, whatever MTU this host has
 DHCPV6_PORT: Final = 547
 _IPV4_SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
 IPV6_SETTINGS: Final = Path("/proc/sys/net/ipv6/conf")

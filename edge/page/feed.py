@@ -18,8 +18,7 @@ from edge.page.rows import Packed, Row
 from edge.page.status import EdgeStatus
 from edge.page.timeline import Timeline
 
-AT_ONCE: Final = 500
-"""Rows of one message."""
+AT_ONCE: Final = 500  # rows of one message
 MAX_BOOTS: Final = 9
 
 

@@ -17,16 +17,11 @@ from typing import Final, Protocol
 
 import orjson
 
-TURN_SECONDS: Final = 0.002
-"""Seconds of work between two turns of the event loop."""
-BUSY_SECONDS: Final = 0.005
-"""Seconds of work after which the rest is postponed, if the event loop is busy otherwise."""
-BUSY_SHARE: Final = 0.6
-"""The share of a processor from which on other work counts as busy."""
-LOOK_SECONDS: Final = 0.02
-"""Seconds of work between two looks at how busy the event loop is."""
-PAUSE_SECONDS: Final = 0.003
-"""How long such a look takes, in seconds: other work has the event loop meanwhile."""
+TURN_SECONDS: Final = 0.002  # seconds of work between two turns of the event loop
+BUSY_SECONDS: Final = 0.005  # seconds of work after which the rest is postponed, if the event loop is busy otherwise
+BUSY_SHARE: Final = 0.6  # the share of a processor from which on other work counts as busy
+LOOK_SECONDS: Final = 0.02  # seconds of work between two looks at how busy the event loop is
+PAUSE_SECONDS: Final = 0.003  # how long such a look takes, in seconds: other work has the event loop meanwhile
 
 
 class TimeSlice:
@@ -96,14 +91,11 @@ class LoopLoad:
         return taken - spent - ours > BUSY_SHARE * (now - began)
 
 
-MAX_STREAMS: Final = 32
-"""Pages that are live at one time; others are shown as they were when they were loaded."""
-INTERVAL_SECONDS: Final = 0.3
-"""A page is looked at so often at most."""
+MAX_STREAMS: Final = 32  # pages that are live at one time; others are shown as they were when they were loaded
+INTERVAL_SECONDS: Final = 0.3  # a page is looked at so often at most
 REST: Final = 4.0
 """Pause as a multiple of the work, times the number of open pages: all of them take a fifth of a processor."""
-BUSY_REST: Final = 99.0
-"""The same while the event loop is busy otherwise: each page takes a hundredth."""
+BUSY_REST: Final = 99.0  # the same while the event loop is busy otherwise: each page takes a hundredth
 LONGEST_SECONDS: Final = 10.0
 HEARTBEAT_SECONDS: Final = 15.0
 _RETRY = b"retry: 2000\n\n"

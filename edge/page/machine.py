@@ -17,8 +17,7 @@ from edge.page.words import Kind
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
-EVENTS: Final = 150
-"""Events of a machine from which its boots are read."""
+EVENTS: Final = 150  # events of a machine from which its boots are read
 SHOWN_EVENTS: Final = 100
 OUTPUT_LINES: Final = 200
 OUTPUT_CHARACTERS: Final = 24_000
@@ -55,8 +54,7 @@ class WorkflowShown:
     message: str
     began: float
     actions: tuple[Action, ...]
-    more: int
-    """Actions that are not shown."""
+    more: int  # actions that are not shown
 
     @property
     def line(self) -> str:
@@ -101,8 +99,7 @@ class MachineShown:
     machine: Machine | None
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
-    number: int
-    """The boot that is shown, counted back from the last; 0: the one that is under way, or was the last."""
+    number: int  # the boot that is shown, counted back from the last; 0: the one that is under way, or was the last
     earlier: tuple[tuple[int, Timeline], ...]
     workflow: WorkflowShown | None
     output: str

@@ -14,15 +14,13 @@ from urllib.parse import quote, urlencode
 from edge.page.rows import Packed, Row
 from edge.page.words import KIND_WORDS, RANKS, Kind
 
-PAGE_ROWS: Final = 100
-"""Machines on one page."""
+PAGE_ROWS: Final = 100  # machines on one page
 PORTION: Final = 2000
 SLOW_PORTION: Final = 500
 """Rows that are looked at between two turns of the event loop; fewer if each has to be unpacked."""
 MAX_TEXT: Final = 100
 SORTS: Final = ("attention", "name", "state", "since", "heard")
-GROUPS: Final = ("state", "osie", "namespace")
-"""Beside these, any label."""
+GROUPS: Final = ("state", "osie", "namespace")  # beside these, any label
 GroupOf = Callable[[Row], str]
 _MAC: Final = Row._fields.index("mac")
 
@@ -95,8 +93,7 @@ class Selection:
     """
 
     query: Query
-    rows: list[tuple[str, Row]] = field(default_factory=list)
-    """The machines of this page, each after its group."""
+    rows: list[tuple[str, Row]] = field(default_factory=list)  # the machines of this page, each after its group
     total: int = 0
     counts: Counter[Kind] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)

@@ -24,8 +24,7 @@ from edge.page.live import TimeSlice
 from edge.page.query import Query, Selection, select
 from edge.page.rows import Named, Packed, Row, Traits, as_it_was, named, row, traits
 
-LINGER_SECONDS: Final = 30.0
-"""The rows are kept so long after the last look, for the next one."""
+LINGER_SECONDS: Final = 30.0  # the rows are kept so long after the last look, for the next one
 MORE_STRANGERS: Final = 512
 """Unregistered machines that may be added before those are removed that the journey has forgotten."""
 _SAMPLE: Final = 100
@@ -37,23 +36,18 @@ class Rack:
 
     def __init__(self, journey: Journey, inventory: Inventory, expectations: Expectations) -> None:
         self.rows: dict[str, Packed] = {}
-        self.version = 0
-        """Increases with each change of `rows`."""
+        self.version = 0  # increases with each change of `rows`
         self._journey = journey
         self._inventory = inventory
         self._expectations = expectations
         self._hardware = Changes()
         inventory.on_change(self._hardware.mark)
         self._subscribers: list[PendingChanges] = []
-        self._names: list[tuple[str, str]] = []
-        """`order` and MAC of all rows, sorted."""
+        self._names: list[tuple[str, str]] = []  # `order` and MAC of all rows, sorted
         self._named: dict[str, Packed] = {}
-        self._machines: dict[str, Machine | None] = {}
-        """The machines that the names were made from."""
-        self._traits: dict[str, Packed] = {}
-        """`Traits` of the machines that were heard."""
-        self._waiting: OrderedDict[str, None] = OrderedDict()
-        """The MACs of the machines whose rows are out of date."""
+        self._machines: dict[str, Machine | None] = {}  # the machines that the names were made from
+        self._traits: dict[str, Packed] = {}  # `Traits` of the machines that were heard
+        self._waiting: OrderedDict[str, None] = OrderedDict()  # the MACs of the machines whose rows are out of date
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
         """The Hardware that was read, its OSIE, its labels."""
         self._strangers: set[str] = set()

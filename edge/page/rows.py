@@ -24,14 +24,12 @@ from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 
 _KINDS: Final = tuple(Kind)
 _LOOKED_AT: Final = 100
-_ALL: Final = 500
-"""Events of one machine that the journey keeps."""
+_ALL: Final = 500  # events of one machine that the journey keeps
 _MOMENT: Final = 0.001
 _ACTIONS: Final = frozenset({Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED})
 NO_LONGER_REGISTERED: Final = "no longer registered"
 _GET_ON: Final = (Kind.BOOTING, Kind.WORKING)
-MAX_NAME: Final = 64
-"""Characters of an OSIE's name or a model in a row."""
+MAX_NAME: Final = 64  # characters of an OSIE's name or a model in a row
 _DIGITS: Final = re.compile(r"\d+")
 _TAKES_TURNS: Final = frozenset(
     {

@@ -43,8 +43,7 @@ from tink.mac import from_any
 
 CODE_SECONDS: Final = 120
 SESSION_SECONDS: Final = 12 * 3600
-MAX_USED: Final = 1024
-"""Maximum number of codes that may be used within CODE_SECONDS."""
+MAX_USED: Final = 1024  # maximum number of codes that may be used within CODE_SECONDS
 _LONGEST: Final = 200
 _CODE, _SESSION = "page code", "page session"
 

@@ -16,8 +16,7 @@ from tink.net.urls import shown
 
 MAX_FILES: Final = 100
 MAX_OSIES: Final = 100
-_OSIE_SECONDS: Final = 5.0
-"""The OSIE objects are read again after so long."""
+_OSIE_SECONDS: Final = 5.0  # the OSIE objects are read again after so long
 COUNTED: Final = (Step.DHCP, Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.AGENT, Step.METADATA)
 ALWAYS_COUNTED: Final = frozenset({Step.DHCP, Step.TFTP})
 _OLD_SECONDS: Final = 30.0

@@ -15,12 +15,9 @@ from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, Boot, Limits, Story, workflow_of
 from edge.page.words import AFTER, STATES, Phase, phase
 
-RESTART_SECONDS: Final = 900.0
-"""A system that comes up so soon after a Workflow is what that has installed."""
-MAX_BARS: Final = 80
-"""Maximum number of bars; the newest are drawn."""
-SHORTEST_SECONDS: Final = 0.05
-"""A step that took less has no row: everywhere it would be shown as 0 s."""
+RESTART_SECONDS: Final = 900.0  # a system that comes up so soon after a Workflow is what that has installed
+MAX_BARS: Final = 80  # maximum number of bars; the newest are drawn
+SHORTEST_SECONDS: Final = 0.05  # a step that took less has no row: everywhere it would be shown as 0 s
 _SHORTEST_ACTION_SECONDS: Final = 0.0005
 _TICKS: Final = 6
 _STEPS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -85,8 +82,7 @@ class Timeline:
     reached: str
     bars: tuple[Bar, ...] = ()
     ticks: tuple[Tick, ...] = ()
-    dropped: int = 0
-    """Bars before those that are shown."""
+    dropped: int = 0  # bars before those that are shown
 
 
 @dataclass(slots=True)

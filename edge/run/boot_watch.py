@@ -50,26 +50,21 @@ _AMBIGUOUS: Final = frozenset(
 )
 """Milestones that have several meanings: the earlier events of the boot decide."""
 _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
-IPXE_SECONDS: Final = 30.0
-"""Time after iPXE's last DHCP message in which it is taken to be configuring itself."""
+IPXE_SECONDS: Final = 30.0  # time after iPXE's last DHCP message in which it is taken to be configuring itself
 MAX_RECENT_EVENTS: Final = 20
-_IPXE: Final = "iPXE"
-"""The stage of iPXE in the details of DHCP events."""
+_IPXE: Final = "iPXE"  # the stage of iPXE in the details of DHCP events
 _DHCPV6: Final = frozenset({"advertise", "reply"})
 _LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
 """Milestones that may be recorded after the machine's next step, because the end of a transfer is known late."""
-_SHARED: Final = ("", "")
-"""Stands for the owner of a UUID that several machines report."""
+_SHARED: Final = ("", "")  # stands for the owner of a UUID that several machines report
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
 """UUIDs of boards whose manufacturer gave them none."""
 _DIGITS: Final = "0123456789abcdef"
 _REST_FACTOR: Final = 49.0
 """Ratio of the pause after a sweep to the time of the sweep: sweeps use a fiftieth of a processor."""
 MAX_REST_SECONDS: Final = 4.0
-LOOKED_SECONDS: Final = 4.0
-"""Time of counting from which on no packet means that none has arrived."""
-MAX_OTHER_INTERFACES: Final = 16
-"""Maximum number of interfaces without machines on which packets are counted."""
+LOOKED_SECONDS: Final = 4.0  # time of counting from which on no packet means that none has arrived
+MAX_OTHER_INTERFACES: Final = 16  # maximum number of interfaces without machines on which packets are counted
 
 
 def rest_after(spent: float) -> float:
@@ -115,22 +110,19 @@ class BootWatch:
         """Unregistered MACs by their UUID, while no registered machine has reported it."""
         self._shown_on: Newest[str, tuple[NamespacedName, ...]] = Newest(MAX_STRANGERS)
         """The Hardware that show the problem of an unregistered machine, by its MAC."""
-        self._relays: Newest[str, str] = Newest(MAX_RELAYS)
-        """The address of the last relay of each link."""
+        self._relays: Newest[str, str] = Newest(MAX_RELAYS)  # the address of the last relay of each link
         self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
         """By relay: the time of the last check of its route, and why answers don't reach it (empty: they do)."""
         self._api_away = api_away
         self._clock = clock
-        self.solicitations = Solicitations(clock)
-        """The last router solicitation of each machine."""
+        self.solicitations = Solicitations(clock)  # the last router solicitation of each machine
         self._not_started: Callable[[str], None] = lambda _mac: None
         self._knocks = Knocks(lambda: networks.states, *ports)
         inventory.on_change(self._machine_changed)
         self.expectations = Expectations(journey, self._facts, self._show, clock)
         self._states = states
         self._moved = self.expectations.changes()
-        self._changed: dict[str, None] = {}
-        """MACs of machines whose state may have changed."""
+        self._changed: dict[str, None] = {}  # MACs of machines whose state may have changed
 
     async def run(self) -> None:
         """Sweep until cancelled."""

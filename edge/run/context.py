@@ -35,8 +35,7 @@ class Tasks:
         self._exit = exit_stack
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self.failure = ""
-        """The name of a task that ended early, with the reason; empty if none did."""
+        self.failure = ""  # the name of a task that ended early, with the reason; empty if none did
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends: bool = False) -> asyncio.Task[None]:
         """Run a coroutine until the stop. With `ends`, it may return earlier, but must not raise."""
@@ -79,8 +78,7 @@ class Context:
     """The parts that all services of one process share. `edge.run.graph` makes it once."""
 
     settings: StackSettings
-    exit_stack: AsyncExitStack
-    """Stops the parts in the reverse order of their start."""
+    exit_stack: AsyncExitStack  # stops the parts in the reverse order of their start
     tasks: Tasks
     metrics: CollectorRegistry
     journey: Journey
@@ -89,6 +87,5 @@ class Context:
     networks: HostNetworks
     callers: Callers
     client: KubeClient
-    informers: Mapping[ResourceType, Informer]
-    """Only the kinds that the services of this process need."""
+    informers: Mapping[ResourceType, Informer]  # only the kinds that the services of this process need
     contact: ApiContact

@@ -39,8 +39,7 @@ from tink.net.outbound import Reach, RefusedAddressError
 from tink.net.urls import shown
 from tink.registry import RegistryError, parse
 
-_EDGE: Final = "192.0.2.1"
-"""Stands for the edge's address in scripts that are rendered as a test."""
+_EDGE: Final = "192.0.2.1"  # stands for the edge's address in scripts that are rendered as a test
 _PORTS: Final = {"http": 80, "https": 443}
 
 

@@ -164,11 +164,9 @@ class Stack:
             self.journey.announce,
             restored=lambda: self._saved.known_at if self._saved is not None else None,
         )
-        self.metrics = process_registry(lambda: self.not_ready)
-        """The metrics for Prometheus."""
+        self.metrics = process_registry(lambda: self.not_ready)  # the metrics for Prometheus
         self.metrics.register(Scraped(self._guard_metrics))
-        self.agents_metrics: list[Collector] = []
-        """The metrics of the gRPC server, if it runs in this process."""
+        self.agents_metrics: list[Collector] = []  # the metrics of the gRPC server, if it runs in this process
         # The nodes below set these:
         self._context: Context
         self._client: KubeClient

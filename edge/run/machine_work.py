@@ -115,11 +115,9 @@ def _so_says(activity: AgentActivity) -> str:
     return (said if len(said) <= room else said[: room - 1] + "…") + who
 
 
-_LOOKED_AT = 100
-"""Number of a machine's last events that are searched for the same events of an earlier run."""
+_LOOKED_AT = 100  # number of a machine's last events that are searched for the same events of an earlier run
 
-_REMEMBERED = 10_000
-"""Maximum number of Workflows whose machine is stored, even after the deletion of its Hardware."""
+_REMEMBERED = 10_000  # maximum number of Workflows whose machine is stored, even after the deletion of its Hardware
 
 _STATE_OUTCOME = {
     WorkflowState.PENDING: Outcome.INFO,

@@ -34,16 +34,12 @@ from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
-_APPLIED_SECONDS: Final = 30.0
-"""Time limit for the informers to receive the applied objects."""
-LOOK_SECONDS: Final = 5.0
-"""Interval at which the files are checked while an object is refused or a file is young."""
-YOUNG_SECONDS: Final = 10.0
-"""Age below which a file may be incomplete."""
+_APPLIED_SECONDS: Final = 30.0  # time limit for the informers to receive the applied objects
+LOOK_SECONDS: Final = 5.0  # interval at which the files are checked while an object is refused or a file is young
+YOUNG_SECONDS: Final = 10.0  # age below which a file may be incomplete
 LONGEST_PAUSE_SECONDS: Final = 300.0
 _UNANSWERED: Final = 3
-_OWN: Final = Path("tinkedge")
-"""The name of the program's own definitions in messages."""
+_OWN: Final = Path("tinkedge")  # the name of the program's own definitions in messages
 MAX_LINES: Final = 20
 
 
@@ -89,8 +85,7 @@ class ManifestApplier:
         self._clock = clock
         self._files: dict[Path, _File] = {}
         self._fault = ""
-        self._own: list[Raw] = []
-        """Definitions of this release that the disk could not store."""
+        self._own: list[Raw] = []  # definitions of this release that the disk could not store
         self._own_problems: list[str] = []
         self._logged: frozenset[str] = frozenset()
         self._asked = asyncio.Event()

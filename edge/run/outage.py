@@ -33,13 +33,10 @@ log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 30.0
 """Time without a new object after which a list has failed. A working API lists thousands of objects in far less."""
-SHORT_SECONDS: Final = 5.0
-"""The same, if the start can continue without the API. A restarted API is back in less."""
+SHORT_SECONDS: Final = 5.0  # the same, if the start can continue without the API. A restarted API is back in less.
 _STEP_SECONDS: Final = 1.0
-RECENT_SECONDS: Final = 120.0
-"""Maximum age of a saved state that a restart serves without waiting for the API."""
-LARGE: Final = 3000
-"""Minimum number of saved Hardware for that. The API lists fewer quickly."""
+RECENT_SECONDS: Final = 120.0  # maximum age of a saved state that a restart serves without waiting for the API
+LARGE: Final = 3000  # minimum number of saved Hardware for that. The API lists fewer quickly.
 
 
 async def follow_api(

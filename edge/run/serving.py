@@ -49,8 +49,7 @@ from tink.net.outbound import Reach
 
 log = logging.getLogger(__name__)
 
-_BINARIES_SECONDS: Final = 5.0
-"""Interval at which an empty directory of boot programs is read again."""
+_BINARIES_SECONDS: Final = 5.0  # interval at which an empty directory of boot programs is read again
 _TICK_SECONDS: Final = 1.0
 
 
@@ -108,8 +107,7 @@ class Serving:
         self._link_metadata: LinkMetadata | None = None
         self._log_files = settings.data_dir / "machine-logs"
         self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
-        self._waits_for_hookos = edge.syslog is Syslog.AUTO
-        """Syslog starts with the first machine that boots HookOS."""
+        self._waits_for_hookos = edge.syslog is Syslog.AUTO  # Syslog starts with the first machine that boots HookOS
         self._services = self._network_services()
         self._subscribe()
 

@@ -25,8 +25,7 @@ from tink.server import AgentAuth, TlsError, endings, what_ends
 from tink.webhooks import SERVICE_PORT, WebhookSettings
 
 Services = frozenset[Service]
-Options = Mapping[str, Any]
-"""The values of a command's options by click's names, such as `grpc_tls_cert`."""
+Options = Mapping[str, Any]  # the values of a command's options by click's names, such as `grpc_tls_cert`
 Place = Callable[[str], str]
 """Returns where the value of an option is set, by its key: `FILE:LINE`, `env TINKEDGE_...`, `flag` or `default`."""
 
@@ -107,8 +106,7 @@ class Listener:
 
     key: str
     port: int
-    at: frozenset[str]
-    """Addresses. An interface whose address is not known yet stands here by its name."""
+    at: frozenset[str]  # addresses. An interface whose address is not known yet stands here by its name.
 
     def meets(self, other: Listener) -> bool:
         """Return True if the two can't listen at the same time."""

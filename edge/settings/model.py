@@ -59,10 +59,8 @@ class Syslog(StrEnum):
 
 
 EDGE: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-ON_REQUEST: Final = frozenset({Service.CONVERSION})
-"""Services that `tinkedge up` runs only with --metal3."""
-ALWAYS: Final = frozenset(Service) - ON_REQUEST
-"""Services that `tinkedge up` runs without further options."""
+ON_REQUEST: Final = frozenset({Service.CONVERSION})  # services that `tinkedge up` runs only with --metal3
+ALWAYS: Final = frozenset(Service) - ON_REQUEST  # services that `tinkedge up` runs without further options
 LOOPBACK: Final = Network("lo")
 DEFAULT_HTTP_PORT: Final = 7080
 
@@ -75,8 +73,7 @@ _ROLES: Final[Mapping[str, frozenset[Service]]] = {
     "metal3-webhook": frozenset({Service.CONVERSION}),
     "metal3": frozenset(),
 }
-ROLES: Final = tuple(_ROLES)
-"""Commands whose settings are checked together."""
+ROLES: Final = tuple(_ROLES)  # commands whose settings are checked together
 
 
 def services_of(command: str, options: Mapping[str, Any]) -> frozenset[Service]:
@@ -120,8 +117,7 @@ def _check_listening_address(value: str) -> Iterator[tuple[str, str]]:
 # --- the models -------------------------------------------------------------------------------------------------------
 
 _PATH: Final = FilePath()
-_AWAITED: Final = FilePath(readable=False)
-"""The type of a file that may appear after the start."""
+_AWAITED: Final = FilePath(readable=False)  # the type of a file that may appear after the start
 _DIRECTORY: Final = FilePath(exists=True, file_okay=False)
 _PORT: Final = click.IntRange(1, 65535)
 _SECONDS: Final = click.FloatRange(min=0, min_open=True)
@@ -506,8 +502,7 @@ class StackSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
-    server_apart: bool = False
-    """True if the gRPC server runs in a child process, whose memory `server.memory` limits."""
+    server_apart: bool = False  # True if the gRPC server runs in a child process, whose memory `server.memory` limits
 
     @property
     def scope(self) -> str:

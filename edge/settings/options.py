@@ -104,8 +104,7 @@ class Holds(StrEnum):
     OTHER = "other"
 
 
-Check = Callable[[str], Iterator[tuple[str, str]]]
-"""Yields a message and a remedy for each problem of a value."""
+Check = Callable[[str], Iterator[tuple[str, str]]]  # yields a message and a remedy for each problem of a value
 Services = frozenset[str]
 
 _FIELDS_OWN: Final = object()
@@ -120,23 +119,16 @@ class Setting:
 
     help: str
     group: Group
-    services: Services = frozenset()
-    """Empty: those of the model."""
+    services: Services = frozenset()  # empty: those of the model
     unless: Services = frozenset()
-    flag: str = ""
-    """The flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field."""
-    type: click.ParamType[Any] | None = None
-    """If it is None, the option has the type of the default."""
-    option_default: Any = _FIELDS_OWN
-    """The default of the option, if it is not that of the field."""
+    flag: str = ""  # the flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field.
+    type: click.ParamType[Any] | None = None  # if it is None, the option has the type of the default
+    option_default: Any = _FIELDS_OWN  # the default of the option, if it is not that of the field
     multiple: bool = False
     metavar: str | None = None
-    convert: Callable[[Any], Any] | None = None
-    """Turns the option's value into the field's value."""
-    check: Check | None = None
-    """Checks a value further. The option itself accepts what only a check refuses."""
-    holds: Holds | None = None
-    """For an option that names a file: the content that the file must have at the start."""
+    convert: Callable[[Any], Any] | None = None  # turns the option's value into the field's value
+    check: Check | None = None  # checks a value further. The option itself accepts what only a check refuses.
+    holds: Holds | None = None  # for an option that names a file: the content that the file must have at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +235,7 @@ def nearest(name: str, known: set[str]) -> str:
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-Schema = Callable[[str], click.Command]
-"""Returns a command by its name, and imports it if necessary."""
+Schema = Callable[[str], click.Command]  # returns a command by its name, and imports it if necessary
 
 
 def schema_of(ctx: click.Context) -> Schema:
@@ -348,8 +339,7 @@ def group_of(command: click.Command, option: click.Option) -> Group:
 
 _EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 _MAC: Final = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
-_NAME_OPTIONS: Final = ("filename", "hardware", "user")
-"""Options whose value users often give as an argument."""
+_NAME_OPTIONS: Final = ("filename", "hardware", "user")  # options whose value users often give as an argument
 
 
 def was_removed(key: str) -> str:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOWHERE: Final = ("", 0)
-"""The value of --metrics-address if it is `none`."""
+NOWHERE: Final = ("", 0)  # the value of --metrics-address if it is `none`
 
 _MIN_ARTIFACT_BYTES: Final = 100_000  # no kernel is smaller
 _MIN_SERVER_BYTES: Final = 200_000_000  # The gRPC server needs half of that before the first agent connects.

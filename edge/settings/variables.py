@@ -13,8 +13,7 @@ import click
 from edge.settings.file import relative_path_problem
 from edge.settings.options import PREFIX, SERVICES, TOOLS, Schema, nearest, settable, variable, was_removed
 
-VARIABLES_FILE: Final = Path("/etc/default/tinkedge")
-"""The EnvironmentFile= of the systemd units."""
+VARIABLES_FILE: Final = Path("/etc/default/tinkedge")  # the EnvironmentFile= of the systemd units
 _MAX_BYTES: Final = 1 << 20
 _ASSIGNMENT: Final = re.compile(r"\s*(export\s+)?(\w+)\s*=(.*)")
 _ENVIRONMENT: Final = "the environment"

@@ -11,10 +11,8 @@ from typing import Final
 
 from tink.printable import escaped
 
-MAX_BYTES: Final = 8192
-"""Number of bytes of a datagram that are parsed. RFC 5424 section 6.1 requires at least 2048."""
-MAX_LINE: Final = 2000
-"""Number of characters of the text that are stored."""
+MAX_BYTES: Final = 8192  # number of bytes of a datagram that are parsed. RFC 5424 section 6.1 requires at least 2048.
+MAX_LINE: Final = 2000  # number of characters of the text that are stored
 _MAX_NAME: Final = 48
 
 SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")

@@ -30,13 +30,10 @@ log = logging.getLogger(__name__)
 MAX_LINES_A_SECOND: Final = 100.0
 MAX_BURST_LINES: Final = 1000.0
 """Maximum rate of one machine: a kernel's whole log at once, and then the output of a busy installation."""
-MAX_WAITING_BYTES: Final = 32 << 20
-"""Maximum size of all lines that wait for a slow disk."""
+MAX_WAITING_BYTES: Final = 32 << 20  # maximum size of all lines that wait for a slow disk
 FLUSH_SECONDS: Final = 0.5
-FIRST_PAUSE, MAX_PAUSE = 1.0, 10.0
-"""Seconds between two steps of a machine's journey."""
-QUIET_SECONDS: Final = 30.0
-"""After a silence of this duration the next line is reported at once again."""
+FIRST_PAUSE, MAX_PAUSE = 1.0, 10.0  # seconds between two steps of a machine's journey
+QUIET_SECONDS: Final = 30.0  # after a silence of this duration the next line is reported at once again
 _LOG_AGAIN_SECONDS: Final = 600.0
 
 

@@ -18,11 +18,9 @@ from edge.journey.recorder import Journey, News
 from edge.page import Bar, Chain, chains, timeline_of
 from tink.limits.newest import Newest
 
-EVENTS: Final = 250
-"""Number of a machine's last events that are read."""
+EVENTS: Final = 250  # number of a machine's last events that are read
 MAX_KNOWN: Final = 100_000
-ABANDONED: Final = "Abandoned"
-"""The outcome of a boot without an ended Workflow, after which the machine restarted."""
+ABANDONED: Final = "Abandoned"  # the outcome of a boot without an ended Workflow, after which the machine restarted
 _MAX_WARNINGS: Final = 20
 
 

@@ -48,8 +48,7 @@ class Durations:
 log = logging.getLogger(__name__)
 
 SECONDS: Final = 1.0
-AT_ONCE: Final = 500
-"""Maximum number of boots that are traced in a second; further ones are only counted."""
+AT_ONCE: Final = 500  # maximum number of boots that are traced in a second; further ones are only counted
 
 
 class Telemetry:

@@ -57,8 +57,7 @@ class AgentsAddresses:
         self._port = port
         self._owned = owned
         self._here = self._look()
-        self._listening = self._here
-        """The addresses of the start, and those that were here since."""
+        self._listening = self._here  # the addresses of the start, and those that were here since
 
     @property
     def listening(self) -> list[str]:

@@ -53,10 +53,8 @@ class HostNetworks:
         self._handlers: list[Callable[[], None]] = []
         self._states: dict[str, NetworkState] = {}
         self._states = {name: self._look(name) for name in self._networks}
-        self._reported: dict[str, NetworkState] = {}
-        """The states that all followers have adapted to."""
-        self._logged: dict[str, NetworkState] = {}
-        """The last reported state of each network."""
+        self._reported: dict[str, NetworkState] = {}  # the states that all followers have adapted to
+        self._logged: dict[str, NetworkState] = {}  # the last reported state of each network
         self._changed = asyncio.Event()
         self._changes = LinkChanges(self._changed.set)
 

@@ -33,26 +33,20 @@ from edge.run.networks.services import MakeSite, tcp_advice
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS: Final = 15
-"""Lifetime of the address after its edge was killed."""
+LEASE_SECONDS: Final = 15  # lifetime of the address after its edge was killed
 TICK_SECONDS: Final = 1.0
-AGAIN_SECONDS: Final = 5.0
-"""Time until the next try to get an address that another host has."""
+AGAIN_SECONDS: Final = 5.0  # time until the next try to get an address that another host has
 
 
 @dataclass(slots=True)
 class _Place:
     """The state on one interface."""
 
-    index: int = 0
-    """The number of the link; 0 if it has no carrier."""
-    asked: bool = False
-    """True if the address was requested from the kernel."""
+    index: int = 0  # the number of the link; 0 if it has no carrier
+    asked: bool = False  # True if the address was requested from the kernel
     site: web.TCPSite | None = None
-    due: float = 0.0
-    """The time of the next request."""
-    line: str = ""
-    """The last line of the log."""
+    due: float = 0.0  # the time of the next request
+    line: str = ""  # the last line of the log
 
 
 class LinkMetadata:

@@ -37,12 +37,9 @@ MakeResponder = Callable[[NetworkState], Responder]
 MakeResponder6 = Callable[[NetworkState], Responder6]
 
 
-MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]
-"""Makes the TFTP server for an address."""
-MakeSite = Callable[[str, int], web.TCPSite]
-"""Makes an HTTP site at an address and port."""
-MakeSyslog = Callable[[NetworkState, str], SyslogServer]
-"""Makes the syslog server for an address."""
+MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]  # makes the TFTP server for an address
+MakeSite = Callable[[str, int], web.TCPSite]  # makes an HTTP site at an address and port
+MakeSyslog = Callable[[NetworkState, str], SyslogServer]  # makes the syslog server for an address
 
 
 class _Service(Protocol):

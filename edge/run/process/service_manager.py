@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 Probe = Callable[[], Awaitable[object]]
 
-_SEND_SECONDS: Final = 0.5
-"""Time limit for sending a message: machines must not wait for a manager that does not read."""
+_SEND_SECONDS: Final = 0.5  # time limit for sending a message: machines must not wait for a manager that does not read
 _MICROSECONDS: Final = 1_000_000
 _PROBES_PER_TIMEOUT: Final = 4
 """Number of watchdog messages within the manager's timeout; systemd recommends two at least."""

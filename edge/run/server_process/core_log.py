@@ -20,8 +20,7 @@ log = logging.getLogger(__name__)
 
 LINES: Final = 60
 """Maximum number of lines in a minute, from different places in gRPC's source: a stack of all threads fits."""
-MOST_BYTES: Final = 1000
-"""Maximum length of a line: a remote host can influence the length."""
+MOST_BYTES: Final = 1000  # maximum length of a line: a remote host can influence the length
 _READ_BYTES: Final = 64 << 10
 _LEVELS: Final = {"I": logging.DEBUG, "W": logging.WARNING, "E": logging.WARNING, "F": logging.ERROR}
 _CORE: Final = re.compile(r"([IWEF])\d{4} [\d:.]+ +\d+ ([\w./-]+:\d+)\] (.*)")
@@ -37,10 +36,8 @@ class CoreLog:
         self._loop = asyncio.get_running_loop()
         self._log = LimitedLog(log, clock, capacity=LINES)
         self._rest = b""
-        self.lacks_memory = False
-        """True if the process has reported that it can't get memory."""
-        self._skips = False
-        """True if the rest of a line that was too long has not arrived yet."""
+        self.lacks_memory = False  # True if the process has reported that it can't get memory
+        self._skips = False  # True if the rest of a line that was too long has not arrived yet
         os.set_blocking(pipe, False)
         self._loop.add_reader(pipe, self._readable)
 

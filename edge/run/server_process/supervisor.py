@@ -54,14 +54,12 @@ START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.5
 PING_SECONDS: Final = 5.0
-PATIENCE_SECONDS: Final = 30.0
-"""A child that does not answer for this time is killed and replaced."""
+PATIENCE_SECONDS: Final = 30.0  # a child that does not answer for this time is killed and replaced
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 GOOD_SECONDS: Final = 60.0
 CERTIFICATE_SECONDS: Final = 5.0
 """Interval at which a certificate that can't be used is read again. No child is started meanwhile."""
-KEEPS_ENDING: Final = 3
-"""Number of ends within GOOD_SECONDS that make a note on /readyz."""
+KEEPS_ENDING: Final = 3  # number of ends within GOOD_SECONDS that make a note on /readyz
 _LAST_WORDS_SECONDS: Final = 1.0
 _SERVICE_MANAGER_VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """Variables of sd_notify(3) that only the parent may use."""
@@ -116,8 +114,7 @@ class ServerProcess:
         self._keeper: asyncio.Task[None] | None = None
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._began = asyncio.Event()
-        """Set when the child listens or has failed."""
+        self._began = asyncio.Event()  # set when the child listens or has failed
         self._serves = False
         self._failure = self._reason = ""
         """The reason why the supervisor ends the child, and the child's own reason why it can't start."""
@@ -126,8 +123,7 @@ class ServerProcess:
         self._asked = self._answered = 0
         self._state = ServerState("", "")
         self._kept_away: dict[str, float] = {}
-        self._lacks = ""
-        """The reason why the certificate can't be used; empty if it can."""
+        self._lacks = ""  # the reason why the certificate can't be used; empty if it can
         self._has_lacked = False
         self._asked_to_read = asyncio.Event()
         register(self)
