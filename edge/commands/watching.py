@@ -14,6 +14,7 @@ import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Final, NamedTuple
 
 import click
@@ -222,35 +223,30 @@ def _for_since(since: float | None, now: float) -> str:
 # --- the table of all machines ----------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Table:
-    """The table of all machines: takes changes and writes them with `echo`."""
+    """The table of all machines: takes changes and writes them with `echo`.
 
-    def __init__(
-        self,
-        *,
-        as_json: bool,
-        live: bool,
-        once: bool = False,
-        width: int | None = None,
-        echo: Callable[[str], None] = click.echo,
-        clock: Callable[[], float] = time.time,
-        size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
-    ) -> None:
-        """Make an empty table.
+    Make an empty table.
 
-        as_json: write one JSON object for each change instead.
-        live: draw the whole table again and again, in a terminal of `size()` columns and lines.
-        once: wait until all machines have arrived, and write them once. Not with `live`.
-        width: the most columns of a line, if not `live`; None: no limit.
-        clock: seconds since the epoch.
-        """
-        self._once = once
-        self._width = width
-        self._as_json = as_json
-        self._live = live and not as_json
-        self._echo = echo
-        self._clock = clock
-        self._size = size
+    as_json: write one JSON object for each change instead.
+    live: draw the whole table again and again, in a terminal of `size()` columns and lines.
+    once: wait until all machines have arrived, and write them once. Not with `live`.
+    width: the most columns of a line, if not `live`; None: no limit.
+    clock: seconds since the epoch.
+    """
+
+    _: KW_ONLY
+    as_json: bool
+    live: InitVar[bool]
+    once: bool = False
+    width: int | None = None
+    echo: Callable[[str], None] = click.echo
+    clock: Callable[[], float] = time.time
+    size: Callable[[], os.terminal_size] = shutil.get_terminal_size
+
+    def __post_init__(self, live: bool) -> None:
+        self._live = live and not self.as_json
         self._rows: dict[str, Row] = {}
         self._written: dict[str, tuple[object, ...]] = {}
         self._notices: list[str] = []
@@ -272,50 +268,50 @@ class Table:
             self._rows.pop(mac, None)
             self._written.pop(mac, None)
         self._rows |= {str(row["mac"]): row for row in news.rows}
-        if self._as_json:
+        if self.as_json:
             for row in news.rows:
-                self._echo(json.dumps(row))
+                self.echo(json.dumps(row))
             for mac in news.gone:
-                self._echo(json.dumps({"mac": mac, "gone": True}))
+                self.echo(json.dumps({"mac": mac, "gone": True}))
         if news.notices is not None:
             new = [line for line in news.notices if line not in self._notices]
             self._notices = [printable(line) for line in news.notices]
             if not self._live:
                 for line in new:
-                    self._echo(json.dumps({"edge": line}) if self._as_json else f"this edge: {printable(line)}")
+                    self.echo(json.dumps({"edge": line}) if self.as_json else f"this edge: {printable(line)}")
         if self._live:
             self.draw()
-        elif not self._as_json:
+        elif not self.as_json:
             self._write(news.rows, last=not news.more)
 
     # --- elsewhere than in a terminal -----------------------------------------------------------------------------
 
     def _write(self, rows: Iterable[Row], *, last: bool) -> None:
-        if self._once:
+        if self.once:
             if not last:
                 return
             rows = self._rows.values()
-        rows, now = sorted(rows, key=_by_urgency), self._clock()
-        shape = Shape.of(rows, self._width)
+        rows, now = sorted(rows, key=_by_urgency), self.clock()
+        shape = Shape.of(rows, self.width)
         if not self._has_head and (rows or not last):
             self._has_head = True
-            self._echo(line_of(HEAD, shape))
+            self.echo(line_of(HEAD, shape))
         for row in rows:
             state = row["state"], row.get("waiting_for"), row["reason"], row["wrong"]
             if self._written.get(row["mac"]) != state:
                 self._written[row["mac"]] = state
                 for line in lines_of(row, now, shape):
-                    self._echo(line)
+                    self.echo(line)
         if last and not self._rows:
-            self._echo(NO_MACHINES)
+            self.echo(NO_MACHINES)
 
     # --- in a terminal --------------------------------------------------------------------------------------------
 
     def draw(self) -> None:
         """Draw the machines for which the terminal has room, the most urgent first."""
-        width, height = self._size()
+        width, height = self.size()
         width = max(width, _MIN_WIDTH)
-        now, rows = self._clock(), sorted(self._rows.values(), key=_by_urgency)
+        now, rows = self.clock(), sorted(self._rows.values(), key=_by_urgency)
         shape = Shape.of(rows[:height], width)
         lines = [
             click.style(line, fg="red")
@@ -334,7 +330,7 @@ class Table:
             lines.append(NO_MACHINES)
         elif len(rows) > shown:
             lines.append(f"and {len(rows) - shown:,} more: 'tinkedge watch NAME' shows one, 'tinkedge page' all")
-        self._echo(_CLEAR_SCREEN + "\n".join(lines))
+        self.echo(_CLEAR_SCREEN + "\n".join(lines))
 
 
 class Shape(NamedTuple):

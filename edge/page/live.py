@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
 import orjson
@@ -108,24 +109,21 @@ class Source(Protocol):
         """Return what has changed since the last call; empty if nothing has."""
 
 
+@dataclass(eq=False)
 class Live:
-    """The streams. Belongs to one event loop."""
+    """The streams. Belongs to one event loop.
 
-    def __init__(
-        self,
-        *,
-        interval: float = INTERVAL_SECONDS,
-        heartbeat: float = HEARTBEAT_SECONDS,
-        most: int = MAX_STREAMS,
-        elapsed: Callable[[], float] = time.perf_counter,
-        spent: Callable[[], float] = time.thread_time,
-    ) -> None:
-        """Times in seconds; `spent` counts those in which this thread had a processor."""
-        self._spent = spent
-        self._interval = interval
-        self._heartbeat = heartbeat
-        self._most = most
-        self._elapsed = elapsed
+    Times in seconds; `spent` counts those in which this thread had a processor.
+    """
+
+    _: KW_ONLY
+    interval: float = INTERVAL_SECONDS
+    heartbeat: float = HEARTBEAT_SECONDS
+    most: int = MAX_STREAMS
+    elapsed: Callable[[], float] = time.perf_counter
+    spent: Callable[[], float] = time.thread_time
+
+    def __post_init__(self) -> None:
         self._open: set[asyncio.Event] = set()
 
     def __len__(self) -> int:
@@ -134,7 +132,7 @@ class Live:
     @property
     def is_full(self) -> bool:
         """True if no more pages can be live."""
-        return len(self._open) >= self._most
+        return len(self._open) >= self.most
 
     def close(self) -> None:
         """End all of them."""
@@ -149,19 +147,19 @@ class Live:
         self._open.add(ended)
         try:
             await write(_RETRY)
-            sent, spent, others = self._elapsed(), 0.0, LoopLoad(self._elapsed, self._spent)
+            sent, spent, others = self.elapsed(), 0.0, LoopLoad(self.elapsed, self.spent)
             while not ended.is_set() and may_go_on():
                 busy = others.is_high(spent)
-                turns = TimeSlice(busy=busy, elapsed=self._spent, look_seconds=LOOK_SECONDS)
+                turns = TimeSlice(busy=busy, elapsed=self.spent, look_seconds=LOOK_SECONDS)
                 news = await source.news(turns)
                 spent, rest = turns.spent, BUSY_REST if busy else REST
                 if news:
                     await write(b"data: " + orjson.dumps(news) + b"\n\n")
-                    sent = self._elapsed()
-                elif self._elapsed() - sent >= self._heartbeat:
+                    sent = self.elapsed()
+                elif self.elapsed() - sent >= self.heartbeat:
                     await write(b": heartbeat\n\n")
-                    sent = self._elapsed()
-                seconds = min(max(self._interval, rest * spent * len(self._open)), LONGEST_SECONDS)
+                    sent = self.elapsed()
+                seconds = min(max(self.interval, rest * spent * len(self._open)), LONGEST_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await ended.wait()

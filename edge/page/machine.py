@@ -117,48 +117,43 @@ WorkflowLookup = Callable[[str, str], Raw | None]
 """(namespace, name of a Hardware): the Workflow that it is at, or the last one."""
 
 
+@dataclass(eq=False)
 class Machines:
-    """Collects what is shown of machines."""
+    """Collects what is shown of machines.
 
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        expectations: Expectations,
-        workflow: WorkflowLookup,
-        clock: Callable[[], float],
-    ) -> None:
-        """`clock` is the journey's."""
-        self._journey = journey
-        self._inventory = inventory
-        self._expectations = expectations
-        self._workflow = workflow
-        self._clock = clock
+    `clock` is the journey's.
+    """
+
+    journey: Journey
+    inventory: Inventory
+    expectations: Expectations
+    workflow: WorkflowLookup
+    clock: Callable[[], float]
 
     def state(self, mac: str) -> object:
         """Return a value that changes when there is something new to show of this machine."""
-        awaited, machine = self._expectations.of(mac), self._inventory.by_mac(mac)
-        last = self._journey.last_sign(mac)
-        workflow = self._workflow(machine.namespace, machine.name) if machine is not None else None
+        awaited, machine = self.expectations.of(mac), self.inventory.by_mac(mac)
+        last = self.journey.last_sign(mac)
+        workflow = self.workflow(machine.namespace, machine.name) if machine is not None else None
         version = as_mapping(workflow.get("metadata")).get("resourceVersion") if workflow is not None else None
         return last, awaited.finding if awaited is not None else None, version, machine
 
     def shown(self, mac: str, number: int = 0) -> MachineShown | None:
         """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
-        machine = self._inventory.by_mac(mac)
-        claimants = () if machine is not None else self._inventory.claimants(mac)
-        last = self._journey.last_sign(mac)
+        machine = self.inventory.by_mac(mac)
+        claimants = () if machine is not None else self.inventory.claimants(mac)
+        last = self.journey.last_sign(mac)
         if machine is None and not claimants and last is None:
             return None
-        awaited = self._expectations.of(mac) or as_it_was(self._journey, mac)
-        limits, now = self._expectations.limits, self._clock()
-        events = self._journey.events(mac)
-        found = chains(read(mac, self._journey.newest(mac, EVENTS, earlier=True))) if events else []
+        awaited = self.expectations.of(mac) or as_it_was(self.journey, mac)
+        limits, now = self.expectations.limits, self.clock()
+        events = self.journey.events(mac)
+        found = chains(read(mac, self.journey.newest(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
         of_boot = events_of(found[number], found[number - 1] if number else None, events) if found else events
         lines, cut, printed = _output(of_boot)
-        its_traits = traits(self._journey, mac, last, awaited, None)
+        its_traits = traits(self.journey, mac, last, awaited, None)
         its_row = row(named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=its_traits)
         return MachineShown(
             row=its_row,
@@ -185,7 +180,7 @@ class Machines:
         )
 
     def _workflow_of(self, machine: Machine | None, now: float) -> WorkflowShown | None:
-        raw = self._workflow(machine.namespace, machine.name) if machine is not None else None
+        raw = self.workflow(machine.namespace, machine.name) if machine is not None else None
         return _workflow(raw, now) if raw is not None else None
 
 

@@ -6,6 +6,7 @@ Rendered a little at a time: the event loop serves DHCP, too.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from edge.page.live import TimeSlice
@@ -19,18 +20,18 @@ from edge.page.status import EdgeStatus
 _MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
 
 
+@dataclass(eq=False)
 class Pages:
-    """Renders the rack, a machine, and the edge."""
+    """Renders the rack, a machine, and the edge.
 
-    def __init__(
-        self, rack: Rack, machines: Machines, status: EdgeStatus, templates: Templates, clock: Callable[[], float]
-    ) -> None:
-        """`clock` gives seconds since the epoch."""
-        self.rack = rack
-        self.machines = machines
-        self.status = status
-        self.templates = templates
-        self.clock = clock
+    `clock` gives seconds since the epoch.
+    """
+
+    rack: Rack
+    machines: Machines
+    status: EdgeStatus
+    templates: Templates
+    clock: Callable[[], float]
 
     # --- the rack -------------------------------------------------------------------------------------------------
 

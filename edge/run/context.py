@@ -22,6 +22,7 @@ from edge.settings.model import StackSettings
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import ResourceType
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,11 @@ class Tasks:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set. Raises StackError if a task ends early."""
-        waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]
+        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await done_before(ended, stop)
         finally:
-            for task in waiting:
-                task.cancel()
+            ended.cancel()
         if self.failure:
             raise StackError(self.failure)
 

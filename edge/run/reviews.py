@@ -84,13 +84,15 @@ class Reviews:
     async def start(
         self, client: KubeClient, informers: Mapping[ResourceType, Informer], metrics: CollectorRegistry
     ) -> Webhooks | None:
-        """Start the webhooks for API servers in other processes, if any.
-
-        The caller runs and stops them. Raises StackError.
+        """Start the webhooks for API servers in other processes, if any; the caller runs and stops them. Raises
+        StackError.
         """
         services = self._settings.services
         if Service.APISERVER in services and (self.plugin is not None or Service.CONTROLLER in services):
-            await self._forget_webhooks(client)
+            try:  # An earlier version registered a webhook for its own embedded API.
+                await unregister(client, self._settings.webhooks.configuration)
+            except ApiError as error:
+                log.warning("the registration of an earlier version's webhook can't be deleted: %s", error)
         webhooks = self._webhooks = self._made(client, informers)
         if self._admission is not None:
             metrics.register(self._admission.metrics)
@@ -100,17 +102,9 @@ class Reviews:
                 await webhooks.start()
             except OSError as error:
                 port = self._settings.webhooks.port or SERVICE_PORT
-                raise StackError(
-                    f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
-                ) from error
+                advice = tcp_advice(error, port, "--webhook-port")
+                raise StackError(f"the webhooks can't listen on port {port}: {advice}") from error
         return webhooks
-
-    async def _forget_webhooks(self, client: KubeClient) -> None:
-        """Delete the registration that an earlier version made for its own embedded API."""
-        try:
-            await unregister(client, self._settings.webhooks.configuration)
-        except ApiError as error:
-            log.warning("the registration of an earlier version's webhook can't be deleted: %s", error)
 
     def _made(self, client: KubeClient, informers: Mapping[ResourceType, Informer]) -> Webhooks | None:
         services, reached = self._settings.services, are_reached(self._settings)

@@ -56,27 +56,23 @@ class _Pending:
     dropped: int = 0
 
 
+@dataclass(eq=False)
 class MachineLogs:
-    """Receives datagrams by `take`; `run` writes their lines. It belongs to one event loop."""
+    """Receives datagrams by `take`; `run` writes their lines. It belongs to one event loop.
 
-    def __init__(
-        self,
-        mac_at: Callable[[str, str], str | None],
-        record: Recorder,
-        files: LogFiles,
-        clock: Callable[[], float],
-        now: Callable[[], float],
-    ) -> None:
-        """`mac_at(ip, interface)` returns the MAC of the registered machine at an address.
+    `mac_at(ip, interface)` returns the MAC of the registered machine at an address.
 
-        `interface` is the one that received the packet (empty: any). `clock` returns monotonic seconds, `now` Unix
-        seconds.
-        """
-        self._mac_at = mac_at
-        self._record = record
-        self._files = files
-        self._clock = clock
-        self._now = now
+    `interface` is the one that received the packet (empty: any). `clock` returns monotonic seconds, `now` Unix
+    seconds.
+    """
+
+    mac_at: Callable[[str, str], str | None]
+    record: Recorder
+    files: LogFiles
+    clock: Callable[[], float]
+    now: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._buckets = TokenBuckets(MAX_BURST_LINES, MAX_LINES_A_SECOND)
         self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[bytes]] = {}
@@ -88,7 +84,7 @@ class MachineLogs:
 
     def take(self, datagram: bytes, ip: str, interface: str = "") -> None:
         """Store the lines of a datagram from this address on this interface."""
-        mac, now = self._mac_at(ip, interface), self._clock()
+        mac, now = self.mac_at(ip, interface), self.clock()
         if mac is None:
             self.of_strangers += 1
             if self._log_once.due("stranger", now):
@@ -104,7 +100,7 @@ class MachineLogs:
             return
         self.kept += 1
         line = parse(datagram).line
-        entry = f"{rfc3339(self._now(), 'milliseconds')} {line}\n".encode()
+        entry = f"{rfc3339(self.now(), 'milliseconds')} {line}\n".encode()
         self._waiting.setdefault(mac, []).append(entry)
         self._waiting_bytes += len(entry)
         if pending.characters + len(line) < MAX_DETAIL:
@@ -127,15 +123,15 @@ class MachineLogs:
             return
         batch = {mac: b"".join(entries) for mac, entries in waiting.items()}
         try:
-            await asyncio.to_thread(self._files.append, batch)
+            await asyncio.to_thread(self.files.append, batch)
         except OSError as error:
-            if self._log_once.due(("file", error.errno), self._clock()):
+            if self._log_once.due(("file", error.errno), self.clock()):
                 log.error("syslog: lines are not kept: %s: %s", error.filename, error.strerror)
         finally:
             self._waiting_bytes -= sum(map(len, batch.values()))
 
     def _report_due(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for mac, pending in list(self._pending.items()):
             if (pending.lines or pending.dropped) and now >= pending.due:
                 self._report(mac, pending, now)
@@ -152,7 +148,7 @@ class MachineLogs:
         if pending.dropped:
             detail["dropped_lines"] = pending.dropped
             message += f" ({pending.dropped} more were too many, and are lost)"
-        self._record(mac, Step.LOG, Outcome.INFO, message, **detail)
+        self.record(mac, Step.LOG, Outcome.INFO, message, **detail)
         self._pending[mac] = _Pending(now + pending.pause, min(pending.pause * 2, MAX_PAUSE), pending.last)
 
 

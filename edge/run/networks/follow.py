@@ -119,7 +119,7 @@ class HostNetworks:
 
     def notices(self) -> list[Notice]:
         """Return the announced problems that continue."""
-        return [self._notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
+        return [_notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
 
     def site(self, relayed: Sequence[IPv4Network], mode: DhcpMode) -> Site:
         """Return the description of the networks for the mistakes of Hardware."""
@@ -198,16 +198,14 @@ class HostNetworks:
             self._announce_line(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
 
     def _announce_line(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
-        log.log(level, "%s", line, extra={"fields": _fields(state)})
-        self._announce(self._notice(state, outcome, line))
-
-    def _notice(self, state: NetworkState, outcome: Outcome, line: str) -> Notice:
-        return Notice(time.time(), outcome, line, _fields(state))
+        notice = _notice(state, outcome, line)
+        log.log(level, "%s", line, extra={"fields": notice.detail})
+        self._announce(notice)
 
 
 def _line(state: NetworkState) -> str:
     return f"{state.problem}: machines on {state.interface} are not served"
 
 
-def _fields(state: NetworkState) -> dict[str, str]:
-    return {"interface": state.interface, "address": state.address}
+def _notice(state: NetworkState, outcome: Outcome, line: str) -> Notice:
+    return Notice(time.time(), outcome, line, {"interface": state.interface, "address": state.address})

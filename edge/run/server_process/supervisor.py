@@ -55,7 +55,7 @@ STOP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.5
 PING_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 30.0  # a child that does not answer for this time is killed and replaced
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
 GOOD_SECONDS: Final = 60.0
 CERTIFICATE_SECONDS: Final = 5.0
 """Interval at which a certificate that can't be used is read again. No child is started meanwhile."""
@@ -68,10 +68,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ServerBegin:
-    """The initial settings of the child.
-
-    `kept_away` has the blocked networks (CIDR), each with the time until which it is blocked (CLOCK_MONOTONIC).
-    """
+    """The initial settings of the child. `kept_away`: the blocked networks (CIDR), and until when (CLOCK_MONOTONIC)."""
 
     settings: StackSettings
     log_level: int
@@ -155,7 +152,7 @@ class ServerProcess:
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def _keep(self) -> None:
-        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             # A child that begins with a bad certificate would end at once.
             while not self._has_usable_certificate():
@@ -185,7 +182,7 @@ class ServerProcess:
         if why and why != self._lacks:
             self._has_lacked = True
             log.error("agents are not served until then: %s", why)
-            self._announce(Notice(time.time(), Outcome.FAILED, f"agents are not served: {why}", {}))
+            self._announce(Notice(time.time(), Outcome.FAILED, f"agents are not served: {why}"))
         elif self._lacks and not why:
             log.info("the gRPC server's certificate can be used now: agents are served")
         self._lacks = why
@@ -272,7 +269,7 @@ class ServerProcess:
         how = f"the gRPC server's process {how}"
         if self._began.is_set():
             log.error("%s: it is started again, and agents connect again", how)
-            self._announce(Notice(time.time(), Outcome.FAILED, how, {}))
+            self._announce(Notice(time.time(), Outcome.FAILED, how))
         self._ends.append((self._clock(), how))
         self._began.set()
 
@@ -295,9 +292,8 @@ class ServerProcess:
             case Up():
                 self._serves = True
                 if self._ends:
-                    line = "agents are served again"
-                    log.info("%s", line)
-                    self._announce(Notice(time.time(), Outcome.OK, line, {}))
+                    log.info("agents are served again")
+                    self._announce(Notice(time.time(), Outcome.OK, "agents are served again"))
                 self._began.set()
 
     def reread(self) -> bool:
@@ -348,11 +344,8 @@ class ServerProcess:
 
 
 async def start_process(begin: ServerBegin, channel: int, stderr: int) -> asyncio.subprocess.Process:
-    """Start the child with the file descriptors of its end of the channel and of its standard error.
-
-    The child reads `begin` (pickled) from standard input. Raises OSError.
-    """
-    # A file in memory: unlike a pipe, it takes all bytes even if the child never reads them.
+    """Start the child with the file descriptors of its end of the channel and of its standard error. Raises OSError."""
+    # The child's standard input. Unlike a pipe, a file in memory takes all bytes even if the child never reads them.
     with open(os.memfd_create("begin"), "w+b") as stdin:  # noqa: ASYNC230, PTH123 - memory, and no path
         pickle.dump(begin, stdin)
         stdin.seek(0)

@@ -208,7 +208,7 @@ async def test_boot_programs_that_come_later_are_read_and_machines_get_them(make
     program = tmp_path / "ipxe" / "snponly.efi"
     program.unlink()
     serving = make()
-    assert "has no boot file" in serving.binaries_problem
+    assert "has no boot file" in serving.binaries.problem
     program.write_bytes(b"MZ")
     reread_all()
-    assert serving.binaries_problem == ""
+    assert serving.binaries.problem == ""
