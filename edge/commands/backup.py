@@ -15,7 +15,7 @@ from typing import BinaryIO
 import click
 
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine, errors_shown
 from edge.settings import FilePath
 
 _MAX_PASSPHRASE_BYTES = 1024
@@ -29,10 +29,8 @@ passphrase_option = click.option(
 
 
 def read_passphrase(file: Path | None) -> bytes | None:
-    """Return the first line of the file, or None without a file. Raises ClickException.
-
-    The passphrase is no argument, because every user of the host can list those.
-    """
+    """Return the first line of the file, or None without a file. Raises ClickException."""
+    # The passphrase is no argument, because every user of the host can list those.
     if file is None:
         return None
     try:
@@ -43,8 +41,7 @@ def read_passphrase(file: Path | None) -> bytes | None:
     if not _MIN_PASSPHRASE_BYTES <= len(line) <= _MAX_PASSPHRASE_BYTES:
         raise click.ClickException(
             f"--passphrase-file {file}: its first line has {len(line)} bytes; a passphrase has "
-            f"{_MIN_PASSPHRASE_BYTES} to "
-            f"{_MAX_PASSPHRASE_BYTES} ('openssl rand -base64 32' makes one)"
+            f"{_MIN_PASSPHRASE_BYTES} to {_MAX_PASSPHRASE_BYTES} ('openssl rand -base64 32' makes one)"
         )
     return line
 
@@ -132,8 +129,8 @@ def backup(
         raise click.ClickException(
             f"{file}: there is no directory {file.parent}; make it ('{command}'), or name a file in another one"
         )
-    progress = Progress()
-    try:
+    progress = ProgressLine()
+    with errors_shown(progress, file):
         # The output belongs to the caller: root opens and renames it as root.
         with ExitStack() as stack, as_owner(data_dir):
 
@@ -161,28 +158,17 @@ def backup(
             )
             left_out = foreign(data_dir, also)
         sys.stdout.buffer.flush()
-        gone = _remove(directory, file.name, keep) if keep is not None else []
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
-    finally:
-        progress.clear()
+        gone = too_many((each.name for each in directory.iterdir()), file.name, keep) if keep is not None else []
+        for name in gone:
+            (directory / name).unlink(missing_ok=True)
     counts = ", ".join(f"{count} {name.partition('/')[2]}" for name, count in manifest.objects.items())
     click.echo(f"{file}: {sum(manifest.objects.values())} objects ({counts}) at version {manifest.version}", err=True)
     others = ", ".join(each.name for each in manifest.files[1:])
     click.echo(f"with {others or 'no other file'}{'' if passphrase is None else '; encrypted'}", err=True)
     if left_out:
-        click.echo(
-            f"left out, because tinkedge does not know it: {', '.join(left_out)}; --also NAME includes it", err=True
-        )
+        names = ", ".join(left_out)
+        click.echo(f"left out, because tinkedge does not know it: {names}; --also NAME includes it", err=True)
     if passphrase is None:
         click.echo("it is not encrypted and contains every Secret and key; see --passphrase-file", err=True)
     if gone:
         click.echo(f"removed: {', '.join(gone)}", err=True)
-
-
-def _remove(directory: Path, made: str, keep: int) -> list[str]:
-    """Remove the oldest backups so that `keep` stay. Return their names. Raises OSError."""
-    gone = too_many((each.name for each in directory.iterdir()), made, keep)
-    for name in gone:
-        (directory / name).unlink(missing_ok=True)
-    return gone

@@ -10,16 +10,16 @@ import contextlib
 import gc
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import click
 
 from edge.commands import options
 from edge.commands.host_options import host_options, osies_by_architecture
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
@@ -38,14 +38,13 @@ from tink.convert.report import as_json, as_table, summary
 from tink.convert.run import TARGETS, TO_HARDWARE, Result, convert_documents
 
 if TYPE_CHECKING:
-    from tink.kube.client import KubeClient
+    pass
 
 _STDOUT = Path("-")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(NamedTuple):
     """How to reach the cluster that is read or written."""
 
     kubeconfig: Path | None
@@ -137,7 +136,7 @@ def convert(
     if (osies or bmc or consumed or unmanaged) and to != TO_HARDWARE:
         raise click.UsageError("--osie, --bmc, --consumed and --netboot-unmanaged go with --to hardware")
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged, namespace or DEFAULT_NAMESPACE)
-    progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
+    progress = ProgressLine(shown=sys.stderr.isatty() and not sys.stdout.isatty())
     cluster = _Cluster(kubeconfig, context, namespace)
     try:
         with _without_garbage_collection():
@@ -163,15 +162,14 @@ def convert(
     sys.exit(result.exit_code(allow_loss=allow_loss))
 
 
-def _write_all(result: Result, output: str, out: Path | None, progress: Progress) -> Result:
+def _write_all(result: Result, output: str, out: Path | None, progress: ProgressLine) -> Result:
     """Write the manifests as one stream. Return the result, with a finding if that failed. Raises BrokenPipeError."""
     texts = [to_json(result.objects)] if output == "json" else _counted(progress, "written", to_yaml(result.converted))
     try:
         if out is not None:
             write_whole(out, texts)
         else:
-            for text in texts:
-                sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.writelines(text.encode() for text in texts)
             sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
@@ -183,7 +181,7 @@ def _write_all(result: Result, output: str, out: Path | None, progress: Progress
     return result
 
 
-def _write_each(result: Result, output: str, directory: Path, progress: Progress) -> Result:
+def _write_each(result: Result, output: str, directory: Path, progress: ProgressLine) -> Result:
     """Write a file for each object. Return the result, with a finding for each file that could not be written."""
     failed: list[Finding] = []
     try:
@@ -205,29 +203,22 @@ def _not_written(place: str, error: OSError) -> Finding:
     return Finding(Kind.ERROR, Source(place, 0, "", "", ""), "", f"not written: {error.strerror or error}")
 
 
-@contextlib.asynccontextmanager
-async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
-    """Yield a client of the cluster. Raises ApiError and KubeConfigError."""
+async def _read(cluster: _Cluster, to: str | None, progress: ProgressLine) -> list[Document | Finding]:
+    from tink.convert.cluster import read_cluster
     from tink.kube.client import KubeClient
 
     async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
-        yield client
-
-
-async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[Document | Finding]:
-    from tink.convert.cluster import read_cluster
-
-    async with _connected(cluster) as client:
         return await read_cluster(
             client, cluster.namespace, metal3=to in TARGETS, on_read=lambda count: progress("read", count, 0)
         )
 
 
-async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force: bool) -> Result:
+async def _apply(cluster: _Cluster, result: Result, progress: ProgressLine, *, force: bool) -> Result:
     """Apply the objects. Return the result, with a finding for each object that was rejected."""
     from tink.convert.cluster import apply_all
+    from tink.kube.client import KubeClient
 
-    async with _connected(cluster) as client:
+    async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
         applied = await apply_all(
             client,
             result.converted,
@@ -261,7 +252,7 @@ def _report(result: Result, report: str, file: Path | None, done: str) -> None:
             click.echo("no Kubernetes object was found: see what -f names (*.yaml, *.yml, *.json)", err=True)
 
 
-def _counted(progress: Progress, what: str, items: Iterable[_T]) -> Iterator[_T]:
+def _counted(progress: ProgressLine, what: str, items: Iterable[_T]) -> Iterator[_T]:
     """Yield the same items, and show their count as progress."""
     for count, item in enumerate(items, start=1):
         progress(what, count, 0)

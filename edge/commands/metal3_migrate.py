@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from edge.commands import options
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3.migration import plan
@@ -96,7 +96,7 @@ class _Run:
 
     async def all(self, kubeconfig: Path | None, context: str | None) -> Outcome:
         """Survey the cluster, make the plan, and carry it out if that is requested and nothing prevents it."""
-        progress = Progress()
+        progress = ProgressLine()
         try:
             async with await KubeClient.connect(kubeconfig, context) as client:
                 return await self._all(client, progress)
@@ -106,7 +106,7 @@ class _Run:
         finally:
             progress.clear()
 
-    async def _all(self, client: KubeClient, progress: Progress) -> Outcome:
+    async def _all(self, client: KubeClient, progress: ProgressLine) -> Outcome:
         self.survey = await survey(client, self.settings.conversion, progress)
         progress.clear()
         self.plan = plan.make_plan(self.survey, self.settings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def _run(
     from tink.kube.client import ApiError, KubeClient
     from tink.move import Mover
 
-    progress = Progress()
+    progress = ProgressLine()
     try:
         async with (
             await KubeClient.connect(source, contexts[0]) as from_client,

@@ -158,9 +158,9 @@ def summary(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
     """Yield where the machine is and what is wrong: lines of `width` columns at most."""
     names = (str(found[name]) for name in ("hardware", "mac", "address", "osie", "model") if found.get(name))
     yield from wrapped(printable("  ".join(names)), width, _INDENT)
-    yield from wrapped(
-        printable(str(found["state"])) + _for_since(found["since"] or found["heard"], now), width, _INDENT
-    )
+    since = found["since"] or found["heard"]
+    for_since = f", for {span(now - since)} (since {clock(since)})" if since else ""
+    yield from wrapped(printable(str(found["state"])) + for_since, width, _INDENT)
     yield from _problem(found, now, width)
     if found["workflow"]:
         parts = (f"Workflow {found['workflow']}", found.get("workflow_state"), found.get("workflow_failure"))
@@ -191,21 +191,18 @@ def _problem(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
         return
     since = f"since {clock(problem['began'])}, {ago(now - problem['began'])}"
     yield from wrapped(printable(f"{mark}: {problem['reason']} ({since}): {problem['facts']}"), width, _INDENT)
-    for cause in problem["causes"]:
-        yield from wrapped(printable(f"likely cause: {cause}"), width, _INDENT)
-    for step in problem["remedy"]:
-        yield from wrapped(printable(f"what to do: {step}"), width, _INDENT)
+    lines = [f"likely cause: {cause}" for cause in problem["causes"]] + [f"what to do: {x}" for x in problem["remedy"]]
+    for line in lines:
+        yield from wrapped(printable(line), width, _INDENT)
 
 
 def boots(found: Mapping[str, Any], width: int) -> Iterator[str]:
     """Yield the boots of a machine, the oldest first, step by step."""
     for boot in found["boots"]:
         yield ""
-        yield from wrapped(
-            f"boot of {clock(boot['began'])}, {span(boot['seconds'])}: {printable(boot['reached'])}", width, _INDENT
-        )
-        for step in boot["steps"]:
-            yield _step_line(step, width)
+        text = f"boot of {clock(boot['began'])}, {span(boot['seconds'])}: {printable(boot['reached'])}"
+        yield from wrapped(text, width, _INDENT)
+        yield from (_step_line(step, width) for step in boot["steps"])
 
 
 def _step_line(step: Mapping[str, Any], width: int) -> str:
@@ -214,10 +211,6 @@ def _step_line(step: Mapping[str, Any], width: int) -> str:
     marks = [word for name, word in (("failed", "failed"), ("overdue", slow), ("running", "running")) if step[name]]
     took, label = span(step["seconds"]), padded(printable(step["step"]), min(_STEP, max(10, width - 46)))
     return f"{_INDENT}{clock(step['began'])} {label} {took:>7}{usual}{'  ' if marks else ''}{', '.join(marks)}".rstrip()
-
-
-def _for_since(since: float | None, now: float) -> str:
-    return f", for {span(now - since)} (since {clock(since)})" if since else ""
 
 
 # --- the table of all machines ----------------------------------------------------------------------------------------
@@ -246,21 +239,11 @@ class Table:
     size: Callable[[], os.terminal_size] = shutil.get_terminal_size
 
     def __post_init__(self, live: bool) -> None:
-        self._live = live and not self.as_json
+        self.is_live = live and not self.as_json
         self._rows: dict[str, Row] = {}
         self._written: dict[str, tuple[object, ...]] = {}
         self._notices: list[str] = []
         self._has_head = False
-
-    @property
-    def is_live(self) -> bool:
-        """True if the table is drawn again each second."""
-        return self._live
-
-    @property
-    def count(self) -> int:
-        """The number of machines."""
-        return len(self._rows)
 
     def take(self, news: Rows) -> None:
         """Apply changes and show them."""
@@ -276,10 +259,10 @@ class Table:
         if news.notices is not None:
             new = [line for line in news.notices if line not in self._notices]
             self._notices = [printable(line) for line in news.notices]
-            if not self._live:
+            if not self.is_live:
                 for line in new:
                     self.echo(json.dumps({"edge": line}) if self.as_json else f"this edge: {printable(line)}")
-        if self._live:
+        if self.is_live:
             self.draw()
         elif not self.as_json:
             self._write(news.rows, last=not news.more)
