@@ -70,18 +70,12 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("a BIOS boots a USB stick, but not the disk after it: use --medium cdrom with --full")
     drive = Drive(medium) if medium is not None else None
     settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
-    sys.exit(_run(settings))
-
-
-def _run(settings: LabSettings) -> int:
-    """Run the lab and return the exit status."""
     screen = Screen()
     try:
         run_interruptible(Lab(settings, screen).run())
     except LabError as error:
         screen.error(f"\nlab failed: {error}")
-        return 1
+        sys.exit(1)
     except asyncio.CancelledError:
         screen.error("\nlab interrupted; everything was removed")
-        return 130
-    return 0
+        sys.exit(130)

@@ -35,6 +35,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 @Group.FIRST.option(
     "--kubeconfig",
     type=FilePath(dir_okay=False),
+    default=None,
     help="Kubeconfig of the API with the hosts and the Hardware.  [default: the service account of this pod]",
 )
 @options.context

@@ -23,6 +23,7 @@ _METRICS_PORTS_TEXT: Final = ", ".join(f"{port} ({name})" for name, port in METR
 health_address = Group.OPERATORS.option(
     "--health-address",
     type=types.health_address,
+    default=None,
     help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082, [fd00::1]:7082; "
     "[::]:7082 is all addresses. Default: nowhere.",
 )
@@ -32,7 +33,9 @@ log_level = Group.FIRST.option(
 log_format = Group.LOGGING.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
 )
-context = Group.METAL3.option("--context", help="A context of the kubeconfig.  [default: its current one]")
+context = Group.METAL3.option(
+    "--context", default=None, help="A context of the kubeconfig.  [default: its current one]"
+)
 empty_checksum_type = Group.METAL3.option(
     "--empty-checksum-type", type=types.empty_checksum_type, default="md5", help=types.EMPTY_CHECKSUM_TYPE_HELP
 )

@@ -131,14 +131,14 @@ def _announce_and_install(todo: dict[str, set[Part]], host: packages.Host, scree
     screen.step("plan", f"missing Debian packages: {' '.join(sorted(missing))}")
     if not yes and not (sys.stdin.isatty() and click.confirm("Install them now?", default=True)):
         raise PrepareError(f"Debian packages are missing. Install them, or run this with --yes:\n  {command}")
-    run_interruptible(_install(missing, screen))
+
+    async def install() -> None:
+        progress = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
+        try:
+            await packages.install(missing, lambda _: None)
+        finally:
+            progress.cancel()
+            await asyncio.wait([progress])
+
+    run_interruptible(install())
     screen.step("plan", "installed; no service was enabled or started")
-
-
-async def _install(missing: set[str], screen: Screen) -> None:
-    progress = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
-    try:
-        await packages.install(missing, lambda _: None)
-    finally:
-        progress.cancel()
-        await asyncio.wait([progress])

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from edge.artifacts import ArtifactCache, FailedFetch, Progress, Source
 from edge.journey.events import Notice, Outcome, Step
@@ -30,16 +30,6 @@ class Health:
 
     problem: str = ""
     notes: tuple[str, ...] = ()
-
-
-class Networks(Protocol):
-    """The networks that face machines."""
-
-    def shown(self) -> list[dict[str, object]]:
-        """Each of them."""
-
-    def notices(self) -> list[Notice]:
-        """Return what is wrong now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,75 +186,65 @@ class Speeds:
         return speed
 
 
+@dataclass(eq=False)
 class EdgeStatus:
-    """Collects the content of the edge's page."""
+    """Collects the content of the edge's page.
 
-    def __init__(
-        self,
-        health: Callable[[], Health],
-        networks: Networks,
-        notices: Callable[[], Sequence[Notice]],
-        journey: Journey,
-        cache: ArtifactCache | None,
-        monotonic: Callable[[], float],
-        *,
-        others: Callable[[], Sequence[Other]] = tuple,
-        about: Callable[[], About] = About,
-        osies: Callable[[], Iterable[Osie]] = tuple,
-    ) -> None:
-        """`notices()` are of the edge, besides the networks'; `others()` the processes of the site that were heard a
-        moment ago; `osies()` reads the OSIE objects."""
-        self._others = others
-        self.health = health
-        self._networks = networks
-        self._notices = notices
-        self._journey = journey
-        self._cache = cache
-        self._monotonic = monotonic
-        self._about = about
-        self._read_osies = osies
+    `networks()` are the networks that face machines, `announced()` the problems of the edge and its networks,
+    `others()` the other edges and servers of the site, and `osies()` the OSIE objects.
+    """
+
+    health: Callable[[], Health]
+    networks: Callable[[], list[dict[str, object]]]
+    announced: Callable[[], Sequence[Notice]]
+    journey: Journey
+    cache: ArtifactCache | None
+    monotonic: Callable[[], float]
+    others: Callable[[], Sequence[Other]] = tuple
+    about: Callable[[], About] = About
+    osies: Callable[[], Iterable[Osie]] = tuple
+
+    def __post_init__(self) -> None:
         self._osies: list[Osie] = []
         self._osies_read: float | None = None
         self._speeds = Speeds()
 
     def notices(self) -> list[str]:
-        """Return what is wrong with the edge, and why it can't serve."""
-        problem = self.health().problem
-        said = [notice.message for notice in (*self._notices(), *self._networks.notices())]
-        return list(dict.fromkeys(filter(None, [problem, *said])))
+        """Return the problems of the edge, and why it can't serve."""
+        announced = [notice.message for notice in self.announced()]
+        return list(dict.fromkeys(filter(None, [self.health().problem, *announced])))
 
     async def update(self, turns: TimeSlice) -> None:
         """Read the OSIE objects again, if that is due: each of them has to be unpacked."""
-        now = self._monotonic()
+        now = self.monotonic()
         if self._osies_read is not None and now - self._osies_read < _OSIE_SECONDS:
             return
         self._osies_read, found = now, []
-        for osie in self._read_osies():
+        for osie in self.osies():
             found.append(osie)
             await turns.rest()
         self._osies = sorted(found, key=lambda each: each.name)
 
     def shown(self) -> EdgeShown:
         """Return the present state."""
-        now = self._monotonic()
-        notices = [*self._notices(), *self._networks.notices()]
+        now = self.monotonic()
         osies = self._osies
-        failed = self._cache.failed_fetches() if self._cache is not None else []
+        failed = self.cache.failed_fetches() if self.cache is not None else []
         return EdgeShown(
-            about=self._about(),
+            about=self.about(),
             health=self.health(),
-            notices=tuple(dict.fromkeys(notice.message for notice in notices)),
-            networks=tuple(self._networks.shown()),
-            others=tuple(self._others()),
+            notices=tuple(dict.fromkeys(notice.message for notice in self.announced())),
+            networks=tuple(self.networks()),
+            others=tuple(self.others()),
             counted=tuple(self._counted(now)),
             osies=tuple(self._shown_osies(osies[:MAX_OSIES], failed)),
             more_osies=max(0, len(osies) - MAX_OSIES),
             failed=tuple(replace(each, url=shown(each.url)) for each in failed),
-            cache=self._shown_cache(self._cache, now) if self._cache is not None else None,
+            cache=self._shown_cache(self.cache, now) if self.cache is not None else None,
         )
 
     def _counted(self, now: float) -> Iterator[Counted]:
-        counts, sent = self._journey.counts(), self._journey.sent_bytes()
+        counts, sent = self.journey.counts(), self.journey.sent_bytes()
         for step in COUNTED:
             answered, refused, failed = (
                 counts[step, outcome] for outcome in (Outcome.OK, Outcome.REFUSED, Outcome.FAILED)
@@ -277,8 +257,8 @@ class EdgeStatus:
         self, osies: Sequence[Osie], failed: Sequence[FailedFetch]
     ) -> Iterator[tuple[str, tuple[OsieFile, ...]]]:
         failures = {each.url: each for each in failed}
-        stored = {each.url: each.size for each in self._cache.stored()} if self._cache is not None else {}
-        downloads = {each.url: each for each in self._cache.downloads()} if self._cache is not None else {}
+        stored = {each.url: each.size for each in self.cache.stored()} if self.cache is not None else {}
+        downloads = {each.url: each for each in self.cache.downloads()} if self.cache is not None else {}
         for osie in osies:
             yield (
                 osie.name,

@@ -419,7 +419,7 @@ class Reader:
         return Live(elapsed=asyncio.get_running_loop().time, spent=lambda: self.spent, **times)
 
     def follow(self, live: Live, source=None) -> asyncio.Task:
-        return asyncio.create_task(live.follow(source or self, self.write, lambda: True))
+        return asyncio.create_task(live.follow((source or self).news, self.write, lambda: True))
 
 
 @pytest.mark.looptime
