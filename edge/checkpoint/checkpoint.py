@@ -80,7 +80,7 @@ class _Collection:
 class Checkpoint:
     """The checkpoint of one edge. Belongs to one event loop, and to the process that has locked the data directory.
 
-    Call `open` first; then `restore` and `restore_rest` if the API is away or slow to list the objects; then `run`.
+    Call `open` first; then `restore` and `restore_rest` if the API does not list the objects in time; then `run`.
     """
 
     def __init__(
@@ -94,11 +94,10 @@ class Checkpoint:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a checkpoint of the objects of `informers`, by the names of their collections.
+        """Create a checkpoint of the objects of `informers`, by the names of their collections, from `cluster`.
 
-        `wanted` returns the keys of the objects to keep, for collections of which not all objects are kept.
-        `lookup_values` returns the values by which a Hardware is looked up: its MACs and addresses. `cluster`
-        identifies the cluster of the API. `clock` returns Unix seconds.
+        `wanted` returns the keys of the objects to keep, if not all are kept. `lookup_values` returns the MACs and
+        addresses of a Hardware. `clock` returns Unix seconds.
         """
         self._directory = data_dir / DIRECTORY
         self._database = Database(self._directory, cluster, lookup_values)
@@ -107,7 +106,7 @@ class Checkpoint:
         self._collections = {name: _Collection(each, (wanted or {}).get(name)) for name, each in informers.items()}
         self._known: float | None = None
         self._confirmed_at = -math.inf
-        self._is_restoring = False
+        self.is_restoring = False  # some Hardware are only restored when a server looks for them (`recall`)
         self._recalled: deque[str] = deque()
         self._is_recalling = False
         for collection in self._collections.values():
@@ -144,22 +143,17 @@ class Checkpoint:
         """The number of Hardware in the opened file."""
         return self._database.counts.get(HARDWARE, 0)
 
-    @property
-    def is_restoring(self) -> bool:
-        """True if some Hardware are only restored when a server looks for them (`recall`)."""
-        return self._is_restoring
-
     async def restore(self) -> float | None:
-        """Restore the objects into the informers, which may run.
+        """Restore the objects into the informers, which may run. Of very many Hardware, none is restored before
+        `recall`.
 
         Returns the Unix time at which they were known to be current, or None if machines can't be served from them.
-        With very many Hardware, only the Hardware that a server looks for are restored here.
         """
         known = self._known
         if known is None or not self.exists:
             log.info("there is no checkpoint of Hardware in %s", self._directory)
             return None
-        self._is_restoring = True
+        self.is_restoring = True
         for name in self._collections:
             if name != HARDWARE or self.hardware_count <= _MAX_AT_ONCE:
                 await self._restore_all(name)
@@ -187,7 +181,7 @@ class Checkpoint:
 
     def recall(self, value: str) -> None:
         """Restore the Hardware that are looked up by a value: a MAC, an address, or NAMESPACE/NAME."""
-        if not self._is_restoring:
+        if not self.is_restoring:
             return
         self._recalled.append(value)
         if self._is_recalling:  # a handler looks for another Hardware: not recursively, because chains may be long
@@ -209,14 +203,14 @@ class Checkpoint:
         """Restore the Hardware that no server has looked for, unless the API lists them first."""
         hardware = self._collections[HARDWARE].informer
         until = self._monotonic() + _LISTING_SECONDS
-        while self._is_restoring and not hardware.has_synced:
+        while self.is_restoring and not hardware.has_synced:
             if hardware.failing_for or self._monotonic() > until:
                 await self._restore_all(HARDWARE)
             await asyncio.sleep(_LOOK_SECONDS)
         self._end_restoring()
 
     def _end_restoring(self) -> None:
-        self._is_restoring = False
+        self.is_restoring = False
         self._database.close_reader()
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -242,14 +236,15 @@ class Checkpoint:
             if collection.is_behind:
                 await self._write(name, collection)
         await self._confirm()
-        self._is_restoring = False
+        self.is_restoring = False
         await asyncio.to_thread(self._database.close)
 
     async def _write(self, name: str, collection: _Collection) -> None:
         informer, wanted = collection.informer, set(collection.wanted()) if collection.wanted is not None else None
         try:
             if await asyncio.to_thread(self._prepare):
-                self._write_everything()
+                for each in self._collections.values():
+                    each.pending |= dict.fromkeys(each.informer)
             if not collection.has_pruned:
                 await asyncio.to_thread(self._database.prune, name, list(informer) if wanted is None else wanted)
                 collection.has_pruned = True
@@ -286,10 +281,6 @@ class Checkpoint:
         if shutil.disk_usage(self._directory).free < _SPARE_BYTES:
             raise OSError(0, f"less than {_SPARE_BYTES >> 20} MiB would be free on the disk")
         return self._database.open_for_writing()
-
-    def _write_everything(self) -> None:
-        for collection in self._collections.values():
-            collection.pending |= dict.fromkeys(collection.informer)
 
     async def _confirm(self) -> None:
         """Note in the file up to which time its content is known to be current."""

@@ -72,10 +72,7 @@ class Database:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def open(self) -> float | None:
-        """Open the file and check it as a whole; return the time at which it was current, or None if there is no file.
-
-        Files of older releases are removed.
-        """
+        """Open the file and check it as a whole; return when it was current; None if there is no file."""
         for name in _OLD_FILES:
             with suppress(OSError):
                 (self._directory / name).unlink(missing_ok=True)

@@ -75,7 +75,7 @@ class SecretStore:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the store of a directory. `read` reads from the API, and `cluster` identifies its cluster.
+        """Create the store of a directory. `read` reads from the API of the `cluster`.
 
         Once `has_synced()` is True, all Hardware are known, so copies that no Hardware names are removed.
         """
@@ -217,23 +217,18 @@ class SecretStore:
 
     def _load(self, key: NamespacedName) -> Raw | None:
         """Return the copy of a Secret, in a thread; None if it is unusable, which is logged."""
-        why = ""
         try:
             with self._path(key).open("rb") as file:
-                content = file.read(2 * MAX_SECRET_BYTES)
-            found = self._decrypt(key, content)
-            if found is None:
-                why = "it is not encrypted with a key of this edge, or damaged"
-            elif not frozenset(found["cluster"]) & self._cluster:
-                why = "it is of another cluster"
+                found = self._decrypt(key, file.read(2 * MAX_SECRET_BYTES))
+            if found is not None and frozenset(found["cluster"]) & self._cluster:
+                return found
+            why = "it is of another cluster" if found else "it is not encrypted with a key of this edge, or damaged"
         except OSError as error:
-            found, why = None, error.strerror or str(error)
+            why = error.strerror or str(error)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            found, why = None, f"it is damaged ({type(error).__name__})"
-        if why:
-            log.error("the copy of Secret %s can't be used: %s", key, why)
-            return None
-        return found
+            why = f"it is damaged ({type(error).__name__})"
+        log.error("the copy of Secret %s can't be used: %s", key, why)
+        return None
 
     def _decrypt(self, key: NamespacedName, content: bytes) -> Raw | None:
         if not content.startswith(_MAGIC):

@@ -335,16 +335,17 @@ class Listening:
 
     def end(self) -> None:
         """Stop the capture. `lines` ends after the packets that have arrived by now."""
-        self._ending = asyncio.ensure_future(self._end())
+
+        async def end() -> None:
+            await self._stop()  # all captured packets are in the queue after this
+            await self._queue.put(None)
+
+        self._ending = asyncio.ensure_future(end())
 
     async def lines(self) -> AsyncGenerator[CapturedLine, None]:
         """Yield the descriptions of packets, until `end` is called."""
         while (line := await self._queue.get()) is not None:
             yield line
-
-    async def _end(self) -> None:
-        await self._stop()  # all captured packets are in the queue after this
-        await self._queue.put(None)
 
     async def _stop(self) -> None:
         self.lost += await asyncio.to_thread(self._capture.stop)
@@ -369,11 +370,9 @@ class Timed(NamedTuple, Generic[E]):
 
 
 async def in_order(leading: AsyncIterator[Timed[E]], *others: AsyncIterator[Timed[E]]) -> AsyncGenerator[E, None]:
-    """Merge the items of all sources by time. Ends when the `leading` source does.
-
-    Packets arrive at once and events of the edge after a moment. So each item is held for HOLD_SECONDS, and an earlier
-    one that arrives meanwhile goes before it.
-    """
+    """Merge the items of all sources by time. Ends when the `leading` source does."""
+    # Packets arrive at once and events of the edge after a moment. So each item is held for HOLD_SECONDS, and an
+    # earlier one that arrives meanwhile goes before it.
     heap: list[tuple[float, int, float, E]] = []
     number = count()
     clock = asyncio.get_running_loop().time

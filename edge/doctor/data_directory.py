@@ -56,7 +56,11 @@ def check_data_directory(directory: Path) -> Iterator[Finding]:
         yield problem(name, each.seen, each.remedy)
     if not found:
         yield _check_owner(name, directory, owner)
-        yield from _check_readable(name, directory)
+        try:  # the folders that operators fill
+            for each in out_of_reach(directory):
+                yield problem(name, each.seen, each.remedy)
+        except (OSError, DataDirectoryError) as error:
+            yield note(name, f"not examined as the service's user: {error}")
         yield from _check_keys(directory)
     refusal = disk_refuses(directory)
     if refusal:
@@ -74,15 +78,6 @@ def _check_owner(name: str, directory: Path, owner: int) -> Finding:
         remedy = f"for the service, as root: '{give(directory, service.user)}'"
         return warning(name, f"belongs to root, and the service runs as {service}", remedy)
     return passed(name, f"for {user_name(owner)} alone")
-
-
-def _check_readable(name: str, directory: Path) -> Iterator[Finding]:
-    """Find the files in the folders that operators fill which the owner of the directory can't read."""
-    try:
-        for each in out_of_reach(directory):
-            yield problem(name, each.seen, each.remedy)
-    except (OSError, DataDirectoryError) as error:
-        yield note(name, f"not examined as the service's user: {error}")
 
 
 def _check_keys(directory: Path) -> Iterator[Finding]:

@@ -62,9 +62,8 @@ def check_ethernets(
     """Warn about each interface of this host that answers ARP for the address of a `served` one.
 
     Linux answers ARP for an address of this host on every interface (ip-sysctl, arp_ignore 0). If two interfaces are on
-    one Ethernet, machines may send to the wrong one, and the server that is bound to the other receives nothing. Two
-    interfaces are on one Ethernet if their networks overlap, if a host is a neighbour of both with the same addresses,
-    or if one interface is a neighbour of the other. Raises OSError if the kernel does not answer.
+    one Ethernet, machines may send to the wrong one, and the server that is bound to the other receives nothing.
+    Raises OSError if the kernel does not answer.
     """
     known = neighbours()
     candidates = [*served, *other_interfaces(served)]

@@ -10,7 +10,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,8 @@ class Finding:
         about = ", ".join(f"--{key} ({place(key)})" for key in self.keys)
         return f"{about}: {self.message}: {self.remedy}"
 
+
+_warning = partial(Finding, is_error=False)
 
 # --- contradictions: pure ---------------------------------------------------------------------------------------------
 
@@ -202,11 +204,10 @@ def _check_agent_auth(services: Services, options: Options) -> Iterator[Finding]
             "give --grpc-client-ca, with --grpc-tls-cert and --grpc-tls-key",
         )
     if auth != AgentAuth.TOKEN and options.get("agent_token_key") is not None:
-        yield Finding(
+        yield _warning(
             ("agent-token-key", "agent-auth"),
             f"agents prove their machine by {auth}, so no token is signed or required",
             "give --agent-auth token to use tokens",
-            is_error=False,
         )
 
 
@@ -214,10 +215,7 @@ def _check_webhooks(options: Options) -> Iterator[Finding]:
     try:
         WebhookSettings(url=options.get("webhook_url", ""), service=options.get("webhook_service", ""))
     except ValueError as error:
-        both = bool(options.get("webhook_url") and options.get("webhook_service"))
-        keys = ("webhook-url", "webhook-service") if both else ("webhook-url",)
-        if not options.get("webhook_url"):
-            keys = ("webhook-service",)
+        keys = tuple(key for key in ("webhook-url", "webhook-service") if options.get(key.replace("-", "_")))
         yield Finding(keys, str(error), "write where the cluster's API reaches this, or leave it out")
 
 
@@ -229,20 +227,18 @@ def _check_modes(services: Services, options: Options) -> Iterator[Finding]:
             "leave it out, or change the mode",
         )
     if options.get("ipv6") and options.get("dhcp_mode") in ("proxy", "auto-proxy"):
-        yield Finding(
+        yield _warning(
             ("ipv6", "dhcp-mode"),
             "DHCPv6 is not served in this mode: it has no equivalent of ProxyDHCP",
             "let your DHCPv6 server name the boot files, or use --dhcp-mode reservation",
-            is_error=False,
         )
     if options.get("tftp_single_port") and Service.TFTP not in services:
-        yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)
+        yield _warning(("tftp-single-port",), "TFTP is disabled here", "leave it out")
     if options.get("kubeconfig") is not None and options.get("manifests") is not None:
-        yield Finding(
+        yield _warning(
             ("manifests", "kubeconfig"),
             "these manifests are applied to a cluster at each start, over later changes of other users",
             "leave it out if kubectl or a GitOps tool applies them",
-            is_error=False,
         )
 
 
@@ -254,18 +250,16 @@ def _check_checkpoint(services: Services, options: Options) -> Iterator[Finding]
             "leave one of them out",
         )
     if options.get("checkpoint_key") is not None and not options.get("checkpoint_secrets"):
-        yield Finding(
+        yield _warning(
             ("checkpoint-key", "checkpoint-secrets"),
             "the key is not used: the checkpoint has no Secrets",
             "give --checkpoint-secrets to keep them",
-            is_error=False,
         )
     if options.get("checkpoint_secrets") and Service.APISERVER in services:
-        yield Finding(
+        yield _warning(
             ("checkpoint-secrets",),
             "the embedded API and its Secrets are on this disk already",
             "leave it out: it is for edges of a cluster",
-            is_error=False,
         )
 
 
@@ -282,14 +276,14 @@ def _check_default_osie(options: Options) -> Iterator[Finding]:
 def _check_peers(options: Options) -> Iterator[Finding]:
     names = ("peer", "peer-group", "upstream-edge", "downstream-edges")
     given = [key for key in names if options.get(key.replace("-", "_"))]
-    if given and "metadata_token_key" not in options:
-        if options.get("reports_key") is None:
-            yield Finding(
-                (*given, "reports-key"),
-                "edges accept reports only from servers that share a key with them",
-                "give edges and servers the same file by --reports-key ('openssl rand -hex 32' makes a key)",
-            )
-    elif given and options.get("metadata_token_key") is None:
+    is_server = "metadata_token_key" not in options
+    if given and is_server and options.get("reports_key") is None:
+        yield Finding(
+            (*given, "reports-key"),
+            "edges accept reports only from servers that share a key with them",
+            "give edges and servers the same file by --reports-key ('openssl rand -hex 32' makes a key)",
+        )
+    if given and not is_server and options.get("metadata_token_key") is None:
         yield Finding(
             (*given, "metadata-token-key"),
             "edges prove by a shared key that they belong together, and this one would make its own",
@@ -311,26 +305,21 @@ def _check_data_dir_name(services: Services, options: Options) -> Iterator[Findi
     directory: Path | None = options.get("data_dir")
     if directory is not None and ":" in str(directory) and Service.APISERVER in services:
         kubeconfig = directory / "kubeconfig"
-        yield Finding(
+        yield _warning(
             ("data-dir",),
             f"KUBECONFIG={kubeconfig} does not work, because ':' divides paths there",
             f"use 'kubectl --kubeconfig {shlex.quote(str(kubeconfig))}', or a directory without ':'",
-            is_error=False,
         )
 
 
 # --- obstacles: what this host lacks ----------------------------------------------------------------------------------
 
 
-def _links() -> set[str]:
-    return {each.name for each in Path("/sys/class/net").iterdir()}
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
     """This host as the checks see it: the names of its interfaces, the number of this user, and the Unix time."""
 
-    interfaces: Callable[[], set[str]] = field(default=_links)
+    interfaces: Callable[[], set[str]] = lambda: {each.name for each in Path("/sys/class/net").iterdir()}
     user: Callable[[], int] = os.geteuid
     now: Callable[[], float] = time.time
 
@@ -351,11 +340,10 @@ def _check_links(options: Options, host: Host) -> Iterator[Finding]:
     links = host.interfaces()
     for name in dict.fromkeys(name for name, _ in options.get("interface") or ()):
         if name not in links:
-            yield Finding(
+            yield _warning(
                 ("interface",),
                 f"there is no interface {name} on this host (there are: {', '.join(sorted(links))})",
                 "machines there are served as soon as it appears; check the spelling",
-                is_error=False,
             )
 
 
@@ -396,7 +384,7 @@ def _check_manifests(options: Options) -> Iterator[Finding]:
     if (manifests := options.get("manifests")) is not None and not os.access(manifests, os.R_OK, effective_ids=True):
         seen = f"{manifests} can't be read" if os.path.lexists(manifests) else f"there is no directory {manifests}"
         remedy = "make or mount it, or name another: its manifests are applied as soon as it can be read"
-        yield Finding(("manifests",), seen, remedy, is_error=False)
+        yield _warning(("manifests",), seen, remedy)
 
 
 def _check_key_files(options: Options) -> Iterator[Finding]:
@@ -441,12 +429,10 @@ def _check_certificates(services: Services, options: Options, host: Host) -> Ite
         if ending := what_ends(end, host.now()):
             remedy = "put a renewed one there: agents can't connect from then on. It is read again while tinkedge runs"
             if key == "grpc-tls-ca":
-                remedy = (
-                    "put its successor beside it in the file: agents can't connect from then on. Then restart the edges"
-                )
+                remedy = "put its successor beside it in the file, and restart the edges: agents can't connect then"
             elif key == _REGISTRY_CA:
                 remedy = "put its successor beside it in the file, and restart the edges: agents can't pull images then"
-            yield Finding((key,), f"{file} {ending}", remedy, is_error=False)
+            yield _warning((key,), f"{file} {ending}", remedy)
 
 
 def _check_data_dir(services: Services, options: Options, host: Host) -> Iterator[Finding]:
@@ -481,11 +467,10 @@ def _check_writable(directory: Path) -> Iterator[Finding]:
         # systemd makes file systems read-only for a unit with ProtectSystem= (systemd.exec(5)).
         unit = f"add to the unit (systemctl edit): ReadWritePaths={directory}"
         cause = unit if "NOTIFY_SOCKET" in os.environ else "check the disk"
-        yield Finding(
+        yield _warning(
             ("data-dir",),
             f"the file system of {directory} is read-only",
             f"nothing can be stored until it is writable again; {cause}",
-            is_error=False,
         )
     elif not os.access(directory, os.W_OK | os.X_OK):
         message = f"{directory} can't be written by this user"

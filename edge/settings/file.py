@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -187,10 +187,10 @@ def _value_problem(value: yaml.Node) -> str | None:
 
 
 def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> None:
-    """Read the file and make its values the defaults of the command `name`, which runs in `ctx`.
+    """Read the file and make its values the defaults of the command `name`, which runs in `ctx`. Raises
+    click.UsageError.
 
-    `given` is the file that the user named. None means the default file, if it is there and can be read; /dev/null
-    means no file. Raises click.UsageError with all problems.
+    `given` is the file that the user named. None means the default file, if it can be read; /dev/null means no file.
     """
     if name in SERVICES:
         refuse_removed_variables(ctx)
@@ -226,8 +226,7 @@ def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> 
 
 def file_of(ctx: click.Context) -> ConfigFile | None:
     """Return the file that `apply` has read, or None."""
-    found: ConfigFile | None = ctx.meta.get(_META)
-    return found
+    return cast("ConfigFile | None", ctx.meta.get(_META))
 
 
 def unreadable(ctx: click.Context) -> str:
@@ -303,10 +302,8 @@ def _invalid(
 
 
 def relative_path_problem(option: click.Option, value: str) -> str:
-    """Return the problem of a value that is or contains a relative path, or an empty text.
-
-    A service starts in another directory than the user who writes its settings: systemd starts it in `/`.
-    """
+    """Return the problem of a value that is or contains a relative path, or an empty text."""
+    # A service starts in another directory than the user who writes its settings: systemd starts it in `/`.
     path: str = getattr(option.type, "path_of", lambda _text: "")(value)
     if not path or path.startswith(("/", "~")):
         return ""
@@ -438,12 +435,9 @@ def example_file(schema: Schema) -> str:
 
 def _example_entry(option: click.Option, commands: list[str]) -> Iterator[str]:
     text = " ".join((option.help or "").split())
-    choices = getattr(option.type, "choices", ())
-    if choices:
+    if choices := getattr(option.type, "choices", ()):
         text += f" One of: {', '.join(map(str, choices))}."
-    text += f" For: {', '.join(commands)}."
-    for line in wrap(text, 116):
-        yield f"# {line}\n"
+    yield from (f"# {line}\n" for line in wrap(f"{text} For: {', '.join(commands)}.", 116))
     yield f"#{key(option)}: {_example_value(option)}\n"
 
 

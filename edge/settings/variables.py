@@ -50,12 +50,14 @@ def unknown_variables(
     if not strange:
         return {}
     known = own.union(*(_variables(schema(name)) for name in commands))
-    return {name: f"the variable {name} {_why_unknown(name, known)}" for name in strange if name not in known}
-
-
-def _why_unknown(name: str, known: set[str]) -> str:
-    removed = was_removed(name.removeprefix(PREFIX).lower().replace("_", "-"))
-    return removed or f"is not an option, and does nothing{nearest(name, known)}"
+    found = {}
+    for name in strange:
+        removed = was_removed(name.removeprefix(PREFIX).lower().replace("_", "-"))
+        if name not in known:
+            found[name] = (
+                f"the variable {name} {removed or f'is not an option, and does nothing{nearest(name, known)}'}"
+            )
+    return found
 
 
 def _variables(command: click.Command) -> Iterator[str]:

@@ -30,16 +30,11 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A syslog message.
+    """A syslog message."""
 
-    severity: a word of SEVERITIES.
-    program: the name of the program that logged, or empty.
-    text: one printable line.
-    """
-
-    severity: str
-    program: str
-    text: str
+    severity: str  # a word of SEVERITIES
+    program: str  # the name of the program that logged, or empty
+    text: str  # one printable line
 
     @property
     def line(self) -> str:

@@ -39,21 +39,15 @@ _LOG_AGAIN_SECONDS: Final = 600.0
 
 @dataclass(slots=True)
 class _Pending:
-    """The lines of a machine since its last step on the journey.
+    """The lines of a machine since its last step on the journey."""
 
-    due: the time of the next step.
-    last: the time of the last line.
-    omitted: the number of lines for which the step has no room; the file has them.
-    dropped: the number of lines that are in neither.
-    """
-
-    due: float
+    due: float  # the time of the next step
     pause: float = FIRST_PAUSE
-    last: float = 0.0
+    last: float = 0.0  # the time of the last line
     lines: list[str] = field(default_factory=list)
     characters: int = 0
-    omitted: int = 0
-    dropped: int = 0
+    omitted: int = 0  # the number of lines for which the step has no room; the file has them
+    dropped: int = 0  # the number of lines that are in neither
 
 
 @dataclass(eq=False)

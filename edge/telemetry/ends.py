@@ -26,10 +26,7 @@ _MAX_WARNINGS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class EndedStep:
-    """A step of an ended boot. `label` is in words; `action` is the action's name, if it was one.
-
-    Times are in seconds since the epoch.
-    """
+    """A step of an ended boot; `action` is the action's name, if it was one. Times are Unix seconds."""
 
     label: str
     action: str
