@@ -22,9 +22,9 @@ from edge.commands.serve import settings
 from edge.commands.serve import up as command_up
 from edge.doctor import (
     PORTS,
+    ExaminedServices,
     Finding,
     Port,
-    Serving,
     Severity,
     check_api_addresses,
     check_api_users,
@@ -137,7 +137,7 @@ def doctor(cache_dir: Path | None, with_lab: bool | None, is_probed: bool, as_js
     intended. A note names what was not examined.
     """
     services = services_of("up", given)
-    serving = Serving(
+    serving = ExaminedServices(
         interfaces=[(name, ip or given["public_ip"] or "") for name, ip in given["interface"] or [("", "")]],
         ipxe_dir=given["ipxe_dir"],
         ports=_ports(services, given),
@@ -155,7 +155,7 @@ def doctor(cache_dir: Path | None, with_lab: bool | None, is_probed: bool, as_js
     sys.exit(EXIT_STATUS[worst])
 
 
-def _check_up(services: frozenset[Service], serving: Serving, given: dict[str, Any]) -> Iterator[Finding]:
+def _check_up(services: frozenset[Service], serving: ExaminedServices, given: dict[str, Any]) -> Iterator[Finding]:
     """Run all checks for `tinkedge up`, in their order."""
     data_dir, ctx = given["data_dir"], click.get_current_context()
     certificates = {f"--grpc-{option}": given[f"grpc_{option.replace('-', '_')}"] for option in _CERTIFICATES}

@@ -23,7 +23,7 @@ from edge.neighbour.links import METADATA_PORT
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ExaminedServices:
     """The settings of the services that are examined."""
 
     interfaces: Sequence[tuple[str, str]]
@@ -40,7 +40,7 @@ class Serving:
             yield Network(name or default_interface(), address, ipv6=self.ipv6)
 
 
-def check_serving(serving: Serving) -> Iterator[Finding]:
+def check_serving(serving: ExaminedServices) -> Iterator[Finding]:
     """Examine the host and its network for `tinkedge up`."""
     yield check_capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
     if serving.link_metadata:
@@ -71,7 +71,7 @@ def check_serving(serving: Serving) -> Iterator[Finding]:
     yield check_boot_media(serving.ipxe_dir)
 
 
-def _check_network(serving: Serving, network: Network) -> Iterator[Finding]:
+def _check_network(serving: ExaminedServices, network: Network) -> Iterator[Finding]:
     try:
         yield from check_interface(network)
         if serving.ipv6:
@@ -92,7 +92,7 @@ def _with_address(network: Network) -> Network | None:
         return None
 
 
-def probe(serving: Serving) -> Iterator[Finding]:
+def probe(serving: ExaminedServices) -> Iterator[Finding]:
     """Ask the network for some seconds, as a machine would: by DHCPDISCOVERs of a machine that does not exist, by TFTP,
     and by requests to our own ports that arrive on the interface.
     """

@@ -14,7 +14,7 @@ from edge.page.rack import Rack
 from edge.page.rows import due_at
 from edge.page.site import Access, Site
 from edge.page.status import About, Api, EdgeStatus, Health, Osie, Other
-from edge.page.timeline import Bar, Chain, chains
+from edge.page.timeline import Bar, BootChain, chains
 from edge.page.timeline import timeline as timeline_of
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "Access",
     "Api",
     "Bar",
-    "Chain",
+    "BootChain",
     "EdgeStatus",
     "Health",
     "Live",

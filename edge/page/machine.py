@@ -13,7 +13,7 @@ from edge.machines import Machine
 from edge.page.rack import Rack
 from edge.page.rows import Row, as_it_was, named, row, traits
 from edge.page.timeline import Timeline, chains, events_of, timeline
-from edge.page.words import Kind
+from edge.page.words import RowKind
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
@@ -168,7 +168,7 @@ class Machines:
             output_cut=cut,
             last_line=lines.rpartition("\n")[2][:LAST_LINE_CHARACTERS],
             printed=printed,
-            is_over=number > 0 or its_row.kind in (Kind.DONE, Kind.UNREGISTERED),
+            is_over=number > 0 or its_row.kind in (RowKind.DONE, RowKind.UNREGISTERED),
             events=tuple(events[: -SHOWN_EVENTS - 1 : -1]),
             more_events=max(0, len(events) - SHOWN_EVENTS),
             manifest=next(proposed, "") if machine is None else "",

@@ -1,4 +1,4 @@
-"""The edge itself: what it is and whether it can serve, its networks, its OSIEs, and its artifact cache."""
+"""The edge's own page: its process and readiness, its networks, its OSIEs, and its artifact cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEPT_SPEEDS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`problem`: why machines can't be served, empty if they can; `notes`: what else is so."""
+    """`problem` says why machines can't be served; empty if they can. `notes` are for operators."""
 
     problem: str = ""
     notes: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One that goes on. Bytes, bytes a second (None: not known yet), percent (None: of an unknown size)."""
+    """A running download: bytes, and bytes a second (None: not known yet)."""
 
     url: str
     received: int
@@ -44,7 +44,7 @@ class Download:
 
     @property
     def percent(self) -> float | None:
-        """How much of it is there."""
+        """The received part in percent; None if the size is unknown."""
         return 100.0 * self.received / self.size if self.size else None
 
 
@@ -74,10 +74,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The process and its host. Bytes, seconds since the epoch; None: not known.
-
-    `synchronised`: the kernel's word on whether the clock follows a time server.
-    """
+    """The process and its host: bytes, Unix seconds, and whether the clock follows a time server; None: not known."""
 
     version: str = ""
     host: str = ""
@@ -96,14 +93,14 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Osie:
-    """An OSIE object, NAMESPACE/NAME, and the URL of each of its files by what it is (`kernel`, `initrd`, `UKI`)."""
+    """An OSIE object, NAMESPACE/NAME, and the URL of each of its files by kind (`kernel`, `initrd`, `UKI`)."""
 
     name: str
     files: tuple[tuple[str, str], ...]
 
 
 class FileState(StrEnum):
-    """The last that is known of a file of an OSIE. The values are the words that are shown."""
+    """The state of a file of an OSIE. The values are the words on the page."""
 
     STORED = "on disk"
     DOWNLOADING = "downloading"
@@ -114,10 +111,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OsieFile:
-    """A file of an OSIE: `detail` says how far its download is, or why it failed at the time `at` (0: it did not).
-
-    `size` is in bytes, 0 if it is not on disk.
-    """
+    """A file of an OSIE: `detail` is the progress of its download, or why it failed `at` a time; `size` 0: no file."""
 
     kind: str
     url: str
@@ -166,12 +160,12 @@ class EdgeShown:
 
 @dataclass(slots=True)
 class Speeds:
-    """How fast counters grow, between one look and the next."""
+    """Measures how fast counters grow between two calls."""
 
     seen: OrderedDict[str, tuple[float, float, float | None]] = field(default_factory=OrderedDict)
 
     def of(self, name: str, count: float, now: float) -> float | None:
-        """In units a second; None: this is the first look for a while."""
+        """Return the growth of a counter in units a second; None at the first call for a while."""
         before = self.seen.get(name)
         if before is None or now - before[0] > _OLD_SECONDS or count < before[1]:
             speed = None

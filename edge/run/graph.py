@@ -55,7 +55,7 @@ from edge.run.outage import SavedState, follow_api, has_saved_state, remove_unwa
 from edge.run.process.memory import read_up
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.reviews import HOOKS, Reviews, are_reached
-from edge.run.serving import Serving, reach_of
+from edge.run.serving import MachineServers, reach_of
 from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
@@ -127,7 +127,7 @@ class _Node:
 class _Edge:
     """The parts that only an edge has: the servers for machines, and the tasks that write its findings to Hardware."""
 
-    serving: Serving
+    serving: MachineServers
     mistakes: MistakeWriter
     boots: BootWatch
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
@@ -433,7 +433,7 @@ class Stack:
             states=states,
         )
         hardware.add_event_handler(lambda _new, _old: None, boots.hardware_gone)
-        serving = Serving(
+        serving = MachineServers(
             context,
             boots,
             declined=conditions.changed,

@@ -14,14 +14,18 @@ from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
 from edge.run.networks.services import Sites, sites_of
 from edge.run.readiness import Readiness
-from edge.run.serving import Serving
+from edge.run.serving import MachineServers
 from edge.settings.model import Service
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import OSIE, WORKFLOW
 
 
 async def start_operators(
-    context: Context, serving: Serving, boots: BootWatch, readiness: Callable[[], Readiness], api: Callable[[], Api]
+    context: Context,
+    serving: MachineServers,
+    boots: BootWatch,
+    readiness: Callable[[], Readiness],
+    api: Callable[[], Api],
 ) -> None:
     """Start the operators' HTTP, if it is one of the services. `api()` describes the Kubernetes API.
 
@@ -61,7 +65,7 @@ async def start_operators(
     await Sites(make_site, edge.admin_port, "admin HTTP", "--admin-port").follow("", edge.admin_address)
 
 
-def _reporters(serving: Serving) -> list[Other]:
+def _reporters(serving: MachineServers) -> list[Other]:
     """Return the edges and servers that report events to this edge."""
     publishers = serving.peers.publishers if serving.peers is not None else []
     return [Other(each.kind, each.name, each.events) for each in publishers]

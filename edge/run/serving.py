@@ -52,7 +52,7 @@ _BINARIES_SECONDS: Final = 5.0  # interval at which an empty directory of boot p
 _TICK_SECONDS: Final = 1.0
 
 
-class Serving:
+class MachineServers:
     """The edge's servers for machines. Made before the inventory is filled.
 
     `start` starts the parts that all networks share. `network_changed` then serves a network as it is now.
