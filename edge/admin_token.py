@@ -11,10 +11,9 @@ from pathlib import Path
 from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
 
-FILE = "admin-token"
-"""Its name in the data directory."""
+FILE = "admin-token"  # its name in the data directory
 
-_LARGEST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 
 
 class AdminTokenError(TinkedgeError):
@@ -36,7 +35,7 @@ def read(file: Path) -> str:
     """The token to show: the first in the file. Raises AdminTokenError."""
     try:
         with file.open(encoding="ascii") as opened:
-            lines = [line.strip() for line in opened.read(_LARGEST_BYTES).splitlines()]
+            lines = [line.strip() for line in opened.read(_MAX_BYTES).splitlines()]
     except FileNotFoundError:
         raise AdminTokenError(
             f"there is no admin token {file}: the edge makes it when it starts; name its --data-dir, or a copy with "

@@ -28,13 +28,11 @@ from edge.page import (
     EdgeStatus,
     Health,
     Live,
-    Machines,
     Osie,
     Other,
     Pages,
     Rack,
     Site,
-    Templates,
 )
 
 TOKEN = "a" * 64
@@ -139,7 +137,7 @@ class PageSite:
         others = [Other("edge", "10.0.0.2", 12_345), Other("server", "server-0<b>", 7)]
         self.status = EdgeStatus(
             lambda: self.health,
-            NoNetworks(),
+            NoNetworks().shown,
             list,
             self.journey,
             self.cache,
@@ -148,10 +146,7 @@ class PageSite:
             about=lambda: self.about,
             osies=lambda: self.osies,
         )
-        machines = Machines(
-            self.journey, self.inventory, self.expectations, lambda _space, name: self.workflows.get(name), self.clock
-        )
-        self.pages = Pages(self.rack, machines, self.status, Templates(), self.clock)
+        self.pages = Pages(self.rack, self.status, lambda _space, name: self.workflows.get(name), self.clock)
         self.keys = FixedKeys(TOKEN)
         self.access = Access(self.keys, self.clock)
         self.site = Site(self.pages, self.access, self.live, has_ended)

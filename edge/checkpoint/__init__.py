@@ -6,12 +6,4 @@
 from edge.checkpoint.checkpoint import DIRECTORY, HARDWARE, Checkpoint, checkpoint_metrics, discard
 from edge.checkpoint.secrets import KEY_FILE, SecretStore
 
-__all__ = [
-    "DIRECTORY",
-    "HARDWARE",
-    "KEY_FILE",
-    "Checkpoint",
-    "SecretStore",
-    "checkpoint_metrics",
-    "discard",
-]
+__all__ = ["DIRECTORY", "HARDWARE", "KEY_FILE", "Checkpoint", "SecretStore", "checkpoint_metrics", "discard"]

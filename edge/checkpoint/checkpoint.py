@@ -33,30 +33,21 @@ from tink.metrics.families import gauge
 
 log = logging.getLogger(__name__)
 
-DIRECTORY: Final = "checkpoint"
-"""Its name in the data directory."""
-HARDWARE: Final = "hardware"
-"""The collection without which an edge can't serve."""
+DIRECTORY: Final = "checkpoint"  # its name in the data directory
+HARDWARE: Final = "hardware"  # the collection without which an edge can't serve
 
 _LOOK_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0
 """Delay from a change to its writing, so that objects that are applied together are written together."""
-_PAUSE_SECONDS: Final = 10.0
-"""Minimum time between two writings of a collection."""
-_MAX_PAUSE_SECONDS: Final = 300.0
-"""Maximum time until the next attempt after writing has failed."""
-_CONFIRM_SECONDS: Final = 15.0
-"""Time between two updates of the time at which the content was known to be current."""
-_BATCH: Final = 50
-"""Objects that are read or written in one call of the thread."""
-_TURN: Final = 10
-"""Objects that are restored in one turn of the event loop."""
-_MAX_AT_ONCE: Final = 1000
-"""Maximum number of Hardware that a start waits for."""
+_PAUSE_SECONDS: Final = 10.0  # minimum time between two writings of a collection
+_MAX_PAUSE_SECONDS: Final = 300.0  # maximum time until the next attempt after writing has failed
+_CONFIRM_SECONDS: Final = 15.0  # time between two updates of the time at which the content was known to be current
+_BATCH: Final = 50  # objects that are read or written in one call of the thread
+_TURN: Final = 10  # objects that are restored in one turn of the event loop
+_MAX_AT_ONCE: Final = 1000  # maximum number of Hardware that a start waits for
 _LISTING_SECONDS: Final = 10.0
 """Time that the list of an API that answers has before the remaining objects are restored beside it."""
-_SPARE_BYTES: Final = 64 << 20
-"""Disk space that the checkpoint leaves free."""
+_SPARE_BYTES: Final = 64 << 20  # disk space that the checkpoint leaves free
 
 
 @dataclass(slots=True)
@@ -67,11 +58,9 @@ class _Collection:
     wanted: Callable[[], Collection[NamespacedName]] | None
     pending: dict[NamespacedName, None] = field(default_factory=dict)
     """The objects that have changed or gone since they were written."""
-    changed_at: float = -math.inf
-    """When the first of the pending objects changed."""
+    changed_at: float = -math.inf  # when the first of the pending objects changed
     not_before: float = 0.0
-    has_pruned: bool = False
-    """True if the objects that had gone before this process began are removed from the file."""
+    has_pruned: bool = False  # True if the objects that had gone before this process began are removed from the file
     is_failing: bool = False
     size: int = 0
     backoff: Backoff = field(default_factory=lambda: Backoff(_PAUSE_SECONDS, _MAX_PAUSE_SECONDS))
@@ -91,7 +80,7 @@ class _Collection:
 class Checkpoint:
     """The checkpoint of one edge. Belongs to one event loop, and to the process that has locked the data directory.
 
-    Call `open` first; then `restore` and `restore_rest` if the API is away or slow to list the objects; then `run`.
+    Call `open` first; then `restore` and `restore_rest` if the API does not list the objects in time; then `run`.
     """
 
     def __init__(
@@ -105,11 +94,10 @@ class Checkpoint:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a checkpoint of the objects of `informers`, by the names of their collections.
+        """Create a checkpoint of the objects of `informers`, by the names of their collections, from `cluster`.
 
-        `wanted` returns the keys of the objects to keep, for collections of which not all objects are kept.
-        `lookup_values` returns the values by which a Hardware is looked up: its MACs and addresses. `cluster`
-        identifies the cluster of the API. `clock` returns Unix seconds.
+        `wanted` returns the keys of the objects to keep, if not all are kept. `lookup_values` returns the MACs and
+        addresses of a Hardware. `clock` returns Unix seconds.
         """
         self._directory = data_dir / DIRECTORY
         self._database = Database(self._directory, cluster, lookup_values)
@@ -118,7 +106,7 @@ class Checkpoint:
         self._collections = {name: _Collection(each, (wanted or {}).get(name)) for name, each in informers.items()}
         self._known: float | None = None
         self._confirmed_at = -math.inf
-        self._is_restoring = False
+        self.is_restoring = False  # some Hardware are only restored when a server looks for them (`recall`)
         self._recalled: deque[str] = deque()
         self._is_recalling = False
         for collection in self._collections.values():
@@ -155,22 +143,17 @@ class Checkpoint:
         """The number of Hardware in the opened file."""
         return self._database.counts.get(HARDWARE, 0)
 
-    @property
-    def is_restoring(self) -> bool:
-        """True if some Hardware are only restored when a server looks for them (`recall`)."""
-        return self._is_restoring
-
     async def restore(self) -> float | None:
-        """Restore the objects into the informers, which may run.
+        """Restore the objects into the informers, which may run. Of very many Hardware, none is restored before
+        `recall`.
 
         Returns the Unix time at which they were known to be current, or None if machines can't be served from them.
-        With very many Hardware, only the Hardware that a server looks for are restored here.
         """
         known = self._known
         if known is None or not self.exists:
             log.info("there is no checkpoint of Hardware in %s", self._directory)
             return None
-        self._is_restoring = True
+        self.is_restoring = True
         for name in self._collections:
             if name != HARDWARE or self.hardware_count <= _MAX_AT_ONCE:
                 await self._restore_all(name)
@@ -198,7 +181,7 @@ class Checkpoint:
 
     def recall(self, value: str) -> None:
         """Restore the Hardware that are looked up by a value: a MAC, an address, or NAMESPACE/NAME."""
-        if not self._is_restoring:
+        if not self.is_restoring:
             return
         self._recalled.append(value)
         if self._is_recalling:  # a handler looks for another Hardware: not recursively, because chains may be long
@@ -220,14 +203,14 @@ class Checkpoint:
         """Restore the Hardware that no server has looked for, unless the API lists them first."""
         hardware = self._collections[HARDWARE].informer
         until = self._monotonic() + _LISTING_SECONDS
-        while self._is_restoring and not hardware.has_synced:
+        while self.is_restoring and not hardware.has_synced:
             if hardware.failing_for or self._monotonic() > until:
                 await self._restore_all(HARDWARE)
             await asyncio.sleep(_LOOK_SECONDS)
         self._end_restoring()
 
     def _end_restoring(self) -> None:
-        self._is_restoring = False
+        self.is_restoring = False
         self._database.close_reader()
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -253,14 +236,15 @@ class Checkpoint:
             if collection.is_behind:
                 await self._write(name, collection)
         await self._confirm()
-        self._is_restoring = False
+        self.is_restoring = False
         await asyncio.to_thread(self._database.close)
 
     async def _write(self, name: str, collection: _Collection) -> None:
         informer, wanted = collection.informer, set(collection.wanted()) if collection.wanted is not None else None
         try:
             if await asyncio.to_thread(self._prepare):
-                self._write_everything()
+                for each in self._collections.values():
+                    each.pending |= dict.fromkeys(each.informer)
             if not collection.has_pruned:
                 await asyncio.to_thread(self._database.prune, name, list(informer) if wanted is None else wanted)
                 collection.has_pruned = True
@@ -277,7 +261,12 @@ class Checkpoint:
                     raise
             collection.size = await asyncio.to_thread(self._database.size, name)
         except (OSError, CheckpointError) as error:
-            self._failed(name, collection, error)
+            collection.not_before = self._monotonic() + collection.backoff.next()
+            if not collection.is_failing:
+                reason = getattr(error, "strerror", None) or error
+                text = "the checkpoint of %s can't be written: %s: a start without the Kubernetes API would know less"
+                log.warning(text, name, reason)
+            collection.is_failing = True
             return
         if collection.is_failing:
             log.info("the checkpoint of %s is written again", name)
@@ -292,18 +281,6 @@ class Checkpoint:
         if shutil.disk_usage(self._directory).free < _SPARE_BYTES:
             raise OSError(0, f"less than {_SPARE_BYTES >> 20} MiB would be free on the disk")
         return self._database.open_for_writing()
-
-    def _write_everything(self) -> None:
-        for collection in self._collections.values():
-            collection.pending |= dict.fromkeys(collection.informer)
-
-    def _failed(self, name: str, collection: _Collection, error: Exception) -> None:
-        collection.not_before = self._monotonic() + collection.backoff.next()
-        if not collection.is_failing:
-            reason = getattr(error, "strerror", None) or error
-            text = "the checkpoint of %s can't be written: %s: a start without the Kubernetes API would know less"
-            log.warning(text, name, reason)
-        collection.is_failing = True
 
     async def _confirm(self) -> None:
         """Note in the file up to which time its content is known to be current."""

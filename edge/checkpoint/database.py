@@ -30,8 +30,7 @@ from tink.kube.objects import NamespacedName
 
 FILE: Final = "objects.db"
 _FORMAT: Final = "3"
-_OLD_FILES: Final = ("hardware", "osies", "workflows")
-"""Files of format 2, one for each collection."""
+_OLD_FILES: Final = ("hardware", "osies", "workflows")  # files of format 2, one for each collection
 _LEVEL: Final = 1
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _SCHEMA: Final = """
@@ -63,8 +62,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         """A connection for the event loop, which does not wait for the thread's."""
-        self.counts: dict[str, int] = {}
-        """The number of objects by collection when the file was opened."""
+        self.counts: dict[str, int] = {}  # the number of objects by collection when the file was opened
 
     @property
     def is_open(self) -> bool:
@@ -74,10 +72,7 @@ class Database:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def open(self) -> float | None:
-        """Open the file and check it as a whole; return the time at which it was current, or None if there is no file.
-
-        Files of older releases are removed.
-        """
+        """Open the file and check it as a whole; return when it was current; None if there is no file."""
         for name in _OLD_FILES:
             with suppress(OSError):
                 (self._directory / name).unlink(missing_ok=True)

@@ -42,21 +42,16 @@ from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
-KEY_FILE: Final = "checkpoint.key"
-"""Name of the key file in the data directory."""
+KEY_FILE: Final = "checkpoint.key"  # name of the key file in the data directory
 MAX_SECRETS: Final = 100_000
-MAX_SECRET_BYTES: Final = 2 << 20
-"""Kubernetes' own limit is 1 MiB (before base64)."""
-MAX_BYTES: Final = 1 << 30
-"""Maximum size of all copies together, in bytes."""
+MAX_SECRET_BYTES: Final = 2 << 20  # Kubernetes' own limit is 1 MiB (before base64)
+MAX_BYTES: Final = 1 << 30  # maximum size of all copies together, in bytes
 
 _MAGIC: Final = b"tinkedge-secret/1\n"
 _LABEL: Final = "tinkedge checkpoint secrets"
 _NONCE_BYTES: Final = 12
-_READ_SECONDS: Final = 3.0
-"""Time that the API has to answer if there is a copy. The machine waits for 10 s."""
-_PAUSE_SECONDS: Final = 0.1
-"""Pause between two Secrets that are read ahead: 100,000 of them take three hours."""
+_READ_SECONDS: Final = 3.0  # time that the API has to answer if there is a copy. The machine waits for 10 s.
+_PAUSE_SECONDS: Final = 0.1  # pause between two Secrets that are read ahead: 100,000 of them take three hours
 _REFRESH_SECONDS: Final = 6 * 3600.0
 _AWAY_SECONDS: Final = 30.0
 _LOG_AGAIN_SECONDS: Final = 600.0
@@ -80,7 +75,7 @@ class SecretStore:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the store of a directory. `read` reads from the API, and `cluster` identifies its cluster.
+        """Create the store of a directory. `read` reads from the API of the `cluster`.
 
         Once `has_synced()` is True, all Hardware are known, so copies that no Hardware names are removed.
         """
@@ -91,12 +86,10 @@ class SecretStore:
         self._has_synced = has_synced
         self._clock = clock
         self._monotonic = monotonic
-        self._named: Index[NamespacedName, NamespacedName] = Index()
-        """The Secrets that each Hardware names."""
+        self._named: Index[NamespacedName, NamespacedName] = Index()  # the Secrets that each Hardware names
         self._due: OrderedDict[NamespacedName, float] = OrderedDict()
         """The monotonic time at which each Secret is to be read, the next one first."""
-        self._digests: dict[NamespacedName, bytes] = {}
-        """The SHA-256 of each Secret that this process has written."""
+        self._digests: dict[NamespacedName, bytes] = {}  # the SHA-256 of each Secret that this process has written
         self._sizes: dict[NamespacedName, int] = {}
         self._bytes = 0
         self._logged_once = OncePer(_LOG_AGAIN_SECONDS, 64)
@@ -224,23 +217,18 @@ class SecretStore:
 
     def _load(self, key: NamespacedName) -> Raw | None:
         """Return the copy of a Secret, in a thread; None if it is unusable, which is logged."""
-        why = ""
         try:
             with self._path(key).open("rb") as file:
-                content = file.read(2 * MAX_SECRET_BYTES)
-            found = self._decrypt(key, content)
-            if found is None:
-                why = "it is not encrypted with a key of this edge, or damaged"
-            elif not frozenset(found["cluster"]) & self._cluster:
-                why = "it is of another cluster"
+                found = self._decrypt(key, file.read(2 * MAX_SECRET_BYTES))
+            if found is not None and frozenset(found["cluster"]) & self._cluster:
+                return found
+            why = "it is of another cluster" if found else "it is not encrypted with a key of this edge, or damaged"
         except OSError as error:
-            found, why = None, error.strerror or str(error)
+            why = error.strerror or str(error)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            found, why = None, f"it is damaged ({type(error).__name__})"
-        if why:
-            log.error("the copy of Secret %s can't be used: %s", key, why)
-            return None
-        return found
+            why = f"it is damaged ({type(error).__name__})"
+        log.error("the copy of Secret %s can't be used: %s", key, why)
+        return None
 
     def _decrypt(self, key: NamespacedName, content: bytes) -> Raw | None:
         if not content.startswith(_MAGIC):

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import click
 
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine, errors_shown
 from edge.settings import FilePath
 
 _MAX_PASSPHRASE_BYTES = 1024
@@ -24,16 +24,13 @@ _MIN_PASSPHRASE_BYTES = 12
 passphrase_option = click.option(
     "--passphrase-file",
     type=FilePath(dir_okay=False),
-    default=None,
     help="File whose first line is the passphrase that encrypts the backup (scrypt and ChaCha20-Poly1305, as in age).",
 )
 
 
 def read_passphrase(file: Path | None) -> bytes | None:
-    """Return the first line of the file, or None without a file. Raises ClickException.
-
-    The passphrase is no argument, because every user of the host can list those.
-    """
+    """Return the first line of the file, or None without a file. Raises ClickException."""
+    # The passphrase is no argument, because every user of the host can list those.
     if file is None:
         return None
     try:
@@ -44,14 +41,12 @@ def read_passphrase(file: Path | None) -> bytes | None:
     if not _MIN_PASSPHRASE_BYTES <= len(line) <= _MAX_PASSPHRASE_BYTES:
         raise click.ClickException(
             f"--passphrase-file {file}: its first line has {len(line)} bytes; a passphrase has "
-            f"{_MIN_PASSPHRASE_BYTES} to "
-            f"{_MAX_PASSPHRASE_BYTES} ('openssl rand -base64 32' makes one)"
+            f"{_MIN_PASSPHRASE_BYTES} to {_MAX_PASSPHRASE_BYTES} ('openssl rand -base64 32' makes one)"
         )
     return line
 
 
-ALIKE = "tinkedge-????????T??????Z.tgz*"
-"""Glob pattern of the names of backups."""
+ALIKE = "tinkedge-????????T??????Z.tgz*"  # glob pattern of the names of backups
 _BACKUP_NAME = re.compile(r"tinkedge-\d{8}T\d{6}Z\.tgz(\.age)?")
 
 
@@ -89,13 +84,11 @@ def too_many(names: Iterable[str], made: str, keep: int) -> list[str]:
 @click.option(
     "--work-dir",
     type=FilePath(file_okay=False, exists=True),
-    default=None,
     help="Private directory for a temporary copy of the state.  [default: the data directory]",
 )
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
-    default=None,
     help="FILE is a directory: keep this number of backups in it, and remove older ones.",
 )
 def backup(
@@ -138,8 +131,8 @@ def backup(
         raise click.ClickException(
             f"{file}: there is no directory {file.parent}; make it ('{command}'), or name a file in another one"
         )
-    progress = Progress()
-    try:
+    progress = ProgressLine()
+    with errors_shown(progress, file):
         # The output belongs to the caller: root opens and renames it as root.
         with ExitStack() as stack, as_owner(data_dir):
 
@@ -167,28 +160,17 @@ def backup(
             )
             left_out = foreign(data_dir, also)
         sys.stdout.buffer.flush()
-        gone = _remove(directory, file.name, keep) if keep is not None else []
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
-    finally:
-        progress.clear()
+        gone = too_many((each.name for each in directory.iterdir()), file.name, keep) if keep is not None else []
+        for name in gone:
+            (directory / name).unlink(missing_ok=True)
     counts = ", ".join(f"{count} {name.partition('/')[2]}" for name, count in manifest.objects.items())
     click.echo(f"{file}: {sum(manifest.objects.values())} objects ({counts}) at version {manifest.version}", err=True)
     others = ", ".join(each.name for each in manifest.files[1:])
     click.echo(f"with {others or 'no other file'}{'' if passphrase is None else '; encrypted'}", err=True)
     if left_out:
-        click.echo(
-            f"left out, because tinkedge does not know it: {', '.join(left_out)}; --also NAME includes it", err=True
-        )
+        names = ", ".join(left_out)
+        click.echo(f"left out, because tinkedge does not know it: {names}; --also NAME includes it", err=True)
     if passphrase is None:
         click.echo("it is not encrypted and contains every Secret and key; see --passphrase-file", err=True)
     if gone:
         click.echo(f"removed: {', '.join(gone)}", err=True)
-
-
-def _remove(directory: Path, made: str, keep: int) -> list[str]:
-    """Remove the oldest backups so that `keep` stay. Return their names. Raises OSError."""
-    gone = too_many((each.name for each in directory.iterdir()), made, keep)
-    for name in gone:
-        (directory / name).unlink(missing_ok=True)
-    return gone

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine, errors_shown
 from edge.settings import CommandGroup, DataDirectory, FilePath
 
 if TYPE_CHECKING:
@@ -52,9 +52,10 @@ def make(prefix: Path, name: str) -> None:
     you have an OpenPGP key of your own, perhaps on a smart card, you do not need this command: use create --gpg-user,
     and gpg --export > site.pgp.
     """
+    from edge.bundle.archive import BundleError
     from edge.bundle.signature import make_key
 
-    with _errors():
+    with errors_shown(None, None, BundleError):
         made = make_key(prefix, name or prefix.name)
         digest = hashlib.sha256(made.public.read_bytes()).hexdigest()
     click.echo(f"{made.secret}: the secret key; everyone who has it can sign for your sites")
@@ -64,9 +65,9 @@ def make(prefix: Path, name: str) -> None:
 
 @bundle.command()
 @click.option("-o", "--output", type=_FILE, required=True, help="The bundle to write.")
-@click.option("--key", type=_FILE, default=None, help="Secret key to sign with; `tinkedge bundle key` makes one.")
+@click.option("--key", type=_FILE, help="Secret key to sign with; `tinkedge bundle key` makes one.")
 @click.option("--gpg-user", default="", help="Key of your own keyring or smart card to sign with.")
-@click.option("--deb", type=_FILE, default=None, help="Debian package of tinkedge. apt downloads its dependencies.")
+@click.option("--deb", type=_FILE, help="Debian package of tinkedge. apt downloads its dependencies.")
 @click.option(
     "--package",
     "packages",
@@ -74,10 +75,8 @@ def make(prefix: Path, name: str) -> None:
     multiple=True,
     help="Debian package that --deb depends on; apt downloads none then. Repeatable.",
 )
-@click.option(
-    "--wheels", type=_DIRECTORY, default=None, help="Directory with the output of `make wheels`, for other systems."
-)
-@click.option("--kubectl", type=_FILE, default=None, help="A kubectl to install in /usr/local/bin.")
+@click.option("--wheels", type=_DIRECTORY, help="Directory with the output of `make wheels`, for other systems.")
+@click.option("--kubectl", type=_FILE, help="A kubectl to install in /usr/local/bin.")
 @click.option(
     "--osie",
     "osies",
@@ -99,10 +98,8 @@ def make(prefix: Path, name: str) -> None:
     multiple=True,
     help="Hardware, Template and others, as YAML: a file or directory. Repeatable.",
 )
-@click.option(
-    "--boot-programs", type=_DIRECTORY, default=None, help="Directory with your own iPXE binaries, beside Debian's."
-)
-@click.option("--cache", type=FilePath(file_okay=False), default=None, help="Directory that keeps downloads.")
+@click.option("--boot-programs", type=_DIRECTORY, help="Directory with your own iPXE binaries, beside Debian's.")
+@click.option("--cache", type=FilePath(file_okay=False), help="Directory that keeps downloads.")
 def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **given: Any) -> None:
     """Collect all that a site needs in a bundle, and sign it. For a host with internet access.
 
@@ -110,6 +107,7 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
     a new OSIE alone.
     """
     from edge.building.builder import default_cache, recipes
+    from edge.bundle.archive import BundleError
     from edge.bundle.creation import Contents, Osie, Surroundings
     from edge.bundle.creation import create as write
     from edge.bundle.signature import sign_with_file, sign_with_keyring
@@ -121,14 +119,14 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
         )
     if given["packages"] and given["deb"] is None:
         raise click.UsageError("--package names dependencies of --deb: give --deb, too")
-    progress = Progress()
+    progress = ProgressLine()
     now = datetime.now(UTC).replace(microsecond=0)
 
     def log_line(line: str) -> None:
         progress.clear()
         click.echo(line, err=True)
 
-    with _errors(progress):
+    with errors_shown(progress, None, BundleError):
         contents = Contents(
             deb=given["deb"],
             packages=given["packages"] or None,
@@ -151,10 +149,7 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
             lambda text: sign_with_file(key, text) if key is not None else sign_with_keyring(gpg_user, text),
             around,
         )
-    for line in _summary(made, output):
-        click.echo(line)
-    for line in _commands(made, output, key):
-        click.echo(line)
+    click.echo("\n".join((*_summary(made, output), *_commands(made, output, key))))
 
 
 @bundle.command()
@@ -162,10 +157,11 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
 @_KEY
 def verify(file: Path, key: Path) -> None:
     """Check the signature of FILE and every byte in it. Exits with 1 if something is wrong."""
+    from edge.bundle.archive import BundleError
     from edge.bundle.loading import check
 
-    progress = Progress()
-    with _errors(progress, file), _opened(file, key) as reader:
+    progress = ProgressLine()
+    with errors_shown(progress, file, BundleError), _opened(file, key) as reader:
         check(reader, progress)
     click.echo(f"{file}: good, {len(reader.manifest.sizes)} files, signed by {reader.signer}")
 
@@ -176,7 +172,9 @@ def verify(file: Path, key: Path) -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format of the output.")
 def show(file: Path, key: Path, output: str) -> None:
     """List the contents of FILE after checking its signature. The files in it are not read."""
-    with _errors(None, file), _opened(file, key) as reader:
+    from edge.bundle import BundleError
+
+    with errors_shown(None, file, BundleError), _opened(file, key) as reader:
         made = reader.manifest
         if output == "json":
             click.echo(made.to_json().decode())
@@ -208,17 +206,15 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     Files of earlier bundles stay. A FILE that is older than the bundle loaded last is refused, because it could restore
     files that were replaced since; --allow-older loads it. The bundle's own install.sh installs the program.
     """
+    from edge.bundle.archive import BundleError
     from edge.bundle.loading import load as put
     from edge.bundle.loading import next_steps
 
-    progress = Progress()
-    with _errors(progress, file), _opened(file, key) as reader:
+    progress = ProgressLine()
+    with errors_shown(progress, file, BundleError), _opened(file, key) as reader:
         loaded = put(reader, data_dir, progress, allow_older=allow_older)
-    for line in _summary(loaded.manifest, file):
-        click.echo(line)
-    click.echo(f"{data_dir}: {len(loaded.files)} files put there, signed by {reader.signer}")
-    for line in next_steps(loaded, data_dir):
-        click.echo(line)
+    put_there = f"{data_dir}: {len(loaded.files)} files put there, signed by {reader.signer}"
+    click.echo("\n".join((*_summary(loaded.manifest, file), put_there, *next_steps(loaded, data_dir))))
 
 
 @contextmanager
@@ -229,22 +225,6 @@ def _opened(file: Path, key: Path) -> Iterator[BundleReader]:
 
     with file.open("rb") as opened:
         yield BundleReader(opened, lambda text, signature: verify(key, text, signature))
-
-
-@contextmanager
-def _errors(progress: Progress | None = None, file: Path | None = None) -> Iterator[None]:
-    """Turn errors into messages of click. `file` is the bundle that is read, if any."""
-    from edge.bundle.archive import BundleError
-
-    try:
-        yield
-    except BundleError as error:
-        raise click.ClickException(f"{file}: {error}" if file is not None else str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
-    finally:
-        if progress is not None:
-            progress.clear()
 
 
 def _summary(made: Manifest, file: Path) -> Iterator[str]:

@@ -26,7 +26,7 @@ from edge.settings import (
     variable_problems,
 )
 from edge.settings import check as check_file
-from edge.settings.checks import Finding, contradictions, obstacles
+from edge.settings.checks import SettingsFinding, contradictions, obstacles
 from edge.settings.model import ROLES, services_of
 
 
@@ -83,14 +83,14 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
 
     A value that only some services reject may be right on this host, which may run the others. So it is a warning.
     """
-    by_line: dict[str, dict[str, Finding]] = {}
+    by_line: dict[str, dict[str, SettingsFinding]] = {}
     asked: dict[str, set[str]] = {}
     for role in roles or ROLES:
         command = schema(role)
         try:
             made = command.make_context(role, ["--config", str(file)], parent=ctx.find_root())
         except click.UsageError as error:  # from a variable, because the file is valid
-            by_line.setdefault(explain(error).format_message(), {})[role] = Finding((), "", "")
+            by_line.setdefault(explain(error).format_message(), {})[role] = SettingsFinding((), "", "")
             continue
         with made:
             asked[role] = {str(param.name).replace("_", "-") for param in command.params}

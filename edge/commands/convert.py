@@ -10,16 +10,16 @@ import contextlib
 import gc
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import click
 
 from edge.commands import options
 from edge.commands.host_options import host_options, osies_by_architecture
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
@@ -38,14 +38,13 @@ from tink.convert.metal3.versions import ConversionSettings
 from tink.convert.run import TARGETS, TO_HARDWARE, ConversionResult, as_json, as_table, convert_documents, summary
 
 if TYPE_CHECKING:
-    from tink.kube.client import KubeClient
+    pass
 
 _STDOUT = Path("-")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(NamedTuple):
     """How to reach the cluster that is read or written."""
 
     kubeconfig: Path | None
@@ -65,9 +64,9 @@ class _Cluster:
 @click.option("--from-cluster", is_flag=True, help="Convert the resources of a cluster. Requires -n or -A.")
 @options.kubeconfig("Kubeconfig for --from-cluster and --apply.")
 @options.context
-@click.option("-n", "--namespace", default=None, help="Namespace to read, and for objects without one.")
+@click.option("-n", "--namespace", help="Namespace to read, and for objects without one.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
-@click.option("--to", type=click.Choice(TARGETS), default=None, help="Target of Metal3's BareMetalHosts.")
+@click.option("--to", type=click.Choice(TARGETS), help="Target of Metal3's BareMetalHosts.")
 @click.option(
     "--image-registry",
     default="",
@@ -78,16 +77,10 @@ class _Cluster:
 @host_options
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 @click.option(
-    "--out",
-    type=FilePath(dir_okay=False),
-    default=None,
-    help="Write to this file, completely or not at all; - is standard output.",
+    "--out", type=FilePath(dir_okay=False), help="Write to this file, completely or not at all; - is standard output."
 )
 @click.option(
-    "--output-dir",
-    type=FilePath(file_okay=False),
-    default=None,
-    help="Write one file for each object into this directory.",
+    "--output-dir", type=FilePath(file_okay=False), help="Write one file for each object into this directory."
 )
 @click.option(
     "--apply", is_flag=True, help="Apply the result to the cluster (server-side apply) instead of writing it."
@@ -95,10 +88,7 @@ class _Cluster:
 @click.option("--force-conflicts", is_flag=True, help="With --apply: take over fields of another field manager.")
 @click.option("--report", type=click.Choice(["table", "json"]), default="table", help="Format of the report.")
 @click.option(
-    "--report-file",
-    type=FilePath(dir_okay=False),
-    default=None,
-    help="Write the report to this file, not to standard error.",
+    "--report-file", type=FilePath(dir_okay=False), help="Write the report to this file, not to standard error."
 )
 @click.option("--allow-loss", is_flag=True, help="Exit with 0 even if fields were dropped.")
 def convert(
@@ -146,7 +136,7 @@ def convert(
     if (osies or bmc or consumed or unmanaged) and to != TO_HARDWARE:
         raise click.UsageError("--osie, --bmc, --consumed and --netboot-unmanaged go with --to hardware")
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged, namespace or DEFAULT_NAMESPACE)
-    progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
+    progress = ProgressLine(shown=sys.stderr.isatty() and not sys.stdout.isatty())
     cluster = _Cluster(kubeconfig, context, namespace)
     try:
         with _without_garbage_collection():
@@ -172,15 +162,14 @@ def convert(
     sys.exit(result.exit_code(allow_loss=allow_loss))
 
 
-def _write_all(result: ConversionResult, output: str, out: Path | None, progress: Progress) -> ConversionResult:
+def _write_all(result: ConversionResult, output: str, out: Path | None, progress: ProgressLine) -> ConversionResult:
     """Write the manifests as one stream. Return the result, with a finding if that failed. Raises BrokenPipeError."""
     texts = [to_json(result.objects)] if output == "json" else _counted(progress, "written", to_yaml(result.converted))
     try:
         if out is not None:
             write_whole(out, texts)
         else:
-            for text in texts:
-                sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.writelines(text.encode() for text in texts)
             sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
@@ -192,7 +181,7 @@ def _write_all(result: ConversionResult, output: str, out: Path | None, progress
     return result
 
 
-def _write_each(result: ConversionResult, output: str, directory: Path, progress: Progress) -> ConversionResult:
+def _write_each(result: ConversionResult, output: str, directory: Path, progress: ProgressLine) -> ConversionResult:
     """Write a file for each object. Return the result, with a finding for each file that could not be written."""
     failed: list[ConversionFinding] = []
     try:
@@ -216,29 +205,24 @@ def _not_written(place: str, error: OSError) -> ConversionFinding:
     )
 
 
-@contextlib.asynccontextmanager
-async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
-    """Yield a client of the cluster. Raises ApiError and KubeConfigError."""
+async def _read(cluster: _Cluster, to: str | None, progress: ProgressLine) -> list[InputDocument | ConversionFinding]:
+    from tink.convert.cluster import read_cluster
     from tink.kube.client import KubeClient
 
     async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
-        yield client
-
-
-async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[InputDocument | ConversionFinding]:
-    from tink.convert.cluster import read_cluster
-
-    async with _connected(cluster) as client:
         return await read_cluster(
             client, cluster.namespace, metal3=to in TARGETS, on_read=lambda count: progress("read", count, 0)
         )
 
 
-async def _apply(cluster: _Cluster, result: ConversionResult, progress: Progress, *, force: bool) -> ConversionResult:
+async def _apply(
+    cluster: _Cluster, result: ConversionResult, progress: ProgressLine, *, force: bool
+) -> ConversionResult:
     """Apply the objects. Return the result, with a finding for each object that was rejected."""
     from tink.convert.cluster import apply_all
+    from tink.kube.client import KubeClient
 
-    async with _connected(cluster) as client:
+    async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
         applied = await apply_all(
             client,
             result.converted,
@@ -272,7 +256,7 @@ def _report(result: ConversionResult, report: str, file: Path | None, done: str)
             click.echo("no Kubernetes object was found: see what -f names (*.yaml, *.yml, *.json)", err=True)
 
 
-def _counted(progress: Progress, what: str, items: Iterable[_T]) -> Iterator[_T]:
+def _counted(progress: ProgressLine, what: str, items: Iterable[_T]) -> Iterator[_T]:
     """Yield the same items, and show their count as progress."""
     for count, item in enumerate(items, start=1):
         progress(what, count, 0)

@@ -14,9 +14,7 @@ from tink.api.metal3 import crds as metal3
 
 
 @click.command()
-@click.option(
-    "--out", type=FilePath(file_okay=False), default=None, help="Write one file for each resource into this directory."
-)
+@click.option("--out", type=FilePath(file_okay=False), help="Write one file for each resource into this directory.")
 @click.option(
     "--metal3",
     "of_metal3",

@@ -22,9 +22,9 @@ from edge.commands.serve import settings
 from edge.commands.serve import up as command_up
 from edge.doctor import (
     PORTS,
+    ExaminedServices,
     Finding,
     Port,
-    Serving,
     Severity,
     check_api_addresses,
     check_api_users,
@@ -86,7 +86,8 @@ class _DoctorCommand(GroupedCommand):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of doctor, then the first group of those of up."""
         records: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
-        for param in sorted(self.get_params(ctx), key=lambda each: _place(str(each.name))):
+        places = {name: at for at, name in enumerate(_OWN_OPTIONS)}  # the options of up follow in their own order
+        for param in sorted(self.get_params(ctx), key=lambda each: places.get(str(each.name), len(places))):
             record = param.get_help_record(ctx)
             own = str(param.name) in _OWN_OPTIONS
             if record is not None and isinstance(param, click.Option) and (own or group_of(self, param) == Group.FIRST):
@@ -96,11 +97,6 @@ class _DoctorCommand(GroupedCommand):
                 formatter.write_dl(records[own])
         formatter.write_paragraph()
         formatter.write_text("All other options of `tinkedge up` are taken, too: see `tinkedge up --help`.")
-
-
-def _place(name: str) -> int:
-    """Return the place of an option of doctor itself. Those of up keep their order."""
-    return _OWN_OPTIONS.index(name) if name in _OWN_OPTIONS else len(_OWN_OPTIONS)
 
 
 def _of_up(command: click.Command) -> click.Command:
@@ -117,7 +113,7 @@ def _of_up(command: click.Command) -> click.Command:
 
 @_of_up
 @click.command(cls=_DoctorCommand)
-@click.option("--cache-dir", type=_PATH, default=None, help="The lab's cache.")
+@click.option("--cache-dir", type=_PATH, help="The lab's cache.")
 @click.option(
     "--lab/--no-lab",
     "with_lab",
@@ -141,7 +137,7 @@ def doctor(cache_dir: Path | None, with_lab: bool | None, is_probed: bool, as_js
     intended. A note names what was not examined.
     """
     services = services_of("up", given)
-    serving = Serving(
+    serving = ExaminedServices(
         interfaces=[(name, ip or given["public_ip"] or "") for name, ip in given["interface"] or [("", "")]],
         ipxe_dir=given["ipxe_dir"],
         ports=_ports(services, given),
@@ -159,22 +155,32 @@ def doctor(cache_dir: Path | None, with_lab: bool | None, is_probed: bool, as_js
     sys.exit(EXIT_STATUS[worst])
 
 
-def _check_up(services: frozenset[Service], serving: Serving, given: dict[str, Any]) -> Iterator[Finding]:
+def _check_up(services: frozenset[Service], serving: ExaminedServices, given: dict[str, Any]) -> Iterator[Finding]:
     """Run all checks for `tinkedge up`, in their order."""
-    data_dir = given["data_dir"]
+    data_dir, ctx = given["data_dir"], click.get_current_context()
     certificates = {f"--grpc-{option}": given[f"grpc_{option.replace('-', '_')}"] for option in _CERTIFICATES}
+    upstream = ""
+    if given["upstream_edge"] is not None:
+        address, port = given["upstream_edge"]
+        upstream = join_host_port(address, port or given["http_port"])
     certificates |= {f"--registry-ca {registry}": file for registry, file in given["registry_ca"]}
     return chain(
         check_serving(serving),
         _check_settings(services, given),
-        _check_variables(),
+        # each TINKEDGE_ variable of this shell, or of the services, that is wrong
+        (
+            warning(
+                f"variable {each.name}" if each.name else "variables", f"{each.message} ({each.where})", each.remedy
+            )
+            for each in variable_problems(os.environ, ctx.command, schema_of(ctx), VARIABLES_FILE)
+        ),
         check_api_addresses(given["api_address"]),
         check_certificates(certificates),
         check_data_directory(data_dir),
         check_api_users(data_dir, datetime.now(UTC)),
         check_backups(),
         check_running_edge(data_dir, given["admin_address"], given["admin_port"]),
-        check_upstream_edge(_upstream_authority(given), given["metadata_token_key"]),
+        check_upstream_edge(upstream, given["metadata_token_key"]),
         check_osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
     )
 
@@ -199,10 +205,7 @@ def _ports(services: frozenset[Service], given: dict[str, Any]) -> list[Port]:
 
 
 def _check_settings(services: frozenset[Service], given: dict[str, Any]) -> Iterator[Finding]:
-    """Find options that contradict each other, or that name things this host does not have.
-
-    Every service examines the same before it starts. Options with a finding of their own here are left out.
-    """
+    """Find options that contradict each other, or that name things this host does not have, as services do."""
     where = partial(place, click.get_current_context())
     is_any_wrong = False
     if "lo" in dict(given["interface"]) and Service.DHCP in services and given["dhcp_mode"] != "off":
@@ -225,29 +228,13 @@ def _check_settings(services: frozenset[Service], given: dict[str, Any]) -> Iter
         yield passed("options", "fit together; the files that they name are there")
 
 
-def _check_variables() -> Iterator[Finding]:
-    """Warn about each TINKEDGE_ variable of this shell, or of the services, that is wrong."""
-    ctx = click.get_current_context()
-    for each in variable_problems(os.environ, ctx.command, schema_of(ctx), VARIABLES_FILE):
-        yield warning(
-            f"variable {each.name}" if each.name else "variables", f"{each.message} ({each.where})", each.remedy
-        )
-
-
-def _upstream_authority(given: dict[str, Any]) -> str:
-    if given["upstream_edge"] is None:
-        return ""
-    address, port = given["upstream_edge"]
-    return join_host_port(address, port or given["http_port"])
-
-
 _NOT_PROBED = note("other DHCP servers", "not looked for", "--probe asks the network (root, and the extra `diagnose`)")
 
 
 def _as_text(groups: dict[str, Iterator[Finding]]) -> Severity:
     worst = Severity.OK
     for title, findings in groups.items():
-        click.echo(click.style(title, bold=True))
+        click.secho(title, bold=True)
         for finding in findings:
             worst = max(worst, finding.severity)
             text, colour = _SIGNS[finding.severity]

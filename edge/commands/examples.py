@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import yaml
@@ -96,19 +95,13 @@ def _sha256(text: str) -> str:
     return text.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value of the examples.
-
-    places: a regular expression, without groups, that matches the value in the file.
-    what: its description.
-    is_needed: the placeholder fits no machine; False: it is a default that fits many.
-    """
+class _Value(NamedTuple):
+    """A value of the examples."""
 
     option: str
-    places: str
+    places: str  # a regular expression, without groups, that matches the value in the file
     what: str
-    is_needed: bool = False
+    is_needed: bool = False  # the placeholder fits no machine; False: it is a default that fits many
 
 
 def _exactly(text: str) -> str:
@@ -157,29 +150,23 @@ def _title(file: Path) -> str:
     return title.strip() if colon and name == file.stem else ""
 
 
-def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Return the names of the examples for the shell."""
-    return [name for name in _files() if name.startswith(begun)]
-
-
 def _public_key(file: Path) -> str:
     """Return the one public key in a file, with its comment if that has no special characters.
 
     Raises click.BadParameter.
     """
-    hint = "--ssh-key"
     try:
         with file.open("rb") as opened:
             text = opened.read(_MAX_KEY_BYTES).decode(errors="replace")
     except OSError as error:
-        raise click.BadParameter(f"{file}: {error.strerror}", param_hint=hint) from error
+        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--ssh-key") from error
     if "PRIVATE KEY" in text:
-        raise click.BadParameter(f"{file} is a private key: give the public one, {file}.pub", param_hint=hint)
+        raise click.BadParameter(f"{file} is a private key: give the public one, {file}.pub", param_hint="--ssh-key")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if len(lines) != 1 or (found := _KEY_LINE.fullmatch(lines[0])) is None:
         has = f"has {len(lines)} lines" if len(lines) != 1 else "begins otherwise"
         message = f"{file}: one line like 'ssh-ed25519 AAAA... you@host' is needed, and the file {has}"
-        raise click.BadParameter(message, param_hint=hint)
+        raise click.BadParameter(message, param_hint="--ssh-key")
     words = [word for word in (found[3] or "").split() if _COMMENT.fullmatch(word)]
     return " ".join([found[1], found[2], *words])
 
@@ -266,28 +253,28 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False, default="", shell_complete=_complete)
-@click.option("--mac", type=_mac, default=None, help="MAC address of the network card that the machine boots with.")
-@click.option("--ip", type=types.ipv4, default=None, help="Address of the machine.")
-@click.option("--netmask", type=_netmask, default=None, help="Netmask of its network, such as 255.255.255.0.")
-@click.option("--gateway", type=types.ipv4, default=None, help="The machine's router.")
+@click.argument(
+    "name",
+    required=False,
+    default="",
+    shell_complete=lambda _ctx, _param, begun: [name for name in _files() if name.startswith(begun)],
+)
+@click.option("--mac", type=_mac, help="MAC address of the network card that the machine boots with.")
+@click.option("--ip", type=types.ipv4, help="Address of the machine.")
+@click.option("--netmask", type=_netmask, help="Netmask of its network, such as 255.255.255.0.")
+@click.option("--gateway", type=types.ipv4, help="The machine's router.")
 @click.option("--nameserver", type=types.ipv4, multiple=True, help="DNS server. Repeatable. Default: the --gateway.")
-@click.option("--disk", type=_disk, default=None, help="Disk that is erased and installed, such as /dev/nvme0n1.")
-@click.option(
-    "--ssh-key", type=FilePath(dir_okay=False), default=None, help="File with the SSH public key that may log in."
-)
-@click.option("--name", "hostname", type=_name, default=None, help="Name of the Hardware, and host name.")
-@click.option("--image", type=_image, default=None, help="URL of the disk image, or its name in `tinkedge image list`.")
-@click.option("--sha256", type=_sha256, default=None, help="Checksum of the image.")
-@click.option(
-    "--partition", type=click.IntRange(1, 128), default=None, help="Number of the image's partition that is written to."
-)
+@click.option("--disk", type=_disk, help="Disk that is erased and installed, such as /dev/nvme0n1.")
+@click.option("--ssh-key", type=FilePath(dir_okay=False), help="File with the SSH public key that may log in.")
+@click.option("--name", "hostname", type=_name, help="Name of the Hardware, and host name.")
+@click.option("--image", type=_image, help="URL of the disk image, or its name in `tinkedge image list`.")
+@click.option("--sha256", type=_sha256, help="Checksum of the image.")
+@click.option("--partition", type=click.IntRange(1, 128), help="Number of the image's partition that is written to.")
 @click.option(
     "--public-ip",
     "--edge",
     "public_ip",
     type=types.ip_address,
-    default=None,
     help="Address of the edge, as the machine reaches it. Default: that of --interface.",
 )
 @one_machine.interface
@@ -298,7 +285,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
     default=Path(_DATA_DIR),
     help="Data directory of the edge, with the files of the OSIE.",
 )
-@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="Write to this file.")
+@click.option("-o", "--output", type=FilePath(dir_okay=False), help="Write to this file.")
 @click.option("--force", is_flag=True, help="Replace --output if it exists.")
 def examples(
     name: str,

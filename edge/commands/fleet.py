@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import sys
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +25,42 @@ from edge.fleet import (
     Link,
     Profile,
     ProfileError,
-    Report,
     SettingsError,
     lines,
     load,
     parse,
     with_faults,
 )
-from edge.settings import FilePath
+from edge.settings import FilePath, parsed, types
 
 
-class _Parsed(click.ParamType[Any]):
-    """An option type whose values are parsed by a function that raises ValueError."""
-
-    def __init__(self, name: str, read: Any, valid: str) -> None:
-        """`valid` describes a valid value, with an example, for the error message."""
-        self.name = name
-        self._read = read
-        self._valid = valid
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a value; called by click."""
-        try:
-            return value if not isinstance(value, str) else self._read(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is not {self._valid}: {error}", param, ctx)
+@parsed("ipv4")
+def _address(text: str) -> IPv4Address:
+    """Parse an IPv4 address."""
+    return IPv4Address(types.ipv4.read(text))
 
 
-_ADDRESS = _Parsed("IPV4", IPv4Address, "an IPv4 address such as 10.0.0.1")
-_NETWORK = _Parsed("CIDR", ipaddress.IPv4Network, "an IPv4 network such as 10.1.0.0/16")
+@parsed("cidr")
+def _network(text: str) -> IPv4Network:
+    """Parse an IPv4 network such as 10.1.0.0/16."""
+    return IPv4Network(text)
 
 
+@parsed("ipv4/prefix")
+def _uplink(text: str) -> str:
+    """Parse an address with its prefix, such as 10.0.0.9/24, or an empty text."""
+    return IPv4Interface(text).with_prefixlen if text else ""
+
+
+@parsed("size")
 def _size(text: str) -> int:
+    """Parse a size in bytes, or with a unit, such as 40MB."""
     factors = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
     unit = next((unit for unit in factors if text.endswith(unit)), "")
-    return int(float(text.removesuffix(unit)) * factors.get(unit, 1))
-
-
-_SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
+    try:
+        return int(float(text.removesuffix(unit)) * factors.get(unit, 1))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a size such as 40MB") from None
 
 
 @click.command()
@@ -73,7 +70,6 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
     "--profile",
     "profile_file",
     type=FilePath(exists=True, dir_okay=False),
-    default=None,
     help="File (YAML) that describes the machines and the outcomes of their actions. Default: see docs/fleet.md.",
 )
 @click.option(
@@ -85,14 +81,11 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
     "slow-disks, lying-clocks. Repeatable.",
 )
 @click.option(
-    "--target",
-    type=_ADDRESS,
-    default=None,
-    help="Address of the edge. Default: a stack of the fleet's own, in network namespaces.",
+    "--target", type=_address, help="Address of the edge. Default: a stack of the fleet's own, in network namespaces."
 )
 @click.option(
     "--allow",
-    type=_NETWORK,
+    type=_network,
     multiple=True,
     help="Addresses that machines may contact outside of their own network namespace or behind a router: the target's, "
     "and those in its scripts. Repeatable.",
@@ -106,7 +99,7 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 @click.option(
     "--selector", "-l", default="", help="With --hardware cluster: label selector of the Hardware and Workflows."
 )
-@click.option("--kubeconfig", type=FilePath(exists=True), default=None, help="With --target: kubeconfig of its API.")
+@click.option("--kubeconfig", type=FilePath(exists=True), help="With --target: kubeconfig of its API.")
 @click.option("--namespace", "-n", "api_namespace", default="default", help="Namespace of the objects.")
 @click.option("--osie", default="", help="Name of an existing OSIE that generated machines boot.")
 @click.option("--kernel-url", default="", help="Kernel of a new OSIE that generated machines boot.")
@@ -127,31 +120,22 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 @click.option(
     "--uplink-address",
     "uplink",
-    type=_Parsed(
-        "IPV4/PREFIX",
-        lambda text: IPv4Interface(text).with_prefixlen if text else "",
-        "an address with its prefix such as 10.0.0.9/24",
-    ),
+    type=_uplink,
     default="",
     help="In the host's network namespace: give the machines a namespace of their own, with a macvlan on --interface "
-    "that "
-    "has this address.",
+    "that has this address.",
 )
-@click.option("--network", type=_NETWORK, default=DEFAULT_NETWORK, help="Network of the machines' addresses.")
+@click.option("--network", type=_network, default=DEFAULT_NETWORK, help="Network of the machines' addresses.")
 @click.option(
-    "--relay-address",
-    "relay",
-    type=_ADDRESS,
-    default=None,
-    help="Address of the relay agent. Default: the first of --network.",
+    "--relay-address", "relay", type=_address, help="Address of the relay agent. Default: the first of --network."
 )
 @click.option(
     "--by-reference",
     is_flag=True,
     help="Fetch only the length and the last byte of kernel and initrd, if the loopback interface is too slow for all.",
 )
-@click.option("--kernel-size", "kernel_bytes", type=_SIZE, default="10MB", help="Size of the kernel of the own stack.")
-@click.option("--initrd-size", "initrd_bytes", type=_SIZE, default="40MB", help="Size of the initrd of the own stack.")
+@click.option("--kernel-size", "kernel_bytes", type=_size, default="10MB", help="Size of the kernel of the own stack.")
+@click.option("--initrd-size", "initrd_bytes", type=_size, default="40MB", help="Size of the initrd of the own stack.")
 @click.option(
     "--roles", is_flag=True, help="Run the own stack as four processes, as on a cluster, instead of tinkedge up."
 )
@@ -168,11 +152,7 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 )
 @click.option("--limit", type=click.FloatRange(1), default=7200.0, help="Maximum duration of the run in seconds.")
 @click.option(
-    "--json",
-    "json_file",
-    type=FilePath(dir_okay=False, writable=True),
-    default=None,
-    help="Write the report to this file.",
+    "--json", "json_file", type=FilePath(dir_okay=False, writable=True), help="Write the report to this file."
 )
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def fleet(
@@ -200,9 +180,14 @@ def fleet(
     except (ProfileError, BarError, SettingsError) as error:
         raise click.UsageError(str(error)) from error
     run = Fleet(settings, shown=not quiet)
-    report = _run(run)
-    if isinstance(report, int):
-        sys.exit(report)
+    try:
+        report = run_interruptible(run.run(), uvloop.run)
+    except FleetError as error:
+        click.secho(f"the fleet can't run: {error}", fg="red", err=True)
+        sys.exit(2)
+    except asyncio.CancelledError:
+        click.secho("interrupted", fg="red", err=True)
+        sys.exit(130)
     counts = {key: len(values) for key, values in run.recorder.seconds.items()}
     click.echo("\n".join(lines(report, counts)))
     if json_file is not None:
@@ -216,15 +201,3 @@ def _fault(text: str) -> tuple[str, float]:
         return name, float(rate)
     except ValueError:
         raise click.UsageError(f"--fault {text}: NAME=RATE, such as power-cuts=0.02") from None
-
-
-def _run(fleet: Fleet) -> Report | int:
-    """Run the fleet. Return the report, or the exit status if the run was not possible."""
-    try:
-        return run_interruptible(fleet.run(), uvloop.run)
-    except FleetError as error:
-        click.secho(f"the fleet can't run: {error}", fg="red", err=True)
-        return 2
-    except asyncio.CancelledError:
-        click.secho("interrupted", fg="red", err=True)
-        return 130

@@ -27,7 +27,7 @@ _MAX_BYTES = 4096
     multiple=True,
     help="Interface that the edge serves. Repeatable. Default: that of the default route.",
 )
-@click.option("--public-ip", type=types.ipv4, default=None, help="Address of the edge on the interface.")
+@click.option("--public-ip", type=types.ipv4, help="Address of the edge on the interface.")
 @click.option("--http-port", type=_PORT, default=7080, help="HTTP port of the edge for machines.")
 @click.option(
     "--health-address",
@@ -44,7 +44,6 @@ _MAX_BYTES = 4096
 @click.option(
     "--role",
     type=click.Choice(list(METRICS_PORTS)),
-    default=None,
     help="A service without an HTTP port for machines: ask it at its default --metrics-address.",
 )
 @click.option("--live", is_flag=True, help="Ask whether it is alive (/healthz), not whether it is ready (/readyz).")
@@ -67,7 +66,7 @@ def health(
     """
     path = "/healthz" if live else "/readyz"
     given = health_address or metrics_address.removeprefix("none") or (str(METRICS_PORTS[role]) if role else "")
-    places = [_place(given)] if given else _networks(interface, public_ip, http_port)
+    places = [_place(given)] if given else [(each, http_port) for each in _addresses(interface, public_ip)]
     found = [(f"http://{join_host_port(*place)}{path}", *_ask(*place, path, timeout)) for place in places]
     good = all(ok for _, ok, _ in found)
     if as_json:
@@ -87,11 +86,11 @@ def _place(address: str) -> tuple[str, int]:
     return reachable_host(host), port
 
 
-def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
+def _addresses(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) -> list[str]:
     from edge.neighbour.host import HostError, addresses_of
 
     try:
-        return [(address, port) for address in addresses_of(interfaces, public_ip)]
+        return addresses_of(interfaces, public_ip)
     except (HostError, OSError) as error:
         raise click.ClickException(f"the address to ask is not known: {error}; or give --health-address") from error
 
@@ -101,12 +100,8 @@ def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
     try:
         with socket.create_connection((host, port), seconds) as connection:
             connection.settimeout(seconds)
-            headers = (
-                f"GET {path} HTTP/1.1",
-                f"Host: {join_host_port(host, port)}",
-                "Connection: close",
-            )
-            connection.sendall("\r\n".join((*headers, "", "")).encode())
+            request = f"GET {path} HTTP/1.1\r\nHost: {join_host_port(host, port)}\r\nConnection: close\r\n\r\n"
+            connection.sendall(request.encode())
             answer = b""
             while len(answer) < _MAX_BYTES and (piece := connection.recv(_MAX_BYTES)):
                 answer += piece

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 
 from edge.commands import one_machine
 from edge.commands.options import data_dir
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine, errors_shown
 from edge.settings import types
 from tink.net.addresses import join_host_port
 
@@ -27,7 +26,6 @@ _EDGE = click.option(
     "--edge",
     "public_ip",
     type=types.ip_address,
-    default=None,
     help="Address of the edge, for the printed URL. Default: that of --interface.",
 )
 
@@ -42,15 +40,12 @@ def image() -> None:
 
 @image.command("import")
 @click.argument("source", metavar="FILE|URL")
-@click.option(
-    "--name", default=None, help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL."
-)
+@click.option("--name", help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL.")
 @click.option(
     "--checksum",
     "--sha256",
     "checksum",
     metavar="HEX|FILE|URL",
-    default=None,
     help="SHA-256 or SHA-512 of the file, or the file of checksums that the distribution publishes (SHA256SUMS, "
     "SHA512SUMS, CHECKSUM), in which FILE's own name is looked up.",
 )
@@ -82,13 +77,13 @@ def import_(
     from edge.disk_images.depot import ImageDepot
     from edge.disk_images.sources import ImageError, checksum_of, opened
 
-    progress = Progress()
+    progress = ProgressLine()
 
     def log_line(line: str) -> None:
         progress.clear()
         click.echo(line, err=True)
 
-    with _errors(progress), opened(source, say=log_line, is_proved=bool(checksum)) as found:
+    with errors_shown(progress), opened(source, say=log_line, is_proved=bool(checksum)) as found:
         chosen = name or found.name
         if not chosen:
             raise ImageError(f"{found.shown}: the URL ends with no name; give --name")
@@ -111,7 +106,7 @@ def list_(data_dir: Path) -> None:
     """List the files that the edge serves to machines, with size and date."""
     from edge.disk_images.depot import ImageDepot
 
-    with _errors():
+    with errors_shown():
         entries = ImageDepot(data_dir).entries()
     if not entries:
         click.echo(f"{data_dir / 'files'} has no files; `tinkedge image import` puts them there", err=True)
@@ -128,29 +123,18 @@ def remove(name: str, data_dir: Path) -> None:
     """Remove the file NAME. Workflows that name it fail from then on."""
     from edge.disk_images.depot import ImageDepot
 
-    with _errors():
+    with errors_shown():
         path = ImageDepot(data_dir).remove(name)
     click.echo(f"{path}: removed")
-
-
-@contextmanager
-def _errors(progress: Progress | None = None) -> Iterator[None]:
-    """Turn errors of the system into click's."""
-    try:
-        yield
-    except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        raise click.ClickException(f"{what}{error.strerror or error}") from error
-    finally:
-        if progress is not None:
-            progress.clear()
 
 
 def _described(stored: StoredImage, url: str) -> Iterator[str]:
     """Yield lines that describe a stored file, and the lines for a Workflow."""
     image = stored.image
     there = "was there already, with this checksum; " if stored.was_there else ""
-    what = "imported as it is" if image is None else f"{_format(image)}, {_size(image.size)} on the disk"
+    what = "imported as it is"
+    if image is not None:
+        what = f"{', '.join(filter(None, (image.format, image.compression)))}, {_size(image.size)} on the disk"
     yield f"{stored.path}: {there}{_size(stored.size)}, {what}"
     yield f"URL:     {url}"
     yield f"SHA-256: {stored.sha256}"
@@ -179,10 +163,6 @@ def _described(stored: StoredImage, url: str) -> Iterator[str]:
     words = ["--image", url, "--sha256", stored.sha256]
     words += ["--partition", str(target.number)] if target is not None else []
     yield f"Or: tinkedge examples NAME {shlex.join(words)} --mac MAC --ip IP ..."
-
-
-def _format(image: DiskImage) -> str:
-    return f"{image.format}, {image.compression}" if image.compression else image.format
 
 
 def _table(image: DiskImage, root: Partition | None) -> Iterator[str]:

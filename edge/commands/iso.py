@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 )
 @one_machine.namespace
 @click.option(
-    "--static",
-    is_flag=True,
-    help="Do without DHCP: use the address that the Hardware has for this interface.",
+    "--static", is_flag=True, help="Do without DHCP: use the address that the Hardware has for this interface."
 )
-@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="File to write. Default: NAME.iso.")
+@click.option("-o", "--output", type=FilePath(dir_okay=False), help="File to write. Default: NAME.iso.")
 @click.option(
     "--url", is_flag=True, help="Print the signed URL from which a BMC fetches the medium; no file is written."
 )
@@ -79,7 +77,9 @@ def iso(
         raise click.UsageError("--usb is for --url: a file works for both")
     found = one_machine.hardware(kubeconfig or data_dir / "kubeconfig", namespace, name) if name else None
     if found is not None:
-        mac = _interface(found, mac, namespace, name)
+        if mac and mac not in (found.get("spec", {}).get("networkInterfaces") or {}):
+            raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no {mac}")
+        mac = mac or one_machine.first_mac(found, namespace, name)
     kind = MediumKind.STATIC if static else MediumKind.BOOT
     addresses = one_machine.addresses(public_ip, interface)
     if url:
@@ -92,13 +92,6 @@ def iso(
     if static and found is None:
         raise click.UsageError("--static needs --hardware NAME, which has the address")
     _write(output or Path(f"{name or mac.replace(':', '-')}.iso"), ipxe_dir, mac, found, addresses, http_port, kind)
-
-
-def _interface(found: dict[str, Any], mac: str, namespace: str, name: str) -> str:
-    """Return `mac` if the Hardware has it, or its first MAC if `mac` is empty. Raises click.ClickException."""
-    if mac and mac not in (found.get("spec", {}).get("networkInterfaces") or {}):
-        raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no {mac}")
-    return mac or one_machine.first_mac(found, namespace, name)
 
 
 def _write(

@@ -35,34 +35,26 @@ from edge.settings import FilePath
     default=120,
     help="Seconds without any step, download or new screen output after which the lab fails.",
 )
-@click.option("--cache-dir", type=FilePath(), default=None, help="Directory that keeps the OSIE and images.")
-@click.option("--ipxe-dir", type=FilePath(exists=True), default=None, help="Directory with other iPXE binaries.")
+@click.option("--cache-dir", type=FilePath(), help="Directory that keeps the OSIE and images.")
+@click.option("--ipxe-dir", type=FilePath(exists=True), help="Directory with other iPXE binaries.")
 @click.option(
     "--shim-dir",
     type=FilePath(exists=True),
-    default=None,
     help="Directory with shim and GRUB to boot the machine with. With Secure Boot, default: those of Debian's "
     "packages.",
 )
 @click.option(
     "--medium",
     type=click.Choice([drive.value for drive in Drive]),
-    default=None,
     help="Boot the machine from its boot medium, in this drive. Default: from the network.",
 )
 @click.option("--static", is_flag=True, help="With --medium: boot without DHCP.")
 @click.option(
     "--wheel",
     type=FilePath(exists=True),
-    default=None,
     help="Wheel for the agent in the OSIE. Default: the files of this installation.",
 )
-@click.option(
-    "--manifests",
-    type=FilePath(exists=True),
-    default=None,
-    help="Manifests to apply instead of the examples.",
-)
+@click.option("--manifests", type=FilePath(exists=True), help="Manifests to apply instead of the examples.")
 def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any) -> None:
     """Boot a QEMU machine through the whole path, in an isolated virtual rack on this host.
 
@@ -78,18 +70,12 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("a BIOS boots a USB stick, but not the disk after it: use --medium cdrom with --full")
     drive = Drive(medium) if medium is not None else None
     settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
-    sys.exit(_run(settings))
-
-
-def _run(settings: LabSettings) -> int:
-    """Run the lab and return the exit status."""
     screen = Screen()
     try:
         run_interruptible(Lab(settings, screen).run())
     except LabError as error:
         screen.error(f"\nlab failed: {error}")
-        return 1
+        sys.exit(1)
     except asyncio.CancelledError:
         screen.error("\nlab interrupted; everything was removed")
-        return 130
-    return 0
+        sys.exit(130)

@@ -17,7 +17,9 @@ from edge.commands import options
 from edge.commands.host_options import host_options, osies_by_architecture
 from edge.commands.serve import begin
 from edge.run.logs import set_up
-from edge.run.process import HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
+from edge.run.process.health import HealthServer, OperatorAddresses
+from edge.run.process.reload import Reload, Step
+from edge.run.process.service_manager import Notifier, Watchdog
 from edge.run.readiness import Readiness
 from edge.settings import FilePath, Group, GroupedCommand, types
 
@@ -54,14 +56,10 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 )
 @host_options
 @Group.API.option(
-    "--leader-elect/--no-leader-elect",
-    default=True,
-    help="Elect one active replica of several with a Lease.",
+    "--leader-elect/--no-leader-elect", default=True, help="Elect one active replica of several with a Lease."
 )
 @Group.API.option(
-    "--lease-namespace",
-    default="",
-    help="Namespace of the Lease.  [default: this pod's namespace, or default]",
+    "--lease-namespace", default="", help="Namespace of the Lease.  [default: this pod's namespace, or default]"
 )
 @options.health_address
 @options.metrics_address

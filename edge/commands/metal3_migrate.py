@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from edge.commands import options
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3 import migration
@@ -43,9 +43,7 @@ _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
     help="The last phase to carry out, in this order.",
 )
 @click.option(
-    "--stop-serving-v1alpha1",
-    is_flag=True,
-    help="Finally, stop serving v1alpha1, also to clients that still use it.",
+    "--stop-serving-v1alpha1", is_flag=True, help="Finally, stop serving v1alpha1, also to clients that still use it."
 )
 @click.option("--accept-differences", is_flag=True, help="Continue even if the conversion changes fields.")
 @options.empty_checksum_type
@@ -106,7 +104,7 @@ class _Run:
 
     async def all(self, kubeconfig: Path | None, context: str | None) -> MigrationResult:
         """Survey the cluster, make the plan, and carry it out if that is requested and nothing prevents it."""
-        progress = Progress()
+        progress = ProgressLine()
         try:
             async with await KubeClient.connect(kubeconfig, context) as client:
                 return await self._all(client, progress)
@@ -116,7 +114,7 @@ class _Run:
         finally:
             progress.clear()
 
-    async def _all(self, client: KubeClient, progress: Progress) -> MigrationResult:
+    async def _all(self, client: KubeClient, progress: ProgressLine) -> MigrationResult:
         self.survey = await survey(client, self.settings.conversion, progress)
         progress.clear()
         self.plan = migration.make_plan(self.survey, self.settings)

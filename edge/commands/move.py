@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
@@ -21,15 +21,14 @@ _MAX_PROBLEMS = 20
 
 @click.command()
 @click.option("--to", "target", type=FilePath(dir_okay=False), required=True, help="Kubeconfig of the target.")
-@click.option("--to-context", default=None, help="Context of it.  [default: its current one]")
+@click.option("--to-context", help="Context of it.  [default: its current one]")
 @click.option(
     "--from",
     "source",
     type=FilePath(dir_okay=False),
-    default=None,
     help="Kubeconfig of the source.  [default: DATA_DIR/kubeconfig, the embedded API]",
 )
-@click.option("--from-context", default=None, help="Context of it.  [default: its current one]")
+@click.option("--from-context", help="Context of it.  [default: its current one]")
 @data_dir_option("Data directory of the embedded API that is the source.")
 @click.option("--dry-run", is_flag=True, help="MoveReport what would be moved and what prevents it; change nothing.")
 @click.option("--install-crds", is_flag=True, help="Install or update the CustomResourceDefinitions at the target.")
@@ -88,7 +87,7 @@ async def _run(
     from tink.kube.client import ApiError, KubeClient
     from tink.move.mover import Mover
 
-    progress = Progress()
+    progress = ProgressLine()
     try:
         async with (
             await KubeClient.connect(source, contexts[0]) as from_client,

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 _PATH = FilePath()
 
 namespace = click.option("-n", "--namespace", default="default", help="Namespace of the Hardware.")
-public_ip = click.option(
-    "--public-ip", type=types.ip_address, default=None, help="Address of the edge, as the machine reaches it."
-)
+public_ip = click.option("--public-ip", type=types.ip_address, help="Address of the edge, as the machine reaches it.")
 interface = click.option(
     "--interface",
     type=types.interface,
@@ -32,11 +30,9 @@ data_dir = click.option(
     "--data-dir", type=FilePath(readable=False), default=Path("/var/lib/tinkedge"), help="Data directory of the edge."
 )
 token_key = click.option(
-    "--metadata-token-key", type=_PATH, default=None, help="Key file of the edge. Default: DATA_DIR/metadata-token.key."
+    "--metadata-token-key", type=_PATH, help="Key file of the edge. Default: DATA_DIR/metadata-token.key."
 )
-kubeconfig = click.option(
-    "--kubeconfig", type=_PATH, default=None, help="Kubeconfig of the API. Default: DATA_DIR/kubeconfig."
-)
+kubeconfig = click.option("--kubeconfig", type=_PATH, help="Kubeconfig of the API. Default: DATA_DIR/kubeconfig.")
 
 
 def keys(directory: Path, key: Path | None) -> KeyFile:
@@ -47,9 +43,7 @@ def keys(directory: Path, key: Path | None) -> KeyFile:
     try:
         return token_keys(directory, key, create=False)
     except KeyFileError as error:
-        advice = (
-            "The edge makes it at its start: as root or its user, give the same --data-dir, or --metadata-token-key."
-        )
+        advice = "The edge makes it at its start: as root or its user, give its --data-dir, or --metadata-token-key."
         raise click.ClickException(f"{error}. {advice}") from error
 
 
@@ -60,9 +54,8 @@ def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> lis
     try:
         return [given] if given is not None else addresses_of(interfaces, None)
     except HostError as error:
-        raise click.UsageError(
-            f"{error}; or give the address at which machines reach the edge with --public-ip"
-        ) from error
+        advice = "or give the address at which machines reach the edge with --public-ip"
+        raise click.UsageError(f"{error}; {advice}") from error
 
 
 def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...], ip: str = "") -> tuple[str, str]:
@@ -86,28 +79,25 @@ def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...]
     best = next(iter(near or served), None)
     if best is None:
         return "", ""
-    return (
-        best.address,
-        f"this host's address on {best.interface}{'' if interfaces else ', which has the default route'}",
-    )
+    default = "" if interfaces else ", which has the default route"
+    return best.address, f"this host's address on {best.interface}{default}"
 
 
 def hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
     """Fetch a Hardware from the API. Raises click.ClickException."""
     import asyncio
 
-    if not name:  # The API would return the list of all.
-        raise click.UsageError("the name of the Hardware is empty: write its name, or the MAC of the machine")
-    return asyncio.run(_hardware(kubeconfig, namespace, name))
-
-
-async def _hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
     from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError
     from tink.kube.resources import HARDWARE
 
-    try:
+    async def fetch() -> dict[str, Any]:
         async with await KubeClient.connect(kubeconfig) as client:
             return await client.get(HARDWARE, name, namespace)
+
+    if not name:  # The API would return the list of all.
+        raise click.UsageError("the name of the Hardware is empty: write its name, or the MAC of the machine")
+    try:
+        return asyncio.run(fetch())
     except NotFoundError as error:
         raise click.ClickException(f"there is no Hardware {namespace}/{name}; -n names another namespace") from error
     except (ApiError, KubeConfigError) as error:

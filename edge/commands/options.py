@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from edge.settings import DataDirectory, FilePath, Group, types
 
 if TYPE_CHECKING:
-    from edge.run.process import OperatorAddresses
+    from edge.run.process.health import OperatorAddresses
 
 Command = Callable[..., None]
 
@@ -58,7 +58,7 @@ def metrics_address(command: Command) -> Command:
 
 def operator_addresses(ctx: click.Context) -> OperatorAddresses:
     """Return the addresses that a command's options give for metrics and health."""
-    from edge.run.process import OperatorAddresses
+    from edge.run.process.health import OperatorAddresses
 
     metrics = ctx.params["metrics_address"]
     wanted = ctx.get_parameter_source("metrics_address") is not ParameterSource.DEFAULT
@@ -73,10 +73,7 @@ def data_dir(text: str) -> Callable[[Command], Command]:
 def admin_token_from(command: Command) -> Command:
     """Give a command the options for the admin token: the data directory of the edge, or the file of a copy."""
     command = click.option(
-        "--admin-token-file",
-        type=FilePath(readable=False),
-        default=None,
-        help="Or a copy of it. Default: DATA_DIR/admin-token.",
+        "--admin-token-file", type=FilePath(readable=False), help="Or a copy of it. Default: DATA_DIR/admin-token."
     )(command)
     # A user who may not read the directory can use a copy, so the directory need not be readable.
     return click.option(
@@ -98,7 +95,6 @@ def kubeconfig(purpose: str) -> Callable[[Command], Command]:
         "--kubeconfig",
         type=FilePath(dir_okay=False),
         envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
-        default=None,
         callback=or_default,
         help=f"{purpose}  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
     )

@@ -25,7 +25,6 @@ class _NoLinkError(Exception):
 @click.command()
 @click.option(
     "--admin-url",
-    default=None,
     help="Admin URL of the edge, as the browser reaches it. Default: from --admin-address and --admin-port.",
 )
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")

@@ -41,7 +41,6 @@ from edge.settings import FilePath
 @click.option(
     "--kernel",
     metavar="PACKAGE",
-    default=None,
     help="Debian's kernel package. linux-image-cloud-amd64 is smaller, for virtual machines.  "
     "[default: linux-image-ARCH, for real hardware]",
 )
@@ -55,7 +54,6 @@ from edge.settings import FilePath
 @click.option(
     "--kubeconfig",
     type=FilePath(dir_okay=False),
-    default=None,
     help="Kubeconfig of the API that the OSIE is applied to.  [default: DATA_DIR/kubeconfig]",
 )
 @click.option("--rebuild", is_flag=True, help="Make everything again, with the current packages of Debian.")
@@ -133,14 +131,14 @@ def _announce_and_install(todo: dict[str, set[Part]], host: packages.Host, scree
     screen.step("plan", f"missing Debian packages: {' '.join(sorted(missing))}")
     if not yes and not (sys.stdin.isatty() and click.confirm("Install them now?", default=True)):
         raise PrepareError(f"Debian packages are missing. Install them, or run this with --yes:\n  {command}")
-    run_interruptible(_install(missing, screen))
+
+    async def install() -> None:
+        progress = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
+        try:
+            await packages.install(missing, lambda _: None)
+        finally:
+            progress.cancel()
+            await asyncio.wait([progress])
+
+    run_interruptible(install())
     screen.step("plan", "installed; no service was enabled or started")
-
-
-async def _install(missing: set[str], screen: Screen) -> None:
-    progress = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
-    try:
-        await packages.install(missing, lambda _: None)
-    finally:
-        progress.cancel()
-        await asyncio.wait([progress])

@@ -6,7 +6,9 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -17,11 +19,8 @@ _DRAW_SECONDS = 0.2  # seconds, on a terminal
 _LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
-class Progress:
-    """Shows the progress of a command: one line that is drawn again on a terminal, else a line now and then.
-
-    It is called after each object, or after some.
-    """
+class ProgressLine:
+    """Shows the progress of a command: one line that is drawn again on a terminal, else a line now and then."""
 
     def __init__(self, *, shown: bool = True) -> None:
         """With `shown` False, show nothing."""
@@ -46,6 +45,23 @@ class Progress:
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=True)
         self._drawn = False
+
+
+@contextmanager
+def errors_shown(
+    progress: ProgressLine | None = None, file: Path | None = None, *errors: type[Exception]
+) -> Iterator[None]:
+    """Turn OSError and `errors` into messages of click about `file`, and clear the progress."""
+    try:
+        yield
+    except errors as error:
+        raise click.ClickException(f"{file}: {error}" if file is not None else str(error)) from error
+    except OSError as error:
+        place = error.filename or file
+        raise click.ClickException(f"{f'{place}: ' if place else ''}{error.strerror or error}") from error
+    finally:
+        if progress is not None:
+            progress.clear()
 
 
 def run_interruptible(work: Coroutine[Any, Any, T], run: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run) -> T:

@@ -41,10 +41,9 @@ from tink.template import TemplateError, render_actions
     "edge",
     type=types.ip_address,
     metavar="IP",
-    default=None,
     help="Show the iPXE scripts of the machines instead, as an edge at this address serves them.",
 )
-@click.option("--workflow", default=None, help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
+@click.option("--workflow", help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 def render(files: tuple[Path, ...], edge: str | None, workflow: str | None, output: str) -> None:
     """Show the rendered actions of a Workflow without running it.
@@ -82,19 +81,14 @@ def _actions(manifests: list[Manifest], workflow: Manifest) -> list[dict[str, An
 
 
 def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
-    there = [(file, obj) for file, obj in manifests if _is(obj, "Workflow")]
-    found = [
-        (file, obj)
-        for file, obj in there
-        if name in (None, obj["metadata"]["name"], f"{_namespace(obj)}/{obj['metadata']['name']}")
-    ]
+    there = [each for each in manifests if _is(each[1], "Workflow")]
+    found = [each for each in there if name in (None, each[1]["metadata"]["name"], _full_name(each[1]))]
     if len(found) == 1:
         return found[0]
-    names = Counter((_namespace(obj), obj["metadata"]["name"]) for _, obj in found)
-    if twice := [each for each in found if names[_namespace(each[1]), each[1]["metadata"]["name"]] > 1]:
-        places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in twice)
-        raise ManifestError(f"two Workflows have one name: {places}. Leave one of them out of -f")
-    named = [f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found or there]
+    names = Counter(_full_name(obj) for _, obj in found)
+    if twice := [f"{_full_name(obj)} in {file}" for file, obj in found if names[_full_name(obj)] > 1]:
+        raise ManifestError(f"two Workflows have one name: {', '.join(twice)}. Leave one of them out of -f")
+    named = [f"{_full_name(obj)} in {file}" for file, obj in found or there]
     if not named:
         raise ManifestError(_no_workflow(manifests))
     if not found:
@@ -139,8 +133,7 @@ def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
 def _kernel_parameters(manifests: list[Manifest], osie: str, namespace: str) -> str:
     """Return the kernel parameters that an OSIE has for its machines. Raises ManifestError."""
     for manifest in manifests:
-        _, obj = manifest
-        if _is(obj, "OSIE") and obj["metadata"]["name"] == osie and _namespace(obj) == namespace:
+        if _is(manifest[1], "OSIE") and _full_name(manifest[1]) == f"{namespace}/{osie}":
             annotations = _as_stored(manifest)["metadata"].get("annotations") or {}
             return str(annotations.get(KERNEL_PARAMETERS_ANNOTATION, ""))
     return ""
@@ -150,8 +143,7 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
     file, referrer = workflow
     name = referrer["spec"][field]["name"]
     for manifest in manifests:
-        obj = manifest[1]
-        if _is(obj, kind) and obj["metadata"]["name"] == name and _namespace(obj) == _namespace(referrer):
+        if _is(manifest[1], kind) and _full_name(manifest[1]) == f"{_namespace(referrer)}/{name}":
             return manifest
     raise ManifestError(
         f"{file}: Workflow {referrer['metadata']['name']}: spec.{field}.name: no {kind} {name!r} of namespace "
@@ -182,6 +174,10 @@ def _wrong(manifest: Manifest, problem: str) -> ManifestError:
 
 def _is(obj: Raw, kind: str) -> bool:
     return (obj["apiVersion"], obj["kind"]) == (API_VERSION, kind)
+
+
+def _full_name(obj: Raw) -> str:
+    return f"{_namespace(obj)}/{obj['metadata']['name']}"
 
 
 def _namespace(obj: Raw) -> str:

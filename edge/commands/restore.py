@@ -12,16 +12,14 @@ import click
 
 from edge.commands.backup import passphrase_option, read_passphrase
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import Progress
+from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
     from tink.backup.restoration import Restored
 
-_MAX_NAMES = 20
-"""The most names that are printed of what may be thousands."""
-_HEAD_BYTES = 32
-"""The beginning of a file, which shows whether it is encrypted."""
+_MAX_NAMES = 20  # the most names that are printed of what may be thousands
+_HEAD_BYTES = 32  # the beginning of a file, which shows whether it is encrypted
 
 
 @click.command()
@@ -34,11 +32,7 @@ _HEAD_BYTES = 32
     is_flag=True,
     help="Hold no Workflow. Only if none has run since the backup: it would run again, and wipe disks.",
 )
-@click.option(
-    "--salvage",
-    is_flag=True,
-    help="FILE is a damaged data directory: restore what can still be read.",
-)
+@click.option("--salvage", is_flag=True, help="FILE is a damaged data directory: restore what can still be read.")
 @click.option(
     "--also",
     multiple=True,
@@ -70,7 +64,7 @@ def restore(
     from tink.files.data_directory import as_owner
 
     passphrase = read_passphrase(passphrase_file)
-    progress, now = Progress(), datetime.now(UTC)
+    progress, now = ProgressLine(), datetime.now(UTC)
     try:
         if salvage:
             if not file.is_dir():
@@ -90,8 +84,7 @@ def restore(
         raise click.ClickException(_refused(error, file, data_dir)) from error
     finally:
         progress.clear()
-    for line in _report(restored, data_dir, now):
-        click.echo(line)
+    click.echo("\n".join(_report(restored, data_dir, now)))
     if restored.lost or restored.uncertain:
         sys.exit(2)
 
@@ -100,14 +93,13 @@ def _refused(error: OSError, file: Path, data_dir: Path) -> str:
     """Return the message for a file that can't be read or written."""
     from tink.files.data_directory import give, owner_of
 
-    refused = f"{error.filename or file}: {error.strerror or error}"
+    place = error.filename or file
+    refused = f"{place}: {error.strerror or error}"
     owner = owner_of(data_dir)
-    if isinstance(error, PermissionError) and owner is not None:
-        advice = f"this works as {owner}, to whom {data_dir} belongs"
-        return (
-            f"{refused}; {advice}: let that user read it, such as by '{give(Path(error.filename or file), owner.user)}'"
-        )
-    return refused
+    if not isinstance(error, PermissionError) or owner is None:
+        return refused
+    advice = f"this works as {owner}, to whom {data_dir} belongs: let that user read it"
+    return f"{refused}; {advice}, such as by '{give(Path(place), owner.user)}'"
 
 
 def _plain(file: io.BufferedReader | BinaryIO, passphrase: bytes | None) -> BinaryIO:

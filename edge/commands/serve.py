@@ -25,19 +25,10 @@ from click.core import ParameterSource
 from edge.commands import options as common
 from edge.run.graph import Stack
 from edge.run.logs import set_up
-from edge.run.process import (
-    HealthServer,
-    Notifier,
-    OperatorAddresses,
-    Reload,
-    Step,
-    Watchdog,
-    default_server_memory,
-    extend_start,
-    report,
-    settle,
-    status_line,
-)
+from edge.run.process.health import HealthServer, OperatorAddresses
+from edge.run.process.memory import default_server_memory, settle
+from edge.run.process.reload import Reload, Step
+from edge.run.process.service_manager import Notifier, Watchdog, extend_start, report, status_line
 from edge.settings import (
     SERVICES,
     TOOLS,
@@ -160,10 +151,7 @@ def apiserver(**options: Any) -> None:
 def settings(
     services: frozenset[Service], options: Mapping[str, Any], where: Place = lambda _: "here"
 ) -> StackSettings:
-    """Return the settings that the options give. Raises click.UsageError with all contradictions.
-
-    `where` returns the place where an option is set, by its key.
-    """
+    """Return the settings that the options give. Raises click.UsageError with all contradictions."""
     if wrong := [each.text(where) for each in contradictions(services, options) if each.is_error]:
         raise click.UsageError("\n".join(wrong))
     given = dict(options)
@@ -181,7 +169,10 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
 
     faulthandler.enable()  # The watchdog's signal ends the process; its journal then has the stacks of all threads.
     set_up(options["log_level"], options["log_format"])
-    if not _become_owner(options.get("data_dir")):
+    try:
+        _become_owner(options.get("data_dir"))
+    except DataDirectoryError as error:
+        log.error("%s", error)
         sys.exit(1)
     os.umask(0o077)  # Only the owner may read the files of this process.
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
@@ -197,20 +188,15 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     sys.exit(uvloop.run(_run(stack, common.operator_addresses(context), steps)))
 
 
-def _become_owner(data_dir: Path | None) -> bool:
-    """Change to the user that owns the data directory if this is root. Log the new user, or the reason of a failure."""
-    try:
-        owner = become_owner(data_dir) if data_dir is not None else None
-    except DataDirectoryError as error:
-        log.error("%s", error)
-        return False
+def _become_owner(data_dir: Path | None) -> None:
+    """Change to the user that owns the data directory if this is root, and log that. Raises DataDirectoryError."""
+    owner = become_owner(data_dir) if data_dir is not None else None
     if owner is not None:
         log.info(
             "the data directory %s belongs to %s: this process runs as that user, with the capabilities of root that "
             "it needs to serve (%s)",
             *(data_dir, owner, ", ".join(KEPT)),
         )
-    return True
 
 
 def _log_findings(services: frozenset[Service], options: dict[str, Any], where: Place) -> bool:

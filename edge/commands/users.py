@@ -6,13 +6,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
 from edge.commands.options import data_dir
+from edge.commands.progress import errors_shown
 from edge.settings import CommandGroup, FilePath, parsed
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
@@ -46,7 +47,6 @@ def _server(text: str) -> str:
 @click.option(
     "--role",
     type=click.Choice(_ROLES),
-    default=None,
     help="Role of a new user, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` on "
     "another host.",
 )
@@ -55,11 +55,10 @@ def _server(text: str) -> str:
 @click.option(
     "--server",
     type=_server,
-    default=None,
     help="URL at which the user reaches the API. Default: the first --api-name or --api-address of the settings, or "
     "loopback.",
 )
-@click.option("--out", type=FilePath(dir_okay=False), default=None, help="File to write. Default: NAME.kubeconfig.")
+@click.option("--out", type=FilePath(dir_okay=False), help="File to write. Default: NAME.kubeconfig.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="Write to standard output.")
 @click.option("--force", is_flag=True, help="Replace --out if it exists.")
 @data_dir("Data directory of `tinkedge up`.")
@@ -87,6 +86,7 @@ def kubeconfig(
     give the new one to your colleague, then revoke the old one (tinkedge users revoke). Run it as root or as the user
     that tinkedge runs as.
     """
+    from tink.files import private_files
     from tink.kubeapi import issue_token, revoke_token, user_kubeconfig
 
     target = out or Path(f"{name}.kubeconfig")
@@ -94,13 +94,16 @@ def kubeconfig(
         raise click.UsageError(f"{target} exists already: give another --out, or --force")
     url = server or _default_server(api_name, api_address, api_port)
     with _as_owner(data_dir):
-        _must_have_an_api(data_dir)
         now = datetime.now(UTC).replace(microsecond=0)
         until = None if expires is None else now + expires
         credential, token = issue_token(data_dir, name, role or "", namespaces, now, until)
         content = user_kubeconfig(data_dir, url, name, token, namespaces[0] if namespaces else "default")
     try:
-        _write(target, content, to_stdout=to_stdout)
+        if to_stdout:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        else:
+            private_files.write(target, content)
     except OSError as error:
         with _as_owner(data_dir):
             revoke_token(data_dir, name, credential.id)  # The user has not received it.
@@ -112,27 +115,9 @@ def kubeconfig(
         click.echo(f"note: {warning}", err=True)
 
 
-def _must_have_an_api(data_dir: Path) -> None:
-    if not (data_dir / "pki" / "ca.crt").is_file():
-        raise click.ClickException(
-            f"{data_dir} is no data directory with an embedded API: give --data-dir, or start tinkedge once"
-        )
-
-
 def _default_server(names: tuple[str, ...], addresses: tuple[str, ...], port: int) -> str:
     places = [*names, *(each for each in addresses if each != "0.0.0.0"), "127.0.0.1"]  # noqa: S104 - not listened at
     return f"https://[{places[0]}]:{port}" if ":" in places[0] else f"https://{places[0]}:{port}"
-
-
-def _write(target: Path, content: bytes, *, to_stdout: bool) -> None:
-    """Write the kubeconfig. Raises OSError."""
-    from tink.files import private_files
-
-    if to_stdout:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-        return
-    private_files.write(target, content)
 
 
 def _tls_problem(url: str, authority: Path) -> str:
@@ -172,7 +157,6 @@ def list_(data_dir: Path, *, as_json: bool) -> None:
     from tink.kubeapi import USERS_FILE, read_users
 
     with _as_owner(data_dir):
-        _must_have_an_api(data_dir)
         found = read_users(data_dir / USERS_FILE).users
     now = datetime.now(UTC)
     if as_json:
@@ -197,18 +181,14 @@ def list_(data_dir: Path, *, as_json: bool) -> None:
     rows = [("USER", "ROLE", "NAMESPACES", "TOKEN", "CREATED", "EXPIRES")]
     for name, user in sorted(found.items()):
         what = (name, user.role, ",".join(user.namespaces) or "all")
-        rows += [
-            (*what, each.id, f"{each.created:%Y-%m-%d}", _end(each.expires, expired=each.expired(now)))
-            for each in user.credentials
-        ]
+        for each in user.credentials:
+            end = f"{each.expires:%Y-%m-%d %H:%M}" if each.expires is not None else "never"
+            end += " (expired)" if each.expired(now) else ""
+            rows.append((*what, each.id, f"{each.created:%Y-%m-%d}", end))
         rows += [] if user.credentials else [(*what, "none", "", "")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _end(expires: datetime | None, *, expired: bool) -> str:
-    return "never" if expires is None else f"{expires:%Y-%m-%d %H:%M}{' (expired)' if expired else ''}"
 
 
 @users.command("revoke")
@@ -242,13 +222,12 @@ def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> 
 
 @contextmanager
 def _as_owner(data_dir: Path) -> Iterator[None]:
-    """Run as the owner of the data directory."""
+    """Run as the owner of a data directory with an embedded API."""
     from tink.files.data_directory import as_owner
 
-    try:
-        if not data_dir.is_dir():  # `as_owner` would create it.
-            _must_have_an_api(data_dir)
-        with as_owner(data_dir):
-            yield
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or data_dir}: {error.strerror or error}") from error
+    with errors_shown(None, data_dir), as_owner(data_dir) if data_dir.is_dir() else nullcontext():
+        if not (data_dir / "pki" / "ca.crt").is_file():
+            raise click.ClickException(
+                f"{data_dir} is no data directory with an embedded API: give --data-dir, or start tinkedge once"
+            )
+        yield

@@ -12,13 +12,13 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from http import HTTPStatus
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 import click
@@ -28,7 +28,7 @@ from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
 from edge.commands.watching import Table, boots, precise, printable, span, summary, wrapped
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
-from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
+from edge.journey.follow import Lost, events_of, follow, machine, machines, rows
 from edge.settings import FilePath, types
 from tink.mac import is_mac
 from tink.net.addresses import join_host_port, reachable_host
@@ -36,29 +36,27 @@ from tink.net.addresses import join_host_port, reachable_host
 if TYPE_CHECKING:
     from edge.doctor import CapturedLine, Listening, Timed
 
+    _Shown = CapturedLine | JourneyEvent | Notice | Lost
+
+T = TypeVar("T")
+
 _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
-_MAX_NAMES = 10
-"""The most names of Hardware in the message about an unknown name."""
+_MAX_NAMES = 10  # the most names of Hardware in the message about an unknown name
 _MAX_SIMILAR = 3
-_MIN_SIMILARITY = 0.7
-"""The similarity (of `difflib`) from which a name is suggested."""
+_MIN_SIMILARITY = 0.7  # the similarity (of `difflib`) from which a name is suggested
 
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option(
-    "--admin-url", default=None, help="Admin URL of the edge. Default: from --admin-address and --admin-port."
-)
+@click.option("--admin-url", help="Admin URL of the edge. Default: from --admin-address and --admin-port.")
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
 @click.option("--once", is_flag=True, help="Show the current state, and exit. Exits with 1 if MACHINE is not known.")
 @click.option("--events", is_flag=True, help="Without MACHINE: show every step of every machine as it happens.")
 @click.option(
-    "--history/--no-history",
-    default=True,
-    help="Show past events first. Without MACHINE, --no-history means --events.",
+    "--history/--no-history", default=True, help="Show past events first. Without MACHINE, --no-history means --events."
 )
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format; json is one object per line."
@@ -82,7 +80,6 @@ _MIN_SIMILARITY = 0.7
 @click.option(
     "--write",
     type=FilePath(dir_okay=False),
-    default=None,
     help="With --capture: write all packets of the machine, in full, to this pcap file.",
 )
 def watch(
@@ -126,14 +123,20 @@ def watch(
         raise click.UsageError(f"give with --interface the interface of the machine: one of {', '.join(names)}")
     interface = next(iter(names), None)
     form = _Form("json" if as_json else output, logs)
+    if capture and mac is not None:
+        shown = _capture(mac, edge, history, form, interface, write)
+    elif machine is None and history and not events and not logs:
+        shown = _table(edge, form, once)
+    elif machine is not None and once:
+        shown = _machine_once(mac or machine, edge, form)
+    else:
+        shown = _watch(mac or machine, edge, history, form)
     with contextlib.suppress(KeyboardInterrupt):
-        if capture and mac is not None:
-            sys.exit(asyncio.run(_capture(mac, edge, history, form, interface, write)))
-        if machine is None and history and not events and not logs:
-            sys.exit(asyncio.run(_table(edge, form, once)))
-        if machine is not None and once:
-            sys.exit(asyncio.run(_machine_once(mac or machine, edge, form)))
-        sys.exit(asyncio.run(_watch(mac or machine, edge, history, form)))
+        try:
+            sys.exit(asyncio.run(shown))
+        except _NoJourneyError as error:
+            click.echo(str(error), err=True)
+            sys.exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,34 +158,21 @@ class _Edge:
     url: str
     token_file: Path
 
-    async def events(self, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
-        """Yield the events of all machines. Raises _NoJourneyError."""
+    async def stream(self, source: Callable[..., AsyncGenerator[T, None]], **options: bool) -> AsyncGenerator[T, None]:
+        """Yield what a source of `edge.journey.follow` receives. Raises _NoJourneyError."""
         with self._errors():
-            async with contextlib.aclosing(follow(self.url, read(self.token_file), history=history)) as stream:
-                async for event in stream:
-                    yield event
+            async with contextlib.aclosing(source(self.url, read(self.token_file), **options)) as stream:
+                async for each in stream:
+                    yield each
 
-    async def rows(self) -> AsyncGenerator[Rows, None]:
-        """Yield the rows of all machines, and their changes. Raises _NoJourneyError."""
+    async def get(self, request: Callable[..., Awaitable[T]], *args: str) -> T:
+        """Return the answer to a request of `edge.journey.follow`. Raises _NoJourneyError."""
         with self._errors():
-            async with contextlib.aclosing(rows(self.url, read(self.token_file))) as stream:
-                async for news in stream:
-                    yield news
-
-    async def machine(self, mac: str) -> dict[str, Any]:
-        """Return the state of one machine; empty if it is not known. Raises _NoJourneyError."""
-        with self._errors():
-            return await machine(self.url, read(self.token_file), mac)
-
-    async def events_of(self, mac: str) -> list[JourneyEvent]:
-        """Return the events of one machine. Raises _NoJourneyError."""
-        with self._errors():
-            return await events_of(self.url, read(self.token_file), mac)
+            return await request(self.url, read(self.token_file), *args)
 
     async def macs_of(self, name: str) -> frozenset[str]:
         """Return the MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises _NoJourneyError."""
-        with self._errors():
-            known = [each for each in await machines(self.url, read(self.token_file)) if each.get("name")]
+        known = [each for each in await self.get(machines) if each.get("name")]
         found = [each for each in known if name in (each["name"], f"{each['namespace']}/{each['name']}")]
         places = sorted({f"{each['namespace']}/{each['name']}" for each in found})
         if len(places) > 1:
@@ -193,10 +183,9 @@ class _Edge:
 
     async def unknown(self, mac: str) -> str:
         """Return why there is nothing to show for a MAC; empty if the edge knows it. Raises _NoJourneyError."""
-        if await self.machine(mac) or await self.events_of(mac):
+        if bool(await self.get(machine, mac)) or bool(await self.get(events_of, mac)):
             return ""
-        with self._errors():
-            known = await machines(self.url, read(self.token_file))
+        known = await self.get(machines)
         return _unknown_mac(mac, known) if all(each["mac"] != mac for each in known) else ""
 
     @contextlib.contextmanager
@@ -223,7 +212,10 @@ def _unknown_name(name: str, known: list[dict[str, Any]]) -> str:
     names = {f"{each['namespace']}/{each['name']}" for each in known}
     by_spelling = {each.rpartition("/")[2]: each for each in sorted(names)} | {each: each for each in names}
     near = _nearest(name, by_spelling)
-    there = f"nearest: {', '.join(near)}" if near else f"there is: {_some(sorted(names))}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    there = f"there is: {', '.join(sorted(names)[:_MAX_NAMES]) or 'none'}{more}"
+    if near:
+        there = f"nearest: {', '.join(near)}"
     return (
         f"{name!r} is no MAC address, and the edge knows no Hardware of that name ({there}). "
         "A machine that is not registered is watched by its MAC."
@@ -246,25 +238,17 @@ def _nearest(wanted: str, by_spelling: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(printable(by_spelling[each]) for each in found))
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return (", ".join(names[:_MAX_NAMES]) or "none") + more
-
-
 async def _table(edge: _Edge, form: _Form, once: bool) -> int:
     terminal = sys.stdout.isatty()
     width = _width() if terminal else None
     table = Table(as_json=form.output == "json", live=terminal and not once, once=once, width=width)
     drawing = asyncio.create_task(_redraw(table)) if table.is_live else None
     try:
-        async with contextlib.aclosing(edge.rows()) as stream:
+        async with contextlib.aclosing(edge.stream(rows)) as stream:
             async for news in stream:
                 table.take(news)
                 if once and not news.more:
                     return 0
-    except _NoJourneyError as error:
-        click.echo(str(error), err=True)
-        return 1
     finally:
         if drawing is not None:
             drawing.cancel()
@@ -280,32 +264,24 @@ async def _redraw(table: Table) -> None:
 
 
 async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
-    try:
-        macs = {name} if is_mac(name) else await edge.macs_of(name)
-        if is_mac(name) and (unknown := await edge.unknown(name)):
-            raise _NoJourneyError(unknown)
-        for mac in sorted(macs):
-            await _introduce(mac, edge, form)
-            printer = _Printer(macs, form)
-            for event in await edge.events_of(mac):
-                printer.show(event)
-    except _NoJourneyError as error:
-        click.echo(str(error), err=True)
-        return 1
+    macs = {name} if is_mac(name) else await edge.macs_of(name)
+    if is_mac(name) and (unknown := await edge.unknown(name)):
+        raise _NoJourneyError(unknown)
+    for mac in sorted(macs):
+        await _introduce(mac, edge, form)
+        printer = _Printer(macs, form)
+        for event in await edge.get(events_of, mac):
+            printer.show(event)
     return 0
 
 
 async def _introduce(mac: str, edge: _Edge, form: _Form) -> None:
     """Show the state of a machine and its boots, before its events."""
-    found = await edge.machine(mac)
-    if not found:
-        return
-    if form.output == "json":
+    found, width = await edge.get(machine, mac), _width()
+    if found and form.output == "json":
         click.echo(json.dumps(found))
-        return
-    width = _width()
-    for line in (*summary(found, time.time(), width), *boots(found, width), ""):
-        click.echo(line)
+    elif found:
+        click.echo("\n".join((*summary(found, time.time(), width), *boots(found, width), "")))
 
 
 def _width() -> int:
@@ -313,26 +289,22 @@ def _width() -> int:
     return max(60, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else _ANY_WIDTH
 
 
-async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -> int:
-    try:
-        macs = None if machine is None else {machine} if is_mac(machine) else await edge.macs_of(machine)
-        if machine is not None and is_mac(machine) and history and (unknown := await edge.unknown(machine)):
-            click.echo(f"{unknown}; waiting for it, end with Ctrl-C", err=True)
-        if history and form.output != "json":
-            for mac in sorted(macs or ()):
-                await _introduce(mac, edge, form)
-        printer = _Printer(macs, form)
-        async for event in edge.events(history=history):
-            printer.show(event)
-    except _NoJourneyError as error:
-        click.echo(str(error), err=True)
-        return 1
+async def _watch(name: str | None, edge: _Edge, history: bool, form: _Form) -> int:
+    macs = None if name is None else {name} if is_mac(name) else await edge.macs_of(name)
+    if name is not None and is_mac(name) and history and (unknown := await edge.unknown(name)):
+        click.echo(f"{unknown}; waiting for it, end with Ctrl-C", err=True)
+    if history and form.output != "json":
+        for mac in sorted(macs or ()):
+            await _introduce(mac, edge, form)
+    printer = _Printer(macs, form)
+    async for event in edge.stream(follow, history=history):
+        printer.show(event)
     click.echo("the edge has ended the stream", err=True)
     return 1
 
 
 async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface: str | None, write: Path | None) -> int:
-    from edge.doctor import DiagnoseError, Listening, in_order
+    from edge.doctor import DiagnoseError, Listening, Timed, in_order
     from edge.neighbour.host import HostError, default_interface
 
     listening: Listening | None = None
@@ -340,9 +312,11 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     try:
         name = interface or default_interface()
         async with Listening(name, mac, write) as listening:
-            _on_interrupt(listening.end)
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGINT, _end_once, loop, listening.end)
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
-            async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
+            packets = (Timed(heard.time, heard) async for heard in listening.lines())
+            async with contextlib.aclosing(in_order(packets, _journey(edge, history))) as stream:
                 async for found in stream:
                     printer.show(found)
     except (DiagnoseError, HostError) as error:
@@ -356,32 +330,18 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     return 0
 
 
-def _on_interrupt(end: Callable[[], None]) -> None:
+def _end_once(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
     """Call `end` at the first Ctrl-C. A second one interrupts as usual."""
-    loop = asyncio.get_running_loop()
-
-    def on_first() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        end()
-
-    loop.add_signal_handler(signal.SIGINT, on_first)
+    loop.remove_signal_handler(signal.SIGINT)
+    end()
 
 
-async def _packets(listening: Listening) -> AsyncGenerator[Timed[CapturedLine | JourneyEvent | Notice | Lost], None]:
-    from edge.doctor import Timed
-
-    async for heard in listening.lines():
-        yield Timed(heard.time, heard)
-
-
-async def _journey(
-    edge: _Edge, history: bool
-) -> AsyncGenerator[Timed[CapturedLine | JourneyEvent | Notice | Lost], None]:
+async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[_Shown], None]:
     """Yield the events of the edge. Without an edge, or after its end, packets alone are shown."""
     from edge.doctor import Timed
 
     try:
-        async for event in edge.events(history=history):
+        async for event in edge.stream(follow, history=history):
             yield Timed(time.time() if isinstance(event, Lost) else event.time, event)
     except _NoJourneyError as error:
         click.echo(f"{error} (packets alone are shown)", err=True)
@@ -400,21 +360,24 @@ class _Printer:
         self._is_one = macs is not None and len(macs) == 1
         self._width = _width()
 
-    def show(self, found: CapturedLine | JourneyEvent | Notice | Lost) -> None:
+    def show(self, found: _Shown) -> None:
         """Print a packet, an event or a notice."""
         as_json = self._form.output == "json"
         if isinstance(found, Lost):
-            text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
-            click.echo(text, err=True)
+            click.echo(f"{found.count} events were lost: this terminal reads more slowly than machines boot", err=True)
         elif isinstance(found, Notice):
-            click.echo(json.dumps(asdict(found)) if as_json else _notice_text(found))
+            outcome, where = (
+                click.style(f"{found.outcome:<8}", fg=COLOURS[found.outcome]),
+                "this edge         network  ",
+            )
+            text = f"{precise(found.time)} {where} {outcome} {printable(found.message)}"
+            click.echo(json.dumps(asdict(found)) if as_json else text)
         elif isinstance(found, JourneyEvent):
             if (self._macs is None or found.mac in self._macs) and (self._form.logs or found.step is not Step.LOG):
                 click.echo(json.dumps(asdict(found)) if as_json else self._text(found))
         elif as_json:
-            click.echo(
-                json.dumps({"time": found.time, "mac": next(iter(self._macs or ()), None), "packet": found.text})
-            )
+            mac = next(iter(self._macs or ()), None)
+            click.echo(json.dumps({"time": found.time, "mac": mac, "packet": found.text}))
         else:
             click.echo(f"{precise(found.time)} {printable(found.text)}")
 
@@ -434,12 +397,6 @@ class _Printer:
         lines = [first.replace(outcome, click.style(outcome, fg=COLOURS[event.outcome]), 1), *more]
         manifest = event.detail.get("manifest")
         return "\n".join(lines) + (f"\n{indent(str(manifest), '    ')}" if manifest else "")
-
-
-def _notice_text(notice: Notice) -> str:
-    """Return the line of a notice about the edge itself."""
-    outcome = click.style(f"{notice.outcome:<8}", fg=COLOURS[notice.outcome])
-    return f"{precise(notice.time)} {'this edge':<17} {'network':<9} {outcome} {printable(notice.message)}"
 
 
 def _log_lines(event: JourneyEvent) -> list[str]:

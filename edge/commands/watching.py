@@ -14,6 +14,7 @@ import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Final, NamedTuple
 
 import click
@@ -21,8 +22,7 @@ import click
 from edge.journey.follow import Rows
 from tink.printable import printable as printable_with
 
-Row = Mapping[str, Any]
-"""A machine, as the admin API describes it."""
+Row = Mapping[str, Any]  # a machine, as the admin API describes it
 
 HEAD: Final = ("MACHINE", "STATE", "FOR", "WAITING FOR, OR PROBLEM")
 NO_MACHINES: Final = "no machine is registered, and none was heard"
@@ -158,9 +158,9 @@ def summary(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
     """Yield where the machine is and what is wrong: lines of `width` columns at most."""
     names = (str(found[name]) for name in ("hardware", "mac", "address", "osie", "model") if found.get(name))
     yield from wrapped(printable("  ".join(names)), width, _INDENT)
-    yield from wrapped(
-        printable(str(found["state"])) + _for_since(found["since"] or found["heard"], now), width, _INDENT
-    )
+    since = found["since"] or found["heard"]
+    for_since = f", for {span(now - since)} (since {clock(since)})" if since else ""
+    yield from wrapped(printable(str(found["state"])) + for_since, width, _INDENT)
     yield from _problem(found, now, width)
     if found["workflow"]:
         parts = (f"Workflow {found['workflow']}", found.get("workflow_state"), found.get("workflow_failure"))
@@ -191,23 +191,18 @@ def _problem(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
         return
     since = f"since {clock(problem['began'])}, {ago(now - problem['began'])}"
     yield from wrapped(printable(f"{mark}: {problem['reason']} ({since}): {problem['facts']}"), width, _INDENT)
-    for cause in problem["causes"]:
-        yield from wrapped(printable(f"likely cause: {cause}"), width, _INDENT)
-    for step in problem["remedy"]:
-        yield from wrapped(printable(f"what to do: {step}"), width, _INDENT)
+    lines = [f"likely cause: {cause}" for cause in problem["causes"]] + [f"what to do: {x}" for x in problem["remedy"]]
+    for line in lines:
+        yield from wrapped(printable(line), width, _INDENT)
 
 
 def boots(found: Mapping[str, Any], width: int) -> Iterator[str]:
     """Yield the boots of a machine, the oldest first, step by step."""
     for boot in found["boots"]:
         yield ""
-        yield from wrapped(
-            f"boot of {clock(boot['began'])}, {span(boot['seconds'])}: {printable(boot['reached'])}",
-            width,
-            _INDENT,
-        )
-        for step in boot["steps"]:
-            yield _step_line(step, width)
+        text = f"boot of {clock(boot['began'])}, {span(boot['seconds'])}: {printable(boot['reached'])}"
+        yield from wrapped(text, width, _INDENT)
+        yield from (_step_line(step, width) for step in boot["steps"])
 
 
 def _step_line(step: Mapping[str, Any], width: int) -> str:
@@ -218,56 +213,37 @@ def _step_line(step: Mapping[str, Any], width: int) -> str:
     return f"{_INDENT}{clock(step['began'])} {label} {took:>7}{usual}{'  ' if marks else ''}{', '.join(marks)}".rstrip()
 
 
-def _for_since(since: float | None, now: float) -> str:
-    return f", for {span(now - since)} (since {clock(since)})" if since else ""
-
-
 # --- the table of all machines ----------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Table:
-    """The table of all machines: takes changes and writes them with `echo`."""
+    """The table of all machines: takes changes and writes them with `echo`.
 
-    def __init__(
-        self,
-        *,
-        as_json: bool,
-        live: bool,
-        once: bool = False,
-        width: int | None = None,
-        echo: Callable[[str], None] = click.echo,
-        clock: Callable[[], float] = time.time,
-        size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
-    ) -> None:
-        """Make an empty table.
+    Make an empty table.
 
-        as_json: write one JSON object for each change instead.
-        live: draw the whole table again and again, in a terminal of `size()` columns and lines.
-        once: wait until all machines have arrived, and write them once. Not with `live`.
-        width: the most columns of a line, if not `live`; None: no limit.
-        clock: seconds since the epoch.
-        """
-        self._once = once
-        self._width = width
-        self._as_json = as_json
-        self._live = live and not as_json
-        self._echo = echo
-        self._clock = clock
-        self._size = size
+    as_json: write one JSON object for each change instead.
+    live: draw the whole table again and again, in a terminal of `size()` columns and lines.
+    once: wait until all machines have arrived, and write them once. Not with `live`.
+    width: the most columns of a line, if not `live`; None: no limit.
+    clock: seconds since the epoch.
+    """
+
+    _: KW_ONLY
+    as_json: bool
+    live: InitVar[bool]
+    once: bool = False
+    width: int | None = None
+    echo: Callable[[str], None] = click.echo
+    clock: Callable[[], float] = time.time
+    size: Callable[[], os.terminal_size] = shutil.get_terminal_size
+
+    def __post_init__(self, live: bool) -> None:
+        self.is_live = live and not self.as_json
         self._rows: dict[str, Row] = {}
         self._written: dict[str, tuple[object, ...]] = {}
         self._notices: list[str] = []
         self._has_head = False
-
-    @property
-    def is_live(self) -> bool:
-        """True if the table is drawn again each second."""
-        return self._live
-
-    @property
-    def count(self) -> int:
-        """The number of machines."""
-        return len(self._rows)
 
     def take(self, news: Rows) -> None:
         """Apply changes and show them."""
@@ -275,50 +251,50 @@ class Table:
             self._rows.pop(mac, None)
             self._written.pop(mac, None)
         self._rows |= {str(row["mac"]): row for row in news.rows}
-        if self._as_json:
+        if self.as_json:
             for row in news.rows:
-                self._echo(json.dumps(row))
+                self.echo(json.dumps(row))
             for mac in news.gone:
-                self._echo(json.dumps({"mac": mac, "gone": True}))
+                self.echo(json.dumps({"mac": mac, "gone": True}))
         if news.notices is not None:
             new = [line for line in news.notices if line not in self._notices]
             self._notices = [printable(line) for line in news.notices]
-            if not self._live:
+            if not self.is_live:
                 for line in new:
-                    self._echo(json.dumps({"edge": line}) if self._as_json else f"this edge: {printable(line)}")
-        if self._live:
+                    self.echo(json.dumps({"edge": line}) if self.as_json else f"this edge: {printable(line)}")
+        if self.is_live:
             self.draw()
-        elif not self._as_json:
+        elif not self.as_json:
             self._write(news.rows, last=not news.more)
 
     # --- elsewhere than in a terminal -----------------------------------------------------------------------------
 
     def _write(self, rows: Iterable[Row], *, last: bool) -> None:
-        if self._once:
+        if self.once:
             if not last:
                 return
             rows = self._rows.values()
-        rows, now = sorted(rows, key=_by_urgency), self._clock()
-        shape = Shape.of(rows, self._width)
+        rows, now = sorted(rows, key=_by_urgency), self.clock()
+        shape = Shape.of(rows, self.width)
         if not self._has_head and (rows or not last):
             self._has_head = True
-            self._echo(line_of(HEAD, shape))
+            self.echo(line_of(HEAD, shape))
         for row in rows:
             state = row["state"], row.get("waiting_for"), row["reason"], row["wrong"]
             if self._written.get(row["mac"]) != state:
                 self._written[row["mac"]] = state
                 for line in lines_of(row, now, shape):
-                    self._echo(line)
+                    self.echo(line)
         if last and not self._rows:
-            self._echo(NO_MACHINES)
+            self.echo(NO_MACHINES)
 
     # --- in a terminal --------------------------------------------------------------------------------------------
 
     def draw(self) -> None:
         """Draw the machines for which the terminal has room, the most urgent first."""
-        width, height = self._size()
+        width, height = self.size()
         width = max(width, _MIN_WIDTH)
-        now, rows = self._clock(), sorted(self._rows.values(), key=_by_urgency)
+        now, rows = self.clock(), sorted(self._rows.values(), key=_by_urgency)
         shape = Shape.of(rows[:height], width)
         lines = [
             click.style(line, fg="red")
@@ -337,7 +313,7 @@ class Table:
             lines.append(NO_MACHINES)
         elif len(rows) > shown:
             lines.append(f"and {len(rows) - shown:,} more: 'tinkedge watch NAME' shows one, 'tinkedge page' all")
-        self._echo(_CLEAR_SCREEN + "\n".join(lines))
+        self.echo(_CLEAR_SCREEN + "\n".join(lines))
 
 
 class Shape(NamedTuple):

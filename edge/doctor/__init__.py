@@ -10,7 +10,7 @@ scapy and tftpy are the extra `diagnose` (`extra`). No service imports them.
 
 from edge.doctor.capture import CapturedLine, Listening, Timed, in_order
 from edge.doctor.data_directory import check_backups, check_data_directory
-from edge.doctor.doctor import Serving, check_serving, probe
+from edge.doctor.doctor import ExaminedServices, check_serving, probe
 from edge.doctor.extra import DiagnoseError
 from edge.doctor.findings import Finding, Severity, note, passed, problem, warning
 from edge.doctor.host import is_clock_synchronised
@@ -29,10 +29,10 @@ __all__ = [
     "PORTS",
     "CapturedLine",
     "DiagnoseError",
+    "ExaminedServices",
     "Finding",
     "Listening",
     "Port",
-    "Serving",
     "Severity",
     "Timed",
     "check_api_addresses",

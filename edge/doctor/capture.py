@@ -58,8 +58,7 @@ class Capture:
         self._sniffers: list[tuple[Any, Any, Callable[[Any], None]]] = []
         self._writer: Any = None
         self._written = 0
-        self.seen = 0
-        """The number of frames that `on_frame` was called with."""
+        self.seen = 0  # the number of frames that `on_frame` was called with
 
     def start(self) -> None:
         """Start the capture. Raises DiagnoseError."""
@@ -173,8 +172,7 @@ def _open_file(scapy: Any, path: Path) -> Any:
 
 # Of a download of hundreds of megabytes only the beginning is described. The kernel drops the rest early.
 
-READ_BYTES: Final = 2048
-"""The part of a frame that is read: more than a frame of Ethernet."""
+READ_BYTES: Final = 2048  # the part of a frame that is read: more than a frame of Ethernet
 _WHOLE_FRAME_BYTES: Final = 262144
 
 _DHCP_PORTS = (67, 68, 4011)
@@ -318,8 +316,7 @@ class Listening:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[CapturedLine | None] = asyncio.Queue(_MAX_QUEUED)
         self._ending: asyncio.Task[None] | None = None
-        self.lost = 0
-        """The number of packets that were lost because we were too slow. Complete after the end only."""
+        self.lost = 0  # the number of packets that were lost because we were too slow. Complete after the end only.
 
     @property
     def seen(self) -> int:
@@ -338,16 +335,17 @@ class Listening:
 
     def end(self) -> None:
         """Stop the capture. `lines` ends after the packets that have arrived by now."""
-        self._ending = asyncio.ensure_future(self._end())
+
+        async def end() -> None:
+            await self._stop()  # all captured packets are in the queue after this
+            await self._queue.put(None)
+
+        self._ending = asyncio.ensure_future(end())
 
     async def lines(self) -> AsyncGenerator[CapturedLine, None]:
         """Yield the descriptions of packets, until `end` is called."""
         while (line := await self._queue.get()) is not None:
             yield line
-
-    async def _end(self) -> None:
-        await self._stop()  # all captured packets are in the queue after this
-        await self._queue.put(None)
 
     async def _stop(self) -> None:
         self.lost += await asyncio.to_thread(self._capture.stop)
@@ -372,11 +370,9 @@ class Timed(NamedTuple, Generic[E]):
 
 
 async def in_order(leading: AsyncIterator[Timed[E]], *others: AsyncIterator[Timed[E]]) -> AsyncGenerator[E, None]:
-    """Merge the items of all sources by time. Ends when the `leading` source does.
-
-    Packets arrive at once and events of the edge after a moment. So each item is held for HOLD_SECONDS, and an earlier
-    one that arrives meanwhile goes before it.
-    """
+    """Merge the items of all sources by time. Ends when the `leading` source does."""
+    # Packets arrive at once and events of the edge after a moment. So each item is held for HOLD_SECONDS, and an
+    # earlier one that arrives meanwhile goes before it.
     heap: list[tuple[float, int, float, E]] = []
     number = count()
     clock = asyncio.get_running_loop().time

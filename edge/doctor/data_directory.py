@@ -22,13 +22,10 @@ from tink.files.data_directory import (
 )
 from tink.files.key_file import KeyFile, KeyFileError
 
-BACKUPS: Final = Path("/var/lib/tinkedge-backups")
-"""The directory of tinkedge-backup.service (deploy/systemd)."""
-MAX_BACKUP_DAYS: Final = 2.0
-"""The timer makes a backup each day, at some time within an hour."""
+BACKUPS: Final = Path("/var/lib/tinkedge-backups")  # the directory of tinkedge-backup.service (deploy/systemd)
+MAX_BACKUP_DAYS: Final = 2.0  # the timer makes a backup each day, at some time within an hour
 _DAY_SECONDS: Final = 86_400.0
-MIN_FREE_BYTES: Final = 64 * 2**20
-"""With less, the database soon can't be written."""
+MIN_FREE_BYTES: Final = 64 * 2**20  # with less, the database soon can't be written
 CACHE_BYTES: Final = 2**30
 """With less than this and a twentieth of the disk, the cache of kernels keeps nothing (`edge.artifacts.storage`)."""
 MIN_FREE_INODES: Final = 1000
@@ -59,7 +56,11 @@ def check_data_directory(directory: Path) -> Iterator[Finding]:
         yield problem(name, each.seen, each.remedy)
     if not found:
         yield _check_owner(name, directory, owner)
-        yield from _check_readable(name, directory)
+        try:  # the folders that operators fill
+            for each in out_of_reach(directory):
+                yield problem(name, each.seen, each.remedy)
+        except (OSError, DataDirectoryError) as error:
+            yield note(name, f"not examined as the service's user: {error}")
         yield from _check_keys(directory)
     refusal = disk_refuses(directory)
     if refusal:
@@ -77,15 +78,6 @@ def _check_owner(name: str, directory: Path, owner: int) -> Finding:
         remedy = f"for the service, as root: '{give(directory, service.user)}'"
         return warning(name, f"belongs to root, and the service runs as {service}", remedy)
     return passed(name, f"for {user_name(owner)} alone")
-
-
-def _check_readable(name: str, directory: Path) -> Iterator[Finding]:
-    """Find the files in the folders that operators fill which the owner of the directory can't read."""
-    try:
-        for each in out_of_reach(directory):
-            yield problem(name, each.seen, each.remedy)
-    except (OSError, DataDirectoryError) as error:
-        yield note(name, f"not examined as the service's user: {error}")
 
 
 def _check_keys(directory: Path) -> Iterator[Finding]:

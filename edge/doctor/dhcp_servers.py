@@ -51,18 +51,12 @@ def check_other_servers(network: Network) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The offer of one server.
+    """The offer of one server."""
 
-    server: its address.
-    mac: the source of the frame: the server, or the relay in front of it.
-    address: the offered address; empty if it offers none (proxyDHCP).
-    boot_file: the boot file and its server; empty if it offers none.
-    """
-
-    server: str
-    mac: str
-    address: str
-    boot_file: str
+    server: str  # its address
+    mac: str  # the source of the frame: the server, or the relay in front of it
+    address: str  # the offered address; empty if it offers none (proxyDHCP)
+    boot_file: str  # the boot file and its server; empty if it offers none
 
 
 def find_servers(interface: str, seconds: float, random: Random) -> list[Offer]:

@@ -23,22 +23,15 @@ from edge.neighbour.links import METADATA_PORT
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """The settings of the services that are examined.
-
-    interfaces: names and addresses (or empty) of the interfaces that face machines; none: that of the default route.
-    ipxe_dir: the directory of iPXE's boot programs.
-    ports: the ports to listen on.
-    ipv6: machines are served over IPv6, too.
-    routers: the interfaces on which this host is the IPv6 router.
-    link_metadata: metadata is served at a link-local address (`--link-metadata`).
-    """
+class ExaminedServices:
+    """The settings of the services that are examined."""
 
     interfaces: Sequence[tuple[str, str]]
+    """Names and addresses (or empty) of the interfaces that face machines; none: that of the default route."""
     ipxe_dir: Path
     ports: Sequence[Port] = PORTS
     ipv6: bool = False
-    routers: Collection[str] = ()
+    routers: Collection[str] = ()  # the interfaces on which this host is the IPv6 router
     link_metadata: bool = False
 
     def networks(self) -> Iterator[Network]:
@@ -47,7 +40,7 @@ class Serving:
             yield Network(name or default_interface(), address, ipv6=self.ipv6)
 
 
-def check_serving(serving: Serving) -> Iterator[Finding]:
+def check_serving(serving: ExaminedServices) -> Iterator[Finding]:
     """Examine the host and its network for `tinkedge up`."""
     yield check_capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
     if serving.link_metadata:
@@ -78,7 +71,7 @@ def check_serving(serving: Serving) -> Iterator[Finding]:
     yield check_boot_media(serving.ipxe_dir)
 
 
-def _check_network(serving: Serving, network: Network) -> Iterator[Finding]:
+def _check_network(serving: ExaminedServices, network: Network) -> Iterator[Finding]:
     try:
         yield from check_interface(network)
         if serving.ipv6:
@@ -99,11 +92,9 @@ def _with_address(network: Network) -> Network | None:
         return None
 
 
-def probe(serving: Serving) -> Iterator[Finding]:
-    """Ask the network for some seconds, as a machine would.
-
-    Sends DHCPDISCOVERs of a machine that does not exist, fetches a boot program by TFTP, and sends requests to our own
-    ports that arrive on the interface. With `link_metadata` it also asks the link which host has that address.
+def probe(serving: ExaminedServices) -> Iterator[Finding]:
+    """Ask the network for some seconds, as a machine would: by DHCPDISCOVERs of a machine that does not exist, by TFTP,
+    and by requests to our own ports that arrive on the interface.
     """
     try:
         for network in serving.networks():

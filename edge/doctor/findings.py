@@ -20,17 +20,12 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was examined.
-
-    name: the thing.
-    seen: its state.
-    remedy: how to fix it; empty if nothing is wrong.
-    """
+    """One thing that was examined."""
 
     name: str
     severity: Severity
-    seen: str
-    remedy: str = ""
+    seen: str  # its state
+    remedy: str = ""  # how to fix it; empty if nothing is wrong
 
     @property
     def is_fine(self) -> bool:

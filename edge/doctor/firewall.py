@@ -12,6 +12,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,17 +29,12 @@ _LEGACY_TABLES: Final = Path("/proc/net/ip_tables_names")
 
 @dataclass(frozen=True, slots=True)
 class FirstPacket:
-    """The first packet of a conversation between a machine and a port of ours.
+    """The first packet of a conversation between a machine and a port of ours."""
 
-    protocol: `udp` or `tcp`.
-    interface: where the packet comes in.
-    version: of IP, 4 or 6.
-    """
-
-    protocol: str
+    protocol: str  # `udp` or `tcp`
     port: int
-    interface: str
-    version: int = 4
+    interface: str  # where the packet arrives
+    version: int = 4  # of IP
 
 
 @dataclass(slots=True)
@@ -74,14 +70,14 @@ class Ruleset:
         return None
 
 
+@dataclass(slots=True)
 class _Walk:
     """The path of one packet through a chain."""
 
-    def __init__(self, ruleset: Ruleset, packet: FirstPacket) -> None:
-        self._ruleset = ruleset
-        self._packet = packet
-        self.may_pass = False
-        self.dropped_by = ""
+    _ruleset: Ruleset
+    _packet: FirstPacket
+    may_pass: bool = False
+    dropped_by: str = ""
 
     def chain(self, key: tuple[str, str, str], depth: int = 0) -> str:
         """Return the verdict of a chain: `accept`, `drop`, or empty if the packet reaches the end of the chain."""
@@ -188,19 +184,16 @@ def _verdict(expressions: Sequence[Any]) -> tuple[str, str]:
 def check_firewall(packets: Sequence[FirstPacket]) -> Iterator[Finding]:
     """Report which of the packets this host's packet filter drops."""
     name = "firewall"
-    if _has_legacy_tables():
-        yield note(name, "there are rules of the older iptables, which are not examined: see iptables-legacy -S")
+    with suppress(OSError):
+        if _LEGACY_TABLES.read_text().strip():
+            yield note(name, "there are rules of the older iptables, which are not examined: see iptables-legacy -S")
     program = shutil.which("nft") or shutil.which("nft", path="/usr/sbin:/sbin")
     if program is None:
         yield note(name, "not examined: there is no nft here", "apt-get install nftables")
         return
     try:
         done = subprocess.run(
-            [program, "-j", "list", "ruleset"],
-            capture_output=True,
-            text=True,
-            timeout=_NFT_TIMEOUT_SECONDS,
-            check=True,
+            [program, "-j", "list", "ruleset"], capture_output=True, text=True, timeout=_NFT_TIMEOUT_SECONDS, check=True
         )
         ruleset = Ruleset.read(done.stdout)
     except subprocess.CalledProcessError as error:
@@ -224,19 +217,8 @@ def judge(ruleset: Ruleset, packets: Sequence[FirstPacket]) -> Iterator[Finding]
         by, may_pass = found
         version = "" if packet.version == 4 else " of IPv6"
         where = f"{packet.port}/{packet.protocol}{version} on {packet.interface}"
-        remedy = (
-            f"accept it: nft insert rule {by} iifname {packet.interface} {packet.protocol} dport {packet.port} accept"
-        )
-        if may_pass:
-            yield warning("firewall", f"{where} is dropped by the chain {by}, unless another rule accepts it", remedy)
-        else:
-            yield problem("firewall", f"{where} is dropped by the chain {by}", remedy)
+        rule = f"{by} iifname {packet.interface} {packet.protocol} dport {packet.port} accept"
+        report, unless = (warning, ", unless another rule accepts it") if may_pass else (problem, "")
+        yield report("firewall", f"{where} is dropped by the chain {by}{unless}", f"accept it: nft insert rule {rule}")
     if not is_any_dropped:
         yield passed("firewall", f"no rule surely drops any of {len(packets)} kinds of packets")
-
-
-def _has_legacy_tables() -> bool:
-    try:
-        return bool(_LEGACY_TABLES.read_text().strip())
-    except OSError:
-        return False

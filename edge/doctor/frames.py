@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from edge.dhcp.wire import Message, MessageType, codec, options
 from ipxe.binaries import architecture_name, declared_architectures
@@ -54,12 +54,9 @@ def parse(frame: bytes) -> Packet | ArpPacket | None:
         at += 4
         kind = int.from_bytes(frame[at : at + 2], "big")
     body = frame[at + 2 :]
+    parsers: dict[int, Callable[[bytes], Packet | ArpPacket | None]] = {ARP: _parse_arp, IPV6: _ipv6, IPV4: _ipv4}
     try:
-        if kind == ARP:
-            return _parse_arp(body)
-        if kind == IPV6:
-            return _ipv6(body)
-        return _ipv4(body) if kind == IPV4 else None
+        return parsers[kind](body) if kind in parsers else None
     except struct.error:
         return None
 
@@ -68,7 +65,7 @@ def _ipv4(body: bytes) -> Packet | None:
     version, total, fragment, protocol, source, destination = struct.unpack_from("!BxHxxHxBxx4s4s", body)
     if version >> 4 != 4 or fragment & 0x1FFF or protocol not in (TCP, UDP):
         return None
-    return _packet(body, (version & 15) * 4, total, protocol, _dotted(source), _dotted(destination))
+    return _packet(body, (version & 15) * 4, total, protocol, options.dotted(source), options.dotted(destination))
 
 
 def _ipv6(body: bytes) -> Packet | None:
@@ -90,11 +87,7 @@ def _parse_arp(body: bytes) -> ArpPacket | None:
     hardware, protocol, operation, sender_mac, sender, target = struct.unpack_from("!HHxxH6s4s6x4s", body)
     if (hardware, protocol) != (1, IPV4) or operation not in (1, 2):
         return None
-    return ArpPacket(operation == 2, sender_mac.hex(":"), _dotted(sender), _dotted(target))
-
-
-def _dotted(address: bytes) -> str:
-    return ".".join(map(str, address))
+    return ArpPacket(operation == 2, sender_mac.hex(":"), options.dotted(sender), options.dotted(target))
 
 
 # --- TFTP, HTTP and ARP -----------------------------------------------------------------------------------------------
@@ -292,38 +285,27 @@ def describe_dhcp(payload: bytes) -> str:
         message = codec.parse(payload)
     except codec.ParseError as error:
         return f"DHCP, malformed: {error}"
-    return " ".join([_head(message), *_fields(message), *_options(message)])
-
-
-def _head(message: Message) -> str:
     kind = int.from_bytes(message.options.get(options.MESSAGE_TYPE, b""), "big")
     try:
         name = f"DHCP{MessageType(kind).name}"
     except ValueError:
         name = f"DHCP message of type {kind}" if kind else "BOOTP message"
     way = "of" if message.op == codec.BOOTREQUEST else "to"
-    return f"{name} {way} {message.chaddr.hex(':')} xid {message.xid.hex()}"
+    head = f"{name} {way} {message.chaddr.hex(':')} xid {message.xid.hex()}"
+    return " ".join([head, *_fields(message)])
 
 
 def _fields(message: Message) -> Iterator[str]:
-    """Yield the fields of the header that are not zero."""
+    """Yield the fields of the header that are not zero, and the options."""
     if message.flags & codec.BROADCAST_FLAG:
         yield "broadcast"
-    if message.hops:
-        yield f"hops {message.hops}"
-    if message.secs:
-        yield f"secs {message.secs}"
-    for name in ("ciaddr", "yiaddr", "siaddr", "giaddr"):
-        address = getattr(message, name)
-        if any(address):
-            yield f"{name} {options.dotted(address)}"
-    if message.sname:
-        yield f"sname {_quoted(message.sname)}"
-    if message.file:
-        yield f"file {_quoted(message.file)}"
-
-
-def _options(message: Message) -> Iterator[str]:
+    shown: dict[str, Callable[[Any], str]] = {"hops": str, "secs": str}
+    shown |= dict.fromkeys(("ciaddr", "yiaddr", "siaddr", "giaddr"), options.dotted)
+    shown |= {"sname": _quoted, "file": _quoted}
+    for name, word in shown.items():
+        value = getattr(message, name)
+        if any(value) if isinstance(value, bytes) else value:
+            yield f"{name} {word(value)}"
     for code, value in message.options.items():
         if code in _WORDS:
             name, words = _WORDS[code]
@@ -356,10 +338,6 @@ def _addresses(value: bytes) -> str:
     return ",".join(found[:4]) + ("..." if len(found) > 4 else "")
 
 
-def _codes(value: bytes) -> str:
-    return ",".join(map(str, value))
-
-
 def _identifier(value: bytes) -> str:
     return value[1:].hex(":") if len(value) == 7 and value[0] == 1 else _hex(value)
 
@@ -384,21 +362,15 @@ def _braced(word: Callable[[int, bytes], str]) -> Callable[[bytes], str]:
     return words
 
 
-def _vendor_word(code: int, value: bytes) -> str:
-    return f"{_PXE.get(code, code)}={_vendor_value(code, value)}"
-
-
 def _vendor_value(code: int, value: bytes) -> str:
     if code in (6, 116):
         return _number(value)
     if code == 9:  # type (2), length of the text (1), text; repeated
-        items = []
-        at = 0
+        items, at = [], 0
         while at + 3 <= len(value):
-            items.append(
-                f"{int.from_bytes(value[at : at + 2], 'big')}:{_quoted(value[at + 3 : at + 3 + value[at + 2]])}"
-            )
-            at += 3 + value[at + 2]
+            text, end = value[at + 3 : at + 3 + value[at + 2]], at + 3 + value[at + 2]
+            items.append(f"{int.from_bytes(value[at : at + 2], 'big')}:{_quoted(text)}")
+            at = end
         return ",".join(items)
     if code == 10 and value:
         return f"{value[0]}s {_quoted(value[1:])}"
@@ -416,17 +388,13 @@ def _ipxe_word(code: int, part: bytes) -> str:
 
 
 def _relay_word(code: int, part: bytes) -> str:
-    return f"{_RELAY.get(code, code)}={_addresses(part) if code in _RELAY_ADDRESSES else _printable(part)}"
-
-
-def _printable(value: bytes) -> str:
-    return _quoted(value) if re.fullmatch(rb"[ -~]+", value) else _hex(value)
+    words = _quoted if re.fullmatch(rb"[ -~]+", part) else _hex
+    return f"{_RELAY.get(code, code)}={_addresses(part) if code in _RELAY_ADDRESSES else words(part)}"
 
 
 def _user_class(value: bytes) -> str:
     """Describe the list with lengths of RFC 3004, or the bare string that iPXE sends."""
-    classes = []
-    at = 0
+    classes, at = [], 0
     while at < len(value) and value[at] and at + 1 + value[at] <= len(value):
         classes.append(value[at + 1 : at + 1 + value[at]])
         at += 1 + value[at]
@@ -442,11 +410,14 @@ _WORDS: Final[dict[int, tuple[str, Callable[[bytes], str]]]] = {
     26: ("mtu", _number),
     options.BROADCAST_ADDRESS: ("broadcast-address", _addresses),
     options.NTP_SERVERS: ("ntp", _addresses),
-    options.VENDOR_SPECIFIC: ("vendor(43)", _braced(_vendor_word)),
+    options.VENDOR_SPECIFIC: (
+        "vendor(43)",
+        _braced(lambda code, value: f"{_PXE.get(code, code)}={_vendor_value(code, value)}"),
+    ),
     options.REQUESTED_ADDRESS: ("requested", _addresses),
     options.LEASE_TIME: ("lease", _seconds),
     options.SERVER_IDENTIFIER: ("server", _addresses),
-    options.PARAMETER_REQUEST_LIST: ("asks-for", _codes),
+    options.PARAMETER_REQUEST_LIST: ("asks-for", lambda value: ",".join(map(str, value))),
     options.MESSAGE: ("message", _quoted),
     options.MAX_MESSAGE_SIZE: ("max-size", _number),
     options.RENEWAL_TIME: ("t1", _seconds),

@@ -77,10 +77,8 @@ def _finding(port: Port, interface: str, *, answers: bool) -> Finding:
     if answers:
         return passed(name, "answers what arrives there")
     seen = f"{port.service} runs here, and does not answer what arrives on {interface}"
-    remedy = (
-        "this host's packet filter drops it ('nft list ruleset'), or rp_filter (sysctl net.ipv4.conf.all.rp_filter)"
-    )
-    return problem(name, seen, remedy)
+    filters = "this host's packet filter drops it ('nft list ruleset'), or rp_filter"
+    return problem(name, seen, f"{filters} (sysctl net.ipv4.conf.all.rp_filter)")
 
 
 class Injector:
@@ -170,14 +168,13 @@ def _checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
+@dataclass(frozen=True)
 class Outside:
     """Sends requests that arrive on one interface, and waits for the answers. Made by `outside`."""
 
-    def __init__(self, injector: Injector, sock: socket.socket, machine: SimulatedMachine) -> None:
-        """`sock` is a packet socket on the interface."""
-        self._injector = injector
-        self._socket = sock
-        self._machine = machine
+    _injector: Injector
+    _socket: socket.socket  # a packet socket on the interface
+    _machine: SimulatedMachine
 
     def is_heard(self) -> bool:
         """Return whether the kernel takes our frames at all: it answers ARP. Raises DiagnoseError."""
@@ -252,7 +249,9 @@ def outside(interface: str, address: str) -> Iterator[Outside]:
 
 def _free_address(sock: socket.socket, own: IPv4Interface) -> bytes:
     """Return an address of the network for which no host answers ARP. Raises DiagnoseError."""
-    for candidate in _candidates(own):
+    last = int(own.network.broadcast_address) - 1
+    candidates = range(last, max(last - _MAX_CANDIDATES, int(own.network.network_address)), -1)
+    for candidate in (IPv4Address(number) for number in candidates if number != int(own.ip)):
         sock.send(_arp(sock.getsockname()[4], bytes(4), candidate.packed))
         end, is_taken = time.monotonic() + _ARP_SECONDS, False
         while not is_taken and (left := end - time.monotonic()) > 0:
@@ -263,11 +262,3 @@ def _free_address(sock: socket.socket, own: IPv4Interface) -> bytes:
         if not is_taken:
             return candidate.packed
     raise DiagnoseError(f"no free address of {own.network} was found")
-
-
-def _candidates(own: IPv4Interface) -> Iterator[IPv4Address]:
-    """Yield the last addresses of the network, but our own."""
-    last = int(own.network.broadcast_address) - 1
-    for number in range(last, max(last - _MAX_CANDIDATES, int(own.network.network_address)), -1):
-        if number != int(own.ip):
-            yield IPv4Address(number)

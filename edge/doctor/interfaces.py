@@ -15,8 +15,7 @@ from edge.neighbour.host import Network, state_of
 from edge.neighbour.links import HostLink, look, other_ethernets
 from edge.neighbour.table import Neighbours4, neighbours4
 
-ETHERNET_MTU: Final = 1500
-"""Firmware sends packets of this size, whatever MTU this host has."""
+ETHERNET_MTU: Final = 1500  # firmware sends packets of this size, whatever MTU this host has
 DHCPV6_PORT: Final = 547
 _IPV4_SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
 IPV6_SETTINGS: Final = Path("/proc/sys/net/ipv6/conf")
@@ -63,9 +62,8 @@ def check_ethernets(
     """Warn about each interface of this host that answers ARP for the address of a `served` one.
 
     Linux answers ARP for an address of this host on every interface (ip-sysctl, arp_ignore 0). If two interfaces are on
-    one Ethernet, machines may send to the wrong one, and the server that is bound to the other receives nothing. Two
-    interfaces are on one Ethernet if their networks overlap, if a host is a neighbour of both with the same addresses,
-    or if one interface is a neighbour of the other. Raises OSError if the kernel does not answer.
+    one Ethernet, machines may send to the wrong one, and the server that is bound to the other receives nothing.
+    Raises OSError if the kernel does not answer.
     """
     known = neighbours()
     candidates = [*served, *other_interfaces(served)]

@@ -41,8 +41,7 @@ LAB_FILES: Final = {
     "syslinux-common": ("/usr/lib/syslinux/mbr/gptmbr.bin",),
     "debian-archive-keyring": ("/usr/share/keyrings/debian-archive-keyring.gpg",),
 }
-ARM64_PACKAGES: Final = {"qemu-system-arm", "qemu-efi-aarch64"}
-"""The packages that only a machine with arm64 needs."""
+ARM64_PACKAGES: Final = {"qemu-system-arm", "qemu-efi-aarch64"}  # the packages that only a machine with arm64 needs
 _DISK_MB: Final = 4000
 
 

@@ -27,10 +27,7 @@ _ANSWER_OF_AN_EDGE: Final = b"here is metadata alone"
 
 
 def check_link_metadata(
-    interface: str,
-    *,
-    look_up: Callable[[str], HostLink | None] = look,
-    settings: Path = IPV6_SETTINGS,
+    interface: str, *, look_up: Callable[[str], HostLink | None] = look, settings: Path = IPV6_SETTINGS
 ) -> Iterator[Finding]:
     """Examine one interface without sending anything to the link. Raises OSError if the kernel does not answer."""
     name, link = f"metadata at [{METADATA_ADDRESS}%{interface}]:{METADATA_PORT}", look_up(interface)

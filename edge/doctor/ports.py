@@ -20,19 +20,14 @@ _OUR_PROGRAMS: Final = ("tinkedge", "edge.cli", "edge.run.server_process")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port that a service listens on.
-
-    name: the service's name for --disable.
-    address: the address to listen at; empty: each address that faces machines.
-    without: the option to start without this port; empty: --disable.
-    """
+    """A port that a service listens on."""
 
     service: str
     kind: socket.SocketKind
     number: int
-    name: str
-    address: str = ""
-    without: str = ""
+    name: str  # the service's name for --disable
+    address: str = ""  # the address to listen at; empty: each address that faces machines
+    without: str = ""  # the option to start without this port; empty: --disable
 
     @property
     def protocol(self) -> str:
@@ -83,10 +78,8 @@ def _refused(name: str, port: Port, error: OSError) -> Finding:
         return passed(name, f"tinkedge serves here, process {found[0].pid}")
     programs = ", ".join(f"{holder.name} (process {holder.pid})" for holder in found)
     programs = programs or f"another program, named by: ss -lnp 'sport = :{port.number}'"
-    remedy = (
-        f"stop the program that has it: {programs}; or start without it: {port.without or f'--disable {port.name}'}"
-    )
-    return problem(name, seen, remedy)
+    without = port.without or f"--disable {port.name}"
+    return problem(name, seen, f"stop the program that has it: {programs}; or start without it: {without}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,7 @@ _TOKEN_WARNING: Final = timedelta(days=7)
 
 
 def check_running_edge(data_dir: Path, address: str = "127.0.0.1", port: int = 7081) -> Iterator[Finding]:
-    """Ask the running edge at its admin port whether it is ready, and with which addresses it serves machines.
-
-    Only a note if none runs.
-    """
+    """Ask the running edge at its admin port whether it is ready, and with which addresses it serves machines."""
     name = "running edge"
     try:
         status, text = _get(address, port, "/readyz")
@@ -220,7 +217,12 @@ async def _list_osies(kubeconfig: Path) -> Sequence[Mapping[str, Any]]:
 
 def check_osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Resolve the host names in the URLs of OSIEs, or of the proxy that fetches them. `osies` are API objects."""
-    yield from _check_proxies()
+    for scheme in ("http", "https"):
+        try:
+            Proxies.of(os.environ).proxy_of(f"{scheme}://an.example/")
+        except ProxyError as error:
+            remedy = "correct the variable where the edge is started from, such as /etc/default/tinkedge"
+            yield problem("proxy of the environment", str(error), remedy)
     users: dict[str, str] = {}
     for osie in osies:
         metadata, spec = osie.get("metadata") or {}, osie.get("spec") or {}
@@ -230,22 +232,13 @@ def check_osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
                 users.setdefault(host, f"OSIE {metadata.get('namespace', 'default')}/{metadata.get('name')}: {field}")
     names = [*users][:_MAX_NAMES]
     errors = _resolution_errors(names)
-    for name, error in errors.items():
+    for name, reason in errors.items():
         remedy = "see /etc/resolv.conf, or write an address into the OSIE"
-        yield problem("name of an OSIE's URL", f"{name} ({users[name]}): {error}", remedy)
+        yield problem("name of an OSIE's URL", f"{name} ({users[name]}): {reason}", remedy)
     if not names:
         yield note("names of OSIEs' URLs", f"none among {len(osies)} OSIEs")
     elif not errors:
         yield passed("names of OSIEs' URLs", f"resolved: {', '.join(names)}")
-
-
-def _check_proxies() -> Iterator[Finding]:
-    for scheme in ("http", "https"):
-        try:
-            Proxies.of(os.environ).proxy_of(f"{scheme}://an.example/")
-        except ProxyError as error:
-            remedy = "correct the variable where the edge is started from, such as /etc/default/tinkedge"
-            yield problem("proxy of the environment", str(error), remedy)
 
 
 def _name_to_resolve(url: str) -> str:

@@ -3,20 +3,18 @@
     journey, expectations, inventory -> rows, query, rack      all machines, those that are asked for
                                      -> timeline, machine      one of them
     readiness, networks, artifacts   -> status                 the edge
-    all of it -> render (templates), pages -> live (what changes), site (paths, headers), access (who)
+    all of it -> render (templates), pages -> live (changes), site (paths, headers, access)
 
-Server-rendered: without JavaScript one reloads. What is pure of it is rows, query, timeline and words.
+The edge renders the pages: without JavaScript an operator reloads. Pure are rows, query, timeline and words.
 """
 
 from edge.page.live import Live
-from edge.page.machine import Machines, WorkflowLookup
 from edge.page.pages import Pages
 from edge.page.rack import Rack
-from edge.page.render import Templates
 from edge.page.rows import due_at
-from edge.page.site import Access, Keys, Site
+from edge.page.site import Access, Site
 from edge.page.status import About, Api, EdgeStatus, Health, Osie, Other
-from edge.page.timeline import Bar, Chain, chains
+from edge.page.timeline import Bar, BootChain, chains
 from edge.page.timeline import timeline as timeline_of
 
 __all__ = [
@@ -24,19 +22,15 @@ __all__ = [
     "Access",
     "Api",
     "Bar",
-    "Chain",
+    "BootChain",
     "EdgeStatus",
     "Health",
-    "Keys",
     "Live",
-    "Machines",
     "Osie",
     "Other",
     "Pages",
     "Rack",
     "Site",
-    "Templates",
-    "WorkflowLookup",
     "chains",
     "due_at",
     "timeline_of",

@@ -1,71 +1,68 @@
 """The content of the pages as JSON: `tinkedge watch` shows it in a terminal.
 
-/live/rows                  all machines, then those that change (Server-Sent Events): {"rows": [...], "gone": [MAC],
-                            "more": there is more of the first list, "notices": what is wrong with the edge}
-/api/v1/machines/MAC        one machine: where it is, and its boots, each step with how long it took
+/live/rows                  all machines, then each change (Server-Sent Events): {"rows": [...], "gone": [MAC],
+                            "more": the first list continues, "notices": problems of the edge}
+/api/v1/machines/MAC        one machine: its state, and its boots with the duration of each step
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
 from edge.page.live import TimeSlice
-from edge.page.machine import Machines, MachineShown
+from edge.page.machine import Machines
 from edge.page.rack import Rack
 from edge.page.rows import Packed, Row
 from edge.page.status import EdgeStatus
 from edge.page.timeline import Timeline
 
-AT_ONCE: Final = 500
-"""Rows of one message."""
+MAX_ROWS: Final = 500  # rows of one message
 MAX_BOOTS: Final = 9
 
 
+@dataclass(eq=False)
 class RowsSource:
-    """All machines, for one reader."""
+    """The rows of all machines for one reader."""
 
-    def __init__(self, rack: Rack, status: EdgeStatus) -> None:
-        self._rack = rack
-        self._status = status
-        self._version = -1
-        self._more = True
-        self._known: dict[str, Packed] = {}
-        self._notices: list[str] | None = None
+    rack: Rack
+    status: EdgeStatus
+    _version: int = -1
+    _more: bool = True
+    _known: dict[str, Packed] = field(default_factory=dict)
+    _notices: list[str] | None = None
 
     async def news(self, turns: TimeSlice) -> dict[str, object]:
-        """See `edge.page.live.Source`."""
+        """Return the rows that have changed (`edge.page.live.News`)."""
         news: dict[str, object] = {}
-        notices = self._status.notices()
+        notices = self.status.notices()
         if notices != self._notices:
             self._notices = news["notices"] = notices
-        await self._rack.update(turns)
-        whole = self._rack.is_whole
-        if self._rack.version == self._version and not (self._more and whole):
+        await self.rack.update(turns)
+        version, rows, whole = self.rack.version, self.rack.rows, self.rack.is_whole
+        if version == self._version and not (self._more and whole):
             return news
-        version, rows = self._rack.version, self._rack.rows
-        changed = list(islice(self._changed(rows), AT_ONCE))
+        unknown = (packed for mac, packed in rows.items() if self._known.get(mac) is not packed)
+        changed = list(islice(unknown, MAX_ROWS))
         gone = [mac for mac in self._known if mac not in rows]
         for mac in gone:
             del self._known[mac]
         for packed in changed:
             self._known[Row._make(packed).mac] = packed
             await turns.rest()
-        if len(changed) < AT_ONCE:
+        if len(changed) < MAX_ROWS:
             self._version = version
-        self._more = len(changed) == AT_ONCE or not whole
+        self._more = len(changed) == MAX_ROWS or not whole
         changes = [row_json(Row._make(packed)) for packed in changed]
         return news | {"rows": changes, "gone": gone, "more": self._more}
 
-    def _changed(self, rows: dict[str, Packed]) -> Iterator[Packed]:
-        return (packed for mac, packed in rows.items() if self._known.get(mac) is not packed)
-
 
 def row_json(row: Row) -> dict[str, object]:
-    """Return a row for programs; times are in seconds since the epoch, null: never or not known.
+    """Return a row for programs. Times are in seconds since the epoch, or null.
 
-    `action` of `actions` is where its Workflow is; what it is `waiting_for` is due at `deadline`.
+    `action` of `actions` is the position in the Workflow; the step that the machine is `waiting_for` is due at
+    `deadline`.
     """
     return {
         "mac": row.mac,
@@ -90,16 +87,18 @@ def row_json(row: Row) -> dict[str, object]:
 
 
 def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
-    """Return one machine for programs; None if it is unknown."""
+    """Return one machine for programs; None if it is unknown. Its boots begin with the oldest."""
     shown = machines.shown(mac)
     if shown is None:
         return None
-    wrong = shown.wrong
+    wrong, workflow = shown.wrong, shown.workflow
+    boots = [boot for number, boot in reversed(shown.earlier[:MAX_BOOTS]) if number != shown.number]
+    boots += [shown.timeline] if shown.timeline is not None else []
     return {
         **row_json(shown.row),
-        "workflow": shown.workflow.name if shown.workflow is not None else None,
-        "workflow_state": shown.workflow.line if shown.workflow is not None else None,
-        "workflow_failure": (shown.workflow.failure or None) if shown.workflow is not None else None,
+        "workflow": workflow.name if workflow is not None else None,
+        "workflow_state": workflow.line if workflow is not None else None,
+        "workflow_failure": (workflow.failure or None) if workflow is not None else None,
         "last_output": shown.last_line or None,
         "problem": {
             "reason": wrong.reason,
@@ -110,20 +109,12 @@ def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
         }
         if wrong is not None
         else None,
-        "boots": [boot_json(boot) for boot in _boots(shown)],
+        "boots": [boot_json(boot) for boot in boots],
     }
 
 
-def _boots(shown: MachineShown) -> Iterator[Timeline]:
-    """The oldest first."""
-    earlier = [boot for number, boot in shown.earlier[:MAX_BOOTS] if number != shown.number]
-    yield from reversed(earlier)
-    if shown.timeline is not None:
-        yield shown.timeline
-
-
 def boot_json(boot: Timeline) -> dict[str, Any]:
-    """One boot, or one installation."""
+    """Return one boot, or one installation, for programs."""
     return {
         "began": boot.began,
         "seconds": round(boot.seconds, 3),

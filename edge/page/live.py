@@ -1,10 +1,8 @@
-"""Long work in short turns of the event loop, which serves DHCP, too; less of it while that has much to do.
+"""Long work in short turns of the event loop, which serves DHCP, too; and pages that are live, by Server-Sent Events.
 
-Pages that follow what happens, by Server-Sent Events (HTML Living Standard, section 9.2).
-
-Nothing is sent for each event: now and then it is looked at what a page shows, and what of that is another one goes
-there in one message. While a browser does not take a message, there is no next one. So a page that is open costs a
-bounded share of the event loop, and the memory of what it shows, whatever machines do.
+An open page asks its source for news now and then, and sends it in one message (HTML Living Standard, section 9.2). No
+message follows while a browser has not taken the last one. So an open page costs a bounded share of the event loop, and
+the memory of its content, however many events machines have.
 """
 
 from __future__ import annotations
@@ -12,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
-TURN_SECONDS: Final = 0.002
-"""Seconds of work between two turns of the event loop."""
-BUSY_SECONDS: Final = 0.005
-"""Seconds of work after which the rest is postponed, if the event loop is busy otherwise."""
-BUSY_SHARE: Final = 0.6
-"""The share of a processor from which on other work counts as busy."""
-LOOK_SECONDS: Final = 0.02
-"""Seconds of work between two looks at how busy the event loop is."""
-PAUSE_SECONDS: Final = 0.003
-"""How long such a look takes, in seconds: other work has the event loop meanwhile."""
+TURN_SECONDS: Final = 0.002  # seconds of work between two turns of the event loop
+BUSY_SECONDS: Final = 0.005  # seconds of work after which the rest is postponed, if the event loop is busy otherwise
+BUSY_SHARE: Final = 0.6  # the share of a processor from which on other work counts as busy
+LOOK_SECONDS: Final = 0.02  # seconds of work between two measurements of the event loop's load
+PAUSE_SECONDS: Final = 0.003  # duration of such a measurement: other work has the event loop meanwhile
+
+MAX_STREAMS: Final = 32  # pages that are live at one time; others are shown as they were when they were loaded
+INTERVAL_SECONDS: Final = 0.3  # the shortest time between two messages of a page
+REST: Final = 4.0
+"""Pause as a multiple of the work, times the number of open pages: all of them take a fifth of a processor."""
+BUSY_REST: Final = 99.0  # the same while the event loop is busy otherwise: each page takes a hundredth
+MAX_REST_SECONDS: Final = 10.0
+HEARTBEAT_SECONDS: Final = 15.0
+_RETRY = b"retry: 2000\n\n"
 
 
 class TimeSlice:
-    """One piece of work: how long it took (`spent`), in seconds of the processor."""
+    """Divides work into turns of the event loop, and measures its processor time (`spent`, in seconds)."""
 
     def __init__(
         self,
@@ -38,8 +42,7 @@ class TimeSlice:
         elapsed: Callable[[], float] = time.thread_time,
         look_seconds: float | None = None,
     ) -> None:
-        """`busy`: others have much to do. `look_seconds`: whether they have is looked at after so much work each time;
-        None: never. `elapsed` gives seconds, of any epoch."""
+        """`busy`: the event loop has much other work. Measured again after each `look_seconds` (None: never)."""
         self._elapsed = elapsed
         self._began = elapsed()
         self._spent = 0.0
@@ -49,7 +52,7 @@ class TimeSlice:
 
     @property
     def spent(self) -> float:
-        """Up to now."""
+        """The processor time until now."""
         return self._spent + self._elapsed() - self._began
 
     @property
@@ -58,9 +61,8 @@ class TimeSlice:
         return self.is_busy and self.spent > BUSY_SECONDS
 
     async def rest(self) -> None:
-        """Let others have their turn, if this one has been long enough."""
-        now = self._elapsed()
-        if now - self._began < TURN_SECONDS:
+        """Give other tasks a turn, if this one has been long enough."""
+        if self._elapsed() - self._began < TURN_SECONDS:
             return
         self.leave()
         if self._look_seconds is not None and self._spent - self._looked >= self._look_seconds and not self.is_busy:
@@ -73,7 +75,7 @@ class TimeSlice:
         self.go_on()
 
     def leave(self) -> None:
-        """Stop the clock: what follows is waiting."""
+        """Stop the clock before waiting."""
         self._spent = self.spent
 
     def go_on(self) -> None:
@@ -87,56 +89,33 @@ class LoopLoad:
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, elapsed: Callable[[], float] = time.thread_time
     ) -> None:
-        """`clock` gives seconds, `elapsed` those in which this thread had a processor; both of any epoch."""
+        """`clock` gives seconds, and `elapsed` the processor time of this thread; both of any epoch."""
         self._clock = clock
         self._elapsed = elapsed
         self._since = clock(), elapsed()
 
     def is_high(self, ours: float) -> bool:
-        """Since the last look, in which this work took `ours` seconds."""
+        """Return True if other work was busy since the last call. This work took `ours` seconds."""
         (began, spent), (now, taken) = self._since, (self._clock(), self._elapsed())
         self._since = now, taken
         return taken - spent - ours > BUSY_SHARE * (now - began)
 
 
-MAX_STREAMS: Final = 32
-"""Pages that are live at one time; others are shown as they were when they were loaded."""
-INTERVAL_SECONDS: Final = 0.3
-"""A page is looked at so often at most."""
-REST: Final = 4.0
-"""Pause as a multiple of the work, times the number of open pages: all of them take a fifth of a processor."""
-BUSY_REST: Final = 99.0
-"""The same while the event loop is busy otherwise: each page takes a hundredth."""
-LONGEST_SECONDS: Final = 10.0
-HEARTBEAT_SECONDS: Final = 15.0
-_RETRY = b"retry: 2000\n\n"
+News = Callable[[TimeSlice], Awaitable[dict[str, object]]]
+"""Returns what has changed on one page since the last call; empty if nothing has."""
 
 
-class Source(Protocol):
-    """One page that is open."""
-
-    async def news(self, turns: TimeSlice) -> dict[str, object]:
-        """Return what has changed since the last call; empty if nothing has."""
-
-
+@dataclass(eq=False)
 class Live:
-    """The streams. Belongs to one event loop."""
+    """The streams of all live pages. Belongs to one event loop. `spent` gives the processor time of this thread."""
 
-    def __init__(
-        self,
-        *,
-        interval: float = INTERVAL_SECONDS,
-        heartbeat: float = HEARTBEAT_SECONDS,
-        most: int = MAX_STREAMS,
-        elapsed: Callable[[], float] = time.perf_counter,
-        spent: Callable[[], float] = time.thread_time,
-    ) -> None:
-        """Times in seconds; `spent` counts those in which this thread had a processor."""
-        self._spent = spent
-        self._interval = interval
-        self._heartbeat = heartbeat
-        self._most = most
-        self._elapsed = elapsed
+    interval: float = INTERVAL_SECONDS
+    heartbeat: float = HEARTBEAT_SECONDS
+    most: int = MAX_STREAMS
+    elapsed: Callable[[], float] = time.perf_counter
+    spent: Callable[[], float] = time.thread_time
+
+    def __post_init__(self) -> None:
         self._open: set[asyncio.Event] = set()
 
     def __len__(self) -> int:
@@ -145,43 +124,35 @@ class Live:
     @property
     def is_full(self) -> bool:
         """True if no more pages can be live."""
-        return len(self._open) >= self._most
+        return len(self._open) >= self.most
 
     def close(self) -> None:
-        """End all of them."""
+        """End all streams."""
         for ended in self._open:
             ended.set()
 
     async def follow(
-        self, source: Source, write: Callable[[bytes], Awaitable[None]], may_go_on: Callable[[], bool]
+        self, news_of: News, write: Callable[[bytes], Awaitable[None]], may_go_on: Callable[[], bool]
     ) -> None:
-        """Send the source's news until the reader has gone (`write` raises ConnectionError), or may have no more."""
+        """Send news until the reader has gone (`write` raises ConnectionError), or may have no more."""
         ended = asyncio.Event()
         self._open.add(ended)
         try:
             await write(_RETRY)
-            sent, spent, others = self._elapsed(), 0.0, LoopLoad(self._elapsed, self._spent)
+            sent, spent, others = self.elapsed(), 0.0, LoopLoad(self.elapsed, self.spent)
             while not ended.is_set() and may_go_on():
                 busy = others.is_high(spent)
-                turns = TimeSlice(busy=busy, elapsed=self._spent, look_seconds=LOOK_SECONDS)
-                news = await source.news(turns)
+                turns = TimeSlice(busy=busy, elapsed=self.spent, look_seconds=LOOK_SECONDS)
+                news = await news_of(turns)
                 spent, rest = turns.spent, BUSY_REST if busy else REST
-                if news:
-                    await write(b"data: " + orjson.dumps(news) + b"\n\n")
-                    sent = self._elapsed()
-                elif self._elapsed() - sent >= self._heartbeat:
-                    await write(b": heartbeat\n\n")
-                    sent = self._elapsed()
-                await _either(ended, min(max(self._interval, rest * spent * len(self._open)), LONGEST_SECONDS))
+                if news or self.elapsed() - sent >= self.heartbeat:
+                    await write(b"data: " + orjson.dumps(news) + b"\n\n" if news else b": heartbeat\n\n")
+                    sent = self.elapsed()
+                with suppress(TimeoutError):
+                    pause = min(max(self.interval, rest * spent * len(self._open)), MAX_REST_SECONDS)
+                    async with asyncio.timeout(pause):
+                        await ended.wait()
         except ConnectionError:
             pass  # the reader went away, which is how streams end
         finally:
             self._open.discard(ended)
-
-
-async def _either(ended: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await ended.wait()
-    except TimeoutError:
-        pass

@@ -1,4 +1,4 @@
-"""Everything that is shown of one machine."""
+"""The content of the page of one machine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.expectations import Awaited, Expectations, Finding, Limits, read
-from edge.journey.recorder import Journey
-from edge.machines import Inventory, Machine
+from edge.journey.expectations import Finding, read
+from edge.machines import Machine
+from edge.page.rack import Rack
 from edge.page.rows import Row, as_it_was, named, row, traits
-from edge.page.timeline import Chain, Timeline, chains, events_of, timeline
-from edge.page.words import Kind
+from edge.page.timeline import Timeline, chains, events_of, timeline
+from edge.page.words import RowKind
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
-EVENTS: Final = 150
-"""Events of a machine from which its boots are read."""
+EVENTS: Final = 150  # events of a machine from which its boots are read
 SHOWN_EVENTS: Final = 100
 OUTPUT_LINES: Final = 200
 OUTPUT_CHARACTERS: Final = 24_000
@@ -29,11 +28,8 @@ _AT_WORK: Final = ("Running", "Cancelling")
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """One of a Workflow. Times are in seconds since the epoch, 0: not yet; `seconds` None: it has not begun.
-
-    `ended` is when it failed or succeeded.
-    """
+class ActionShown:
+    """An action of a Workflow. Times are in seconds since the epoch, or 0. `seconds` is None before its begin."""
 
     number: int
     name: str
@@ -47,20 +43,19 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowShown:
-    """The one that the machine is at, or the last one."""
+    """The current Workflow of a machine, or the last one."""
 
     name: str
     template: str
     state: str
     message: str
     began: float
-    actions: tuple[Action, ...]
-    more: int
-    """Actions that are not shown."""
+    actions: tuple[ActionShown, ...]
+    more: int  # actions that are not shown
 
     @property
     def line(self) -> str:
-        """Where it is: `Running action 2 of 3: write-disk`, `Failed at action 1 of 3: x`, or its state and message."""
+        """The state in words: `Running action 2 of 3: write-disk`, `Failed at action 1 of 3: x`."""
         of = len(self.actions) + self.more
         failed = next((each for each in self.actions if each.state == "Failed"), None)
         if self.state == "Failed" and failed is not None:
@@ -72,15 +67,14 @@ class WorkflowShown:
 
     @property
     def failure(self) -> str:
-        """Why its action failed; empty: none did."""
+        """The reason why an action failed; empty if none did."""
         return next((each.failure for each in self.actions if each.state == "Failed"), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The problem of a machine: the facts, the likely causes, and the remedy.
-
-    `began` is in seconds since the epoch. `warning` False: it may well be as the operator wants it.
+    """The problem of a machine: the facts since `began` (Unix time), the likely causes, and the remedy. `warning`
+    False: it may be intended.
     """
 
     reason: str
@@ -93,16 +87,16 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class MachineShown:
-    """One machine. `output` is what its actions and its system printed last, oldest line first; `last_line` the last
-    line of it, and `printed` when that came. `is_over`: the boot that is shown has ended."""
+    """One machine. `output` is the last output of its actions and its system, oldest line first; `last_line` is its
+    last line, received at `printed`. `is_over`: the boot that is shown has ended.
+    """
 
     row: Row
     wrong: Wrong | None
     machine: Machine | None
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
-    number: int
-    """The boot that is shown, counted back from the last; 0: the one that is under way, or was the last."""
+    number: int  # the boot that is shown, counted back from the last; 0: the one that is under way, or was the last
     earlier: tuple[tuple[int, Timeline], ...]
     workflow: WorkflowShown | None
     output: str
@@ -117,79 +111,69 @@ class MachineShown:
 
 
 WorkflowLookup = Callable[[str, str], Raw | None]
-"""(namespace, name of a Hardware): the Workflow that it is at, or the last one."""
+"""Returns the current Workflow of a Hardware, by namespace and name, or the last one."""
 
 
 class Machines:
-    """Collects what is shown of machines."""
+    """Collects the content of the pages of machines."""
 
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        expectations: Expectations,
-        workflow: WorkflowLookup,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, rack: Rack, workflow: WorkflowLookup, clock: Callable[[], float]) -> None:
         """`clock` is the journey's."""
-        self._journey = journey
-        self._inventory = inventory
-        self._expectations = expectations
-        self._workflow = workflow
-        self._clock = clock
+        self.journey, self.inventory, self.expectations = rack.journey, rack.inventory, rack.expectations
+        self.workflow = workflow
+        self.clock = clock
 
     def state(self, mac: str) -> object:
         """Return a value that changes when there is something new to show of this machine."""
-        awaited, machine = self._expectations.of(mac), self._inventory.by_mac(mac)
-        last = self._journey.last_sign(mac)
-        workflow = self._workflow(machine.namespace, machine.name) if machine is not None else None
+        awaited, machine = self.expectations.of(mac), self.inventory.by_mac(mac)
+        last = self.journey.last_sign(mac)
+        workflow = self.workflow(machine.namespace, machine.name) if machine is not None else None
         version = as_mapping(workflow.get("metadata")).get("resourceVersion") if workflow is not None else None
         return last, awaited.finding if awaited is not None else None, version, machine
 
     def shown(self, mac: str, number: int = 0) -> MachineShown | None:
         """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
-        machine = self._inventory.by_mac(mac)
-        claimants = () if machine is not None else self._inventory.claimants(mac)
-        last = self._journey.last_sign(mac)
+        machine = self.inventory.by_mac(mac)
+        claimants = () if machine is not None else self.inventory.claimants(mac)
+        last = self.journey.last_sign(mac)
         if machine is None and not claimants and last is None:
             return None
-        awaited = self._expectations.of(mac) or as_it_was(self._journey, mac)
-        limits, now = self._expectations.limits, self._clock()
-        events = self._journey.events(mac)
-        found = chains(read(mac, self._journey.newest(mac, EVENTS, earlier=True))) if events else []
+        raw = self.workflow(machine.namespace, machine.name) if machine is not None else None
+        awaited = self.expectations.of(mac) or as_it_was(self.journey, mac)
+        limits, now = self.expectations.limits, self.clock()
+        events = self.journey.events(mac)
+        found = chains(read(mac, self.journey.newest(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
         of_boot = events_of(found[number], found[number - 1] if number else None, events) if found else events
         lines, cut, printed = _output(of_boot)
-        its_traits = traits(self._journey, mac, last, awaited, None)
+        next_step = awaited if number == 0 and awaited and awaited.deadline else None
+        proposed = (str(each.detail["manifest"]) for each in reversed(events) if each.detail.get("manifest"))
+        its_traits = traits(self.journey, mac, last, awaited, None)
         its_row = row(named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=its_traits)
         return MachineShown(
             row=its_row,
             wrong=_wrong(its_row, awaited.finding if awaited is not None else None),
             machine=machine,
             facts=tuple(_facts(machine, events, its_traits.osie)),
-            timeline=_drawn(found, number, now, limits, awaited) if found else None,
+            timeline=timeline(found[number], now, limits, next_step, found[number + 1 :][:EARLIER]) if found else None,
             number=number,
             earlier=tuple(
                 (at, timeline(chain, now, limits, None))
                 for at, chain in islice(enumerate(found), EARLIER)
                 if len(found) > 1 and chain.began
             ),
-            workflow=self._workflow_of(machine, now),
+            workflow=_workflow(raw, now) if raw is not None else None,
             output=lines,
             output_cut=cut,
             last_line=lines.rpartition("\n")[2][:LAST_LINE_CHARACTERS],
             printed=printed,
-            is_over=number > 0 or its_row.kind in (Kind.DONE, Kind.UNREGISTERED),
+            is_over=number > 0 or its_row.kind in (RowKind.DONE, RowKind.UNREGISTERED),
             events=tuple(events[: -SHOWN_EVENTS - 1 : -1]),
             more_events=max(0, len(events) - SHOWN_EVENTS),
-            manifest=_manifest(events) if machine is None else "",
+            manifest=next(proposed, "") if machine is None else "",
             claimants=tuple(sorted(f"{each.namespace}/{each.name}" for each in claimants)),
         )
-
-    def _workflow_of(self, machine: Machine | None, now: float) -> WorkflowShown | None:
-        raw = self._workflow(machine.namespace, machine.name) if machine is not None else None
-        return _workflow(raw, now) if raw is not None else None
 
 
 def _wrong(its_row: Row, finding: Finding | None) -> Wrong | None:
@@ -201,17 +185,6 @@ def _wrong(its_row: Row, finding: Finding | None) -> Wrong | None:
     facts = finding.facts[:1].upper() + finding.facts[1:]
     began = finding.began or its_row.since
     return Wrong(finding.rule, its_row.warning, facts, began, tuple(map(str, finding.causes)), finding.checks)
-
-
-def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
-    """Return the boot of this number; `found` has the newest first."""
-    return timeline(
-        found[number],
-        now,
-        limits,
-        awaited if number == 0 and awaited and awaited.deadline else None,
-        found[number + 1 :][:EARLIER],
-    )
 
 
 def _workflow(raw: Raw, now: float) -> WorkflowShown:
@@ -230,7 +203,7 @@ def _workflow(raw: Raw, now: float) -> WorkflowShown:
     )
 
 
-def _action(number: int, raw: Mapping[str, Any], now: float) -> Action:
+def _action(number: int, raw: Mapping[str, Any], now: float) -> ActionShown:
     rendered, state = as_mapping(raw.get("rendered")), str(raw.get("state") or "Pending")
     began, ended = parse_timestamp(raw.get("startedAt")), parse_timestamp(raw.get("lastTransitioned"))
     seconds = None
@@ -239,7 +212,7 @@ def _action(number: int, raw: Mapping[str, Any], now: float) -> Action:
     failure = ": ".join(str(raw[name]) for name in ("failureReason", "failureMessage") if raw.get(name))
     name = str(rendered.get("name") or raw.get("id") or number)
     over = 0.0 if state in ("Pending", "Running") else ended or 0.0
-    return Action(number, name, str(rendered.get("image") or ""), state, began or 0.0, seconds, failure, over)
+    return ActionShown(number, name, str(rendered.get("image") or ""), state, began or 0.0, seconds, failure, over)
 
 
 def _facts(machine: Machine | None, events: list[JourneyEvent], booted: str) -> Iterator[tuple[str, str]]:
@@ -286,8 +259,3 @@ def _output(events: list[JourneyEvent]) -> tuple[str, bool, float]:
                 return "\n".join(reversed(lines)), True, newest
             lines.append(whole)
     return "\n".join(reversed(lines)), False, newest
-
-
-def _manifest(events: list[JourneyEvent]) -> str:
-    """Return the Hardware manifest that was proposed for an unregistered machine; empty: none was."""
-    return next((str(event.detail["manifest"]) for event in reversed(events) if event.detail.get("manifest")), "")

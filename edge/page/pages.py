@@ -1,15 +1,13 @@
-"""The pages as HTML: whole ones, or the parts that have changed.
-
-Rendered a little at a time: the event loop serves DHCP, too.
-"""
+"""The pages as HTML: whole ones, or the parts that have changed. The work is done in short turns of the event loop."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edge.page.live import TimeSlice
-from edge.page.machine import Machines, MachineShown
+from edge.page.machine import Machines, MachineShown, WorkflowLookup
 from edge.page.query import GROUPS, Query, Selection, group_words
 from edge.page.rack import Rack
 from edge.page.render import Templates
@@ -19,23 +17,18 @@ from edge.page.status import EdgeStatus
 _MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
 
 
+@dataclass(eq=False)
 class Pages:
-    """Renders the rack, a machine, and the edge."""
+    """Renders the rack, a machine, and the edge. `clock` gives seconds since the epoch."""
 
-    def __init__(
-        self,
-        rack: Rack,
-        machines: Machines,
-        status: EdgeStatus,
-        templates: Templates,
-        clock: Callable[[], float],
-    ) -> None:
-        """`clock` gives seconds since the epoch."""
-        self.rack = rack
-        self.machines = machines
-        self.status = status
-        self.templates = templates
-        self.clock = clock
+    rack: Rack
+    status: EdgeStatus
+    workflow: WorkflowLookup
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.machines = Machines(self.rack, self.workflow, self.clock)
+        self.templates = Templates()
 
     # --- the rack -------------------------------------------------------------------------------------------------
 
@@ -48,7 +41,7 @@ class Pages:
             found = await self.rack.select(query, turns)
             groups = [*GROUPS, *await self.rack.labels()]
         rows = [html async for _, html in self.rows(found, {}, turns)]
-        return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live=_live(query.url))
+        return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live="/live" + query.url[1:])
 
     async def rows(
         self, found: Selection, known: dict[str, object], turns: TimeSlice
@@ -120,17 +113,8 @@ class Pages:
         return self._page("unknown.html", mac=mac, live="")
 
     def _page(self, name: str, **values: Any) -> str:
-        is_open = name != "closed.html"
-        return self.templates.page(
-            name,
-            now=self.clock(),
-            health=self.head() if is_open else "",
-            **values,
-        )
-
-
-def _live(url: str) -> str:
-    return "/live" + url[1:]
+        health = self.head() if name != "closed.html" else ""
+        return self.templates.page(name, now=self.clock(), health=health, **values)
 
 
 def _values(row: Row) -> tuple[object, ...]:
@@ -165,28 +149,27 @@ def group_id(group: str) -> str:
     return "g" + group.encode().hex()
 
 
+@dataclass(eq=False)
 class RackSource:
     """The rack page of one browser."""
 
-    def __init__(self, pages: Pages, query: Query) -> None:
-        self._pages = pages
-        self._query = query
-        self._version = -1
-        self._known: dict[str, object] = {}
-        self._parts: dict[str, int] = {}
-        self._order: list[str] = []
-        self._shown: list[str] = []
+    pages: Pages
+    query: Query
+    _version: int = -1
+    _known: dict[str, object] = field(default_factory=dict)
+    _parts: dict[str, int] = field(default_factory=dict)
+    _order: list[str] = field(default_factory=list)
+    _shown: list[str] = field(default_factory=list)
 
     async def news(self, turns: TimeSlice) -> dict[str, object]:
-        """See `edge.page.live.Source`."""
-        pages = self._pages
+        """Return the parts that have changed (`edge.page.live.News`)."""
+        pages, rack, part = self.pages, self.pages.rack, self.pages.templates.part
         news: dict[str, object] = {}
         parts = {"health": pages.head()}
-        rack = pages.rack
         await rack.update(turns, self._shown)
         if rack.version != self._version:
             self._version = rack.version
-            found = await rack.select(self._query, turns)
+            found = await rack.select(self.query, turns)
             rows = {identity: html async for identity, html in pages.rows(found, self._known, turns)}
             order = list(_order(found))
             self._shown = [row.mac for _, row in found.rows]
@@ -195,11 +178,10 @@ class RackSource:
             if rows or order != self._order:
                 self._order = order
                 news["rows"] = {"order": order, "html": rows}
-            parts["counts"] = pages.templates.part("parts.html", "counts", found, self._query)
-            parts["pager"] = pages.templates.part("parts.html", "pager", found, self._query)
-            parts["empty"] = pages.templates.part("parts.html", "empty", found)
-        changed = _changed(parts, self._parts)
-        return news | ({"parts": changed} if changed else {})
+            parts["counts"] = part("parts.html", "counts", found, self.query)
+            parts["pager"] = part("parts.html", "pager", found, self.query)
+            parts["empty"] = part("parts.html", "empty", found)
+        return news | _changed(parts, self._parts)
 
 
 def _order(found: Selection) -> Iterator[str]:
@@ -211,52 +193,47 @@ def _order(found: Selection) -> Iterator[str]:
         yield row_id(row)
 
 
+@dataclass(eq=False)
 class MachineSource:
     """The page of one machine in one browser."""
 
-    def __init__(self, pages: Pages, mac: str, number: int) -> None:
-        self._pages = pages
-        self._mac = mac
-        self._number = number
-        self._parts: dict[str, int] = {}
-        self._seen: object = None
-        self._drawn = 0.0
+    pages: Pages
+    mac: str
+    number: int
+    _parts: dict[str, int] = field(default_factory=dict)
+    _seen: object = None
+    _drawn: float = 0.0
 
     async def news(self, turns: TimeSlice) -> dict[str, object]:
-        """See `edge.page.live.Source`."""
-        pages = self._pages
+        """Return the parts that have changed (`edge.page.live.News`)."""
+        pages = self.pages
         parts = {"health": pages.head()}
-        seen, now = self._state(), pages.clock()
+        seen, now = pages.machines.state(self.mac), pages.clock()
         if seen != self._seen or now - self._drawn >= 1.0:  # an open bar grows
             self._seen, self._drawn = seen, now
-            shown = pages.machines.shown(self._mac, self._number)
+            shown = pages.machines.shown(self.mac, self.number)
             if shown is not None:
                 parts |= {name: html async for name, html in pages.machine_parts(shown, turns)}
-        changed = _changed(parts, self._parts)
-        return {"parts": changed} if changed else {}
-
-    def _state(self) -> object:
-        return self._pages.machines.state(self._mac)
+        return _changed(parts, self._parts)
 
 
+@dataclass(eq=False)
 class EdgeSource:
     """The page of the edge in one browser."""
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-        self._parts: dict[str, int] = {}
+    pages: Pages
+    _parts: dict[str, int] = field(default_factory=dict)
 
     async def news(self, turns: TimeSlice) -> dict[str, object]:
-        """See `edge.page.live.Source`."""
-        health = self._pages.head()
-        await self._pages.status.update(turns)
+        """Return the parts that have changed (`edge.page.live.News`)."""
+        health = self.pages.head()
+        await self.pages.status.update(turns)
         await turns.rest()
-        changed = _changed({"health": health, "status": self._pages.edge_part()}, self._parts)
-        return {"parts": changed} if changed else {}
+        return _changed({"health": health, "status": self.pages.edge_part()}, self._parts)
 
 
-def _changed(parts: dict[str, str], known: dict[str, int]) -> dict[str, str]:
-    """Return the parts that have changed. Only a hash of each is kept."""
+def _changed(parts: dict[str, str], known: dict[str, int]) -> dict[str, object]:
+    """Return the parts that have changed, if any. Only a hash of each is kept."""
     changed = {name: html for name, html in parts.items() if known.get(name) != hash(html)}
     known |= {name: hash(html) for name, html in changed.items()}
-    return changed
+    return {"parts": changed} if changed else {}

@@ -1,4 +1,4 @@
-"""Which machines are shown, in which order: what stands in the page's URL, read and written. Pure."""
+"""The choice and the order of the machines on the page, as its URL has them. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from edge.page.rows import Packed, Row
-from edge.page.words import KIND_WORDS, RANKS, Kind
+from edge.page.words import KIND_WORDS, RANKS, RowKind
 
-PAGE_ROWS: Final = 100
-"""Machines on one page."""
+PAGE_ROWS: Final = 100  # machines on one page
 PORTION: Final = 2000
 SLOW_PORTION: Final = 500
 """Rows that are looked at between two turns of the event loop; fewer if each has to be unpacked."""
 MAX_TEXT: Final = 100
 SORTS: Final = ("attention", "name", "state", "since", "heard")
-GROUPS: Final = ("state", "osie", "namespace")
-"""Beside these, any label."""
+GROUPS: Final = ("state", "osie", "namespace")  # beside these, any label
 GroupOf = Callable[[Row], str]
 _MAC: Final = Row._fields.index("mac")
 
@@ -41,23 +39,22 @@ _SORT_KEYS: Final[dict[str, tuple[Callable[[Packed], float], bool] | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`text` is searched for, `within` one group alone is shown; `number` is that of the page, from 1."""
+    """Machines that contain `text`, of one `kind`, `within` one group (None: all); `number` is the page, from 1."""
 
     text: str = ""
-    kind: Kind | None = None
+    kind: RowKind | None = None
     sort: str = SORTS[0]
     group: str = ""
     within: str | None = None
     number: int = 1
 
     def with_(self, **changed: object) -> str:
-        """The URL of the same page, with something changed; of its first part unless the number is what changes."""
-        other = replace(self, **({"number": 1} | changed))  # type: ignore[arg-type]  # by those who write templates
-        return other.url
+        """Return the URL of the same page with changed fields; of its first part unless `number` is given."""
+        return replace(self, **({"number": 1} | changed)).url  # type: ignore[arg-type]  # templates give the fields
 
     @property
     def url(self) -> str:
-        """Relative to the site."""
+        """The URL, relative to the site."""
         wanted = {
             "q": self.text,
             "show": self.kind.value if self.kind is not None else "",
@@ -73,7 +70,7 @@ class Query:
 
 def read_query(given: Mapping[str, str]) -> Query:
     """Return the query of a URL. Values that make no sense are ignored."""
-    kind = next((kind for kind in Kind if kind.value == given.get("show")), None)
+    kind = next((kind for kind in RowKind if kind.value == given.get("show")), None)
     sort = given.get("sort", "")
     group = given.get("group", "")[:MAX_TEXT].strip()
     number = given.get("page", "")
@@ -89,31 +86,27 @@ def read_query(given: Mapping[str, str]) -> Query:
 
 @dataclass(slots=True)
 class Selection:
-    """The machines that a query finds.
-
-    `counts` are of all machines that its text finds, whatever their kind; `groups` of those that are shown.
-    """
+    """The machines that a query finds. `counts` are of all kinds, `groups` of the machines of the query's kind."""
 
     query: Query
-    rows: list[tuple[str, Row]] = field(default_factory=list)
-    """The machines of this page, each after its group."""
+    rows: list[tuple[str, Row]] = field(default_factory=list)  # the machines of this page, each after its group
     total: int = 0
-    counts: Counter[Kind] = field(default_factory=Counter)
+    counts: Counter[RowKind] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
 
     @property
     def pages(self) -> int:
-        """How many there are."""
+        """The number of pages."""
         return max(1, -(-self.total // PAGE_ROWS))
 
     @property
     def number(self) -> int:
-        """Which of them this is: the last, where the query asks for a later one."""
+        """The number of this page: the last, if the query asks for a later one."""
         return min(self.query.number, self.pages)
 
 
 def select(names: Sequence[str], rows: Mapping[str, Packed], query: Query, group_of: GroupOf) -> Iterator[Selection]:
-    """The selection, again and again: complete when the iterator ends. In between others have their turn.
+    """Yield the selection after each portion of work; it is complete when the iterator ends.
 
     `names` are the MACs of `rows` in the order of names.
     """
@@ -157,8 +150,8 @@ def select(names: Sequence[str], rows: Mapping[str, Packed], query: Query, group
 def _merged(
     portions: list[list[Packed]], by: tuple[Callable[[Packed], float], bool] | None, groups: Mapping[str, str]
 ) -> Iterator[Packed]:
-    """The portions are sorted, and the first has the first names."""
-    key, sign = by[0] if by is not None else _nothing, -1 if by is not None and by[1] else 1
+    """Merge portions, which are sorted; the first has the first names."""
+    key, sign = by[0] if by is not None else (lambda _packed: 0.0), -1 if by is not None and by[1] else 1
     if groups:
         return merge(*portions, key=lambda packed: (*_group_key(groups[packed[_MAC]]), sign * key(packed)))
     if by is None:
@@ -166,20 +159,17 @@ def _merged(
     return merge(*portions, key=lambda packed: sign * key(packed))
 
 
-def _nothing(_packed: Packed) -> float:
-    return 0.0
-
-
 def _group_key(group: str) -> tuple[bool, str]:
     return not group, group  # those without come last
 
 
 def group_words(query: Query, group: str) -> str:
-    """A group, in words."""
-    if query.group == "state":
-        return next((words for kind, words in KIND_WORDS.items() if kind.value == group), group)
-    if query.group == "osie":
-        return group or "the default OSIE"
-    if query.group == "namespace":
-        return group or "no Hardware"
+    """Return the words for a group."""
+    match query.group:
+        case "state":
+            return next((words for kind, words in KIND_WORDS.items() if kind.value == group), group)
+        case "osie":
+            return group or "the default OSIE"
+        case "namespace":
+            return group or "no Hardware"
     return f"{query.group}={group}" if group else f"without the label {query.group}"

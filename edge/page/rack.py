@@ -1,4 +1,4 @@
-"""All machines as rows, kept up to date while a page is open, a few at a time: the event loop serves DHCP, too.
+"""All machines as rows, which are kept up to date while a page is open, in short turns of the event loop.
 
     journey, inventory, expectations --MACs that changed--> the rows of these machines are made again
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -24,8 +24,7 @@ from edge.page.live import TimeSlice
 from edge.page.query import Query, Selection, select
 from edge.page.rows import Named, Packed, Row, Traits, as_it_was, named, row, traits
 
-LINGER_SECONDS: Final = 30.0
-"""The rows are kept so long after the last look, for the next one."""
+LINGER_SECONDS: Final = 30.0  # the rows are kept so long after the last look, for the next one
 MORE_STRANGERS: Final = 512
 """Unregistered machines that may be added before those are removed that the journey has forgotten."""
 _SAMPLE: Final = 100
@@ -33,32 +32,22 @@ _PORTION: Final = 25
 
 
 class Rack:
-    """Belongs to one event loop."""
+    """The rows of all machines. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        expectations: Expectations,
-    ) -> None:
+    def __init__(self, journey: Journey, inventory: Inventory, expectations: Expectations) -> None:
         self.rows: dict[str, Packed] = {}
-        self.version = 0
-        """Increases with each change of `rows`."""
-        self._journey = journey
-        self._inventory = inventory
-        self._expectations = expectations
+        self.version = 0  # increases with each change of `rows`
+        self.journey = journey
+        self.inventory = inventory
+        self.expectations = expectations
         self._hardware = Changes()
         inventory.on_change(self._hardware.mark)
         self._subscribers: list[PendingChanges] = []
-        self._names: list[tuple[str, str]] = []
-        """`order` and MAC of all rows, sorted."""
+        self._names: list[tuple[str, str]] = []  # `order` and MAC of all rows, sorted
         self._named: dict[str, Packed] = {}
-        self._machines: dict[str, Machine | None] = {}
-        """The machines that the names were made from."""
-        self._traits: dict[str, Packed] = {}
-        """`Traits` of the machines that were heard."""
-        self._waiting: OrderedDict[str, None] = OrderedDict()
-        """The MACs of the machines whose rows are out of date."""
+        self._machines: dict[str, Machine | None] = {}  # the machines that the names were made from
+        self._traits: dict[str, Packed] = {}  # `Traits` of the machines that were heard
+        self._waiting: OrderedDict[str, None] = OrderedDict()  # the MACs of the machines whose rows are out of date
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
         """The Hardware that was read, its OSIE, its labels."""
         self._strangers: set[str] = set()
@@ -81,9 +70,7 @@ class Rack:
     async def looked_at(self) -> AsyncIterator[None]:
         """Keep the rows inside of this context."""
         self._lookers += 1
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+        self._keep()
         try:
             yield
         finally:
@@ -92,34 +79,41 @@ class Rack:
                 self._closing = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.close)
 
     def close(self) -> None:
-        """Keep nothing any more."""
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+        """Discard all rows."""
+        self._keep()
         for pending in self._subscribers:
             pending.close()
         self._subscribers.clear()
         self.rows = {}
-        self._names.clear()
-        self._named.clear()
-        self._machines.clear()
-        self._traits.clear()
-        self._waiting.clear()
-        self._facts.clear()
-        self._strangers.clear()
+        for kept in (
+            self._names,
+            self._named,
+            self._machines,
+            self._traits,
+            self._waiting,
+            self._facts,
+            self._strangers,
+        ):
+            kept.clear()
         self._most_strangers = MORE_STRANGERS
 
+    def _keep(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
     async def update(self, turns: TimeSlice | None = None, shown: Iterable[str] = ()) -> None:
-        """Bring the rows up to date: all of them. With `turns`, where others have much to do, those of `shown` and
-        those in trouble first, and some of the others the next time."""
+        """Bring all rows up to date. With `turns`, while the event loop is busy, the machines of `shown` and those in
+        trouble come first, and some others the next time.
+        """
         working = turns or TimeSlice()
         working.leave()
         async with self._lock:
             working.go_on()
             if not self.is_open:
-                self._subscribers = [self._journey.changes(), self._expectations.changes(), self._hardware.subscribe()]
-                self._waiting |= dict.fromkeys(self._journey.macs())
-                self._waiting |= dict.fromkeys(each.mac for each in self._inventory.machines())
+                self._subscribers = [self.journey.changes(), self.expectations.changes(), self._hardware.subscribe()]
+                self._waiting |= dict.fromkeys(self.journey.macs())
+                self._waiting |= dict.fromkeys(each.mac for each in self.inventory.machines())
             for pending in self._subscribers:
                 self._waiting |= dict.fromkeys(pending.take())
             for mac in [mac for mac in shown if mac in self._waiting]:
@@ -135,14 +129,16 @@ class Rack:
         """Return what a query finds among the present rows."""
         turns = turns or TimeSlice()
         if query.group and query.group not in ("state", "namespace"):
-            await self._read_hardware(turns)
+            for mac in list(self.rows):
+                self._facts_of(mac)
+                await turns.rest()
         found, names = Selection(query), [mac for _, mac in self._names]
         for found in select(names, dict(self.rows), query, lambda each: self._group(query, each)):  # noqa: B007 - the last
             await turns.rest()
         return found
 
     async def labels(self) -> list[str]:
-        """Labels that some of the machines have."""
+        """Return labels that some of the machines have."""
         known: dict[str, None] = {}
         for number, mac in enumerate(list(self.rows)[:_SAMPLE], start=1):
             facts = self._facts_of(mac)
@@ -156,38 +152,43 @@ class Rack:
 
     def _is_urgent(self, mac: str) -> bool:
         """Return True if the machine is in trouble."""
-        awaited, last = self._expectations.of(mac), self._journey.last_entry(mac)
+        awaited, last = self.expectations.of(mac), self.journey.last_entry(mac)
         failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
         return failed or (awaited is not None and awaited.finding is not None)
 
     async def _look_at_waiting(self, turns: TimeSlice) -> None:
-        """In the order in which they came; each is made once, whatever has happened to it meanwhile. From when others
-        have much to do, those in trouble first."""
+        """Make the rows that wait, each once, in the order of the changes; those in trouble first while the event loop
+        is busy.
+        """
         by_urgency = False
         while self._waiting:
             if turns.is_busy and not by_urgency:
                 by_urgency = True
                 for mac in [mac for mac in self._waiting if self._is_urgent(mac)]:
                     self._waiting.move_to_end(mac, last=False)
-            for mac in _taken(self._waiting, _PORTION):
-                self._look(mac)
+            for _ in range(min(_PORTION, len(self._waiting))):
+                self._look(self._waiting.popitem(last=False)[0])
             if turns.may_wait:
                 return
             await turns.rest()
 
     def _look(self, mac: str) -> None:
-        machine = self._inventory.by_mac(mac)
-        claimed = machine is None and bool(self._inventory.claimants(mac))
-        last = self._journey.last_sign(mac)
+        machine = self.inventory.by_mac(mac)
+        claimed = machine is None and bool(self.inventory.claimants(mac))
+        last = self.journey.last_sign(mac)
         if machine is None and last is None and not claimed:
-            self._forget(mac)
+            self._forget_name(mac)
+            self._traits.pop(mac, None)
+            self._facts.pop(mac, None)
+            if self.rows.pop(mac, None) is not None:
+                self.version += 1
             return
         if mac not in self._named or self._machines[mac] is not machine:
             self._name(mac, machine)
-        name, expectations = Named._make(self._named[mac]), self._expectations
-        awaited = expectations.of(mac) or as_it_was(self._journey, mac)
+        name, expectations = Named._make(self._named[mac]), self.expectations
+        awaited = expectations.of(mac) or as_it_was(self.journey, mac)
         known = self._traits.get(mac)
-        of_boot = traits(self._journey, mac, last, awaited, Traits._make(known) if known is not None else None)
+        of_boot = traits(self.journey, mac, last, awaited, Traits._make(known) if known is not None else None)
         if of_boot != known:
             self._traits[mac] = tuple(of_boot)
         new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed, traits=of_boot))
@@ -209,15 +210,8 @@ class Rack:
             del self._machines[mac], self._names[bisect_left(self._names, (name.order, mac))]
         self._strangers.discard(mac)
 
-    def _forget(self, mac: str) -> None:
-        self._forget_name(mac)
-        self._traits.pop(mac, None)
-        self._facts.pop(mac, None)
-        if self.rows.pop(mac, None) is not None:
-            self.version += 1
-
     def _facts_of(self, mac: str) -> tuple[Machine, str, dict[str, str]] | None:
-        machine = self._inventory.by_mac(mac)
+        machine = self.inventory.by_mac(mac)
         if machine is None:
             return None
         facts = self._facts.get(mac)
@@ -226,11 +220,6 @@ class Rack:
             osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
             facts = self._facts[mac] = (machine, osie, dict(hardware.metadata.labels))
         return facts
-
-    async def _read_hardware(self, turns: TimeSlice) -> None:
-        for mac in list(self.rows):
-            self._facts_of(mac)
-            await turns.rest()
 
     def _group(self, query: Query, each: Row) -> str:
         match query.group:
@@ -242,9 +231,3 @@ class Rack:
         if facts is None:
             return ""
         return facts[1] if query.group == "osie" else facts[2].get(query.group, "")
-
-
-def _taken(waiting: OrderedDict[str, None], most: int) -> Iterator[str]:
-    """Remove and yield the first entries, `most` at most."""
-    for _ in range(min(most, len(waiting))):
-        yield waiting.popitem(last=False)[0]

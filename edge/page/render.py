@@ -1,4 +1,4 @@
-"""Templates: HTML in which whatever machines, users of the API and upstreams have put into a text stays text."""
+"""Templates: HTML in which texts of machines, users of the API and upstreams stay text."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def utc(at: float) -> str:
 
 
 class Templates:
-    """Renders them."""
+    """Renders the templates of the page."""
 
     def __init__(self) -> None:
         environment = SandboxedEnvironment(
@@ -95,16 +95,8 @@ class Templates:
             finalize=plain,
             auto_reload=False,
         )
-        environment.filters |= {
-            "span": span,
-            "age": age,
-            "ago": ago,
-            "due": due,
-            "utc": utc,
-            "size": size,
-            "clock": clock,
-            "iso": rfc3339,
-        }
+        environment.filters |= {each.__name__: each for each in (span, age, ago, due, utc, size, clock)}
+        environment.filters["iso"] = rfc3339
         environment.globals |= {
             "kind_words": KIND_WORDS,
             "phase_words": PHASE_WORDS,
@@ -116,12 +108,9 @@ class Templates:
     async def compile(self) -> None:
         """Compile the templates in a thread, before the first page: it takes a tenth of a second."""
         if not self._compiled:
-            await asyncio.to_thread(self._compile)
+            names = self._environment.list_templates(extensions=["html"])
+            await asyncio.to_thread(lambda: [self._environment.get_template(name) for name in names])
             self._compiled = True
-
-    def _compile(self) -> None:
-        for name in self._environment.list_templates(extensions=["html"]):
-            self._environment.get_template(name)
 
     def page(self, name: str, **values: Any) -> str:
         """Return a whole page."""
@@ -129,11 +118,8 @@ class Templates:
 
     def part(self, name: str, macro: str, *values: Any) -> str:
         """Return the output of one macro of a template."""
-        made: str = getattr(self._module(name), macro)(*values)
+        made: str = getattr(self._environment.get_template(name).module, macro)(*values)
         return made
-
-    def _module(self, name: str) -> Any:
-        return self._environment.get_template(name).module
 
 
 def digest(name: str) -> str:

@@ -1,4 +1,4 @@
-"""One machine in one row: where it is, since when, what it waits for, and what is wrong. Pure."""
+"""One machine in one row: its state, since when, the step that it waits for, and its problem. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from edge.journey.history import (
     Entry,
     Last,
     detail_of,
-    event,
     is_from_elsewhere,
     message_of,
     milestone,
@@ -20,18 +19,16 @@ from edge.journey.history import (
 )
 from edge.journey.recorder import Journey
 from edge.machines import Machine
-from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
+from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, RowKind
 
-_KINDS: Final = tuple(Kind)
+_KINDS: Final = tuple(RowKind)
 _LOOKED_AT: Final = 100
-_ALL: Final = 500
-"""Events of one machine that the journey keeps."""
+_ALL: Final = 500  # events of one machine that the journey keeps
 _MOMENT: Final = 0.001
 _ACTIONS: Final = frozenset({Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED})
 NO_LONGER_REGISTERED: Final = "no longer registered"
-_GET_ON: Final = (Kind.BOOTING, Kind.WORKING)
-MAX_NAME: Final = 64
-"""Characters of an OSIE's name or a model in a row."""
+_GET_ON: Final = (RowKind.BOOTING, RowKind.WORKING)
+MAX_NAME: Final = 64  # characters of an OSIE's name or a model in a row
 _DIGITS: Final = re.compile(r"\d+")
 _TAKES_TURNS: Final = frozenset(
     {
@@ -58,8 +55,7 @@ class Named(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """Facts of a boot that its last event need not have: its OSIE, its model, and which action (`number`) of how many
-    (`of`) it is at, 0: none.
+    """Facts of a boot beside its last event: its OSIE, its model, and its action `number` of `of` (0: none).
 
     They are read from the journey again only when `kind` (of `Awaited`) or `since` (of the milestone) has changed.
     """
@@ -78,11 +74,10 @@ Packed = tuple[Any, ...]
 
 
 class Row(NamedTuple):
-    """As it is shown; times are in seconds since the epoch, 0: never.
+    """A row. Times are in seconds since the epoch, or 0. See `Named` and `Traits` for the fields of the same name.
 
-    `rank` is that of its kind, `order` and `name` as in `Named`; `until` is when the step that the machine waits for
-    (`awaited`) is due, and `usual` how long it took such machines at most in their last boots (seconds; 0: not known).
-    `number`, `of`, `osie` and `model` are as in `Traits`.
+    `rank` is that of its kind. The step that the machine waits for (`awaited`) is due at `until`; `usual` is its
+    longest duration in the last boots of such machines (seconds; 0: not known).
     """
 
     rank: int
@@ -108,8 +103,8 @@ class Row(NamedTuple):
     model: str = ""
 
     @property
-    def kind(self) -> Kind:
-        """How it is doing."""
+    def kind(self) -> RowKind:
+        """The kind of the row."""
         return _KINDS[self.rank]
 
     @property
@@ -121,7 +116,7 @@ class Row(NamedTuple):
 
 
 def named(mac: str, machine: Machine | None) -> Named:
-    """`machine` None: no Hardware has the MAC."""
+    """Return the names of a machine; `machine` is None if no Hardware has the MAC."""
     if machine is None:
         return Named(mac, "~" + mac, "", "")
     return Named(mac, natural(machine.name), f"{machine.namespace}/{machine.name}", machine.ip or machine.ipv6 or "")
@@ -136,16 +131,13 @@ def row(
     claimed: bool = False,
     traits: Traits = NO_TRAITS,
 ) -> Row:
-    """Return the row of a machine.
-
-    `last` is its last sign of life, None: it was never heard. `claimed`: several Hardware have its MAC.
-    """
+    """Return the row of a machine. `last` is its last sign of life. `claimed`: several Hardware have its MAC."""
     if last is None:
-        silent = Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
+        silent = Row(RANKS[RowKind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[RowKind.SILENT])
         if awaited is None or awaited.finding is None or awaited.finding.outcome is Outcome.INFO:
             return silent
         found = awaited.finding  # its Workflow failed before it was switched on
-        return silent._replace(rank=RANKS[Kind.TROUBLE], wrong=found.message, reason=found.rule, warning=True)
+        return silent._replace(rank=RANKS[RowKind.TROUBLE], wrong=found.message, reason=found.rule, warning=True)
     entry, registered = last.entry, bool(name.name) or claimed
     reached, since = reached_by(last, awaited)
     awaits, until, usual = "", 0.0, 0.0
@@ -156,21 +148,23 @@ def row(
     wrong, reason = (finding.message, finding.rule) if finding is not None else ("", "")
     state, kind = _state(reached, entry, traits)
     if not registered and step_of(entry) is Step.SEEN:
-        state, kind = KIND_WORDS[Kind.UNREGISTERED], Kind.UNREGISTERED
-    elif not registered and _was_served(last, awaited, reached):
-        # Its Hardware has been deleted since: nothing is expected of it any more.
-        state, kind = NO_LONGER_REGISTERED, Kind.UNREGISTERED
+        state, kind = KIND_WORDS[RowKind.UNREGISTERED], RowKind.UNREGISTERED
+    elif not registered and (
+        (awaited is not None and last.time <= awaited.gone) or (reached is not None and not is_from_elsewhere(entry))
+    ):
+        # Its Hardware was deleted after its last event: nothing is expected of it any more.
+        state, kind = NO_LONGER_REGISTERED, RowKind.UNREGISTERED
         awaits, until, usual, wrong, reason, warning = "", 0.0, 0.0, "", "", False
     elif warning:
-        kind = Kind.TROUBLE
+        kind = RowKind.TROUBLE
     elif finding is None and outcome_of(entry) is Outcome.FAILED:
         # There is no diagnosis yet, but so much is known.
-        kind, warning = Kind.TROUBLE, True
+        kind, warning = RowKind.TROUBLE, True
         wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:
-        kind = Kind.UNREGISTERED
+        kind = RowKind.UNREGISTERED
     elif awaited is not None and awaited.at is reached and not awaited.deadline and kind in _GET_ON:
-        kind = Kind.IDLE  # so it was when an earlier run saw it last
+        kind = RowKind.IDLE  # so it was when an earlier run saw it last
     return Row(
         RANKS[kind], int(reached or 0), since, last.time, *name, state, message_of(entry), last.first_seen,
         awaits, until, wrong, reason, warning, usual, traits.number, traits.of, traits.osie, traits.model,
@@ -182,13 +176,6 @@ def due_at(last: Last, awaited: Awaited | None) -> float:
     if awaited is None or not awaited.deadline or awaited.at is None:
         return 0.0
     return awaited.due if reached_by(last, awaited)[0] is awaited.at else 0.0
-
-
-def _was_served(last: Last, awaited: Awaited | None, reached: Milestone | None) -> bool:
-    """Return True if an unregistered machine was registered when it was heard last."""
-    if awaited is not None and last.time <= awaited.gone:
-        return True
-    return reached is not None and not is_from_elsewhere(last.entry)
 
 
 def traits(journey: Journey, mac: str, last: Last | None, awaited: Awaited | None, known: Traits | None) -> Traits:
@@ -230,7 +217,7 @@ def _action(journey: Journey, mac: str, since: float) -> tuple[int, int]:
 
 
 def as_it_was(journey: Journey, mac: str) -> Awaited | None:
-    """How far a machine had come that this run has not heard of: what an earlier one saw. Nothing is awaited of it."""
+    """Return the progress that an earlier run of this edge saw, if this run has no event of the machine."""
     last = journey.last_entry(mac)
     if last is None or last.time >= journey.began:
         return None
@@ -241,12 +228,12 @@ def as_it_was(journey: Journey, mac: str) -> Awaited | None:
 
 
 def natural(name: str) -> str:
-    """`name` so that node-9 comes before node-10."""
+    """Return a key that sorts names as people do: node-9 before node-10."""
     return _DIGITS.sub(lambda found: found[0][:20].zfill(20), name.lower())
 
 
 def reached_by(last: Last, awaited: Awaited | None) -> tuple[Milestone | None, float]:
-    """How far it is, and since when: as it was swept last, unless its last event is known to be further."""
+    """Return the last milestone and its time: those of the last sweep, unless the last event is further."""
     reached = milestone(last.entry)
     at, since = (awaited.at, awaited.since) if awaited is not None else (None, 0.0)
     if reached is not None and reached is not at and (at is None or reached > at or reached in _TAKES_TURNS):
@@ -254,16 +241,14 @@ def reached_by(last: Last, awaited: Awaited | None) -> tuple[Milestone | None, f
     return at, since or last.time
 
 
-def _state(reached: Milestone | None, entry: Entry, traits: Traits) -> tuple[str, Kind]:
+def _state(reached: Milestone | None, entry: Entry, traits: Traits) -> tuple[str, RowKind]:
     if reached is None:
-        return "heard, not served", Kind.IDLE
-    state = STATES[reached]
-    if reached in _ACTIONS or reached is Milestone.WORKFLOW_ENDED:
-        detail = event("", 0.0, entry).detail
-        if reached is Milestone.WORKFLOW_ENDED:
-            state = f"Workflow {str(detail['state']).lower()}" if detail.get("state") else state
-        else:
-            state = _action_state(reached, str(detail.get("action", "")), traits)
+        return "heard, not served", RowKind.IDLE
+    state, detail = STATES[reached], dict(detail_of(entry))
+    if reached is Milestone.WORKFLOW_ENDED and detail.get("state"):
+        state = f"Workflow {str(detail['state']).lower()}"
+    elif reached in _ACTIONS:
+        state = _action_state(reached, str(detail.get("action", "")), traits)
     return state, KINDS_AT[reached]
 
 

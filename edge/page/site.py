@@ -1,24 +1,21 @@
-"""Access to the pages: for the operators' token, and for a browser that was let in with it.
+"""The pages on the operators' port, and access to them: by the operators' token, or a session that it has started.
 
     tinkedge page --token--> a code, good once and for two minutes --in a URL--> a session, in a cookie, for half a day
 
-The token itself is in no URL, no cookie and no history. Codes and sessions are signed with it and remembered nowhere,
-so a session lasts over a restart of the edge, and ends when the token is changed. Cookies know no ports (RFC 6265
-section 8.5): where several edges are reached at one host name, each has a cookie of its own name.
-
-The pages on the operators' port: paths, headers, and who may have them. They show and copy, and change nothing.
+The token itself is in no URL, no cookie and no history. Codes and sessions are signed with it and stored nowhere, so a
+session survives a restart of the edge, and ends when the token is changed. Cookies have no ports (RFC 6265 section
+8.5): where several edges are reached at one host name, each has a cookie of its own name.
 
     /                       the rack: ?q= ?show= ?sort= ?group= ?in= ?page=
     /machine/MAC            one machine: ?boot=N, counted back from the last
     /edge                   the edge itself and its artifact cache
-    /live...                what changes on them, as Server-Sent Events
+    /live...                changes of these pages, as Server-Sent Events
     /live/rows, /api/v1/machines/MAC    the same for programs: `edge.page.feed`
     /enter?code=            lets a browser in: `edge.page.site`
     /static/...             style, script, icon
 
-A browser has three keepers from mischief of others: a cookie that is sent to pages of this site only (SameSite=Strict),
-a Content-Security-Policy under which nothing runs but the one script, and no page may frame this one. That the Host is
-ours is looked at by who asks here (`edge.http.admin`).
+Three things protect a browser from other sites: a cookie for this site only (SameSite=Strict), a policy that allows the
+one script alone (Content-Security-Policy), and no page may frame this one. `edge.http.admin` checks the Host.
 """
 
 from __future__ import annotations
@@ -28,41 +25,31 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 from aiohttp import web
 
 from edge.page.feed import RowsSource, machine_json
-from edge.page.live import Live, Source
+from edge.page.live import Live, News
 from edge.page.pages import EdgeSource, MachineSource, Pages, RackSource
 from edge.page.query import read_query
 from edge.page.render import STATIC
+from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
 from tink.mac import from_any
 
 CODE_SECONDS: Final = 120
 SESSION_SECONDS: Final = 12 * 3600
-MAX_USED: Final = 1024
-"""Maximum number of codes that may be used within CODE_SECONDS."""
-_LONGEST: Final = 200
+MAX_USED: Final = 1024  # maximum number of codes that may be used within CODE_SECONDS
+_MAX_CHARACTERS: Final = 200
 _CODE, _SESSION = "page code", "page session"
 
 
-class Keys(Protocol):
-    """Signs and checks (`tink.files.key_file`)."""
-
-    def sign(self, label: str, claims: str) -> str:
-        """The signature of `claims` for the purpose `label`."""
-
-    def signed(self, label: str, claims: str, signature: str) -> bool:
-        """Return True if this is the signature."""
-
-
 class Access:
-    """Belongs to one event loop."""
+    """Issues codes and sessions, and checks them. Belongs to one event loop."""
 
-    def __init__(self, keys: Keys, clock: Callable[[], float]) -> None:
+    def __init__(self, keys: KeyFile, clock: Callable[[], float]) -> None:
         """`clock` gives seconds since the epoch."""
         self._keys = keys
         self._clock = clock
@@ -71,11 +58,11 @@ class Access:
         self._used: dict[str, float] = {}
 
     def code(self) -> str:
-        """Lets one browser in, once."""
+        """Return a code that lets one browser in, once."""
         return self._issue(_CODE, CODE_SECONDS, self._run)
 
     def enter(self, code: str) -> str | None:
-        """The session for a code; None if it is none, too old, or was used."""
+        """Return the session for a code; None if the code is wrong, too old, or was used."""
         expires = self._checked(_CODE, code, self._run)
         now = self._clock()
         self._used = {used: until for used, until in self._used.items() if until > now}
@@ -93,10 +80,10 @@ class Access:
         return f"{claims}.{self._keys.sign(label, claims + run)}"
 
     def _checked(self, label: str, shown: str, run: str = "") -> float | None:
-        """When it ends; None: it is nothing of ours, or has ended."""
+        """Return the time of its end; None if it is not ours, or has ended."""
         claims, _, signature = shown.rpartition(".")
         expires = claims.partition(".")[0]
-        if len(shown) > _LONGEST or not shown.isascii() or not expires.isdigit():
+        if len(shown) > _MAX_CHARACTERS or not shown.isascii() or not expires.isdigit():
             return None
         if not self._keys.signed(label, claims + run, signature) or int(expires) <= self._clock():
             return None
@@ -104,7 +91,7 @@ class Access:
 
 
 def cookie_name(host: str) -> str:
-    """That of a session at this Host: another one for each port."""
+    """Return the name of the session's cookie at this Host: another one for each port."""
     port = host.rpartition(":")[2]
     return f"tinkedge-{port}" if port.isascii() and port.isdigit() else "tinkedge"
 
@@ -220,7 +207,7 @@ class Site:
     async def _machine(self, spelled: str, request: web.Request, known: bool) -> web.StreamResponse:
         if not self._may(request, known):
             return await self._closed(request)
-        mac = _mac(spelled)
+        mac = from_any(spelled)
         html = await self._pages.machine_page(mac, _number(request)) if mac else None
         if html is None:
             return _html(await self._pages.not_found_page(spelled[:64]), status=404)
@@ -229,7 +216,7 @@ class Site:
     async def _machine_json(self, spelled: str, request: web.Request, known: bool) -> web.StreamResponse:
         if not self._may(request, known):
             return _plain("this needs the token, as 'Authorization: Bearer TOKEN'", 401)
-        mac = _mac(spelled)
+        mac = from_any(spelled)
         found = machine_json(self._pages.machines, mac) if mac else None
         if found is None:
             return _plain("no machine with this MAC address was heard, and no Hardware has it", 404)
@@ -248,8 +235,8 @@ class Site:
     async def _follow(self, request: web.Request, known: bool) -> web.StreamResponse:
         if not self._may(request, known):
             return web.Response(text="no session\n", status=401, headers=HEADERS)
-        source = self._source(request)
-        if source is None:
+        news = self._news(request)
+        if news is None:
             return web.Response(text="not found\n", status=404, headers=HEADERS)
         if request.method != "GET":
             return web.Response(headers=HEADERS)
@@ -265,19 +252,19 @@ class Site:
             await response.write(data)
 
         async with self._pages.rack.looked_at():
-            await self._live.follow(source, write, lambda: self._may(request, known) and not self._has_ended(request))
+            await self._live.follow(news, write, lambda: self._may(request, known) and not self._has_ended(request))
         return response
 
-    def _source(self, request: web.Request) -> Source | None:
+    def _news(self, request: web.Request) -> News | None:
         match request.rel_url.path.rstrip("/").split("/"):
             case ["", "live"]:
-                return RackSource(self._pages, read_query(request.query))
+                return RackSource(self._pages, read_query(request.query)).news
             case ["", "live", "rows"]:
-                return RowsSource(self._pages.rack, self._pages.status)
+                return RowsSource(self._pages.rack, self._pages.status).news
             case ["", "live", "edge"]:
-                return EdgeSource(self._pages)
-            case ["", "live", "machine", spelled] if mac := _mac(spelled):
-                return MachineSource(self._pages, mac, _number(request))
+                return EdgeSource(self._pages).news
+            case ["", "live", "machine", spelled] if mac := from_any(spelled):
+                return MachineSource(self._pages, mac, _number(request)).news
         return None
 
 
@@ -287,11 +274,6 @@ def _plain(body: str, status: int) -> web.Response:
 
 def _html(body: str, *, status: int = 200) -> web.Response:
     return web.Response(text=body, status=status, content_type="text/html", headers=HEADERS)
-
-
-def _mac(spelled: str) -> str:
-    """Return a MAC as the journey spells it; empty if the text is none."""
-    return from_any(spelled) or ""
 
 
 def _number(request: web.Request) -> int:

@@ -1,4 +1,4 @@
-"""The edge itself: what it is and whether it can serve, its networks, its OSIEs, and its artifact cache."""
+"""The edge's own page: its process and readiness, its networks, its OSIEs, and its artifact cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from edge.artifacts.artifact import DownloadProgress, Source
 from edge.artifacts.cache import ArtifactCache, FailedFetch
@@ -17,8 +17,7 @@ from tink.net.urls import shown
 
 MAX_FILES: Final = 100
 MAX_OSIES: Final = 100
-_OSIE_SECONDS: Final = 5.0
-"""The OSIE objects are read again after so long."""
+_OSIE_SECONDS: Final = 5.0  # the OSIE objects are read again after so long
 COUNTED: Final = (Step.DHCP, Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.AGENT, Step.METADATA)
 ALWAYS_COUNTED: Final = frozenset({Step.DHCP, Step.TFTP})
 _OLD_SECONDS: Final = 30.0
@@ -28,25 +27,15 @@ _KEPT_SPEEDS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`problem`: why machines can't be served, empty if they can; `notes`: what else is so."""
+    """`problem` says why machines can't be served; empty if they can. `notes` are for operators."""
 
     problem: str = ""
     notes: tuple[str, ...] = ()
 
 
-class Networks(Protocol):
-    """The networks that face machines."""
-
-    def shown(self) -> list[dict[str, object]]:
-        """Each of them."""
-
-    def notices(self) -> list[Notice]:
-        """Return what is wrong now."""
-
-
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One that goes on. Bytes, bytes a second (None: not known yet), percent (None: of an unknown size)."""
+    """A running download: bytes, and bytes a second (None: not known yet)."""
 
     url: str
     received: int
@@ -56,7 +45,7 @@ class Download:
 
     @property
     def percent(self) -> float | None:
-        """How much of it is there."""
+        """The received part in percent; None if the size is unknown."""
         return 100.0 * self.received / self.size if self.size else None
 
 
@@ -86,10 +75,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The process and its host. Bytes, seconds since the epoch; None: not known.
-
-    `synchronised`: the kernel's word on whether the clock follows a time server.
-    """
+    """The process and its host: bytes, Unix seconds, and whether the clock follows a time server; None: not known."""
 
     version: str = ""
     host: str = ""
@@ -108,14 +94,14 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Osie:
-    """An OSIE object, NAMESPACE/NAME, and the URL of each of its files by what it is (`kernel`, `initrd`, `UKI`)."""
+    """An OSIE object, NAMESPACE/NAME, and the URL of each of its files by kind (`kernel`, `initrd`, `UKI`)."""
 
     name: str
     files: tuple[tuple[str, str], ...]
 
 
 class FileState(StrEnum):
-    """The last that is known of a file of an OSIE. The values are the words that are shown."""
+    """The state of a file of an OSIE. The values are the words on the page."""
 
     STORED = "on disk"
     DOWNLOADING = "downloading"
@@ -126,10 +112,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OsieFile:
-    """A file of an OSIE: `detail` says how far its download is, or why it failed at the time `at` (0: it did not).
-
-    `size` is in bytes, 0 if it is not on disk.
-    """
+    """A file of an OSIE: `detail` is the progress of its download, or why it failed `at` a time; `size` 0: no file."""
 
     kind: str
     url: str
@@ -178,12 +161,12 @@ class EdgeShown:
 
 @dataclass(slots=True)
 class Speeds:
-    """How fast counters grow, between one look and the next."""
+    """Measures how fast counters grow between two calls."""
 
     seen: OrderedDict[str, tuple[float, float, float | None]] = field(default_factory=OrderedDict)
 
     def of(self, name: str, count: float, now: float) -> float | None:
-        """In units a second; None: this is the first look for a while."""
+        """Return the growth of a counter in units a second; None at the first call for a while."""
         before = self.seen.get(name)
         if before is None or now - before[0] > _OLD_SECONDS or count < before[1]:
             speed = None
@@ -198,75 +181,65 @@ class Speeds:
         return speed
 
 
+@dataclass(eq=False)
 class EdgeStatus:
-    """Collects the content of the edge's page."""
+    """Collects the content of the edge's page.
 
-    def __init__(
-        self,
-        health: Callable[[], Health],
-        networks: Networks,
-        notices: Callable[[], Sequence[Notice]],
-        journey: Journey,
-        cache: ArtifactCache | None,
-        monotonic: Callable[[], float],
-        *,
-        others: Callable[[], Sequence[Other]] = tuple,
-        about: Callable[[], About] = About,
-        osies: Callable[[], Iterable[Osie]] = tuple,
-    ) -> None:
-        """`notices()` are of the edge, besides the networks'; `others()` the processes of the site that were heard a
-        moment ago; `osies()` reads the OSIE objects."""
-        self._others = others
-        self.health = health
-        self._networks = networks
-        self._notices = notices
-        self._journey = journey
-        self._cache = cache
-        self._monotonic = monotonic
-        self._about = about
-        self._read_osies = osies
+    `networks()` are the networks that face machines, `announced()` the problems of the edge and its networks,
+    `others()` the other edges and servers of the site, and `osies()` the OSIE objects.
+    """
+
+    health: Callable[[], Health]
+    networks: Callable[[], list[dict[str, object]]]
+    announced: Callable[[], Sequence[Notice]]
+    journey: Journey
+    cache: ArtifactCache | None
+    monotonic: Callable[[], float]
+    others: Callable[[], Sequence[Other]] = tuple
+    about: Callable[[], About] = About
+    osies: Callable[[], Iterable[Osie]] = tuple
+
+    def __post_init__(self) -> None:
         self._osies: list[Osie] = []
         self._osies_read: float | None = None
         self._speeds = Speeds()
 
     def notices(self) -> list[str]:
-        """Return what is wrong with the edge, and why it can't serve."""
-        problem = self.health().problem
-        said = [notice.message for notice in (*self._notices(), *self._networks.notices())]
-        return list(dict.fromkeys(filter(None, [problem, *said])))
+        """Return the problems of the edge, and why it can't serve."""
+        announced = [notice.message for notice in self.announced()]
+        return list(dict.fromkeys(filter(None, [self.health().problem, *announced])))
 
     async def update(self, turns: TimeSlice) -> None:
         """Read the OSIE objects again, if that is due: each of them has to be unpacked."""
-        now = self._monotonic()
+        now = self.monotonic()
         if self._osies_read is not None and now - self._osies_read < _OSIE_SECONDS:
             return
         self._osies_read, found = now, []
-        for osie in self._read_osies():
+        for osie in self.osies():
             found.append(osie)
             await turns.rest()
         self._osies = sorted(found, key=lambda each: each.name)
 
     def shown(self) -> EdgeShown:
         """Return the present state."""
-        now = self._monotonic()
-        notices = [*self._notices(), *self._networks.notices()]
+        now = self.monotonic()
         osies = self._osies
-        failed = self._cache.failed_fetches() if self._cache is not None else []
+        failed = self.cache.failed_fetches() if self.cache is not None else []
         return EdgeShown(
-            about=self._about(),
+            about=self.about(),
             health=self.health(),
-            notices=tuple(dict.fromkeys(notice.message for notice in notices)),
-            networks=tuple(self._networks.shown()),
-            others=tuple(self._others()),
+            notices=tuple(dict.fromkeys(notice.message for notice in self.announced())),
+            networks=tuple(self.networks()),
+            others=tuple(self.others()),
             counted=tuple(self._counted(now)),
             osies=tuple(self._shown_osies(osies[:MAX_OSIES], failed)),
             more_osies=max(0, len(osies) - MAX_OSIES),
             failed=tuple(replace(each, url=shown(each.url)) for each in failed),
-            cache=self._shown_cache(self._cache, now) if self._cache is not None else None,
+            cache=self._shown_cache(self.cache, now) if self.cache is not None else None,
         )
 
     def _counted(self, now: float) -> Iterator[Counted]:
-        counts, sent = self._journey.counts(), self._journey.sent_bytes()
+        counts, sent = self.journey.counts(), self.journey.sent_bytes()
         for step in COUNTED:
             answered, refused, failed = (
                 counts[step, outcome] for outcome in (Outcome.OK, Outcome.REFUSED, Outcome.FAILED)
@@ -279,8 +252,8 @@ class EdgeStatus:
         self, osies: Sequence[Osie], failed: Sequence[FailedFetch]
     ) -> Iterator[tuple[str, tuple[OsieFile, ...]]]:
         failures = {each.url: each for each in failed}
-        stored = {each.url: each.size for each in self._cache.stored()} if self._cache is not None else {}
-        downloads = {each.url: each for each in self._cache.downloads()} if self._cache is not None else {}
+        stored = {each.url: each.size for each in self.cache.stored()} if self.cache is not None else {}
+        downloads = {each.url: each for each in self.cache.downloads()} if self.cache is not None else {}
         for osie in osies:
             yield (
                 osie.name,

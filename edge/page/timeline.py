@@ -1,4 +1,4 @@
-"""The boots of a machine, drawn to scale: how long each step took, beside what is usual here. Pure.
+"""The boots of a machine, drawn to scale: the duration of each step, beside the usual one here. Pure.
 
 A machine that was installed restarts from its disk: that boot belongs to the installation before, up to cloud-init.
 """
@@ -15,12 +15,9 @@ from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, Boot, Limits, Story, workflow_of
 from edge.page.words import AFTER, STATES, Phase, phase
 
-RESTART_SECONDS: Final = 900.0
-"""A system that comes up so soon after a Workflow is what that has installed."""
-MAX_BARS: Final = 80
-"""Maximum number of bars; the newest are drawn."""
-SHORTEST_SECONDS: Final = 0.05
-"""A step that took less has no row: everywhere it would be shown as 0 s."""
+RESTART_SECONDS: Final = 900.0  # a system that comes up so soon after a Workflow is what that has installed
+MAX_BARS: Final = 80  # maximum number of bars; the newest are drawn
+SHORTEST_SECONDS: Final = 0.05  # a step that took less has no row: everywhere it would be shown as 0 s
 _SHORTEST_ACTION_SECONDS: Final = 0.0005
 _TICKS: Final = 6
 _STEPS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -45,10 +42,10 @@ _NETBOOTED: Final = frozenset(each for each in Milestone if each < Milestone.OS_
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One step of a boot, from `begin` on, for `seconds`; `open`: the machine is still at it.
+    """One step of a boot, from `begin` on, for `seconds`; `open`: the step goes on.
 
-    `usual` is how long the step took at most in the last boots of such a machine, `limit` how long it may take; both in
-    seconds, None where nothing is known. `x` and `width` are in percent of the whole.
+    `usual` is the longest duration in the last boots of such machines, and `limit` the maximum, both in seconds or
+    None. `x` and `width` are in percent of the whole.
     """
 
     label: str
@@ -85,8 +82,7 @@ class Timeline:
     reached: str
     bars: tuple[Bar, ...] = ()
     ticks: tuple[Tick, ...] = ()
-    dropped: int = 0
-    """Bars before those that are shown."""
+    dropped: int = 0  # bars before those that are shown
 
 
 @dataclass(slots=True)
@@ -97,6 +93,11 @@ class _Stretch:
     end: float
     open: bool = False
     failed: bool = False
+
+    @property
+    def shortest(self) -> float:
+        is_action = self.reached is Milestone.ACTION_BEGUN
+        return _SHORTEST_ACTION_SECONDS if is_action else SHORTEST_SECONDS
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class _Mark:
 
 
 @dataclass(slots=True)
-class Chain:
+class BootChain:
     """Boots that belong together, oldest first."""
 
     boots: list[Boot] = field(default_factory=list)
@@ -121,13 +122,13 @@ class Chain:
 
     @property
     def workflows(self) -> frozenset[str]:
-        """The Workflows that ran in it, NAMESPACE/NAME; more than one only where nothing tells them apart."""
+        """The Workflows that ran in the boots, NAMESPACE/NAME."""
         return frozenset(boot.workflow for boot in self.boots if boot.workflow)
 
 
-def chains(story: Story) -> list[Chain]:
-    """The boots of a machine, oldest first, what belongs together as one."""
-    found: list[Chain] = []
+def chains(story: Story) -> list[BootChain]:
+    """Return the boots of a machine, oldest first. The boot of an installed system belongs to its installation."""
+    found: list[BootChain] = []
     for boot in story.boots:
         before = found[-1].boots[-1] if found else None
         joins = (
@@ -142,43 +143,44 @@ def chains(story: Story) -> list[Chain]:
         if joins:
             found[-1].boots.append(boot)
         else:
-            found.append(Chain([boot]))
+            found.append(BootChain([boot]))
     return found
 
 
-def events_of(chain: Chain, after: Chain | None, events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
-    """Return the events of a chain, of all `events` of the machine; `after` is the chain that follows it, if one does.
-
-    What an action of another Workflow printed is none of them.
-    """
+def events_of(chain: BootChain, after: BootChain | None, events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
+    """Return the events of a chain, without those of other Workflows. `after` is the chain that follows, if any."""
     until = after.began if after is not None else math.inf
     own = chain.workflows | {""}
     return [event for event in events if chain.began <= event.time < until and workflow_of(event) in own]
 
 
 def timeline(
-    chain: Chain, now: float, limits: Limits, awaited: Awaited | None, before: Iterable[Chain] = ()
+    chain: BootChain, now: float, limits: Limits, awaited: Awaited | None, before: Iterable[BootChain] = ()
 ) -> Timeline:
-    """`awaited` is what is awaited of the machine, if this is what it is at; None: this boot is over.
+    """Draw a boot. `awaited` is the next step of the machine; None if this boot is over.
 
-    What is usual is what was learned of such machines; where that is nothing, what `before` says of this one.
+    The usual durations are those of such machines, or else those of this machine in the boots `before`.
     """
     marks = list(_marks(chain))
     if not marks:
         return Timeline(chain.began, 0.0, "heard")
-    kind = awaited.kind if awaited is not None else _kind(chain)
+    boot = chain.boots[0]
+    # the durations of its OSIE on its model
+    kind = f"{boot.detail_of('osie')} {boot.detail_of('model')}".strip() if awaited is None else awaited.kind
     stretches = _stretches(marks)
     last = marks[-1]
     if awaited is not None and limits.after(last.reached, kind) is not None:
         stretches.append(_Stretch(_label(last), last.reached, last.time, max(now, last.time), open=True))
     began = stretches[0].begin if stretches else marks[0].time
     end = stretches[-1].end if stretches else marks[-1].time
-    stretches = [each for each in stretches if _is_worth_a_row(each)]
+    stretches = [each for each in stretches if each.open or each.failed or each.end - each.begin >= each.shortest]
     dropped = max(0, len(stretches) - MAX_BARS)
     stretches = stretches[dropped:]
     began = stretches[0].begin if dropped else began
     whole = max(end - began, 0.001)
-    known = _longest(before)
+    known: dict[str, float] = {}  # the longest time of each step in the earlier boots
+    for each in (each for chain in before for each in _stretches(list(_marks(chain)))):
+        known[each.label] = max(known.get(each.label, 0.0), each.end - each.begin)
     bars = tuple(
         Bar(
             label=each.label,
@@ -186,7 +188,7 @@ def timeline(
             begin=each.begin,
             seconds=each.end - each.begin,
             open=each.open,
-            usual=_first(limits.usual(each.reached, kind), known.get(each.label)),
+            usual=known.get(each.label) if (usual := limits.usual(each.reached, kind)) is None else usual,
             limit=limits.after(each.reached, kind) if each.reached is not Milestone.ACTION_BEGUN else None,
             failed=each.failed,
             x=round(100 * (each.begin - began) / whole, 3),
@@ -197,8 +199,8 @@ def timeline(
     return Timeline(began, end - began, _state(last), bars, tuple(_ticks(whole)), dropped)
 
 
-def _marks(chain: Chain) -> Iterator[_Mark]:
-    """Where it came to something, each first time, and each time where that is progress."""
+def _marks(chain: BootChain) -> Iterator[_Mark]:
+    """Yield the milestones of the boots: each for the first time, and again where that is progress."""
     last: Milestone | None = None
     for boot in chain.boots:
         for event, reached in zip(boot.events, boot.marks, strict=True):
@@ -223,25 +225,6 @@ def _stretches(marks: Sequence[_Mark]) -> list[_Stretch]:
     return found
 
 
-def _is_worth_a_row(stretch: _Stretch) -> bool:
-    is_action = stretch.reached is Milestone.ACTION_BEGUN
-    shortest = _SHORTEST_ACTION_SECONDS if is_action else SHORTEST_SECONDS
-    return stretch.open or stretch.failed or stretch.end - stretch.begin >= shortest
-
-
-def _longest(chains: Iterable[Chain]) -> dict[str, float]:
-    """How long each step took at most in these boots."""
-    found: dict[str, float] = {}
-    for chain in chains:
-        for each in _stretches(list(_marks(chain))):
-            found[each.label] = max(found.get(each.label, 0.0), each.end - each.begin)
-    return found
-
-
-def _first(one: float | None, other: float | None) -> float | None:
-    return one if one is not None else other
-
-
 def _label(mark: _Mark) -> str:
     if mark.reached is Milestone.ACTION_BEGUN and mark.action:
         return f"action {mark.action}"
@@ -254,12 +237,6 @@ def _state(mark: _Mark) -> str:
     if mark.reached is Milestone.ACTION_BEGUN and mark.action:
         return f"action {mark.action}"
     return STATES[mark.reached]
-
-
-def _kind(chain: Chain) -> str:
-    """Which durations are like it: those of its OSIE on its model."""
-    boot = chain.boots[0]
-    return f"{boot.detail_of('osie')} {boot.detail_of('model')}".strip()
 
 
 def _ticks(whole: float) -> Iterator[Tick]:

@@ -1,4 +1,4 @@
-"""The words for a machine: how far it is, and which kind of row that is."""
+"""The words for the state of a machine, and the kinds of rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from edge.journey.events import Milestone
 
 
-class Kind(StrEnum):
-    """How a machine is doing, the most urgent first. The values stand in URLs."""
+class RowKind(StrEnum):
+    """The kinds of rows, the most urgent first. The values are in URLs."""
 
     TROUBLE = "trouble"
     BOOTING = "booting"
@@ -21,15 +21,15 @@ class Kind(StrEnum):
 
 
 KIND_WORDS: Final = {
-    Kind.TROUBLE: "in trouble",
-    Kind.BOOTING: "booting",
-    Kind.WORKING: "installing",
-    Kind.UNREGISTERED: "not registered",
-    Kind.IDLE: "waiting",
-    Kind.DONE: "done",
-    Kind.SILENT: "never heard",
+    RowKind.TROUBLE: "in trouble",
+    RowKind.BOOTING: "booting",
+    RowKind.WORKING: "installing",
+    RowKind.UNREGISTERED: "not registered",
+    RowKind.IDLE: "waiting",
+    RowKind.DONE: "done",
+    RowKind.SILENT: "never heard",
 }
-RANKS: Final = {kind: rank for rank, kind in enumerate(Kind)}
+RANKS: Final = {kind: rank for rank, kind in enumerate(RowKind)}
 
 STATES: Final = {
     Milestone.OFFERED: "was offered an address",
@@ -112,7 +112,7 @@ _ADDRESS = {Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED}
 
 
 def phase(reached: Milestone) -> Phase:
-    """To which phase the time after a milestone belongs."""
+    """Return the phase of the time after a milestone."""
     if reached in _ADDRESS:
         return Phase.ADDRESS
     if reached in _LOADING:
@@ -122,13 +122,13 @@ def phase(reached: Milestone) -> Phase:
     return Phase.INSTALLING if reached >= Milestone.AGENT_CONNECTED else Phase.STARTING
 
 
-def _kind_at(reached: Milestone) -> Kind:
+def _kind_at(reached: Milestone) -> RowKind:
     if reached >= Milestone.WORKFLOW_ENDED:
-        return Kind.DONE
+        return RowKind.DONE
     if reached >= Milestone.WORKFLOW_RUNNING:
-        return Kind.WORKING
-    return Kind.IDLE if reached is Milestone.AGENT_CONNECTED else Kind.BOOTING
+        return RowKind.WORKING
+    return RowKind.IDLE if reached is Milestone.AGENT_CONNECTED else RowKind.BOOTING
 
 
 KINDS_AT: Final = {reached: _kind_at(reached) for reached in Milestone}
-"""How a machine is doing that has come so far, if nothing is wrong with it."""
+"""The kind of a machine without a problem, by its last milestone."""

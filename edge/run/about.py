@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -30,8 +31,13 @@ class ThisEdge:
     started: float = field(default_factory=time.time)
 
     def about(self) -> About:
-        """Return the process and its host as they are now."""
-        free, total = _space(self.data_dir)
+        """Return the process and its host as they are now. A number that the kernel does not report is None."""
+        free = total = synchronised = None
+        with suppress(OSError):
+            disk = os.statvfs(self.data_dir)
+            free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        with suppress(OSError):
+            synchronised = is_clock_synchronised()
         return About(
             version=_version(),
             host=socket.gethostname(),
@@ -39,7 +45,7 @@ class ThisEdge:
             data_dir=str(self.data_dir),
             free_bytes=free,
             total_bytes=total,
-            synchronised=_synchronised(),
+            synchronised=synchronised,
             api=self.api(),
         )
 
@@ -60,20 +66,3 @@ def _version() -> str:
         return version("tinkedge")
     except PackageNotFoundError:  # a checkout that is not installed
         return UNKNOWN_VERSION
-
-
-def _space(directory: Path) -> tuple[int | None, int | None]:
-    """Return the free and the total bytes of a directory's file system, or None if the kernel does not report them."""
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return None, None
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-
-
-def _synchronised() -> bool | None:
-    """Return True if the clock follows a time server, or None if the kernel does not report it."""
-    try:
-        return is_clock_synchronised()
-    except OSError:
-        return None

@@ -67,8 +67,7 @@ class Authorities:
         self._good: dict[str, bytes] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._reported: tuple[str, ...] = ()
-        self.tls_ca = b""
-        """The authority of the gRPC server (PEM); empty if there is none or it can't be used."""
+        self.tls_ca = b""  # the authority of the gRPC server (PEM); empty if there is none or it can't be used
         self.registries = b""
         """The JSON document with the registries' certificates (PEM) by host[:port]; empty if there is none."""
         self._read()

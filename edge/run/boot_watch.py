@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import InitVar, dataclass
 from ipaddress import IPv4Network, IPv6Address
 from itertools import islice
 from typing import Final
@@ -35,7 +36,7 @@ from edge.neighbour.links import other_ethernets
 from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.table import delivery_problem
 from edge.page import due_at
-from edge.run.networks import HostNetworks
+from edge.run.networks.follow import HostNetworks
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
@@ -58,64 +59,50 @@ _AMBIGUOUS: Final = frozenset(
 )
 """Milestones that have several meanings: the earlier events of the boot decide."""
 _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
-IPXE_SECONDS: Final = 30.0
-"""Time after iPXE's last DHCP message in which it is taken to be configuring itself."""
+IPXE_SECONDS: Final = 30.0  # time after iPXE's last DHCP message in which it is taken to be configuring itself
 MAX_RECENT_EVENTS: Final = 20
-_IPXE: Final = "iPXE"
-"""The stage of iPXE in the details of DHCP events."""
+_IPXE: Final = "iPXE"  # the stage of iPXE in the details of DHCP events
 _DHCPV6: Final = frozenset({"advertise", "reply"})
 _LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
 """Milestones that may be recorded after the machine's next step, because the end of a transfer is known late."""
-_SHARED: Final = ("", "")
-"""Stands for the owner of a UUID that several machines report."""
+_SHARED: Final = ("", "")  # stands for the owner of a UUID that several machines report
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
 """UUIDs of boards whose manufacturer gave them none."""
 _DIGITS: Final = "0123456789abcdef"
 _REST_FACTOR: Final = 49.0
 """Ratio of the pause after a sweep to the time of the sweep: sweeps use a fiftieth of a processor."""
 MAX_REST_SECONDS: Final = 4.0
-LOOKED_SECONDS: Final = 4.0
-"""Time of counting from which on no packet means that none has arrived."""
-MAX_OTHER_INTERFACES: Final = 16
-"""Maximum number of interfaces without machines on which packets are counted."""
+LOOKED_SECONDS: Final = 4.0  # time of counting from which on no packet means that none has arrived
+MAX_OTHER_INTERFACES: Final = 16  # maximum number of interfaces without machines on which packets are counted
 
 
 def rest_after(spent: float) -> float:
-    """Return the pause after a sweep that took `spent` seconds of the processor, in seconds.
-
-    That is a second, so that a missing step is reported soon. It is longer if tens of thousands of machines are busy,
-    because DHCP needs the processor.
+    """Return the pause after a sweep that used `spent` seconds of a processor: a second, longer if DHCP needs the
+    processor.
     """
     return min(max(SWEEP_SECONDS, spent * _REST_FACTOR), MAX_REST_SECONDS)
 
 
+@dataclass(eq=False)
 class BootWatch:
-    """Compares each machine's progress with its expectations. `run` it beside the servers, on their event loop."""
+    """Compares each machine's progress with its expectations. `run` it beside the servers, on their event loop.
 
-    def __init__(
-        self,
-        journey: Journey,
-        inventory: Inventory,
-        workflows: PendingWorkflows,
-        networks: HostNetworks,
-        relayed: Callable[[], tuple[IPv4Network, ...]],
-        problems: BootProblemWriter,
-        ports: tuple[int, int],
-        clock: Callable[[], float] = time.time,
-        api_away: Callable[[], str] = str,
-        states: StateWriter | None = None,
-    ) -> None:
-        """`relayed()` are the networks of known relays, `ports` those of HTTP and gRPC, `clock` is the journey's.
+    `relayed()` are the networks of known relays, `ports` those of HTTP and gRPC, `clock` is the journey's. `api_away()`
+    says since when the Kubernetes API is away; empty if it answers.
+    """
 
-        `api_away()` is a clause that says since when the Kubernetes API is away, or empty. `states` writes the state of
-        each machine.
-        """
-        self._journey = journey
-        self._inventory = inventory
-        self._workflows = workflows
-        self._networks = networks
-        self._relayed = relayed
-        self._problems = problems
+    journey: Journey
+    inventory: Inventory
+    workflows: PendingWorkflows
+    networks: HostNetworks
+    relayed: Callable[[], tuple[IPv4Network, ...]]
+    problems: BootProblemWriter
+    ports: InitVar[tuple[int, int]]
+    clock: Callable[[], float] = time.time
+    api_away: Callable[[], str] = str
+    states: StateWriter | None = None
+
+    def __post_init__(self, ports: tuple[int, int]) -> None:
         self._http_port, self._grpc_port = ports
         self._uuids: Newest[str, tuple[str, str]] = Newest(MAX_UUIDS)
         """Hardware and MAC by UUID; _SHARED if several machines report the same UUID."""
@@ -123,22 +110,19 @@ class BootWatch:
         """Unregistered MACs by their UUID, while no registered machine has reported it."""
         self._shown_on: Newest[str, tuple[NamespacedName, ...]] = Newest(MAX_STRANGERS)
         """The Hardware that show the problem of an unregistered machine, by its MAC."""
-        self._relays: Newest[str, str] = Newest(MAX_RELAYS)
-        """The address of the last relay of each link."""
+        self.relays: Newest[str, str] = Newest(
+            MAX_RELAYS
+        )  # the last relay of each link that is not one of our networks
         self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
         """By relay: the time of the last check of its route, and why answers don't reach it (empty: they do)."""
-        self._api_away = api_away
-        self._clock = clock
-        self.solicitations = Solicitations(clock)
-        """The last router solicitation of each machine."""
-        self._not_started: Callable[[str], None] = lambda _mac: None
-        self._knocks = Knocks(lambda: networks.states, *ports)
-        inventory.on_change(self._machine_changed)
-        self.expectations = Expectations(journey, self._facts, self._show, clock)
-        self._states = states
+        self.solicitations = Solicitations(self.clock)  # the last router solicitation of each machine
+        self.on_not_started: Callable[[str], None] = lambda _mac: None
+        """Called with the MAC of a machine whose firmware has fetched its boot program and did not run it."""
+        self._knocks = Knocks(lambda: self.networks.states, *ports)
+        self.inventory.on_change(self._machine_changed)
+        self.expectations = Expectations(self.journey, self._facts, self._show, self.clock)
         self._moved = self.expectations.changes()
-        self._changed: dict[str, None] = {}
-        """MACs of machines whose state may have changed."""
+        self._changed: dict[str, None] = {}  # MACs of machines whose state may have changed
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -148,21 +132,17 @@ class BootWatch:
                 await asyncio.sleep(rest)
                 rest = rest_after(await self._sweep())
         finally:
-            self.close()
+            self._knocks.close()
 
     async def _sweep(self) -> float:
         """Sweep once. Return the processor time that it took, in seconds."""
         spent, began = 0.0, time.thread_time()
         try:
-            for _ in self.expectations.sweep():
-                spent += time.thread_time() - began
-                await asyncio.sleep(0)
-                began = time.thread_time()
-            self._count_knocks()
-            for _ in self.place():
-                spent += time.thread_time() - began
-                await asyncio.sleep(0)
-                began = time.thread_time()
+            for work in (self.expectations.sweep, self._count_knocks, self.place):
+                for _ in work():
+                    spent += time.thread_time() - began
+                    await asyncio.sleep(0)
+                    began = time.thread_time()
         except Exception:
             # An error in the explanation of boots must not end the boots.
             log.exception("the expectations of machines can't be checked")
@@ -170,7 +150,7 @@ class BootWatch:
 
     def shown(self, mac: str) -> dict[str, object]:
         """Return the step that a machine waits for, for programs. Times are Unix seconds, or None."""
-        awaited, last = self.expectations.of(mac), self._journey.last_sign(mac)
+        awaited, last = self.expectations.of(mac), self.journey.last_sign(mac)
         if awaited is None:
             return {}
         finding = awaited.finding
@@ -179,19 +159,22 @@ class BootWatch:
             "waiting_for": awaited.next or None if due else None,
             "since": awaited.since or None,
             "deadline": due or None,
-            "finding": _plain(finding) if finding is not None else None,
+            "finding": {
+                "reason": finding.rule,
+                "message": finding.message,
+                "began": finding.began or None,
+                "facts": finding.facts,
+                "causes": [str(cause) for cause in finding.causes],
+                "checks": list(finding.checks),
+            }
+            if finding is not None
+            else None,
         }
 
-    def relay_heard(self, link: str, relay: str) -> None:
-        """Record that `relay` relays for `link`, which is not one of our networks (dotted addresses)."""
-        self._relays[link] = relay
-
     def is_ipxe_waiting(self, mac: str) -> bool:
-        """Return True if this edge answered the machine's iPXE over DHCPv4 a moment ago, and has sent it nothing since.
-
-        A ProxyDHCP offer is an answer too, and so is one to a machine that may not netboot. Neither is a milestone.
-        """
-        for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, MAX_RECENT_EVENTS)):
+        """Return True if this edge answered the machine's iPXE by DHCPv4 a moment ago, and sent nothing since."""
+        # A ProxyDHCP offer is an answer too, and so is one to a machine that may not netboot. Neither is a milestone.
+        for _, entry in reversed(self.journey.after(mac, self.clock() - IPXE_SECONDS, MAX_RECENT_EVENTS)):
             reached, detail = milestone(entry), dict(detail_of(entry))
             if step_of(entry) is Step.DHCP and detail.get("stage") == _IPXE:
                 return detail.get("dhcp") not in _DHCPV6
@@ -199,12 +182,8 @@ class BootWatch:
                 return False
         return False
 
-    def on_not_started(self, handler: Callable[[str], None]) -> None:
-        """Call `handler(mac)` when a firmware has fetched its boot program and did not run it."""
-        self._not_started = handler
-
     def _machine_changed(self, mac: str) -> None:
-        if self._journey.last_seen(mac) is not None and not self._inventory.claimants(mac):
+        if self.journey.last_seen(mac) is not None and not self.inventory.claimants(mac):
             self.expectations.forget(mac)
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # the card may have another owner now, or none
@@ -214,18 +193,18 @@ class BootWatch:
         problem = None
         if finding is not None:
             if finding.rule in NOT_RUN:
-                self._not_started(mac)
+                self.on_not_started(mac)
             problem = BootProblem(finding.rule, finding.message, warning=finding.outcome is not Outcome.INFO)
-        machine = self._inventory.by_mac(mac)
-        if machine is not None and (problem is not None or self._journey.was_heard(mac)):
-            self._problems.found(machine, problem)
+        machine = self.inventory.by_mac(mac)
+        if machine is not None and (problem is not None or self.journey.was_heard(mac)):
+            self.problems.found(machine, problem)
         about = finding.about if finding is not None and machine is None else ()
         shown = tuple(NamespacedName(*name.split("/", 1)) for name in about)
         for key in shown:
-            self._problems.found_of_another(key, mac, problem)
+            self.problems.found_of_another(key, mac, problem)
         for key in self._shown_on.pop(mac, ()):
             if key not in shown:
-                self._problems.found_of_another(key, mac, None)
+                self.problems.found_of_another(key, mac, None)
         if shown:
             self._shown_on[mac] = shown
 
@@ -234,10 +213,9 @@ class BootWatch:
         self._changed |= dict.fromkeys(self._moved.take())
         for number, mac in enumerate([*islice(self._changed, MAX_STATES_PER_SWEEP)], start=1):
             del self._changed[mac]
-            machine = self._inventory.by_mac(mac)
-            state = self._state(machine) if machine is not None and self._states is not None else None
-            if machine is not None and state is not None and self._states is not None:
-                self._states.seen(machine, state)
+            machine = self.inventory.by_mac(mac)
+            if machine is not None and self.states is not None and (state := self._state(machine)) is not None:
+                self.states.seen(machine, state)
             if number % 20 == 0:
                 yield
 
@@ -245,57 +223,62 @@ class BootWatch:
         """Return the state of a machine. None if this edge has no event of it, or another edge has newer ones."""
         awaited = self.expectations.of(machine.mac)
         at = awaited.at if awaited is not None else None
-        if at is None or not self._journey.was_heard(machine.mac) or self._journey.is_elsewhere(machine.mac):
+        if at is None or not self.journey.was_heard(machine.mac) or self.journey.is_elsewhere(machine.mac):
             return None
         if at in _AMBIGUOUS:
-            return _state_of(read(machine.mac, self._journey.newest(machine.mac, MAX_EVENTS, earlier=True)))
+            return _state_of(read(machine.mac, self.journey.newest(machine.mac, MAX_EVENTS, earlier=True)))
         if at <= Milestone.KERNEL_STARTED:
             return MachineState.NETBOOTING
-        if at is Milestone.AGENT_CONNECTED and not self._workflows.pending(machine.namespace, machine.name):
+        if at is Milestone.AGENT_CONNECTED and not self.workflows.pending(machine.namespace, machine.name):
             return MachineState.WAITING
         return MachineState.WORKING if at > Milestone.AGENT_CONNECTED else MachineState.IN_OSIE
 
     def hardware_gone(self, old: Raw) -> None:
         """Record on a machine's journey that its Hardware was deleted while it has a Workflow."""
         namespace, name = NamespacedName.of(old)
-        workflow = self._workflows.pending(namespace, name)
+        workflow = self.workflows.pending(namespace, name)
         macs = list(as_mapping(as_mapping(old.get("spec")).get("networkInterfaces")))
         if not workflow or not macs:
             return
         message = f"workflow {workflow}: its Hardware {namespace}/{name} was deleted: nothing is served to this "
         message += "machine, and its agent is not heard, until the Hardware is applied again"
-        heard = max(macs, key=lambda mac: self._journey.last_seen(mac) or 0.0)
-        self._journey.record(heard, Step.WORKFLOW, Outcome.WARNING, message, workflow=workflow)
+        heard = max(macs, key=lambda mac: self.journey.last_seen(mac) or 0.0)
+        self.journey.record(heard, Step.WORKFLOW, Outcome.WARNING, message, workflow=workflow)
 
-    def _count_knocks(self) -> None:
+    def _count_knocks(self) -> Iterator[None]:
         """Count packets in front of the firewall while the next request of some machine is missing."""
         if not self.expectations.knocks_count:
-            self.close()
+            self._knocks.close()
             return
         self._knocks.look()
         for ip in self._knocks.repeated():
-            for machine in self._inventory.claimants_of_ip(ip):
+            for machine in self.inventory.claimants_of_ip(ip):
                 self.expectations.look_at(machine.mac)
-
-    def close(self) -> None:
-        """Stop counting packets."""
-        self._knocks.close()
+        yield
 
     # --- facts for the expectations -----------------------------------------------------------------------------------
 
     def _facts(self, story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
         mac = story.mac
-        machine = self._inventory.by_mac(mac)
-        claimants = () if machine is not None else self._inventory.claimants(mac)
-        hardware = "/".join((machine.namespace, machine.name)) if machine is not None else ""
+        machine = self.inventory.by_mac(mac)
+        claimants = () if machine is not None else self.inventory.claimants(mac)
+        name = (machine.namespace, machine.name) if machine is not None else ("", "")
+        hardware = "/".join(name) if machine is not None else ""
         uuid = _canonical(str(story.boot.detail_of("uuid")))
         unknown = machine is None and not claimants
-        ip, since = _address(machine, story), story.boot.since
-        relay = self._relay(machine) if story.boot.at in _OFFERED else ""
+        over_ipv6 = story.boot.detail_of("dhcp") in ("advertise", "reply")
+        ip = (machine.ipv6 if over_ipv6 else machine.ip) if machine is not None else None
+        since = story.boot.since
+        relay = self._relay(machine) if machine is not None and story.boot.at in _OFFERED else ""
         if machine is not None and uuid:
-            self._learn(uuid, hardware, mac)
+            known = self._uuids.get(uuid)
+            self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
+            stranger = self._strangers.pop(uuid, None)
+            if stranger is not None:
+                self.expectations.look_at(stranger)  # it came before this one, and now its owner is known
         elif unknown and uuid and uuid not in self._uuids:
             self._strangers[uuid] = mac
+        same = self._uuids.get(uuid, _SHARED)
         return Facts(
             now=now,
             registered=_registered(hardware, machine) if machine is not None else None,
@@ -303,49 +286,47 @@ class BootWatch:
             limit=limit,
             claimants=tuple(sorted(f"{one.namespace}/{one.name}" for one in claimants)),
             near=self._near(mac) if unknown else None,
-            same_uuid=self._same(uuid) if unknown and uuid else None,
-            workflow=self._workflows.pending(machine.namespace, machine.name) if machine is not None else "",
-            workflow_message=self._workflows.message(machine.namespace, machine.name) if machine is not None else "",
-            unheard_workflow=self._unheard_workflow(machine) if story.boot.at is Milestone.AGENT_CONNECTED else None,
-            no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
-            done=self._workflows.why_done(machine.namespace, machine.name) if machine is not None else "",
+            same_uuid=same if unknown and uuid and same != _SHARED else None,
+            workflow=self.workflows.pending(*name) if machine is not None else "",
+            workflow_message=self.workflows.message(*name) if machine is not None else "",
+            unheard_workflow=self._unheard_workflow(machine.namespace)
+            if machine is not None and story.boot.at is Milestone.AGENT_CONNECTED
+            else None,
+            no_workflow=self.workflows.why_none(*name) if machine is not None else "",
+            done=self.workflows.why_done(*name) if machine is not None else "",
             arrived=self._knocks.asked(ip, since) if ip else None,
             answered=self._knocks.answered(ip, since) if ip else {},
             strayed=self._knocks.strayed(ip, since) if ip else {},
             relay=relay,
             relay_trouble=self._trouble(relay, now) if relay else "",
-            behind_router=self._behind_router(ip),
+            behind_router=ip if ip and ":" in ip and self._is_behind_router(ip) else "",
             solicited=self.solicitations.last(mac),
-            api_away=self._api_away(),
+            api_away=self.api_away(),
             http_port=self._http_port,
             grpc_port=self._grpc_port,
         )
 
-    def _relay(self, machine: Machine | None) -> str:
+    def _relay(self, machine: Machine) -> str:
         """Return the last relay of the machine's network; empty if there is none."""
-        dhcp = machine.interface.dhcp if machine is not None else None
-        network = _registered("", machine).network if machine is not None and dhcp is not None else None
-        if network is None:
-            return ""
-        return next((self._relays[link] for link in reversed(self._relays) if _holds(network, link)), "")
+        network = _registered("", machine).network if machine.interface.dhcp is not None else None
+        relays = (self.relays[link] for link in reversed(self.relays) if network and _holds(network, link))
+        return next(relays, "")
 
     def _trouble(self, relay: str, now: float) -> str:
         """Return why answers don't reach a relay; empty if they do."""
         known = self._troubles.get(relay)
         if known is None or not 0 <= now - known[0] < TROUBLE_SECONDS:
-            interfaces = [state.interface for state in self._networks.states]
+            interfaces = [state.interface for state in self.networks.states]
             known = self._troubles[relay] = (now, delivery_problem(relay, interfaces))
         return known[1]
 
-    def _behind_router(self, ip: str | None) -> str:
-        """Return the IPv6 address by which a machine boots, if it is in none of this edge's networks; else empty."""
-        networks = [network for state in self._networks.states for network in state.networks6]
-        if not ip or ":" not in ip or not networks or any(IPv6Address(ip) in network for network in networks):
-            return ""
-        return ip
+    def _is_behind_router(self, ip: str) -> bool:
+        """Return True if an IPv6 address is in none of this edge's networks."""
+        networks = [network for state in self.networks.states for network in state.networks6]
+        return bool(networks) and not any(IPv6Address(ip) in network for network in networks)
 
     def _network(self, machine: Machine | None) -> Network:
-        states = self._networks.states
+        states = self.networks.states
         served = tuple(dict.fromkeys(network for state in states for network in state.networks))
         interface = states[0].interface if len(states) == 1 else ""
         address = next(iter(states[0].addresses), "") if len(states) == 1 else ""
@@ -353,7 +334,7 @@ class BootWatch:
             for state in states:
                 if any(_holds(network, machine.ip) for network in state.networks):
                     interface, address = state.interface, state.address
-        return Network(served, self._relayed(), address, interface)
+        return Network(served, self.relayed(), address, interface)
 
     def _near(self, mac: str) -> tuple[str, str] | None:
         """Return the one silent Hardware whose MAC differs in one digit; None if there is none, or several."""
@@ -363,33 +344,19 @@ class BootWatch:
             if digit != ":"
             for other in _DIGITS
             if other != digit
-            and (machine := self._inventory.by_mac(mac[:at] + other + mac[at + 1 :])) is not None
-            and not self._journey.was_heard(machine.mac)
+            and (machine := self.inventory.by_mac(mac[:at] + other + mac[at + 1 :])) is not None
+            and not self.journey.was_heard(machine.mac)
         ]
         return (f"{found[0].namespace}/{found[0].name}", found[0].mac) if len(found) == 1 else None
 
-    def _unheard_workflow(self, machine: Machine | None) -> tuple[str, str] | None:
+    def _unheard_workflow(self, namespace: str) -> tuple[str, str] | None:
         """Return the one Workflow of the namespace whose Hardware is silent, with that Hardware; else None."""
-        if machine is None:
-            return None
-        namespace = machine.namespace
         found = [
             (f"{namespace}/{workflow}", f"{namespace}/{hardware}")
-            for workflow, hardware in self._workflows.few(namespace)
-            if not any(self._journey.was_heard(one.mac) for one in self._inventory.by_name(hardware, namespace))
+            for workflow, hardware in self.workflows.few(namespace)
+            if not any(self.journey.was_heard(one.mac) for one in self.inventory.by_name(hardware, namespace))
         ]
         return found[0] if len(found) == 1 else None
-
-    def _learn(self, uuid: str, hardware: str, mac: str) -> None:
-        known = self._uuids.get(uuid)
-        self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
-        stranger = self._strangers.pop(uuid, None)
-        if stranger is not None:
-            self.expectations.look_at(stranger)  # it came before this one, and now its owner is known
-
-    def _same(self, uuid: str) -> tuple[str, str] | None:
-        known = self._uuids.get(uuid, _SHARED)
-        return known if known != _SHARED else None
 
 
 class Knocks:
@@ -420,7 +387,12 @@ class Knocks:
         for name in served:
             self._open(name, self._here)
         if served and not self._elsewhere and not self._is_denied:
-            for name in self._others(served):
+            try:
+                others = other_ethernets(served)[:MAX_OTHER_INTERFACES]
+            except OSError as error:
+                others = []
+                log.debug("this host's interfaces can't be listed: %s", error.strerror)
+            for name in others:
                 self._open(name, self._elsewhere)
 
     def close(self) -> None:
@@ -429,13 +401,6 @@ class Knocks:
             arrivals.close()
         self._here.clear()
         self._elsewhere.clear()
-
-    def _others(self, served: Sequence[str]) -> list[str]:
-        try:
-            return other_ethernets(served)[:MAX_OTHER_INTERFACES]
-        except OSError as error:
-            log.debug("this host's interfaces can't be listed: %s", error.strerror)
-            return []
 
     def _open(self, name: str, where: dict[str, Arrivals]) -> None:
         if name in where or self._is_denied:
@@ -448,25 +413,19 @@ class Knocks:
             log.debug("packets on %s can't be counted: %s", name, error.strerror)
 
     def repeated(self) -> Iterator[str]:
-        """Yield the addresses that sent more than one packet to a port, on interfaces with machines."""
-        for arrivals in self._here.values():
-            yield from arrivals.repeated()
+        """Return the addresses that sent more than one packet to a port, on interfaces with machines."""
+        return (ip for arrivals in self._here.values() for ip in arrivals.repeated())
 
     def asked(self, ip: str, since: float) -> dict[str, int] | None:
         """Return the number of packets from `ip` by port since `since` (Unix time); None if counting is too young."""
         if not self._here:
             return None
-        counts: Counter[str] = Counter()
-        for arrivals in self._here.values():
-            counts.update(arrivals.asked(ip, since))
+        counts = sum((Counter(each.asked(ip, since)) for each in self._here.values()), Counter[str]())
         return dict(counts) if counts or self._clock() - self._since >= LOOKED_SECONDS else None
 
     def answered(self, ip: str, since: float) -> dict[str, int]:
         """Return the number of this host's TCP answers to `ip` by port since `since`."""
-        counts: Counter[str] = Counter()
-        for arrivals in self._here.values():
-            counts.update(arrivals.answered(ip, since))
-        return dict(counts)
+        return dict(sum((Counter(each.answered(ip, since)) for each in self._here.values()), Counter()))
 
     def strayed(self, ip: str, since: float) -> dict[str, str]:
         """Return the ports whose packets from `ip` arrived on another interface only, with its name."""
@@ -493,26 +452,6 @@ def _state_of(story: Story) -> MachineState:
     return MachineState.INSTALLED
 
 
-def _plain(finding: Finding) -> dict[str, object]:
-    """Return a finding for programs: the whole message and its parts. `began` is in Unix seconds."""
-    return {
-        "reason": finding.rule,
-        "message": finding.message,
-        "began": finding.began or None,
-        "facts": finding.facts,
-        "causes": [str(cause) for cause in finding.causes],
-        "checks": list(finding.checks),
-    }
-
-
-def _address(machine: Machine | None, story: Story) -> str | None:
-    """Return the machine's address of the family by which it boots."""
-    if machine is None:
-        return None
-    over_ipv6 = story.boot.detail_of("dhcp") in ("advertise", "reply")
-    return machine.ipv6 if over_ipv6 else machine.ip
-
-
 def _registered(hardware: str, machine: Machine) -> Registered:
     dhcp = machine.interface.dhcp
     if dhcp is None:
@@ -528,14 +467,12 @@ def _holds(network: IPv4Network, ip: str) -> bool:
 
 
 def _canonical(text: str) -> str:
-    """Return a UUID in a form that does not depend on the byte order of the firmware; empty if `text` is no UUID.
-
-    In DHCP option 97, EDK2 sends the byte order of SMBIOS, and iPXE network order.
-    """
+    """Return a UUID in a form that does not depend on the firmware's byte order; empty if `text` is no UUID."""
     try:
         uuid = UUID(text)
     except ValueError:
         return ""
     if uuid in _NO_UUIDS:
         return ""
+    # In DHCP option 97, EDK2 sends the byte order of SMBIOS, and iPXE network order.
     return min(str(uuid), str(UUID(bytes_le=uuid.bytes)))

@@ -16,12 +16,13 @@ from edge.callers import Callers
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows
 from edge.run.errors import StackError
-from edge.run.networks import HostNetworks
+from edge.run.networks.follow import HostNetworks
 from edge.run.readiness import ApiContact
 from edge.settings.model import StackSettings
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import ResourceType
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,7 @@ class Tasks:
         self._exit = exit_stack
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self.failure = ""
-        """The name of a task that ended early, with the reason; empty if none did."""
+        self.failure = ""  # the name of a task that ended early, with the reason; empty if none did
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends: bool = False) -> asyncio.Task[None]:
         """Run a coroutine until the stop. With `ends`, it may return earlier, but must not raise."""
@@ -53,12 +53,11 @@ class Tasks:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set. Raises StackError if a task ends early."""
-        waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]
+        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await done_before(ended, stop)
         finally:
-            for task in waiting:
-                task.cancel()
+            ended.cancel()
         if self.failure:
             raise StackError(self.failure)
 
@@ -79,8 +78,7 @@ class Context:
     """The parts that all services of one process share. `edge.run.graph` makes it once."""
 
     settings: StackSettings
-    exit_stack: AsyncExitStack
-    """Stops the parts in the reverse order of their start."""
+    exit_stack: AsyncExitStack  # stops the parts in the reverse order of their start
     tasks: Tasks
     metrics: CollectorRegistry
     journey: Journey
@@ -89,6 +87,5 @@ class Context:
     networks: HostNetworks
     callers: Callers
     client: KubeClient
-    informers: Mapping[ResourceType, Informer]
-    """Only the kinds that the services of this process need."""
+    informers: Mapping[ResourceType, Informer]  # only the kinds that the services of this process need
     contact: ApiContact

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -40,8 +41,7 @@ from tink.net.outbound import Reach, RefusedAddressError
 from tink.net.urls import shown
 from tink.registry.names import RegistryError, parse
 
-_EDGE: Final = "192.0.2.1"
-"""Stands for the edge's address in scripts that are rendered as a test."""
+_EDGE: Final = "192.0.2.1"  # stands for the edge's address in scripts that are rendered as a test
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -168,7 +168,10 @@ class Examination:
     def _hardware(self, obj: Raw) -> Iterator[str]:
         annotations = _annotations(obj)
         for name in (METADATA_ANNOTATION, STORAGE_ANNOTATION):
-            if name in annotations and not _is_json_object(annotations[name]):
+            found: object = None
+            with suppress(orjson.JSONDecodeError):
+                found = orjson.loads(str(annotations.get(name, "{}")))
+            if not isinstance(found, dict):
                 yield f"metadata.annotations[{name}]: is no JSON object, and nothing of it is served"
         _, bad = ssh_keys(str(annotations.get(SSH_PUBLIC_KEYS_ANNOTATION, "")))
         if bad:
@@ -178,15 +181,15 @@ class Examination:
             hardware = Hardware.model_validate(obj)
         except ValidationError:
             return  # the schema reports it
-        said = set()
+        problems = set()
         for mac, card in hardware.spec.network_interfaces.items():
             if card.disable_dhcp or card.disable_netboot:
                 continue
             try:
                 self._scripts.plan(mac, hardware, Origin(_EDGE), "")
             except ScriptError as error:
-                said.add(str(error).partition(": ")[2])
-        yield from (f"{each}: the machine netboots nothing until that is corrected" for each in sorted(said))
+                problems.add(str(error).partition(": ")[2])
+        yield from (f"{each}: the machine netboots nothing until that is corrected" for each in sorted(problems))
 
 
 def _urls(osie: Raw) -> Iterator[tuple[str, str]]:
@@ -210,13 +213,6 @@ def _osie_words(osie: Raw) -> Iterator[str]:
     if problem:
         where = f"metadata.annotations[{KERNEL_PARAMETERS_ANNOTATION}]"
         yield f"{where}: {problem}: no machine boots this OSIE until that is corrected"
-
-
-def _is_json_object(text: Any) -> bool:
-    try:
-        return isinstance(orjson.loads(str(text)), dict)
-    except orjson.JSONDecodeError:
-        return False
 
 
 def _annotations(obj: Raw) -> dict[str, Any]:

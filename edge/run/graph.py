@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import Metric
 
@@ -46,14 +46,16 @@ from edge.run.errors import StackError
 from edge.run.examination import Examination
 from edge.run.machine_work import AgentJourney, WorkflowJourney
 from edge.run.manifests import ManifestApplier
-from edge.run.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
+from edge.run.networks.agents import AgentsAddresses, at_networks
+from edge.run.networks.follow import HostNetworks
+from edge.run.networks.services import tcp_advice
 from edge.run.operators import start_operators
 from edge.run.other_edges import say_hello, start_reports
 from edge.run.outage import SavedState, follow_api, has_saved_state, remove_unwanted, secret_reader
-from edge.run.process import read_up
+from edge.run.process.memory import read_up
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.reviews import HOOKS, Reviews, are_reached
-from edge.run.serving import Serving, reach_of
+from edge.run.serving import MachineServers, reach_of
 from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
@@ -77,7 +79,7 @@ from tink.workflow import guards as protection
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from edge.run.server_process import ServerProcess
+    from edge.run.server_process.supervisor import ServerProcess
     from tink.kubeapi import ApiServer
 
 log = logging.getLogger(__name__)
@@ -102,9 +104,8 @@ _RESTORE_SECONDS: Final = 3.0
 class AgentsObserver:
     """The callbacks of a process that runs only the gRPC server.
 
-    `observe` receives the agents' activity, `listens` is called when the server listens, and `kept_away` receives the
-    blocked networks (CIDR), each with the end of its block (CLOCK_MONOTONIC). `away` are the networks that are blocked
-    from the start on.
+    `observe` receives the agents' activity. `listens` is called when the server listens. `kept_away` receives the
+    blocked networks (CIDR), each with the end of its block (CLOCK_MONOTONIC); `away` are those of the start.
     """
 
     observe: Callable[[AgentActivity], None]
@@ -124,14 +125,12 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """The parts that only an edge has: the servers for machines, and the writers of its findings to Hardware."""
+    """The parts that only an edge has: the servers for machines, and the tasks that write its findings to Hardware."""
 
-    serving: Serving
-    conditions: ConditionWriter
+    serving: MachineServers
     mistakes: MistakeWriter
-    problems: BootProblemWriter
-    states: StateWriter
     boots: BootWatch
+    tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Stack:
@@ -143,7 +142,7 @@ class Stack:
         self._here = settings.services - ({Service.SERVER} if settings.server_apart else frozenset())
         """The services of this process."""
         self._agents = agents
-        self._not_ready = _STARTING
+        self.starting = _STARTING  # why the process has not started or is about to end; empty while it runs
         self._exit = AsyncExitStack()
         self._tasks = Tasks(self._exit)
         self._spawn = self._tasks.spawn
@@ -162,11 +161,9 @@ class Stack:
             self.journey.announce,
             restored=lambda: self._saved.known_at if self._saved is not None else None,
         )
-        self.metrics = process_registry(lambda: self.not_ready)
-        """The metrics for Prometheus."""
+        self.metrics = process_registry(lambda: self.not_ready)  # the metrics for Prometheus
         self.metrics.register(Scraped(self._guard_metrics))
-        self.agents_metrics: list[Collector] = []
-        """The metrics of the gRPC server, if it runs in this process."""
+        self.agents_metrics: list[Collector] = []  # the metrics of the gRPC server, if it runs in this process
         # The nodes below set these:
         self._context: Context
         self._client: KubeClient
@@ -193,7 +190,7 @@ class Stack:
         except BaseException:
             await self.stop()
             raise
-        self._not_ready = ""
+        self.starting = ""
         log.info("%s: %s", "started" if self.not_ready else "ready", ", ".join(sorted(self._settings.services)))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -202,7 +199,7 @@ class Stack:
 
     async def stop(self) -> None:
         """Stop everything, the newest part first."""
-        self._not_ready = "stopping"
+        self.starting = "stopping"
         await self._exit.aclose()
 
     def _nodes(self) -> list[_Node]:
@@ -230,19 +227,14 @@ class Stack:
     # --- status -------------------------------------------------------------------------------------------------------
 
     @property
-    def starting(self) -> str:
-        """The reason why the process has not started or is about to end; empty while it runs."""
-        return self._not_ready
-
-    @property
     def not_ready(self) -> str:
         """The reason why this process can't do its work, as on /readyz; empty if it can."""
         services = self._settings.services
         denied = next(filter(None, (informer.denied for informer in self._informers.values())), "")
-        if self._not_ready == _STARTING and denied:
+        if self.starting == _STARTING and denied:
             return f"{_STARTING}: {denied}"
-        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
-        reasons += [self._edge.serving.binaries_problem] if self._edge is not None else []
+        reasons = [self.starting, self._networks.not_ready() if self._networks is not None else "", denied]
+        reasons += [self._edge.serving.binaries.problem] if self._edge is not None else []
         reasons += [self._server_process.problem] if self._server_process is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]
@@ -252,7 +244,11 @@ class Stack:
     def readiness(self) -> Readiness:
         """`not_ready` with the notes for operators."""
         saved = self._saved.note if self._saved is not None else ""
-        notes = [self._contact.note, saved, self._leadership(), self.agents_note]
+        leadership, elector = "", self._elector
+        if elector is not None:
+            standby = f"this replica is on standby; {elector.leader or 'nobody'} leads"
+            leadership = "this replica leads" if elector.is_leader else standby
+        notes = [self._contact.note, saved, leadership, self.agents_note]
         notes += [self._applier.note] if self._applier is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
@@ -281,14 +277,6 @@ class Stack:
         if self._server_process is not None:
             return self._server_process.note
         return self._fixed.note if self._fixed is not None else ""
-
-    def _leadership(self) -> str:
-        elector = self._elector
-        if elector is None:
-            return ""
-        if elector.is_leader:
-            return "this replica leads"
-        return f"this replica is on standby; {elector.leader or 'nobody'} leads"
 
     @property
     def networks(self) -> list[NetworkState]:
@@ -336,7 +324,7 @@ class Stack:
     async def _start_server_process(self) -> None:
         if not self._settings.server_apart:
             return
-        from edge.run.server_process import ServerProcess  # the child imports this module
+        from edge.run.server_process.supervisor import ServerProcess
 
         observe = AgentJourney(self.journey.record, self.inventory).observe
         process = self._server_process = ServerProcess(self._settings, self._kubeconfig, observe, self.journey.announce)
@@ -358,7 +346,7 @@ class Stack:
         self.metrics.register(Scraped(applier.metrics))
         if self._api is not None:
             await applier.apply_own([with_last_applied(each) for each in generate()])
-            if applier.waits:
+            if applier.own:
                 self._spawn(applier.apply_own_later(), "definitions of this release", ends=True)
         if settings.manifests is not None:
             await applier.apply_definitions()
@@ -445,7 +433,7 @@ class Stack:
             states=states,
         )
         hardware.add_event_handler(lambda _new, _old: None, boots.hardware_gone)
-        serving = Serving(
+        serving = MachineServers(
             context,
             boots,
             declined=conditions.changed,
@@ -454,14 +442,28 @@ class Stack:
             read_secret=secret_reader(client, self._saved),
             keep=lambda happened: self._archive.keep(happened) if self._archive is not None else None,
         )
-        self._edge = _Edge(serving, conditions, mistakes, problems, states, boots)
+        tasks = {
+            "conditions": conditions.run,
+            "mistakes of Hardware": mistakes.run,
+            "problems of boots": problems.run,
+            "states of machines": states.run,
+            "expectations of boots": boots.run,
+        }
+        self._edge = _Edge(serving, mistakes, boots, tasks)
 
     async def _start_edge_tasks(self) -> None:
         """Start the operators' HTTP, and everything at the edge that runs in the background."""
         edge, saved = self._edge, self._saved
         if edge is None:
             return
-        await start_operators(self._context, edge.serving, edge.boots, lambda: self.readiness, self._describe_api)
+        api = "cluster" if self._api is None else "embedded"
+        await start_operators(
+            self._context,
+            edge.serving,
+            edge.boots,
+            lambda: self.readiness,
+            lambda: Api(api, self._client.url, self._contact.problem),
+        )
         self._spawn(edge.serving.run(), "edge")
         self._spawn(self._load_rest(self._informers[HARDWARE]), "Hardware that are read later", ends=True)
         if edge.serving.peers is not None:
@@ -474,15 +476,15 @@ class Stack:
             self._spawn(saved.checkpoint.run(), "checkpoint")
             if saved.secrets is not None:
                 self._spawn(saved.secrets.run(), "Secrets that are kept")
-        self._spawn(edge.conditions.run(), "conditions")
-        self._spawn(edge.mistakes.run(), "mistakes of Hardware")
-        self._spawn(edge.problems.run(), "problems of boots")
-        self._spawn(edge.states.run(), "states of machines")
-        self._spawn(edge.boots.run(), "expectations of boots")
-        self._spawn(self._telemetry().run(), "boots that have ended")
-
-    def _describe_api(self) -> Api:
-        return Api("cluster" if self._api is None else "embedded", self._client.url, self._contact.problem)
+        for name, work in edge.tasks.items():
+            self._spawn(work(), name)
+        durations, endpoint = Durations(), self._settings.edge.otlp_endpoint
+        self.metrics.register(Scraped(durations.metrics))
+        traces = Traces(endpoint) if endpoint else None
+        if traces is not None:
+            self.metrics.register(Scraped(traces.metrics))
+            self._exit.push_async_callback(asyncio.to_thread, traces.close)
+        self._spawn(Telemetry(BootEnds(self.journey, time.time), durations, traces).run(), "boots that have ended")
 
     async def _load_rest(self, hardware: Informer) -> None:
         """Load the Hardware that no machine has asked for yet, soon after a restart with very many."""
@@ -490,16 +492,6 @@ class Stack:
             await self._saved.restore_rest()
         await hardware.wait_for_cache_sync()
         await read_up()
-
-    def _telemetry(self) -> Telemetry:
-        """Make the metrics and traces of the durations of boots. Raises TracesError."""
-        durations, endpoint = Durations(), self._settings.edge.otlp_endpoint
-        self.metrics.register(Scraped(durations.metrics))
-        traces = Traces(endpoint) if endpoint else None
-        if traces is not None:
-            self.metrics.register(Scraped(traces.metrics))
-            self._exit.push_async_callback(asyncio.to_thread, traces.close)
-        return Telemetry(BootEnds(self.journey, time.time), durations, traces)
 
     async def _restore_journeys(self) -> None:
         """Restore the journeys of earlier runs from disk (at most 3 s), then persist new events."""
@@ -521,39 +513,30 @@ class Stack:
     # --- objects of the API -------------------------------------------------------------------------------------------
 
     async def _follow_api(self) -> None:
-        """Run the informers until they have listed everything, then start the webhooks and apply the manifests.
-
-        If the API is away and the start can continue without it, the second step waits in the background.
-        """
+        """Run the informers until they have listed everything, then start the webhooks and apply the manifests."""
         alone = not self._settings.services & EDGE
         if await follow_api(self._informers, self._run_informers, self._saved, alone=alone):
             await self._start_reviews()
         else:
-            self._spawn(self._start_reviews_later(), "what waits for the API", ends=True)
+            # The API is away, and the start can continue without it.
+            self._spawn(self._start_reviews(), "what waits for the API", ends=True)
 
     def _run_informers(self) -> None:
         for resource, informer in self._informers.items():
             self._spawn(informer.run(), f"informer of {resource.plural}")
 
-    async def _start_reviews_later(self) -> None:
-        for informer in self._informers.values():
-            await informer.wait_for_cache_sync()
-        await self._start_reviews()
-
     async def _start_reviews(self) -> None:
         """Log the namespaces that do not exist, start the webhooks, and apply the manifests, which they review."""
+        for informer in self._informers.values():
+            await informer.wait_for_cache_sync()
         await log_missing_namespaces(self._client, self._settings.namespaces)
-        await self._start_webhooks()
+        webhooks = await self._reviews.start(self._client, self._informers, self.metrics)
+        if webhooks is not None:
+            self._exit.push_async_callback(webhooks.stop)
+            self._spawn(webhooks.run(), "webhooks")
         if self._applier is not None and self._settings.manifests is not None:
             await self._applier.apply_and_wait(self._informers)
             self._spawn(self._applier.run(), "manifests")
-
-    async def _start_webhooks(self) -> None:
-        webhooks = await self._reviews.start(self._client, self._informers, self.metrics)
-        if webhooks is None:
-            return
-        self._exit.push_async_callback(webhooks.stop)
-        self._spawn(webhooks.run(), "webhooks")
 
     # --- controller and gRPC server -----------------------------------------------------------------------------------
 
@@ -627,9 +610,8 @@ class Stack:
 
 
 def callers_of(settings: StackSettings, inventory: Inventory, exit_stack: AsyncExitStack) -> Callers:
-    """Return what identifies the sender of a request. `exit_stack` closes it.
-
-    Raises OSError if the kernel's neighbour table can't be read and the DHCP mode depends on it.
+    """Return what identifies the sender of a request; `exit_stack` closes it. Raises OSError if the DHCP mode needs the
+    kernel's neighbour table, and it can't be read.
     """
     edge = settings.edge
     neighbours: Neighbours = UNSEEN

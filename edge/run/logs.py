@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TextIO
@@ -38,42 +39,27 @@ _INDENT: Final = "    "
 _NO_FIELDS: Final[dict[str, Any]] = {}
 
 
-class _Seconds:
-    """Formats a record's second, once for all lines of that second."""
-
-    def __init__(self, form: str, zone: Callable[[float], time.struct_time]) -> None:
-        self._form, self._zone = form, zone
-        self._second, self._text = -1, ""
-
-    def text(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
-        if second != self._second:
-            self._second, self._text = second, time.strftime(self._form, self._zone(second))
-        return self._text
+@lru_cache(maxsize=2)
+def _second(form: str, zone: Callable[[float], time.struct_time], second: int) -> str:
+    """Format a second, once for all lines of that second."""
+    return time.strftime(form, zone(second))
 
 
 class TextFormatter(logging.Formatter):
     """`2026-01-31 12:00:00,123 INFO    edge.journey: message`, in local time."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._seconds = _Seconds("%Y-%m-%d %H:%M:%S", time.localtime)
-
     def format(self, record: logging.LogRecord) -> str:
-        date = self._seconds.text(record)
+        date = _second("%Y-%m-%d %H:%M:%S", time.localtime, int(record.created))
         return f"{date},{int(record.msecs):03d} {record.levelname:<7} " + "\n".join(lines_of(record, self))
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, the record's fields, and the exception if there is one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._seconds = _Seconds("%Y-%m-%dT%H:%M:%S", time.gmtime)
-
     def format(self, record: logging.LogRecord) -> str:
+        date = _second("%Y-%m-%dT%H:%M:%S", time.gmtime, int(record.created))
         entry: dict[str, Any] = {
-            "time": f"{self._seconds.text(record)}.{int(record.msecs):03d}Z",
+            "time": f"{date}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -90,10 +76,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def lines_of(record: logging.LogRecord, form: logging.Formatter) -> list[str]:
-    """Return logger and message in one line, then the indented lines of an exception and a stack.
-
-    A client may control the text of an exception. Without the indent, a line break in it would forge a log line.
-    """
+    """Return logger and message in one line, then the indented lines of an exception and a stack."""
+    # A client may control the text of an exception. Without the indent, a line break in it would forge a log line.
     traces = [form.formatException(record.exc_info)] if record.exc_info else []
     if record.stack_info:
         traces.append(record.stack_info)
@@ -110,10 +94,7 @@ def _safe(value: Any) -> Any:
 
 
 class JournalFormatter(logging.Formatter):
-    """A line for the journal, without the time: `<4>edge.journey: message`, with the priority of sd-daemon(3).
-
-    Each line of an exception has the priority too, because the journal makes an entry of each line.
-    """
+    """A line for the journal, without the time: `<4>edge.journey: message`, with the priority of sd-daemon(3)."""
 
     def __init__(self, form: logging.Formatter | None = None) -> None:
         """`form` formats the rest of the line; None stands for logger and message."""
@@ -124,6 +105,7 @@ class JournalFormatter(logging.Formatter):
         prefix = PRIORITIES[min(record.levelno // 10, 5)]
         if self._form is not None:
             return prefix + self._form.format(record)
+        # Each line of an exception has the priority too, because the journal makes an entry of each line.
         return "\n".join(prefix + line for line in lines_of(record, self))
 
 
@@ -141,9 +123,9 @@ class StreamWriter(logging.Handler):
     """Writes formatted lines to a stream, in order, from a thread of its own.
 
     A line is formatted where it is logged, because its objects may change. The thread writes many lines at once: a
-    reader of standard error that has stopped must not stop the servers. The size of the waiting lines is bounded.
-    Further lines are dropped, and a line reports their number. After an error the program waits a moment until it is
-    written; at its end it waits up to a second for all lines.
+    reader of standard error that has stopped must not stop the servers. The size of the waiting lines is bounded; a
+    line reports the number of dropped ones. After an error the program waits a moment until it is written; at its end
+    it waits up to a second for all lines.
     """
 
     def __init__(self, stream: TextIO, *, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
@@ -370,10 +352,7 @@ _NOISY = ("aiohttp.access", "asyncio")
 
 
 def reopen() -> None:
-    """Open the log file again by the name that it had at the start, after logrotate(8) has moved it.
-
-    If that fails, a warning is logged, and lines go to the old file.
-    """
+    """Open the log file again by the name that it had at the start, after logrotate(8) has moved it."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, StreamWriter):
             try:
@@ -382,18 +361,13 @@ def reopen() -> None:
                 log.warning("the log file can't be opened again, and lines go to the old file: %s", error)
 
 
-def _to_journal(stream: TextIO, variable: str) -> bool:
-    """Return True if JOURNAL_STREAM (systemd.exec(5), DEVICE:INODE) names this stream."""
-    try:
-        found = os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False
-    return variable == f"{found.st_dev}:{found.st_ino}"
-
-
 def _handler(formatter: logging.Formatter | None) -> StreamWriter:
     """Return a writer to the journal, if it is there and lines are for people; else to standard error."""
-    journal = _to_journal(sys.stderr, os.environ.get("JOURNAL_STREAM", ""))
+    journal = False
+    with suppress(OSError, ValueError):
+        found = os.fstat(sys.stderr.fileno())
+        # systemd.exec(5): DEVICE:INODE of the stream that leads to the journal
+        journal = os.environ.get("JOURNAL_STREAM", "") == f"{found.st_dev}:{found.st_ino}"
     if journal and formatter is None and SOCKET.is_socket():
         return JournalWriter(sys.stderr)
     handler = StreamWriter(sys.stderr)

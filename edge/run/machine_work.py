@@ -19,6 +19,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -44,12 +45,12 @@ _OUTCOME = {
 }
 
 
+@dataclass(frozen=True)
 class AgentJourney:
     """Turns activities of agents into journey events of the machine that the agent claims to run on."""
 
-    def __init__(self, record: Recorder, inventory: Inventory) -> None:
-        self._record = record
-        self._inventory = inventory
+    record: Recorder
+    inventory: Inventory
 
     def observe(self, activity: AgentActivity) -> None:
         """Record an activity; called by the gRPC server."""
@@ -59,29 +60,24 @@ class AgentJourney:
         machine = self._machine(activity)
         if activity.kind is ActivityKind.REFUSED:
             self._refused(machine.mac if machine is not None else activity.agent_id.lower(), activity)
+        elif machine is None:
             return
-        if machine is None:
-            return
-        if activity.kind is ActivityKind.OUTPUT:
+        elif activity.kind is ActivityKind.OUTPUT:
             self._printed(machine, activity)
-            return
-        if activity.kind is ActivityKind.EVENT:
+        elif activity.kind is ActivityKind.EVENT:
             detail: dict[str, Value] = {"workflow": activity.workflow, "from": activity.peer}
-            self._record(machine.mac, Step.AGENT, outcome, _so_says(activity), **detail)
-            return
-        self._record(machine.mac, Step.AGENT, outcome, activity.message, peer=activity.peer)
+            self.record(machine.mac, Step.AGENT, outcome, _so_says(activity), **detail)
+        else:
+            self.record(machine.mac, Step.AGENT, outcome, activity.message, peer=activity.peer)
 
     def _refused(self, mac: str, activity: AgentActivity) -> None:
-        """Record a refusal for the claimed machine, with the caller's address: it may be another machine.
-
-        An unregistered machine has a journey, too. The server limits the rate of these, so that a client can't fill the
-        journey with made-up MACs.
-        """
-        if not is_mac(mac):
-            return
-        peer = activity.peer
-        message = activity.message if peer in activity.message else f"{activity.message} (asked by {peer})"
-        self._record(mac, Step.AGENT, Outcome.REFUSED, message, **{"from": peer})
+        """Record a refusal for the claimed machine, with the caller's address: it may be another machine."""
+        # An unregistered machine has a journey, too. The server limits the rate of refusals, so that a client can't
+        # fill the journey with made-up MACs.
+        if is_mac(mac):
+            peer = activity.peer
+            message = activity.message if peer in activity.message else f"{activity.message} (asked by {peer})"
+            self.record(mac, Step.AGENT, Outcome.REFUSED, message, **{"from": peer})
 
     def _printed(self, machine: Machine, activity: AgentActivity) -> None:
         """Record output: the newest line is the message, and all lines are in the detail `output`."""
@@ -93,18 +89,18 @@ class AgentJourney:
         if activity.elsewhere:
             detail["from"] = activity.peer
             message = _so_says(activity)
-        self._record(machine.mac, Step.ACTION, Outcome.INFO, message, **detail)
+        self.record(machine.mac, Step.ACTION, Outcome.INFO, message, **detail)
 
     def _machine(self, activity: AgentActivity) -> Machine | None:
-        machine = self._inventory.by_mac(activity.agent_id.lower())
+        machine = self.inventory.by_mac(activity.agent_id.lower())
         if machine is not None and activity.hardware not in ("", f"{machine.namespace}/{machine.name}"):
             machine = None  # The agent of another Hardware uses this id.
-        at_peer = self._inventory.by_ip(activity.peer)
+        at_peer = self.inventory.by_ip(activity.peer)
         if machine is None and "/" in activity.hardware:
             # A refused agent has named a Hardware, and calls from the address of another one.
             namespace, name = activity.hardware.split("/", 1)
             if at_peer is None or (at_peer.namespace, at_peer.name) != (namespace, name):
-                machine = next(iter(self._inventory.by_name(name, namespace)), None)
+                machine = next(iter(self.inventory.by_name(name, namespace)), None)
         return machine or at_peer
 
 
@@ -115,25 +111,14 @@ def _so_says(activity: AgentActivity) -> str:
     return (said if len(said) <= room else said[: room - 1] + "…") + who
 
 
-_LOOKED_AT = 100
-"""Number of a machine's last events that are searched for the same events of an earlier run."""
+_LOOKED_AT = 100  # number of a machine's last events that are searched for the same events of an earlier run
 
-_REMEMBERED = 10_000
-"""Maximum number of Workflows whose machine is stored, even after the deletion of its Hardware."""
+_REMEMBERED = 10_000  # maximum number of Workflows whose machine is stored, even after the deletion of its Hardware
 
-_STATE_OUTCOME = {
-    WorkflowState.PENDING: Outcome.INFO,
-    WorkflowState.SCHEDULED: Outcome.INFO,
-    WorkflowState.RUNNING: Outcome.INFO,
-    WorkflowState.CANCELLING: Outcome.INFO,
-    WorkflowState.SUCCEEDED: Outcome.OK,
-    WorkflowState.FAILED: Outcome.FAILED,
-    WorkflowState.CANCELED: Outcome.INFO,
-}
+_STATE_OUTCOME = {WorkflowState.SUCCEEDED: Outcome.OK, WorkflowState.FAILED: Outcome.FAILED}  # others: INFO
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     step: Step
     outcome: Outcome
     message: str
@@ -178,19 +163,12 @@ class WorkflowJourney:
         if not entries:
             return
         mac = self._mac(workflow)
-        if not mac:
-            for entry in entries:
-                log.log(
-                    logging.DEBUG if self._others else logging.WARNING,
-                    "%s (its Hardware %s is not known here)",
-                    entry.message,
-                    workflow.spec.hardware_ref.name or '""',
-                )
-            return
-        for entry in entries:
-            self._journey.record(
-                mac, entry.step, entry.outcome, entry.message, workflow=_name(workflow), **entry.detail
-            )
+        for step, outcome, message, detail in entries:
+            if mac:
+                self._journey.record(mac, step, outcome, message, workflow=_name(workflow), **detail)
+            else:
+                level, name = logging.DEBUG if self._others else logging.WARNING, workflow.spec.hardware_ref.name
+                log.log(level, "%s (its Hardware %s is not known here)", message, name or '""')
 
     def _mac(self, workflow: Workflow) -> str:
         """Return the MAC whose journey a Workflow is part of, or "" if its Hardware was never known here."""
@@ -218,15 +196,13 @@ class WorkflowJourney:
     def _machine(self, workflow: Workflow) -> Machine | None:
         """Return the interface whose journey gets the events: the last heard one, so that a boot is in one journey."""
         machines = self._inventory.by_name(workflow.spec.hardware_ref.name, workflow.metadata.namespace)
-        return max(machines, key=lambda machine: self._heard_at(machine.mac), default=None)
 
-    def _heard_at(self, mac: str) -> float:
-        """Return when this card was heard last, in seconds since the epoch, or 0.0 if it never was.
+        def heard_at(machine: Machine) -> float:
+            # Earlier Workflow events are no sign of a card: they would keep later ones at a card that never boots.
+            last = self._journey.last_sign(machine.mac)
+            return last.time if last is not None else 0.0
 
-        An earlier Workflow event of a card does not count: it would keep later ones at a card that never boots.
-        """
-        last = self._journey.last_sign(mac)
-        return last.time if last is not None else 0.0
+        return max(machines, key=heard_at, default=None)
 
 
 def _changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
@@ -250,7 +226,7 @@ def _state_entry(workflow: Workflow, state: WorkflowState) -> _Entry:
         if seconds is not None:
             detail["duration_seconds"] = seconds
             message += f" after {seconds:.1f} s" if state is WorkflowState.SUCCEEDED else ""
-    return _Entry(Step.WORKFLOW, _STATE_OUTCOME[state], message, detail)
+    return _Entry(Step.WORKFLOW, _STATE_OUTCOME.get(state, Outcome.INFO), message, detail)
 
 
 def _why(workflow: Workflow) -> str:
@@ -269,17 +245,14 @@ def _action_changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
         if action.state is None or action.state is was or action.state is ActionState.PENDING:
             continue
         if was is ActionState.PENDING and (old is not None or action.state is ActionState.RUNNING):
-            yield _started(action, number, len(actions))
+            of = len(actions)
+            message = f"action {_action_name(action)} started ({number} of {of})"
+            detail = _action_detail(action, number, ActionState.RUNNING) | {"of": of}
+            if action.rendered is not None and action.rendered.timeout:
+                detail["timeout_seconds"] = action.rendered.timeout
+            yield _Entry(Step.ACTION, Outcome.INFO, message, detail)
         if old is not None and action.state in (ActionState.SUCCEEDED, ActionState.FAILED):
             yield _ended(action, number, len(actions))
-
-
-def _started(action: ActionStatus, number: int, of: int) -> _Entry:
-    message = f"action {_action_name(action)} started ({number} of {of})"
-    detail = _action_detail(action, number, ActionState.RUNNING) | {"of": of}
-    if action.rendered is not None and action.rendered.timeout:
-        detail["timeout_seconds"] = action.rendered.timeout
-    return _Entry(Step.ACTION, Outcome.INFO, message, detail)
 
 
 def _ended(action: ActionStatus, number: int, of: int) -> _Entry:

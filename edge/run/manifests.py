@@ -34,16 +34,12 @@ from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
-_APPLIED_SECONDS: Final = 30.0
-"""Time limit for the informers to receive the applied objects."""
-LOOK_SECONDS: Final = 5.0
-"""Interval at which the files are checked while an object is refused or a file is young."""
-YOUNG_SECONDS: Final = 10.0
-"""Age below which a file may be incomplete."""
-LONGEST_PAUSE_SECONDS: Final = 300.0
+_APPLIED_SECONDS: Final = 30.0  # time limit for the informers to receive the applied objects
+LOOK_SECONDS: Final = 5.0  # interval at which the files are checked while an object is refused or a file is young
+YOUNG_SECONDS: Final = 10.0  # age below which a file may be incomplete
+MAX_PAUSE_SECONDS: Final = 300.0
 _UNANSWERED: Final = 3
-_OWN: Final = Path("tinkedge")
-"""The name of the program's own definitions in messages."""
+_OWN: Final = Path("tinkedge")  # the name of the program's own definitions in messages
 MAX_LINES: Final = 20
 
 
@@ -69,28 +65,23 @@ class _File:
         return [*self.faults, *(each.refusal for each in self.waiting if each.refusal)]
 
 
+@dataclass(eq=False)
 class ManifestApplier:
-    """Applies manifests, and retries those that the API refuses."""
+    """Applies manifests, and retries those that the API refuses.
 
-    def __init__(
-        self,
-        client: KubeClient,
-        refusal: Callable[[], str],
-        path: Path | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Apply `path`, a file or directory of manifests, or None. `clock` gives Unix seconds.
+    `path` is a file or directory of manifests, or None. `clock` gives Unix seconds. `refusal()` says why the disk of
+    the embedded API can't store anything now; empty if it can.
+    """
 
-        `refusal()` says why the disk of the embedded API can't store anything now; empty if it can.
-        """
-        self._client = client
-        self._refusal = refusal
-        self._path = path
-        self._clock = clock
+    client: KubeClient
+    refusal: Callable[[], str]
+    path: Path | None = None
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._files: dict[Path, _File] = {}
         self._fault = ""
-        self._own: list[Raw] = []
-        """Definitions of this release that the disk could not store."""
+        self.own: list[Raw] = []  # definitions of this release that the disk could not store
         self._own_problems: list[str] = []
         self._logged: frozenset[str] = frozenset()
         self._asked = asyncio.Event()
@@ -104,13 +95,10 @@ class ManifestApplier:
 
     @property
     def note(self) -> str:
-        """The number of problems and the first file, for /readyz; empty if everything is applied.
-
-        /readyz may be open to more people than the log, and what an API refuses is quoted there.
-        """
-        where = (
-            str(self._path) if self._fault else next((str(at) for at, file in self._files.items() if file.problems), "")
-        )
+        """The number of problems and the first file, for /readyz; empty if everything is applied."""
+        # /readyz may be open to more people than the log, and what an API refuses is quoted there.
+        faulty = (str(at) for at, file in self._files.items() if file.problems)
+        where = str(self.path) if self._fault else next(faulty, "")
         count = len(self.problems)
         return f"{count} of --manifests not applied, and tried again: {printable(where)}, see the log" if count else ""
 
@@ -127,39 +115,34 @@ class ManifestApplier:
         return True
 
     async def apply_own(self, definitions: list[Raw]) -> None:
-        """Apply the program's own `definitions`. Those that the disk refuses wait (`waits`). Raises ManifestError."""
-        self._own = []
+        """Apply the program's own `definitions`. Those that the disk refuses wait (`own`). Raises ManifestError."""
+        self.own = []
         for each in definitions:
             try:
-                await apply(self._client, [(_OWN, each)])
+                await apply(self.client, [(_OWN, each)])
             except ManifestError as error:
-                if not self._refusal():
+                if not self.refusal():
                     raise
-                self._own.append(each)
+                self.own.append(each)
                 log.debug("not applied: %s", error)
-        if self._own:  # the store has logged why
-            log.info("%d definitions of this release are applied when the state can be written", len(self._own))
+        if self.own:  # the store has logged why
+            log.info("%d definitions of this release are applied when the state can be written", len(self.own))
 
     async def apply_own_later(self) -> None:
         """Apply the definitions that wait, as soon as the disk can be written; return when none is left."""
-        while self._own:
+        while self.own:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._refusal():
+            if self.refusal():
                 continue
-            waiting, self._own, self._own_problems = self._own, [], []
+            waiting, self.own, self._own_problems = self.own, [], []
             for each in waiting:
                 try:
-                    await apply(self._client, [(_OWN, each)])
+                    await apply(self.client, [(_OWN, each)])
                 except ManifestError as error:
-                    self._own.append(each)
+                    self.own.append(each)
                     self._own_problems.append(str(error))
             self._log()
         log.info("the definitions of this release are applied")
-
-    @property
-    def waits(self) -> bool:
-        """Return True if definitions of this release are not applied yet."""
-        return bool(self._own)
 
     async def apply_definitions(self) -> None:
         """Read the files, and apply the definitions of kinds in them."""
@@ -185,11 +168,12 @@ class ManifestApplier:
     async def run(self) -> None:
         """Retry refused objects with growing pauses, and whenever `reread` requests it, until cancelled."""
         loop = asyncio.get_running_loop()
-        backoff = Backoff(LOOK_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(LOOK_SECONDS, MAX_PAUSE_SECONDS)
         due = loop.time() + backoff.next()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if self.problems or self._is_young() else None):
+                is_young = any(abs(self.clock() - file.written) < YOUNG_SECONDS for file in self._files.values())
+                async with asyncio.timeout(LOOK_SECONDS if self.problems or is_young else None):
                     await self._asked.wait()
             is_asked = self._asked.is_set()
             self._asked.clear()
@@ -201,15 +185,12 @@ class ManifestApplier:
                 due = loop.time() + backoff.next()
             self._log()
 
-    def _is_young(self) -> bool:
-        return any(abs(self._clock() - file.written) < YOUNG_SECONDS for file in self._files.values())
-
     def _look(self) -> bool:
         """Read the files that are new or have changed; return whether there were any. Blocks."""
-        if self._path is None:
+        if self.path is None:
             return False
         try:
-            paths = manifest_files(self._path)
+            paths = manifest_files(self.path)
             self._fault = ""
         except ManifestError as error:
             self._fault = str(error)
@@ -229,13 +210,10 @@ class ManifestApplier:
         return is_changed
 
     async def _apply(self, is_wanted: Callable[[Raw], bool] = lambda _: True) -> list[Raw]:
-        """Try all waiting objects; return those that were applied.
-
-        A refused object is retried after others were applied, because it may need one of them. If the API does not
-        answer several times in a row, the rest waits.
-        """
+        """Try all waiting objects; return those that were applied."""
         applied: list[Raw] = []
         known, unanswered = -1, 0
+        # Once more after others were applied: a refused object may need one of them.
         while len(applied) > known:
             known = len(applied)
             for path, file in self._files.items():
@@ -245,7 +223,7 @@ class ManifestApplier:
                         left.append(each)
                         continue
                     try:
-                        await apply(self._client, [(path, each.obj)])
+                        await apply(self.client, [(path, each.obj)])
                     except ManifestError as error:
                         each.refusal = str(error)
                         unanswered = unanswered + 1 if isinstance(error.__cause__, UnreachableError) else 0
@@ -265,7 +243,7 @@ class ManifestApplier:
         if len(new) > MAX_LINES:
             log.error("not applied, and tried again: %d more objects or files", len(new) - MAX_LINES)
         if self._logged and not problems:
-            log.info("%s: nothing is refused any more", self._path)
+            log.info("%s: nothing is refused any more", self.path)
         self._logged = frozenset(problems)
 
 

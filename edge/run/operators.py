@@ -9,13 +9,13 @@ from functools import partial
 from edge import admin_token
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.connections import has_ended
-from edge.page import Access, Api, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates
+from edge.page import Access, Api, EdgeStatus, Health, Other, Pages, Rack, Site
 from edge.run.about import ThisEdge, osies_of
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
-from edge.run.networks import Sites, sites_of
+from edge.run.networks.services import Sites, sites_of
 from edge.run.readiness import Readiness
-from edge.run.serving import Serving
+from edge.run.serving import MachineServers
 from edge.settings.model import Service
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import OSIE, WORKFLOW
@@ -23,7 +23,7 @@ from tink.kube.resources import OSIE, WORKFLOW
 
 async def start_operators(
     context: Context,
-    serving: Serving,
+    serving: MachineServers,
     boots: BootWatch,
     readiness: Callable[[], Readiness],
     api: Callable[[], Api],
@@ -36,54 +36,37 @@ async def start_operators(
     if Service.ADMIN not in settings.services:
         return
     tokens = admin_token.accepted(settings.data_dir, edge.admin_token_file)
+    journey, networks, contact = context.journey, context.networks, context.contact
+    status = EdgeStatus(
+        lambda: Health(readiness().problem, readiness().notes),
+        networks.shown,
+        lambda: [*contact.notices(), *networks.notices()],
+        journey,
+        serving.cache,
+        time.monotonic,
+        others=lambda: _reporters(serving),
+        about=ThisEdge(settings.data_dir, api).about,
+        osies=lambda: osies_of(context.informers[OSIE].list() if OSIE in context.informers else ()),
+    )
+    rack = Rack(journey, context.inventory, boots.expectations)
+    pages = Pages(rack, status, partial(_workflow_of, context), time.time)
     app = AdminApp(
-        context.journey,
+        journey,
         context.inventory,
-        context.networks,
+        networks,
         tokens.holds,
         registry=context.metrics,
         ready=lambda: readiness().problem,
         note=lambda: "; ".join(readiness().notes),
         awaited=boots.shown,
-        notices=context.contact.notices,
-        pages=_pages(context, serving, boots, readiness, tokens, ThisEdge(settings.data_dir, api)),
+        notices=contact.notices,
+        pages=Site(pages, Access(tokens, time.time), has_ended=has_ended),
     )
     make_site = await sites_of(admin_runner(app), context.exit_stack)
     await Sites(make_site, edge.admin_port, "admin HTTP", "--admin-port").follow("", edge.admin_address)
 
 
-def _pages(
-    context: Context,
-    serving: Serving,
-    boots: BootWatch,
-    readiness: Callable[[], Readiness],
-    keys: Keys,
-    this_edge: ThisEdge,
-) -> Site:
-    """Return the pages for a browser."""
-    journey, inventory, expectations = context.journey, context.inventory, boots.expectations
-    status = EdgeStatus(
-        lambda: Health(readiness().problem, readiness().notes),
-        context.networks,
-        context.contact.notices,
-        journey,
-        serving.cache,
-        time.monotonic,
-        others=lambda: _reporters(serving),
-        about=this_edge.about,
-        osies=lambda: osies_of(context.informers[OSIE].list() if OSIE in context.informers else ()),
-    )
-    pages = Pages(
-        Rack(journey, inventory, expectations),
-        Machines(journey, inventory, expectations, partial(_workflow_of, context), time.time),
-        status,
-        Templates(),
-        time.time,
-    )
-    return Site(pages, Access(keys, time.time), has_ended=has_ended)
-
-
-def _reporters(serving: Serving) -> list[Other]:
+def _reporters(serving: MachineServers) -> list[Other]:
     """Return the edges and servers that report events to this edge."""
     publishers = serving.peers.publishers if serving.peers is not None else []
     return [Other(each.kind, each.name, each.events) for each in publishers]

@@ -33,26 +33,18 @@ log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 30.0
 """Time without a new object after which a list has failed. A working API lists thousands of objects in far less."""
-SHORT_SECONDS: Final = 5.0
-"""The same, if the start can continue without the API. A restarted API is back in less."""
+SHORT_SECONDS: Final = 5.0  # the same, if the start can continue without the API. A restarted API is back in less.
 _STEP_SECONDS: Final = 1.0
-RECENT_SECONDS: Final = 120.0
-"""Maximum age of a saved state that a restart serves without waiting for the API."""
-LARGE: Final = 3000
-"""Minimum number of saved Hardware for that. The API lists fewer quickly."""
+RECENT_SECONDS: Final = 120.0  # maximum age of a saved state that a restart serves without waiting for the API
+LARGE: Final = 3000  # minimum number of saved Hardware for that. The API lists fewer quickly.
 
 
 async def follow_api(
-    informers: Mapping[ResourceType, Informer],
-    run: Callable[[], object],
-    saved: SavedState | None,
-    *,
-    alone: bool,
+    informers: Mapping[ResourceType, Informer], run: Callable[[], object], saved: SavedState | None, *, alone: bool
 ) -> bool:
-    """Run the informers with `run()`, and wait until they have listed everything.
+    """Run the informers with `run()`, and wait until they have listed everything. Raises StackError.
 
-    Return False if the start continues before that: with the saved state, or with nothing if `alone`. Raises
-    StackError.
+    Return False if the start continues before that: with the saved state, or with nothing if `alone`.
     """
     if saved is not None:
         await saved.checkpoint.open()
@@ -78,23 +70,19 @@ async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bo
                 known, idle = len(informer), 0.0
             if without_api and idle >= SHORT_SECONDS and (informer.is_unreachable or not informer.failing_for):
                 return False
+            if idle >= SYNC_SECONDS and informer.denied:
+                raise StackError(f"{informer.denied}: give a --kubeconfig that may")
             if idle >= SYNC_SECONDS:
-                raise StackError(_why_not_listed(resource, informer))
+                raise StackError(
+                    f"the API has not listed {resource.plural}.{resource.group} within {SYNC_SECONDS:.0f} s. "
+                    "Are the CRDs installed (tinkedge crds | kubectl apply --server-side -f -)? See the log."
+                )
             step = min(_STEP_SECONDS, SYNC_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(step):
                     await informer.wait_for_cache_sync()
             idle += step
     return True
-
-
-def _why_not_listed(resource: ResourceType, informer: Informer) -> str:
-    if informer.denied:
-        return f"{informer.denied}: give a --kubeconfig that may"
-    return (
-        f"the API has not listed {resource.plural}.{resource.group} within {SYNC_SECONDS:.0f} s. "
-        "Are the CRDs installed (tinkedge crds | kubectl apply --server-side -f -)? See the log."
-    )
 
 
 class SavedState:

@@ -39,34 +39,30 @@ class Readiness:
         return self.problem or ": ".join(filter(None, ("ok", "; ".join(self.notes))))
 
 
+@dataclass(eq=False)
 class ApiContact:
-    """Reports whether the informers reach the Kubernetes API."""
+    """Reports whether the informers reach the Kubernetes API.
 
-    def __init__(
-        self,
-        informers: Callable[[], Collection[Informer]],
-        announce: Callable[[Notice], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
-        restored: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        """Watch `informers()`. `announce` is called when the API goes away and returns; `clock` gives Unix seconds.
+    `announce` is called when the API goes away and returns; `clock` gives Unix seconds. `restored()` is the time of the
+    state that was restored at the start, until the API has listed everything.
+    """
 
-        `restored()` is the time of the state that was restored at the start, until the API has listed everything.
-        """
-        self._informers = informers
-        self._restored = restored
-        self._announce = announce
-        self._clock = clock
+    informers: Callable[[], Collection[Informer]]
+    announce: Callable[[Notice], None] = lambda _: None
+    clock: Callable[[], float] = time.time
+    restored: Callable[[], float | None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._is_announced = False
 
     @property
     def away_since(self) -> float | None:
         """The time (Unix seconds) since which the API is away. None if it answers or is away for a short time only."""
-        longest = max((informer.failing_for for informer in self._informers()), default=0.0)
-        restored = self._restored()
+        longest = max((informer.failing_for for informer in self.informers()), default=0.0)
+        restored = self.restored()
         if restored is not None and longest:
             return restored
-        return self._clock() - longest if longest > AWAY_SECONDS else None
+        return self.clock() - longest if longest > AWAY_SECONDS else None
 
     @property
     def problem(self) -> str:
@@ -83,21 +79,20 @@ class ApiContact:
     @property
     def known_at(self) -> float:
         """The time (Unix seconds) of the served state: now, while the API can be followed."""
-        restored = self._restored()
-        since = restored if restored is not None else self.away_since
-        return self._clock() if since is None else since
+        restored = self.restored()
+        return next((each for each in (restored, self.away_since) if each is not None), self.clock())
 
     @property
     def not_listed(self) -> str:
         """A clause that names the collections that were never listed; empty if all were."""
-        missing = [informer.resource.plural for informer in self._informers() if not informer.has_synced]
+        missing = [informer.resource.plural for informer in self.informers() if not informer.has_synced]
         return f"the Kubernetes API has not listed {', '.join(missing)} yet" if missing else ""
 
     def notices(self) -> list[Notice]:
         """Return the announced problem, if it continues."""
         if not self._is_announced or not self.note:
             return []
-        return [Notice(self._clock(), Outcome.FAILED, self.note, {})]
+        return [Notice(self.clock(), Outcome.FAILED, self.note, {})]
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the time of the state that machines are served."""
@@ -119,4 +114,4 @@ class ApiContact:
         outcome = Outcome.FAILED if note else Outcome.OK
         line = note or "the Kubernetes API answers again: machines are served by what it has now"
         log.log(logging.WARNING if note else logging.INFO, "%s", line)
-        self._announce(Notice(self._clock(), outcome, line, {}))
+        self.announce(Notice(self.clock(), outcome, line, {}))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 
 from edge.run.errors import StackError
-from edge.run.networks import tcp_advice
+from edge.run.networks.services import tcp_advice
 from edge.settings.model import Service, StackSettings
 from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
@@ -87,27 +87,27 @@ class Reviews:
     async def start(
         self, client: KubeClient, informers: Mapping[ResourceType, Informer], metrics: CollectorRegistry
     ) -> Webhooks | None:
-        """Start the webhooks for API servers in other processes, if any.
-
-        The caller runs and stops them. Raises StackError.
+        """Start the webhooks for API servers in other processes, if any; the caller runs and stops them. Raises
+        StackError.
         """
         services = self._settings.services
         if Service.APISERVER in services and (self.plugin is not None or Service.CONTROLLER in services):
-            await self._forget_webhooks(client)
+            try:  # An earlier version registered a webhook for its own embedded API.
+                await unregister(client, self._settings.webhooks.configuration)
+            except ApiError as error:
+                log.warning("the registration of an earlier version's webhook can't be deleted: %s", error)
         webhooks = self._webhooks = self._made(client, informers)
         if self._admission is not None:
             metrics.register(self._admission.metrics)
         if webhooks is not None:
             metrics.register(webhooks.metrics)
-            await _start(webhooks, self._settings)
+            try:
+                await webhooks.start()
+            except OSError as error:
+                port = self._settings.webhooks.port or SERVICE_PORT
+                advice = tcp_advice(error, port, "--webhook-port")
+                raise StackError(f"the webhooks can't listen on port {port}: {advice}") from error
         return webhooks
-
-    async def _forget_webhooks(self, client: KubeClient) -> None:
-        """Delete the registration that an earlier version made for its own embedded API."""
-        try:
-            await unregister(client, self._settings.webhooks.configuration)
-        except ApiError as error:
-            log.warning("the registration of an earlier version's webhook can't be deleted: %s", error)
 
     def _made(self, client: KubeClient, informers: Mapping[ResourceType, Informer]) -> Webhooks | None:
         services, reached = self._settings.services, are_reached(self._settings)
@@ -131,25 +131,10 @@ class Reviews:
         elif Service.WEBHOOKS in services and not reached:
             log.warning(UNREACHED)
         if Service.CONVERSION in services:
-            hooks.append(_conversion(self._settings))
+            # These imports take a tenth of a second, and few sites have Metal3's hosts.
+            from tink.convert.metal3.versions import ConversionSettings
+            from tink.metal3.webhook import HostConversion
+
+            conversion = ConversionSettings(self._settings.empty_checksum_type)
+            hooks.append(HostConversion(conversion, install=Service.APISERVER in self._settings.services))
         return Webhooks(client, hooks, self._settings.webhooks) if hooks else None
-
-
-def _conversion(settings: StackSettings) -> Hook:
-    # These imports take a tenth of a second, and few sites have Metal3's hosts.
-    from tink.convert.metal3.versions import ConversionSettings
-    from tink.metal3.webhook import HostConversion
-
-    conversion = ConversionSettings(settings.empty_checksum_type)
-    return HostConversion(conversion, install=Service.APISERVER in settings.services)
-
-
-async def _start(webhooks: Webhooks, settings: StackSettings) -> None:
-    """Open the webhooks' port and register them with the API. Raises StackError."""
-    try:
-        await webhooks.start()
-    except OSError as error:
-        port = settings.webhooks.port or SERVICE_PORT
-        raise StackError(
-            f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
-        ) from error

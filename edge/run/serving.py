@@ -34,7 +34,8 @@ from edge.peers.site import peer_metrics
 from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
-from edge.run.networks import LinkMetadata, NetworkServices, Sites, sites_of
+from edge.run.networks.link_metadata import LinkMetadata
+from edge.run.networks.services import NetworkServices, Sites, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
 from edge.settings.model import Service, StackSettings, Syslog
@@ -42,7 +43,6 @@ from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, 
 from edge.tftp import BootFiles, TftpServer
 from ipxe.parameters import is_hookos
 from ipxe.scripts import Origin, Scripts
-from tink.api.v1alpha2 import Raw
 from tink.kube.resources import OSIE
 from tink.metrics.families import Scraped
 from tink.net.addresses import join_host_port
@@ -50,12 +50,11 @@ from tink.net.outbound import Reach
 
 log = logging.getLogger(__name__)
 
-_BINARIES_SECONDS: Final = 5.0
-"""Interval at which an empty directory of boot programs is read again."""
+_BINARIES_SECONDS: Final = 5.0  # interval at which an empty directory of boot programs is read again
 _TICK_SECONDS: Final = 1.0
 
 
-class Serving:
+class MachineServers:
     """The edge's servers for machines. Made before the inventory is filled.
 
     `start` starts the parts that all networks share. `network_changed` then serves a network as it is now.
@@ -72,13 +71,10 @@ class Serving:
         read_secret: ReadSecret,
         keep: Callable[[Happened], None] = lambda _: None,
     ) -> None:
-        """Make the servers.
+        """Make the servers. Raises BinariesError, DhcpSettingsError, KeyFileError.
 
         `declined` is called when an address enters or leaves quarantine, `relay_seen(machine, relay)` once for each
-        relay subnet that is not one of our interfaces. `readiness()` says whether machines can be served. `keep`
-        receives the events of other edges and servers.
-
-        Raises BinariesError, DhcpSettingsError, KeyFileError.
+        relay subnet that is not one of our interfaces. `keep` receives the events of other edges and servers.
         """
         settings, inventory, journey = context.settings, context.inventory, context.journey
         edge, wanted = settings.edge, settings.services
@@ -93,15 +89,11 @@ class Serving:
         self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
         self._relays = Relays(edge.relays, lambda address: bool(inventory.claimants_of_ip(address)))
         metadata = metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
-        self._binaries = boot_binaries(settings)
+        self.binaries = boot_binaries(settings)
         self._boot_paths = BootPaths(
-            inventory,
-            journey.record,
-            edge.boot_path,
-            has_grub=self._binaries.has_grub,
-            changed=self._boot_path_changed,
+            inventory, journey.record, edge.boot_path, has_grub=self.binaries.has_grub, changed=self._boot_path_changed
         )
-        boots.on_not_started(self._boot_paths.not_started)
+        boots.on_not_started = self._boot_paths.not_started
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
         self.peers = peers_of(context, metadata.keys, self.peers_changed, keep) if metadata is not None else None
@@ -109,35 +101,30 @@ class Serving:
         if self.peers is not None and self.cache is not None:
             self.peers.share(self.cache)
         self._make_app(metadata)
+        context.exit_stack.callback(self._authorities.close)
         self._sites: list[Sites] = []
         self._link_metadata: LinkMetadata | None = None
         self._log_files = settings.data_dir / "machine-logs"
         self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
-        self._waits_for_hookos = edge.syslog is Syslog.AUTO
-        """Syslog starts with the first machine that boots HookOS."""
+        self._waits_for_hookos = edge.syslog is Syslog.AUTO  # Syslog starts with the first machine that boots HookOS
         self._services = self._network_services()
-        self._subscribe()
+        # Subscribed before the inventory is filled: a reservation is compiled while its Hardware is at hand.
+        inventory.on_change(self.scripts.machine_changed)
+        if self.app is not None:
+            inventory.on_change(self.app.machine_changed)
+            context.callers.on_change(self.app.callers_changed)
+        for services in self._services.values():
+            inventory.on_change(services.machine_changed)
 
     def _make_app(self, metadata: MetadataSettings | None) -> None:
-        """Make the scripts and the HTTP application; without `metadata` nothing is served over HTTP.
-
-        Raises KeyFileError.
-        """
+        """Make the scripts, and the HTTP application if there is `metadata`. Raises KeyFileError."""
         context, settings = self._context, self._context.settings
-        osie = context.informers[OSIE].get if OSIE in context.informers else _no_osie
+        osie = context.informers[OSIE].get if OSIE in context.informers else (lambda _namespace, _name: None)
         edge, journey, inventory = settings.edge, context.journey, context.inventory
         self._authorities = Authorities(settings, self._trust)
-        context.exit_stack.callback(self._authorities.close)
         boot = boot_settings(settings, metadata, self._authorities)
         self.scripts = MachineScripts(
-            inventory,
-            self._policy,
-            osie,
-            Scripts(boot),
-            journey.record,
-            edge.default_osie,
-            self._others,
-            journey.note,
+            inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie, self._others, journey.note
         )
         self._osie_files = OsieFiles(osie, self.cache) if self.cache is not None else None
         self.app: MachineApp | None = None
@@ -150,7 +137,7 @@ class Serving:
                 policy=self._policy,
                 scripts=self.scripts,
                 osie_files=self._osie_files,
-                binaries=self._binaries,
+                binaries=self.binaries,
                 record=journey.record,
                 metadata=metadata,
                 agent_ca=boot.tls_ca,
@@ -162,7 +149,7 @@ class Serving:
                 beyond=self.cache if edge.upstream_edge else None,
                 peers=self.peers,
                 ipxe_dir=edge.ipxe_dir,
-                nearest=self._nearest,
+                nearest=lambda ip: nearest_of(ip, ((each.address, each.networks) for each in context.networks.states)),
             )
         )
         context.exit_stack.callback(self.app.close)
@@ -185,19 +172,6 @@ class Serving:
             )
             for state in self._context.networks.states
         }
-
-    def _subscribe(self) -> None:
-        """Subscribe every cache of a machine's answers to changes of its Hardware.
-
-        This happens before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
-        """
-        inventory = self._context.inventory
-        inventory.on_change(self.scripts.machine_changed)
-        if self.app is not None:
-            inventory.on_change(self.app.machine_changed)
-            self._context.callers.on_change(self.app.callers_changed)
-        for services in self._services.values():
-            inventory.on_change(services.machine_changed)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -230,7 +204,7 @@ class Serving:
         """Run the periodic work of the servers until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._logs.run())
-            if self._binaries.problem:
+            if self.binaries.problem:
                 tasks.create_task(self._wait_for_binaries())
             if self._link_metadata is not None:
                 tasks.create_task(self._link_metadata.run())
@@ -241,17 +215,12 @@ class Serving:
                 if self.scripts.logs_wanted and self._waits_for_hookos:
                     await self._receive_logs_of_hookos()
 
-    @property
-    def binaries_problem(self) -> str:
-        """The reason why no machine gets a boot program; empty if they do."""
-        return self._binaries.problem
-
     async def _wait_for_binaries(self) -> None:
         """Read the boot programs again until there are some, then discard the answers that were made without them."""
-        while self._binaries.problem:
+        while self.binaries.problem:
             await asyncio.sleep(_BINARIES_SECONDS)
-            self._binaries.reread()
-        self._boot_paths.has_grub = self._binaries.has_grub
+            self.binaries.reread()
+        self._boot_paths.has_grub = self.binaries.has_grub
         for machine in self._context.inventory.machines():
             self._boot_path_changed(machine.mac)
 
@@ -263,10 +232,8 @@ class Serving:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def network_changed(self, state: NetworkState) -> None:
-        """Serve a network as it is now: HTTP first and DHCP last, because DHCP sends machines to the others.
-
-        Raises each part's own error.
-        """
+        """Serve a network as it is now. Raises each part's own error."""
+        # HTTP first and DHCP last, because DHCP sends machines to the others.
         for sites in self._sites:
             for address in state.addresses:
                 await sites.follow(state.interface, address)
@@ -285,12 +252,10 @@ class Serving:
         """Tell each DHCP responder the addresses of the other responders, whose offers are not a stranger's."""
         for interface, services in self._services.items():
             if services.responder is not None:
-                services.responder.peers_changed(self._other_responders(interface) | self._living, self._gone)
-
-    def _other_responders(self, interface: str) -> frozenset[str]:
-        """Return the addresses of the other networks' responders: they answer for the same machines."""
-        others = (services.responder for name, services in self._services.items() if name != interface)
-        return frozenset(responder.settings.server_ip for responder in others if responder is not None)
+                # The other networks' responders answer for the same machines.
+                others = (services.responder for name, services in self._services.items() if name != interface)
+                addresses = frozenset(responder.settings.server_ip for responder in others if responder is not None)
+                services.responder.peers_changed(addresses | self._living, self._gone)
 
     def _trust(self) -> None:
         """Give machines the authorities as their files are now."""
@@ -304,12 +269,11 @@ class Serving:
             services.machine_changed(mac)
 
     def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
-        """Record the address of a machine that DHCP saw on one of our interfaces."""
         self._context.callers.learn(mac, ip, "" if relayed else interface)
 
     def _relay_heard(self, machine: Machine, link: str, relay: str) -> None:
         self._relay_seen(machine, relay)
-        self._boots.relay_heard(link, relay)
+        self._boots.relays[link] = relay
 
     # --- machines' log lines ------------------------------------------------------------------------------------------
 
@@ -333,12 +297,12 @@ class Serving:
             log.error("the log lines of HookOS are not received: %s", error)
 
     async def _receive_logs(self) -> None:
-        for services in self._services.values():
-            await services.receive_logs(self._syslog_server)
+        def server(state: NetworkState, address: str) -> SyslogServer:
+            take = partial(self._logs.take, interface=state.interface)
+            return SyslogServer(take, host=address, interface=state.interface)
 
-    def _syslog_server(self, state: NetworkState, address: str) -> SyslogServer:
-        take = partial(self._logs.take, interface=state.interface)
-        return SyslogServer(take, host=address, interface=state.interface)
+        for services in self._services.values():
+            await services.receive_logs(server)
 
     def _mac_at(self, ip: str, interface: str) -> str | None:
         machine = self._context.callers.answering_on(interface).machine(ip)
@@ -352,10 +316,6 @@ class Serving:
             return ()
         found = self.peers.alternatives(address, mac)
         return tuple(Origin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
-
-    def _nearest(self, ip: str) -> str:
-        """Return our address in the network of a machine's IPv4 address; empty if none is."""
-        return nearest_of(ip, ((state.address, state.networks) for state in self._context.networks.states))
 
     # --- makers of the parts ------------------------------------------------------------------------------------------
 
@@ -403,7 +363,7 @@ class Serving:
         return DhcpSite(
             self._context.inventory,
             self._policy,
-            self._binaries,
+            self.binaries,
             journey.record,
             time.monotonic,
             journey.note,
@@ -416,7 +376,7 @@ class Serving:
         edge = self._context.settings.edge
         callers = self._context.callers.answering_on(state.interface)
         files = BootFiles(
-            self._binaries,
+            self.binaries,
             self._context.inventory,
             callers,
             self._policy,
@@ -439,14 +399,9 @@ class Serving:
         return files, server
 
 
-def _no_osie(_namespace: str, _name: str) -> Raw | None:
-    return None
-
-
 def nearest_of(ip: str, places: Iterable[tuple[str, Iterable[IPv4Network]]]) -> str:
-    """Return the address of ours whose networks contain `ip`; empty if none does, or `ip` is no IPv4 address.
-
-    `places` are our addresses, each with the networks of its interface.
+    """Return the one of our addresses whose networks contain the IPv4 address `ip`; empty if none does. `places` are
+    our addresses, each with the networks of its interface.
     """
     try:
         machine = IPv4Address(ip)

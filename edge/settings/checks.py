@@ -10,7 +10,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +25,7 @@ from tink.server import AgentAuth, TlsError, endings, what_ends
 from tink.webhooks.server import SERVICE_PORT, WebhookSettings
 
 Services = frozenset[Service]
-Options = Mapping[str, Any]
-"""The values of a command's options by click's names, such as `grpc_tls_cert`."""
+Options = Mapping[str, Any]  # the values of a command's options by click's names, such as `grpc_tls_cert`
 Place = Callable[[str], str]
 """Returns where the value of an option is set, by its key: `FILE:LINE`, `env TINKEDGE_...`, `flag` or `default`."""
 
@@ -36,7 +35,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingsFinding:
     """A problem of settings, with the remedy. `keys` are its options; the first is the one to change."""
 
     keys: tuple[str, ...]
@@ -50,10 +49,12 @@ class Finding:
         return f"{about}: {self.message}: {self.remedy}"
 
 
+_warning = partial(SettingsFinding, is_error=False)
+
 # --- contradictions: pure ---------------------------------------------------------------------------------------------
 
 
-def contradictions(services: Services, options: Options) -> Iterator[Finding]:
+def contradictions(services: Services, options: Options) -> Iterator[SettingsFinding]:
     """Yield the contradictions between options of a process with these services. Errors keep it from starting."""
     yield from _check_interfaces(options)
     yield from _check_ports(services, options)
@@ -69,54 +70,55 @@ def contradictions(services: Services, options: Options) -> Iterator[Finding]:
     yield from _check_data_dir_name(services, options)
 
 
-def _check_interfaces(options: Options) -> Iterator[Finding]:
+def _check_interfaces(options: Options) -> Iterator[SettingsFinding]:
     given: tuple[tuple[str, str], ...] = options.get("interface") or ()
     if options.get("public_ip") and len(given) > 1:
-        yield Finding(
+        yield SettingsFinding(
             ("public-ip", "interface"),
             f"--public-ip is for a single interface, and there are {len(given)}",
             "write --interface NAME=IP for each",
         )
     for what, values in (("interface", [name for name, _ in given]), ("address", [ip for _, ip in given if ip])):
         if len(set(values)) < len(values):
-            yield Finding(("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out")
+            yield SettingsFinding(
+                ("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out"
+            )
     if options.get("public_ipv6") and not options.get("ipv6"):
-        yield Finding(("public-ipv6", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
+        yield SettingsFinding(("public-ipv6", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
     if options.get("public_ipv6") and len(given) > 1:
-        yield Finding(
+        yield SettingsFinding(
             ("public-ipv6", "interface"),
             f"--public-ipv6 is for a single interface, and there are {len(given)}",
             "leave it out: each has its own first address",
         )
     for name in options.get("ipv6_router") or ():
         if not options.get("ipv6"):
-            yield Finding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
+            yield SettingsFinding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
         elif name not in [name for name, _ in given]:
-            yield Finding(
+            yield SettingsFinding(
                 ("ipv6-router",), f"{name} is not an interface that faces machines", f"give --interface {name}"
             )
     agents: tuple[str, ...] = options.get("grpc_address") or ()
     for address in set(_ALL_ADDRESSES) & set(agents):
         if len(set(agents)) > 1:
-            yield Finding(("grpc-address",), f"{address} is all addresses", "leave the others out")
+            yield SettingsFinding(("grpc-address",), f"{address} is all addresses", "leave the others out")
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListeningPort:
     """A TCP port on which a service listens. `key` is the option that sets it."""
 
     key: str
     port: int
-    at: frozenset[str]
-    """Addresses. An interface whose address is not known yet stands here by its name."""
+    at: frozenset[str]  # addresses. An interface whose address is not known yet stands here by its name.
 
-    def meets(self, other: Listener) -> bool:
+    def meets(self, other: ListeningPort) -> bool:
         """Return True if the two can't listen at the same time."""
         on_all = any(address in _ALL_ADDRESSES for address in self.at | other.at)
         return self.port == other.port and (on_all or bool(self.at & other.at))
 
 
-def listeners(services: Services, options: Options) -> Iterator[Listener]:
+def listeners(services: Services, options: Options) -> Iterator[ListeningPort]:
     """Yield the TCP ports of these services, in the order in which a booting machine uses them."""
     given = options.get("interface") or (("the default route's", ""),)
     machines = frozenset(ip or options.get("public_ip") or (_LOOPBACK if name == "lo" else name) for name, ip in given)
@@ -128,218 +130,205 @@ def listeners(services: Services, options: Options) -> Iterator[Listener]:
     )
     for service, name, addresses in listening:
         if service in services and (port := options.get(f"{name}_port")):
-            yield Listener(f"{name}-port", port, addresses)
+            yield ListeningPort(f"{name}-port", port, addresses)
     if Service.HTTP in services:
         for port in options.get("legacy_ports") or ():
-            yield Listener("legacy-ports", port, machines)
+            yield ListeningPort("legacy-ports", port, machines)
     # The embedded API reviews writes without a webhook.
     if Service.CONVERSION in services or services & {Service.WEBHOOKS, Service.APISERVER} == {Service.WEBHOOKS}:
         reached = bool(options.get("webhook_url") or options.get("webhook_service"))
         port = options.get("webhook_port") or (SERVICE_PORT if reached else 0)
         if port:
-            yield Listener("webhook-port", port, frozenset({_ALL_IPV4 if reached else _LOOPBACK}))
+            yield ListeningPort("webhook-port", port, frozenset({_ALL_IPV4 if reached else _LOOPBACK}))
     for name in ("health_address", "metrics_address"):
         if (address := options.get(name)) and address[1]:
-            yield Listener(name.replace("_", "-"), address[1], frozenset({address[0]}))
+            yield ListeningPort(name.replace("_", "-"), address[1], frozenset({address[0]}))
 
 
-def _check_ports(services: Services, options: Options) -> Iterator[Finding]:
-    seen: list[Listener] = []
+def _check_ports(services: Services, options: Options) -> Iterator[SettingsFinding]:
+    seen: list[ListeningPort] = []
     for each in listeners(services, options):
         for other in seen:
             # One listener serves both of these if they have the same address.
             probes = {each.key, other.key} == {"health-address", "metrics-address"} and each.at == other.at
             if each.meets(other) and not probes:
-                yield Finding(
+                yield SettingsFinding(
                     (each.key, other.key), f"both would listen on port {each.port}", "give one of them another"
                 )
         seen.append(each)
 
 
-def _check_embedded_api(services: Services, options: Options) -> Iterator[Finding]:
+def _check_embedded_api(services: Services, options: Options) -> Iterator[SettingsFinding]:
     addresses, names = set(options.get("api_address") or ()), options.get("api_name") or ()
     for key, given in (("api-address", addresses), ("api-name", names)):
         if given and Service.APISERVER not in services:
-            yield Finding((key,), "the embedded API does not run here", "leave it out")
+            yield SettingsFinding((key,), "the embedded API does not run here", "leave it out")
     if _ALL_IPV4 in addresses and (len(addresses) > 1 or not names):
-        yield Finding(
+        yield SettingsFinding(
             ("api-address", "api-name"),
             f"{_ALL_IPV4} is all addresses, and the certificate needs a name then",
             f"give {_ALL_IPV4} alone, with --api-name, or give single addresses",
         )
 
 
-def _check_tls(options: Options) -> Iterator[Finding]:
+def _check_tls(options: Options) -> Iterator[SettingsFinding]:
     certificate, key = options.get("grpc_tls_cert"), options.get("grpc_tls_key")
     if (certificate is None) != (key is None) and "grpc_tls_key" in options:
         missing, given = ("key", "cert") if key is None else ("cert", "key")
-        yield Finding(
+        yield SettingsFinding(
             (f"grpc-tls-{missing}", f"grpc-tls-{given}"),
             "--grpc-tls-cert and --grpc-tls-key go together",
             f"give --grpc-tls-{missing} as well, or neither for no TLS",
         )
     if options.get("grpc_client_ca") is not None and certificate is None:
-        yield Finding(
+        yield SettingsFinding(
             ("grpc-client-ca", "grpc-tls-cert"),
             "--grpc-tls-cert and --grpc-tls-key go together, and --grpc-client-ca needs both",
             "give them, or leave it out",
         )
 
 
-def _check_agent_auth(services: Services, options: Options) -> Iterator[Finding]:
+def _check_agent_auth(services: Services, options: Options) -> Iterator[SettingsFinding]:
     auth = options.get("agent_auth")
     if auth is None:
         return
     together = {Service.HTTP, Service.SERVER} <= services
     if auth == AgentAuth.TOKEN and options.get("agent_token_key") is None and not together:
-        yield Finding(
+        yield SettingsFinding(
             ("agent-token-key", "agent-auth"),
             "edge and server run apart, and one signs what the other checks",
             "give both the same file as --agent-token-key",
         )
     if auth == AgentAuth.MTLS and Service.SERVER in services and options.get("grpc_client_ca") is None:
-        yield Finding(
+        yield SettingsFinding(
             ("grpc-client-ca", "agent-auth"),
             "agents must show certificates, but no authority for them is given",
             "give --grpc-client-ca, with --grpc-tls-cert and --grpc-tls-key",
         )
     if auth != AgentAuth.TOKEN and options.get("agent_token_key") is not None:
-        yield Finding(
+        yield _warning(
             ("agent-token-key", "agent-auth"),
             f"agents prove their machine by {auth}, so no token is signed or required",
             "give --agent-auth token to use tokens",
-            is_error=False,
         )
 
 
-def _check_webhooks(options: Options) -> Iterator[Finding]:
+def _check_webhooks(options: Options) -> Iterator[SettingsFinding]:
     try:
         WebhookSettings(url=options.get("webhook_url", ""), service=options.get("webhook_service", ""))
     except ValueError as error:
-        both = bool(options.get("webhook_url") and options.get("webhook_service"))
-        keys = ("webhook-url", "webhook-service") if both else ("webhook-url",)
-        if not options.get("webhook_url"):
-            keys = ("webhook-service",)
-        yield Finding(keys, str(error), "write where the cluster's API reaches this, or leave it out")
+        keys = tuple(key for key in ("webhook-url", "webhook-service") if options.get(key.replace("-", "_")))
+        yield SettingsFinding(keys, str(error), "write where the cluster's API reaches this, or leave it out")
 
 
-def _check_modes(services: Services, options: Options) -> Iterator[Finding]:
+def _check_modes(services: Services, options: Options) -> Iterator[SettingsFinding]:
     if options.get("default_osie") is not None and options.get("dhcp_mode") != "auto-proxy":
-        yield Finding(
+        yield SettingsFinding(
             ("default-osie", "dhcp-mode"),
             "--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE",
             "leave it out, or change the mode",
         )
     if options.get("ipv6") and options.get("dhcp_mode") in ("proxy", "auto-proxy"):
-        yield Finding(
+        yield _warning(
             ("ipv6", "dhcp-mode"),
             "DHCPv6 is not served in this mode: it has no equivalent of ProxyDHCP",
             "let your DHCPv6 server name the boot files, or use --dhcp-mode reservation",
-            is_error=False,
         )
     if options.get("tftp_single_port") and Service.TFTP not in services:
-        yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)
+        yield _warning(("tftp-single-port",), "TFTP is disabled here", "leave it out")
     if options.get("kubeconfig") is not None and options.get("manifests") is not None:
-        yield Finding(
+        yield _warning(
             ("manifests", "kubeconfig"),
             "these manifests are applied to a cluster at each start, over later changes of other users",
             "leave it out if kubectl or a GitOps tool applies them",
-            is_error=False,
         )
 
 
-def _check_checkpoint(services: Services, options: Options) -> Iterator[Finding]:
+def _check_checkpoint(services: Services, options: Options) -> Iterator[SettingsFinding]:
     if options.get("checkpoint_secrets") and not options.get("checkpoint", True):
-        yield Finding(
+        yield SettingsFinding(
             ("checkpoint-secrets", "checkpoint"),
             "Secrets are kept in the checkpoint, and there is none",
             "leave one of them out",
         )
     if options.get("checkpoint_key") is not None and not options.get("checkpoint_secrets"):
-        yield Finding(
+        yield _warning(
             ("checkpoint-key", "checkpoint-secrets"),
             "the key is not used: the checkpoint has no Secrets",
             "give --checkpoint-secrets to keep them",
-            is_error=False,
         )
     if options.get("checkpoint_secrets") and Service.APISERVER in services:
-        yield Finding(
+        yield _warning(
             ("checkpoint-secrets",),
             "the embedded API and its Secrets are on this disk already",
             "leave it out: it is for edges of a cluster",
-            is_error=False,
         )
 
 
-def _check_default_osie(options: Options) -> Iterator[Finding]:
+def _check_default_osie(options: Options) -> Iterator[SettingsFinding]:
     namespaces, osie = options.get("namespaces") or (), options.get("default_osie")
     if namespaces and osie and osie[0] not in namespaces:
-        yield Finding(
+        yield SettingsFinding(
             ("default-osie", "namespaces"),
             f"OSIE {osie[0]}/{osie[1]} is in a namespace that this process does not use",
             f"name one of {', '.join(namespaces)}, or add {osie[0]} to --namespaces",
         )
 
 
-def _check_peers(options: Options) -> Iterator[Finding]:
+def _check_peers(options: Options) -> Iterator[SettingsFinding]:
     names = ("peer", "peer-group", "upstream-edge", "downstream-edges")
     given = [key for key in names if options.get(key.replace("-", "_"))]
-    if given and "metadata_token_key" not in options:
-        if options.get("reports_key") is None:
-            yield Finding(
-                (*given, "reports-key"),
-                "edges accept reports only from servers that share a key with them",
-                "give edges and servers the same file by --reports-key ('openssl rand -hex 32' makes a key)",
-            )
-    elif given and options.get("metadata_token_key") is None:
-        yield Finding(
+    is_server = "metadata_token_key" not in options
+    if given and is_server and options.get("reports_key") is None:
+        yield SettingsFinding(
+            (*given, "reports-key"),
+            "edges accept reports only from servers that share a key with them",
+            "give edges and servers the same file by --reports-key ('openssl rand -hex 32' makes a key)",
+        )
+    if given and not is_server and options.get("metadata_token_key") is None:
+        yield SettingsFinding(
             (*given, "metadata-token-key"),
             "edges prove by a shared key that they belong together, and this one would make its own",
             "give all of them the same file by --metadata-token-key ('openssl rand -hex 32' makes a key)",
         )
 
 
-def _check_values(options: Options) -> Iterator[Finding]:
+def _check_values(options: Options) -> Iterator[SettingsFinding]:
     """Run the checks that the fields declare."""
     for each in FIELDS:
         given = options.get(each.parameter)
         if each.setting.check is None or not given:
             continue
         for value in given if each.setting.multiple else (given,):
-            yield from (Finding((each.key,), message, remedy) for message, remedy in each.setting.check(value))
+            yield from (SettingsFinding((each.key,), message, remedy) for message, remedy in each.setting.check(value))
 
 
-def _check_data_dir_name(services: Services, options: Options) -> Iterator[Finding]:
+def _check_data_dir_name(services: Services, options: Options) -> Iterator[SettingsFinding]:
     directory: Path | None = options.get("data_dir")
     if directory is not None and ":" in str(directory) and Service.APISERVER in services:
         kubeconfig = directory / "kubeconfig"
-        yield Finding(
+        yield _warning(
             ("data-dir",),
             f"KUBECONFIG={kubeconfig} does not work, because ':' divides paths there",
             f"use 'kubectl --kubeconfig {shlex.quote(str(kubeconfig))}', or a directory without ':'",
-            is_error=False,
         )
 
 
 # --- obstacles: what this host lacks ----------------------------------------------------------------------------------
 
 
-def _links() -> set[str]:
-    return {each.name for each in Path("/sys/class/net").iterdir()}
-
-
 @dataclass(frozen=True, slots=True)
-class Host:
+class ThisHost:
     """This host as the checks see it: the names of its interfaces, the number of this user, and the Unix time."""
 
-    interfaces: Callable[[], set[str]] = field(default=_links)
+    interfaces: Callable[[], set[str]] = lambda: {each.name for each in Path("/sys/class/net").iterdir()}
     user: Callable[[], int] = os.geteuid
     now: Callable[[], float] = time.time
 
 
-def obstacles(services: Services, options: Options, host: Host | None = None) -> Iterator[Finding]:
+def obstacles(services: Services, options: Options, host: ThisHost | None = None) -> Iterator[SettingsFinding]:
     """Yield what this host lacks for a process with these services. Errors keep it from starting."""
-    host = host or Host()
+    host = host or ThisHost()
     yield from _check_links(options, host)
     yield from _check_files(services, options)
     yield from _check_manifests(options)
@@ -349,15 +338,14 @@ def obstacles(services: Services, options: Options, host: Host | None = None) ->
     yield from _check_data_dir(services, options, host)
 
 
-def _check_links(options: Options, host: Host) -> Iterator[Finding]:
+def _check_links(options: Options, host: ThisHost) -> Iterator[SettingsFinding]:
     links = host.interfaces()
     for name in dict.fromkeys(name for name, _ in options.get("interface") or ()):
         if name not in links:
-            yield Finding(
+            yield _warning(
                 ("interface",),
                 f"there is no interface {name} on this host (there are: {', '.join(sorted(links))})",
                 "machines there are served as soon as it appears; check the spelling",
-                is_error=False,
             )
 
 
@@ -379,9 +367,9 @@ def _given_files(options: Options, *contents: Holds) -> Iterator[tuple[str, Path
         yield from ((_REGISTRY_CA, file) for _, file in options.get("registry_ca") or ())
 
 
-def _check_files(services: Services, options: Options) -> Iterator[Finding]:
+def _check_files(services: Services, options: Options) -> Iterator[SettingsFinding]:
     for key, file in _given_files(options, Holds.CERTIFICATES, Holds.OTHER):
-        wrong = partial(Finding, (key,), is_error=_is_error(services, key))
+        wrong = partial(SettingsFinding, (key,), is_error=_is_error(services, key))
         try:
             with file.open("rb"):
                 pass
@@ -394,14 +382,14 @@ def _check_files(services: Services, options: Options) -> Iterator[Finding]:
             yield wrong(f"{file} can't be read: {error.strerror}", f"let {user} read it, or name another")
 
 
-def _check_manifests(options: Options) -> Iterator[Finding]:
+def _check_manifests(options: Options) -> Iterator[SettingsFinding]:
     if (manifests := options.get("manifests")) is not None and not os.access(manifests, os.R_OK, effective_ids=True):
         seen = f"{manifests} can't be read" if os.path.lexists(manifests) else f"there is no directory {manifests}"
         remedy = "make or mount it, or name another: its manifests are applied as soon as it can be read"
-        yield Finding(("manifests",), seen, remedy, is_error=False)
+        yield _warning(("manifests",), seen, remedy)
 
 
-def _check_key_files(options: Options) -> Iterator[Finding]:
+def _check_key_files(options: Options) -> Iterator[SettingsFinding]:
     """Yield the problems of files with keys and tokens. A service makes such a file only if no option names one."""
     unused = {
         "agent-token-key": options.get("agent_auth") != AgentAuth.TOKEN,
@@ -413,10 +401,10 @@ def _check_key_files(options: Options) -> Iterator[Finding]:
         try:
             KeyFile(file, "the file")
         except KeyFileError as error:
-            yield Finding((key,), str(error), "put a good one there, or name another file")
+            yield SettingsFinding((key,), str(error), "put a good one there, or name another file")
 
 
-def _check_boot_programs(services: Services, options: Options) -> Iterator[Finding]:
+def _check_boot_programs(services: Services, options: Options) -> Iterator[SettingsFinding]:
     """Yield the problems of boot programs that options name, and of an extra that is not installed."""
     files, shims = dict(options.get("boot_file") or ()), options.get("shim_dir")
     if Service.HTTP in services and (files or shims is not None):
@@ -424,12 +412,12 @@ def _check_boot_programs(services: Services, options: Options) -> Iterator[Findi
             BootBinaries(options["ipxe_dir"], shims, named=files)
         except BinariesError as error:
             keys = ("boot-file",) if files else ("shim-dir",)
-            yield Finding((*keys, "ipxe-dir"), str(error), "name files and a directory that are there")
+            yield SettingsFinding((*keys, "ipxe-dir"), str(error), "name files and a directory that are there")
     if options.get("otlp_endpoint") and find_spec("opentelemetry") is None:
-        yield Finding(("otlp-endpoint",), "OpenTelemetry is not installed", "pip install 'tinkedge[otlp]'")
+        yield SettingsFinding(("otlp-endpoint",), "OpenTelemetry is not installed", "pip install 'tinkedge[otlp]'")
 
 
-def _check_certificates(services: Services, options: Options, host: Host) -> Iterator[Finding]:
+def _check_certificates(services: Services, options: Options, host: ThisHost) -> Iterator[SettingsFinding]:
     """Yield certificates that end soon. The server itself reports its own certificate that has ended."""
     for key, file in _given_files(options, Holds.CERTIFICATES):
         if not os.access(file, os.R_OK, effective_ids=True):
@@ -438,24 +426,22 @@ def _check_certificates(services: Services, options: Options, host: Host) -> Ite
             ((_, end),) = endings({f"--{key}": file})
         except TlsError as error:
             seen = str(error).removeprefix(f"--{key} ")
-            yield Finding((key,), seen, "put a usable one there", is_error=_is_error(services, key))
+            yield SettingsFinding((key,), seen, "put a usable one there", is_error=_is_error(services, key))
             continue
         if ending := what_ends(end, host.now()):
             remedy = "put a renewed one there: agents can't connect from then on. It is read again while tinkedge runs"
             if key == "grpc-tls-ca":
-                remedy = (
-                    "put its successor beside it in the file: agents can't connect from then on. Then restart the edges"
-                )
+                remedy = "put its successor beside it in the file, and restart the edges: agents can't connect then"
             elif key == _REGISTRY_CA:
                 remedy = "put its successor beside it in the file, and restart the edges: agents can't pull images then"
-            yield Finding((key,), f"{file} {ending}", remedy, is_error=False)
+            yield _warning((key,), f"{file} {ending}", remedy)
 
 
-def _check_data_dir(services: Services, options: Options, host: Host) -> Iterator[Finding]:
+def _check_data_dir(services: Services, options: Options, host: ThisHost) -> Iterator[SettingsFinding]:
     directory: Path | None = options.get("data_dir")
     if directory is None or not services & {Service.APISERVER, Service.HTTP}:
         return
-    wrong = partial(Finding, ("data-dir",))
+    wrong = partial(SettingsFinding, ("data-dir",))
     try:
         existing = next(each for each in (directory, *directory.absolute().parents) if each.exists())
         if existing != directory:
@@ -477,18 +463,17 @@ def _check_data_dir(services: Services, options: Options, host: Host) -> Iterato
         yield wrong(f"{directory}: {error.strerror}", "run it as the user who may use it, or name another")
 
 
-def _check_writable(directory: Path) -> Iterator[Finding]:
+def _check_writable(directory: Path) -> Iterator[SettingsFinding]:
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
         # A warning: machines boot from the files that are there, and tinkedge writes again when the disk allows it.
         # systemd makes file systems read-only for a unit with ProtectSystem= (systemd.exec(5)).
         unit = f"add to the unit (systemctl edit): ReadWritePaths={directory}"
         cause = unit if "NOTIFY_SOCKET" in os.environ else "check the disk"
-        yield Finding(
+        yield _warning(
             ("data-dir",),
             f"the file system of {directory} is read-only",
             f"nothing can be stored until it is writable again; {cause}",
-            is_error=False,
         )
     elif not os.access(directory, os.W_OK | os.X_OK):
         message = f"{directory} can't be written by this user"
-        yield Finding(("data-dir",), message, "run it as the user that owns it, or name another")
+        yield SettingsFinding(("data-dir",), message, "run it as the user that owns it, or name another")

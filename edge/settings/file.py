@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -53,7 +53,7 @@ _UNREADABLE: Final = "tinkedge.config.unreadable"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class FileProblem:
     """A problem of a settings file. `line` counts from 1; 0 means the whole file."""
 
     line: int
@@ -69,14 +69,14 @@ class Problem:
 class ConfigError(TinkedgeError):
     """A settings file can't be used. The message lists all of its problems in the order of the lines."""
 
-    def __init__(self, path: Path, problems: Collection[Problem]) -> None:
+    def __init__(self, path: Path, problems: Collection[FileProblem]) -> None:
         self.path = path
         self.problems = sorted(set(problems))
         super().__init__("\n".join(problem.text(path) for problem in self.problems))
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """A key of the file with its values as texts: one value, or those of a list."""
 
     key: str
@@ -90,15 +90,15 @@ class ConfigFile:
     """The entries of a settings file, those for all commands and those for one, and its problems as YAML."""
 
     path: Path
-    common: dict[str, Entry] = field(default_factory=dict)
-    sections: dict[str, dict[str, Entry]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    common: dict[str, FileEntry] = field(default_factory=dict)
+    sections: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
+    problems: list[FileProblem] = field(default_factory=list)
 
-    def entries(self, command: str) -> Mapping[str, Entry]:
+    def entries(self, command: str) -> Mapping[str, FileEntry]:
         """Return the entries for a command by key. Those in the command's section are stronger."""
         return self.common | self.sections.get(command, {})
 
-    def all(self) -> Iterator[tuple[str, Entry]]:
+    def all(self) -> Iterator[tuple[str, FileEntry]]:
         """Yield every entry with the command that it is for, or with an empty text if it is for all commands."""
         for entry in self.common.values():
             yield "", entry
@@ -119,23 +119,23 @@ def read(path: Path, commands: Collection[str]) -> ConfigFile:
             content = opened.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         message = f"there is no such file; 'tinkedge config init {shlex.quote(str(path))}' writes one"
-        raise ConfigError(path, [Problem(0, "", message)]) from error
+        raise ConfigError(path, [FileProblem(0, "", message)]) from error
     except IsADirectoryError as error:
-        raise ConfigError(path, [Problem(0, "", "is a directory: name the file in it")]) from error
+        raise ConfigError(path, [FileProblem(0, "", "is a directory: name the file in it")]) from error
     except OSError as error:
-        raise ConfigError(path, [Problem(0, "", f"can't be read: {error.strerror}")]) from error
+        raise ConfigError(path, [FileProblem(0, "", f"can't be read: {error.strerror}")]) from error
     if len(content) > _MAX_BYTES:
-        raise ConfigError(path, [Problem(0, "", f"is larger than {_MAX_BYTES} bytes")])
+        raise ConfigError(path, [FileProblem(0, "", f"is larger than {_MAX_BYTES} bytes")])
     try:
         root = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
-        raise ConfigError(path, [Problem(content[: error.start].count(b"\n") + 1, "", "is not UTF-8")]) from error
+        raise ConfigError(path, [FileProblem(content[: error.start].count(b"\n") + 1, "", "is not UTF-8")]) from error
     except RecursionError as error:
-        raise ConfigError(path, [Problem(0, "", "is nested too deep")]) from error
+        raise ConfigError(path, [FileProblem(0, "", "is nested too deep")]) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error)
-        raise ConfigError(path, [Problem(mark.line + 1 if mark else 0, "", f"is not YAML: {what}")]) from error
+        raise ConfigError(path, [FileProblem(mark.line + 1 if mark else 0, "", f"is not YAML: {what}")]) from error
     found = ConfigFile(path)
     if root is not None:
         _read_keys(found, root, commands, "")
@@ -148,24 +148,24 @@ def _read_keys(found: ConfigFile, node: yaml.Node, commands: Collection[str], co
 
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
-        found.problems.append(Problem(line, command, "must be lines of the form KEY: VALUE"))
+        found.problems.append(FileProblem(line, command, "must be lines of the form KEY: VALUE"))
         return
     into = found.sections.setdefault(command, {}) if command else found.common
     seen: dict[str, int] = {}
     for name, value in node.value:
         line = name.start_mark.line + 1
         if not isinstance(name, yaml.ScalarNode):
-            found.problems.append(Problem(line, command, "a key must be a word"))
+            found.problems.append(FileProblem(line, command, "a key must be a word"))
             continue
         if (first := seen.setdefault(name.value, line)) != line:
-            found.problems.append(Problem(line, name.value, f"stands in line {first}, too"))
+            found.problems.append(FileProblem(line, name.value, f"stands in line {first}, too"))
         elif isinstance(value, yaml.MappingNode) and not command and name.value in commands:
             _read_keys(found, value, commands, name.value)
         elif isinstance(problem := _value_problem(value), str):
-            found.problems.append(Problem(line, name.value, problem))
+            found.problems.append(FileProblem(line, name.value, problem))
         else:
             nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            into[name.value] = Entry(
+            into[name.value] = FileEntry(
                 name.value, line, tuple(each.value for each in nodes), is_list=isinstance(value, yaml.SequenceNode)
             )
 
@@ -187,10 +187,10 @@ def _value_problem(value: yaml.Node) -> str | None:
 
 
 def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> None:
-    """Read the file and make its values the defaults of the command `name`, which runs in `ctx`.
+    """Read the file and make its values the defaults of the command `name`, which runs in `ctx`. Raises
+    click.UsageError.
 
-    `given` is the file that the user named. None means the default file, if it is there and can be read; /dev/null
-    means no file. Raises click.UsageError with all problems.
+    `given` is the file that the user named. None means the default file, if it can be read; /dev/null means no file.
     """
     if name in SERVICES:
         refuse_removed_variables(ctx)
@@ -226,8 +226,7 @@ def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> 
 
 def file_of(ctx: click.Context) -> ConfigFile | None:
     """Return the file that `apply` has read, or None."""
-    found: ConfigFile | None = ctx.meta.get(_META)
-    return found
+    return cast("ConfigFile | None", ctx.meta.get(_META))
 
 
 def unreadable(ctx: click.Context) -> str:
@@ -242,7 +241,7 @@ def check(path: Path, schema: Schema) -> ConfigFile:
     problems += _unknown(file, set(), schema)
     for section, entry in file.all():
         names = [section] if section else SERVICES
-        found: list[list[Problem]] = []
+        found: list[list[FileProblem]] = []
         for name in names:
             command = schema(name)
             own = _options_in_file(name, command)
@@ -259,7 +258,7 @@ def _options_in_file(name: str, command: click.Command) -> dict[str, click.Optio
     return {key(option): option for option in settable(command) if in_file(name, option)}
 
 
-def _unknown(file: ConfigFile, own: set[str], schema: Schema) -> Iterator[Problem]:
+def _unknown(file: ConfigFile, own: set[str], schema: Schema) -> Iterator[FileProblem]:
     """Yield the keys that no command has. Other commands are imported only if a key is not in `own`."""
     known: dict[str, set[str]] = {}
 
@@ -270,43 +269,41 @@ def _unknown(file: ConfigFile, own: set[str], schema: Schema) -> Iterator[Proble
 
     for section, entry in file.all():
         if entry.key in SECRETS:
-            yield Problem(entry.line, entry.key, "is a secret, which the file does not take: give it as a variable")
+            yield FileProblem(entry.line, entry.key, "is a secret, which the file does not take: give it as a variable")
         elif was_removed(entry.key):
-            yield Problem(entry.line, entry.key, was_removed(entry.key))
+            yield FileProblem(entry.line, entry.key, was_removed(entry.key))
         elif section:
             if entry.key not in keys_of(section):
                 near = nearest(entry.key, keys_of(section))
-                yield Problem(entry.line, entry.key, f"tinkedge {section} has no such option{near}")
+                yield FileProblem(entry.line, entry.key, f"tinkedge {section} has no such option{near}")
         elif entry.key not in own and not any(entry.key in keys_of(name) for name in SERVICES):
             every = set().union(*(keys_of(name) for name in SERVICES)) - SECRETS
-            yield Problem(entry.line, entry.key, f"is not known{nearest(entry.key, every)}")
+            yield FileProblem(entry.line, entry.key, f"is not known{nearest(entry.key, every)}")
 
 
 def _invalid(
-    name: str, own: dict[str, click.Option], entries: Iterable[Entry], ctx: click.Context
-) -> Iterator[Problem]:
+    name: str, own: dict[str, click.Option], entries: Iterable[FileEntry], ctx: click.Context
+) -> Iterator[FileProblem]:
     """Yield the entries whose values the options of the command refuse."""
     for entry in entries:
         option = own.get(entry.key)
         if option is None:
             continue
         if entry.is_list and not is_list(option):
-            yield Problem(entry.line, entry.key, f"tinkedge {name} takes one value, not a list")
+            yield FileProblem(entry.line, entry.key, f"tinkedge {name} takes one value, not a list")
             continue
         if problem := next(filter(None, (relative_path_problem(option, value) for value in entry.values)), ""):
-            yield Problem(entry.line, entry.key, problem)
+            yield FileProblem(entry.line, entry.key, problem)
             continue
         try:
             option.type_cast_value(ctx, _raw(option, entry))
         except click.UsageError as error:
-            yield Problem(entry.line, entry.key, f"{error.message} (tinkedge {name})")
+            yield FileProblem(entry.line, entry.key, f"{error.message} (tinkedge {name})")
 
 
 def relative_path_problem(option: click.Option, value: str) -> str:
-    """Return the problem of a value that is or contains a relative path, or an empty text.
-
-    A service starts in another directory than the user who writes its settings: systemd starts it in `/`.
-    """
+    """Return the problem of a value that is or contains a relative path, or an empty text."""
+    # A service starts in another directory than the user who writes its settings: systemd starts it in `/`.
     path: str = getattr(option.type, "path_of", lambda _text: "")(value)
     if not path or path.startswith(("/", "~")):
         return ""
@@ -318,7 +315,7 @@ def relative_path_problem(option: click.Option, value: str) -> str:
     )
 
 
-def _raw(option: click.Option, entry: Entry) -> Any:
+def _raw(option: click.Option, entry: FileEntry) -> Any:
     """Return the value of an entry as click takes it from a default_map: a text, or a list of texts."""
     if option.multiple:
         return list(entry.values)
@@ -329,7 +326,7 @@ def _raw(option: click.Option, entry: Entry) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class OptionOrigin:
     """The value of an option and its source: flag, env, file or default.
 
     `value` is a text, a list of texts, a truth value, a number or None. `where` is the variable or FILE:LINE.
@@ -346,7 +343,7 @@ class Origin:
         return self.where if self.source == "file" else f"{self.source} {self.where}".strip()
 
 
-def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[Origin]:
+def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[OptionOrigin]:
     """Yield the origins of all options of the command in `ctx`, which was made from `args`."""
     command = ctx.command
     given, _, _ = command.make_parser(click.Context(command)).parse_args(list(args))
@@ -362,18 +359,18 @@ def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[Origin]:
         else:
             value = ctx.params.get(name)
         shown = "(not shown)" if key(option) in SECRETS and value is not None else _plain(value)
-        yield Origin(key(option), shown, source, where)
+        yield OptionOrigin(key(option), shown, source, where)
 
 
 def place(ctx: click.Context, name: str) -> str:
     """Return the text of the origin of one option, by its key."""
     option = next(each for each in settable(ctx.command) if key(each) == name)
     source, where, _ = _source(ctx, option)
-    return Origin(name, None, source, where).text
+    return OptionOrigin(name, None, source, where).text
 
 
-def _source(ctx: click.Context, option: click.Option) -> tuple[str, str, Entry | None]:
-    """Return `source` and `where` of an `Origin`, and the entry of the file if the value is from there."""
+def _source(ctx: click.Context, option: click.Option) -> tuple[str, str, FileEntry | None]:
+    """Return `source` and `where` of an `OptionOrigin`, and the entry of the file if the value is from there."""
     file, name = file_of(ctx), ctx.info_name or ""
     match ctx.get_parameter_source(str(option.name)):
         case ParameterSource.COMMANDLINE:
@@ -438,12 +435,9 @@ def example_file(schema: Schema) -> str:
 
 def _example_entry(option: click.Option, commands: list[str]) -> Iterator[str]:
     text = " ".join((option.help or "").split())
-    choices = getattr(option.type, "choices", ())
-    if choices:
+    if choices := getattr(option.type, "choices", ()):
         text += f" One of: {', '.join(map(str, choices))}."
-    text += f" For: {', '.join(commands)}."
-    for line in wrap(text, 116):
-        yield f"# {line}\n"
+    yield from (f"# {line}\n" for line in wrap(f"{text} For: {', '.join(commands)}.", 116))
     yield f"#{key(option)}: {_example_value(option)}\n"
 
 

@@ -59,10 +59,8 @@ class Syslog(StrEnum):
 
 
 EDGE: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-ON_REQUEST: Final = frozenset({Service.CONVERSION})
-"""Services that `tinkedge up` runs only with --metal3."""
-ALWAYS: Final = frozenset(Service) - ON_REQUEST
-"""Services that `tinkedge up` runs without further options."""
+ON_REQUEST: Final = frozenset({Service.CONVERSION})  # services that `tinkedge up` runs only with --metal3
+ALWAYS: Final = frozenset(Service) - ON_REQUEST  # services that `tinkedge up` runs without further options
 LOOPBACK: Final = Network("lo")
 DEFAULT_HTTP_PORT: Final = 7080
 
@@ -75,8 +73,7 @@ _ROLES: Final[Mapping[str, frozenset[Service]]] = {
     "metal3-webhook": frozenset({Service.CONVERSION}),
     "metal3": frozenset(),
 }
-ROLES: Final = tuple(_ROLES)
-"""Commands whose settings are checked together."""
+ROLES: Final = tuple(_ROLES)  # commands whose settings are checked together
 
 
 def services_of(command: str, options: Mapping[str, Any]) -> frozenset[Service]:
@@ -120,8 +117,7 @@ def _check_listening_address(value: str) -> Iterator[tuple[str, str]]:
 # --- the models -------------------------------------------------------------------------------------------------------
 
 _PATH: Final = FilePath()
-_AWAITED: Final = FilePath(readable=False)
-"""The type of a file that may appear after the start."""
+_AWAITED: Final = FilePath(readable=False)  # the type of a file that may appear after the start
 _DIRECTORY: Final = FilePath(exists=True, file_okay=False)
 _PORT: Final = click.IntRange(1, 65535)
 _SECONDS: Final = click.FloatRange(min=0, min_open=True)
@@ -506,8 +502,7 @@ class StackSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
-    server_apart: bool = False
-    """True if the gRPC server runs in a child process, whose memory `server.memory` limits."""
+    server_apart: bool = False  # True if the gRPC server runs in a child process, whose memory `server.memory` limits
 
     @property
     def scope(self) -> str:
@@ -748,9 +743,16 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
     try:
         if services & _WITH_MACHINES:
             stack["networks"] = _NetworkOptions(**_values(_NETWORK_FIELDS, options)).networks()
+        # Other edges have the port of this one if the options give none.
+        values = _values(_EDGE_FIELDS, options)
+        own_port = values.get("http_port", DEFAULT_HTTP_PORT)
+        values["peers"] = tuple(join_host_port(address, port or own_port) for address, port in values.get("peers", ()))
+        if values.get("upstream_edge"):
+            address, port = values["upstream_edge"]
+            values["upstream_edge"] = join_host_port(address, port or own_port)
         return StackSettings(
             services=services,
-            edge=_edge(options),
+            edge=EdgeSettings(**values),
             controller=ControllerSettings(**_values(_CONTROLLER_FIELDS, options)),
             webhooks=WebhookSettings(**_values(_WEBHOOK_FIELDS, options)),
             server=_server(services, options),
@@ -759,17 +761,6 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
         )
     except (HostError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-
-
-def _edge(options: Mapping[str, Any]) -> EdgeSettings:
-    """Return the settings of the edge. Other edges have the port of this one if the options give none."""
-    values = _values(_EDGE_FIELDS, options)
-    own_port = values.get("http_port", DEFAULT_HTTP_PORT)
-    values["peers"] = tuple(join_host_port(address, port or own_port) for address, port in values.get("peers", ()))
-    if values.get("upstream_edge"):
-        address, port = values["upstream_edge"]
-        values["upstream_edge"] = join_host_port(address, port or own_port)
-    return EdgeSettings(**values)
 
 
 def _server(services: frozenset[Service], options: Mapping[str, Any]) -> ServerSettings:

@@ -26,7 +26,7 @@ DEFAULT_FILE: Final = Path("/etc/tinkedge/tinkedge.yaml")
 PREFIX: Final = "TINKEDGE_"
 
 REMOVED: Final = {
-    "workers": "take it out: one process serves all machines. If that is not enough, run a second edge (docs/edges.md)",
+    "workers": "take it out: one process serves all machines. If that is not enough, run a second edge (docs/edges.md)"
 }
 """Options of earlier releases, by the key in the file, with the remedy. Using one is an error."""
 
@@ -104,8 +104,7 @@ class Holds(StrEnum):
     OTHER = "other"
 
 
-Check = Callable[[str], Iterator[tuple[str, str]]]
-"""Yields a message and a remedy for each problem of a value."""
+Check = Callable[[str], Iterator[tuple[str, str]]]  # yields a message and a remedy for each problem of a value
 Services = frozenset[str]
 
 _FIELDS_OWN: Final = object()
@@ -120,23 +119,16 @@ class Setting:
 
     help: str
     group: Group
-    services: Services = frozenset()
-    """Empty: those of the model."""
+    services: Services = frozenset()  # empty: those of the model
     unless: Services = frozenset()
-    flag: str = ""
-    """The flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field."""
-    type: click.ParamType[Any] | None = None
-    """If it is None, the option has the type of the default."""
-    option_default: Any = _FIELDS_OWN
-    """The default of the option, if it is not that of the field."""
+    flag: str = ""  # the flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field.
+    type: click.ParamType[Any] | None = None  # if it is None, the option has the type of the default
+    option_default: Any = _FIELDS_OWN  # the default of the option, if it is not that of the field
     multiple: bool = False
     metavar: str | None = None
-    convert: Callable[[Any], Any] | None = None
-    """Turns the option's value into the field's value."""
-    check: Check | None = None
-    """Checks a value further. The option itself accepts what only a check refuses."""
-    holds: Holds | None = None
-    """For an option that names a file: the content that the file must have at the start."""
+    convert: Callable[[Any], Any] | None = None  # turns the option's value into the field's value
+    check: Check | None = None  # checks a value further. The option itself accepts what only a check refuses.
+    holds: Holds | None = None  # for an option that names a file: the content that the file must have at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +208,11 @@ def variable(option: click.Option) -> str:
 
 def variable_in_use(option: click.Option) -> str:
     """Return the variable of an option that is set in the environment, the strongest first; empty if none is."""
-    names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-    return next((name for name in names if os.environ.get(name)), "")
+    return next((name for name in _variables(option) if os.environ.get(name)), "")
+
+
+def _variables(option: click.Option) -> list[str]:
+    return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
 
 
 def in_file(command: str, option: click.Option) -> bool:
@@ -243,8 +238,7 @@ def nearest(name: str, known: set[str]) -> str:
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-Schema = Callable[[str], click.Command]
-"""Returns a command by its name, and imports it if necessary."""
+Schema = Callable[[str], click.Command]  # returns a command by its name, and imports it if necessary
 
 
 def schema_of(ctx: click.Context) -> Schema:
@@ -262,14 +256,9 @@ def schema_of(ctx: click.Context) -> Schema:
 
 
 def prepare(name: str, command: click.Command, read: Callable[[click.Context, Path | None], None]) -> None:
-    """Give each option its variable, numbers their bounds, and the command --config if it reads the settings file.
-
-    `read` is called before all other options are processed, with the value of --config or TINKEDGE_CONFIG.
-    """
+    """Give each option its variable, numbers their bounds, and the command --config if it reads the settings file."""
     for option in settable(command):
-        given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-        own = variable(option)
-        option.envvar = [own, *(each for each in given if each != own)]
+        option.envvar = list(dict.fromkeys((variable(option), *_variables(option))))
         option.type = with_bounds(option.type)
     if isinstance(command, click.Group):
         for child in command.commands.values():
@@ -279,6 +268,7 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
     if name not in SERVICES and not any(in_file(name, option) for option in settable(command)):
         return
 
+    # Called before all other options are processed, with the value of --config or TINKEDGE_CONFIG.
     def callback(ctx: click.Context, _param: click.Parameter, value: Path | None) -> None:
         if not ctx.resilient_parsing:
             read(ctx, value)
@@ -348,8 +338,7 @@ def group_of(command: click.Command, option: click.Option) -> Group:
 
 _EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 _MAC: Final = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
-_NAME_OPTIONS: Final = ("filename", "hardware", "user")
-"""Options whose value users often give as an argument."""
+_NAME_OPTIONS: Final = ("filename", "hardware", "user")  # options whose value users often give as an argument
 
 
 def was_removed(key: str) -> str:
@@ -366,36 +355,20 @@ def refuse_removed_variables(ctx: click.Context) -> None:
 
 
 def explain(error: click.UsageError) -> click.UsageError:
-    """Return a usage error of click with what its message lacks: the variable, the option's help, or the option to use.
-
-    The given error may be changed.
-    """
+    """Return a usage error of click with the variable, the option's help, or the option to use; may change it."""
+    ctx, option = error.ctx, error.param if isinstance(error, click.BadParameter) else None
     if isinstance(error, click.MissingParameter):
-        return _with_help(error)
-    if isinstance(error, click.BadParameter):
-        _name_variable(error)
+        if isinstance(option, click.Option) and option.help and not error.message:
+            return click.MissingParameter(option.help, ctx, option, error.param_hint, error.param_type)
+    elif isinstance(error, click.BadParameter):
+        source = ctx.get_parameter_source(str(option.name)) if ctx is not None and option is not None else None
+        if isinstance(option, click.Option) and error.param_hint is None and source is ParameterSource.ENVIRONMENT:
+            error.param_hint = f"'--{key(option)}' (env {variable_in_use(option)})"
     elif isinstance(error, click.NoSuchOption) and (removed := was_removed(error.option_name.lstrip("-"))):
         return click.UsageError(f"{error.option_name} {removed}", error.ctx)
     elif match := _EXTRA.match(error.message):
         return click.UsageError(f"{error.message}{_suggestion(error, match[1])}", error.ctx)
     return error
-
-
-def _name_variable(error: click.BadParameter) -> None:
-    """Name the variable, if the value came from one and not from the command line."""
-    ctx, option = error.ctx, error.param
-    if ctx is None or not isinstance(option, click.Option) or error.param_hint is not None:
-        return
-    if ctx.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
-        error.param_hint = f"'--{key(option)}' (env {variable_in_use(option)})"
-
-
-def _with_help(error: click.MissingParameter) -> click.UsageError:
-    """Add the help of the missing option."""
-    option = error.param
-    if not isinstance(option, click.Option) or error.message or not option.help:
-        return error
-    return click.MissingParameter(option.help, error.ctx, option, error.param_hint, error.param_type)
 
 
 def _suggestion(error: click.UsageError, words: str) -> str:

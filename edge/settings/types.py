@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOWHERE: Final = ("", 0)
-"""The value of --metrics-address if it is `none`."""
+NOWHERE: Final = ("", 0)  # the value of --metrics-address if it is `none`
 
 _MIN_ARTIFACT_BYTES: Final = 100_000  # no kernel is smaller
 _MIN_SERVER_BYTES: Final = 200_000_000  # The gRPC server needs half of that before the first agent connects.
@@ -50,8 +50,7 @@ class Parsed(click.ParamType[T]):
     """A type made of a function that parses a text and raises ValueError if the text is wrong."""
 
     def __init__(self, name: str, read: Callable[[str], T], path_of: Callable[[str], str] = lambda _text: "") -> None:
-        """`name` stands for a value in `--help`. `path_of` returns the part of a text that is a path, or an empty
-        string."""
+        """`name` stands for a value in `--help`. `path_of` returns the path in a text; empty if there is none."""
         self.name = name
         self.read = read
         self.path_of = path_of
@@ -122,11 +121,7 @@ def with_bounds(option_type: click.ParamType[Any]) -> click.ParamType[Any]:
 
 
 class FilePath(click.Path):
-    """The type of options and arguments that are paths. `~` and `~user` are the home directories that a shell means.
-
-    The shell itself expands `~` neither in `--data-dir=~/d`, nor in a variable or the settings file. `./~` is a file of
-    that name.
-    """
+    """The type of options and arguments that are paths. `~` and `~user` are the home directories that a shell means."""
 
     def __init__(self, **constraints: Any) -> None:
         """`constraints` are those of click.Path."""
@@ -136,6 +131,7 @@ class FilePath(click.Path):
         """Return the path. Raises click.BadParameter."""
         if str(value) == "":  # Path("") would be the working directory
             self.fail("the path is empty: name one, or leave the option out", param, ctx)
+        # A shell expands `~` neither in `--data-dir=~/d`, nor in a variable or the settings file.
         if str(value).startswith("~"):
             try:
                 value = Path(value).expanduser()
@@ -167,17 +163,13 @@ class DataDirectory(FilePath):
         except DataDirectoryError as error:
             self.fail(str(error), param, ctx)
         except PermissionError:
-            self.fail(f"'{path}' is for {_owner(path)} alone: {_remedy(path)}", param, ctx)
+            owner = "its owner"
+            with suppress(KeyError, OSError):
+                owner = f"user {path.owner()}"
+            self.fail(f"'{path}' is for {owner} alone: {_remedy(path)}", param, ctx)
         except OSError:
             pass  # The command reports every other error, in more words.
         return path
-
-
-def _owner(path: Path) -> str:
-    try:
-        return f"user {path.owner()}"
-    except (KeyError, OSError):
-        return "its owner"
 
 
 def _remedy(path: Path) -> str:
@@ -282,10 +274,7 @@ def interface(text: str) -> tuple[str, str]:
 
 @parsed("ip[:port]")
 def edge_address(text: str) -> tuple[str, int]:
-    """Parse the address of another edge: `10.1.0.3`, `10.1.0.3:7080`, `fd00::3` or `[fd00::3]:7080`.
-
-    The port is 0 if none is given; the other edge then has the same port as this one.
-    """
+    """Parse the address of another edge: `10.1.0.3`, `10.1.0.3:7080`, `fd00::3`, `[fd00::3]:7080`. 0: no port."""
     if text.count(":") > 1 and not text.startswith("["):
         return ip_address.read(text), 0
     match = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::(.*))?", text, re.DOTALL)
@@ -297,10 +286,8 @@ def edge_address(text: str) -> tuple[str, int]:
 
 @parsed("url")
 def upstream_edge(text: str) -> tuple[str, int]:
-    """Parse the URL of an edge at another site, such as `http://10.1.0.3:7080`, as `edge_address` does.
-
-    Requests to that edge are signed for an address, so names and https are refused.
-    """
+    """Parse the URL of an edge at another site, such as `http://10.1.0.3:7080`, as `edge_address` does."""
+    # Requests to that edge are signed for an address, so names and https are refused.
     plain = text.removeprefix("http://").removesuffix("/")
     if "://" in plain or "/" in plain:
         raise ValueError(f"{text!r} must be like http://10.1.0.3:7080: an address, without a path, not https")

@@ -13,8 +13,7 @@ import click
 from edge.settings.file import relative_path_problem
 from edge.settings.options import PREFIX, SERVICES, TOOLS, Schema, nearest, settable, variable, was_removed
 
-VARIABLES_FILE: Final = Path("/etc/default/tinkedge")
-"""The EnvironmentFile= of the systemd units."""
+VARIABLES_FILE: Final = Path("/etc/default/tinkedge")  # the EnvironmentFile= of the systemd units
 _MAX_BYTES: Final = 1 << 20
 _ASSIGNMENT: Final = re.compile(r"\s*(export\s+)?(\w+)\s*=(.*)")
 _ENVIRONMENT: Final = "the environment"
@@ -51,12 +50,14 @@ def unknown_variables(
     if not strange:
         return {}
     known = own.union(*(_variables(schema(name)) for name in commands))
-    return {name: f"the variable {name} {_why_unknown(name, known)}" for name in strange if name not in known}
-
-
-def _why_unknown(name: str, known: set[str]) -> str:
-    removed = was_removed(name.removeprefix(PREFIX).lower().replace("_", "-"))
-    return removed or f"is not an option, and does nothing{nearest(name, known)}"
+    found = {}
+    for name in strange:
+        removed = was_removed(name.removeprefix(PREFIX).lower().replace("_", "-"))
+        if name not in known:
+            found[name] = (
+                f"the variable {name} {removed or f'is not an option, and does nothing{nearest(name, known)}'}"
+            )
+    return found
 
 
 def _variables(command: click.Command) -> Iterator[str]:

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-MAX_FILE_BYTES: Final = 512 * 1024
-"""Maximum size of one file; a machine has two."""
+MAX_FILE_BYTES: Final = 512 * 1024  # maximum size of one file; a machine has two
 MAX_MACHINES: Final = 1024
 
 

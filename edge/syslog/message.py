@@ -11,10 +11,8 @@ from typing import Final
 
 from tink.printable import escaped
 
-MAX_BYTES: Final = 8192
-"""Number of bytes of a datagram that are parsed. RFC 5424 section 6.1 requires at least 2048."""
-MAX_LINE: Final = 2000
-"""Number of characters of the text that are stored."""
+MAX_BYTES: Final = 8192  # number of bytes of a datagram that are parsed. RFC 5424 section 6.1 requires at least 2048.
+MAX_LINE: Final = 2000  # number of characters of the text that are stored
 _MAX_NAME: Final = 48
 
 SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
@@ -32,16 +30,11 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A syslog message.
+    """A syslog message."""
 
-    severity: a word of SEVERITIES.
-    program: the name of the program that logged, or empty.
-    text: one printable line.
-    """
-
-    severity: str
-    program: str
-    text: str
+    severity: str  # a word of SEVERITIES
+    program: str  # the name of the program that logged, or empty
+    text: str  # one printable line
 
     @property
     def line(self) -> str:

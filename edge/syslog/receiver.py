@@ -30,56 +30,43 @@ log = logging.getLogger(__name__)
 MAX_LINES_A_SECOND: Final = 100.0
 MAX_BURST_LINES: Final = 1000.0
 """Maximum rate of one machine: a kernel's whole log at once, and then the output of a busy installation."""
-MAX_WAITING_BYTES: Final = 32 << 20
-"""Maximum size of all lines that wait for a slow disk."""
+MAX_WAITING_BYTES: Final = 32 << 20  # maximum size of all lines that wait for a slow disk
 FLUSH_SECONDS: Final = 0.5
-FIRST_PAUSE, MAX_PAUSE = 1.0, 10.0
-"""Seconds between two steps of a machine's journey."""
-QUIET_SECONDS: Final = 30.0
-"""After a silence of this duration the next line is reported at once again."""
+FIRST_PAUSE, MAX_PAUSE = 1.0, 10.0  # seconds between two steps of a machine's journey
+QUIET_SECONDS: Final = 30.0  # after a silence of this duration the next line is reported at once again
 _LOG_AGAIN_SECONDS: Final = 600.0
 
 
 @dataclass(slots=True)
 class _Pending:
-    """The lines of a machine since its last step on the journey.
+    """The lines of a machine since its last step on the journey."""
 
-    due: the time of the next step.
-    last: the time of the last line.
-    omitted: the number of lines for which the step has no room; the file has them.
-    dropped: the number of lines that are in neither.
-    """
-
-    due: float
+    due: float  # the time of the next step
     pause: float = FIRST_PAUSE
-    last: float = 0.0
+    last: float = 0.0  # the time of the last line
     lines: list[str] = field(default_factory=list)
     characters: int = 0
-    omitted: int = 0
-    dropped: int = 0
+    omitted: int = 0  # the number of lines for which the step has no room; the file has them
+    dropped: int = 0  # the number of lines that are in neither
 
 
+@dataclass(eq=False)
 class MachineLogs:
-    """Receives datagrams by `take`; `run` writes their lines. It belongs to one event loop."""
+    """Receives datagrams by `take`; `run` writes their lines. It belongs to one event loop.
 
-    def __init__(
-        self,
-        mac_at: Callable[[str, str], str | None],
-        record: Recorder,
-        files: LogFiles,
-        clock: Callable[[], float],
-        now: Callable[[], float],
-    ) -> None:
-        """`mac_at(ip, interface)` returns the MAC of the registered machine at an address.
+    `mac_at(ip, interface)` returns the MAC of the registered machine at an address.
 
-        `interface` is the one that received the packet (empty: any). `clock` returns monotonic seconds, `now` Unix
-        seconds.
-        """
-        self._mac_at = mac_at
-        self._record = record
-        self._files = files
-        self._clock = clock
-        self._now = now
+    `interface` is the one that received the packet (empty: any). `clock` returns monotonic seconds, `now` Unix
+    seconds.
+    """
+
+    mac_at: Callable[[str, str], str | None]
+    record: Recorder
+    files: LogFiles
+    clock: Callable[[], float]
+    now: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._buckets = TokenBuckets(MAX_BURST_LINES, MAX_LINES_A_SECOND)
         self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[bytes]] = {}
@@ -91,7 +78,7 @@ class MachineLogs:
 
     def take(self, datagram: bytes, ip: str, interface: str = "") -> None:
         """Store the lines of a datagram from this address on this interface."""
-        mac, now = self._mac_at(ip, interface), self._clock()
+        mac, now = self.mac_at(ip, interface), self.clock()
         if mac is None:
             self.of_strangers += 1
             if self._log_once.due("stranger", now):
@@ -107,7 +94,7 @@ class MachineLogs:
             return
         self.kept += 1
         line = parse(datagram).line
-        entry = f"{rfc3339(self._now(), 'milliseconds')} {line}\n".encode()
+        entry = f"{rfc3339(self.now(), 'milliseconds')} {line}\n".encode()
         self._waiting.setdefault(mac, []).append(entry)
         self._waiting_bytes += len(entry)
         if pending.characters + len(line) < MAX_DETAIL:
@@ -130,15 +117,15 @@ class MachineLogs:
             return
         batch = {mac: b"".join(entries) for mac, entries in waiting.items()}
         try:
-            await asyncio.to_thread(self._files.append, batch)
+            await asyncio.to_thread(self.files.append, batch)
         except OSError as error:
-            if self._log_once.due(("file", error.errno), self._clock()):
+            if self._log_once.due(("file", error.errno), self.clock()):
                 log.error("syslog: lines are not kept: %s: %s", error.filename, error.strerror)
         finally:
             self._waiting_bytes -= sum(map(len, batch.values()))
 
     def _report_due(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for mac, pending in list(self._pending.items()):
             if (pending.lines or pending.dropped) and now >= pending.due:
                 self._report(mac, pending, now)
@@ -155,7 +142,7 @@ class MachineLogs:
         if pending.dropped:
             detail["dropped_lines"] = pending.dropped
             message += f" ({pending.dropped} more were too many, and are lost)"
-        self._record(mac, Step.LOG, Outcome.INFO, message, **detail)
+        self.record(mac, Step.LOG, Outcome.INFO, message, **detail)
         self._pending[mac] = _Pending(now + pending.pause, min(pending.pause * 2, MAX_PAUSE), pending.last)
 
 

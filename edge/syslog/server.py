@@ -39,7 +39,12 @@ class SyslogServer:
     async def start(self) -> None:
         """Open the socket and receive. Raises SyslogServerError."""
         try:
-            sock = udp_socket(self._host, self.port, self._interface, _prepare)
+            sock = udp_socket(
+                self._host,
+                self.port,
+                self._interface,
+                lambda sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES),
+            )
         except OSError as error:
             where = f"syslog can't open UDP port {self.port} on {self._interface or self._host}"
             raise SyslogServerError(advice(where, error, port=self.port, without="--syslog off")) from error
@@ -57,10 +62,6 @@ class SyslogServer:
     def _arrived(self, _sock: socket.socket, arrived: _Arrived) -> None:
         datagram, where = arrived
         self._take(datagram, where[0])
-
-
-def _prepare(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _receive(sock: socket.socket) -> _Arrived:

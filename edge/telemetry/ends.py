@@ -15,23 +15,18 @@ from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Limits, read
 from edge.journey.history import Entry, milestone
 from edge.journey.recorder import Journey, News
-from edge.page import Bar, Chain, chains, timeline_of
+from edge.page import Bar, BootChain, chains, timeline_of
 from tink.limits.newest import Newest
 
-EVENTS: Final = 250
-"""Number of a machine's last events that are read."""
+EVENTS: Final = 250  # number of a machine's last events that are read
 MAX_KNOWN: Final = 100_000
-ABANDONED: Final = "Abandoned"
-"""The outcome of a boot without an ended Workflow, after which the machine restarted."""
+ABANDONED: Final = "Abandoned"  # the outcome of a boot without an ended Workflow, after which the machine restarted
 _MAX_WARNINGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class EndedStep:
-    """A step of an ended boot. `label` is in words; `action` is the action's name, if it was one.
-
-    Times are in seconds since the epoch.
-    """
+    """A step of an ended boot; `action` is the action's name, if it was one. Times are Unix seconds."""
 
     label: str
     action: str
@@ -100,7 +95,7 @@ class BootEnds:
                 self._reported_until[mac] = since = last
                 yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine began anew")
 
-    def _boot(self, mac: str, chain: Chain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
+    def _boot(self, mac: str, chain: BootChain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
         events = [event for boot in chain.boots for event in boot.events if began <= event.time <= ended]
         bars = timeline_of(chain, ended, self._limits, None).bars
         facts = {name: str(value) for event in events for name in _FACTS if (value := event.detail.get(name))}
@@ -123,14 +118,14 @@ def _is_end(entry: Entry) -> bool:
     return milestone(entry) in STAGES
 
 
-def _ends(chain: Chain) -> list[JourneyEvent]:
+def _ends(chain: BootChain) -> list[JourneyEvent]:
     """Return the events that end Workflows."""
     ended = Milestone.WORKFLOW_ENDED
     found = (zip(boot.events, boot.marks, strict=True) for boot in chain.boots)
     return [event for pairs in found for event, reached in pairs if reached is ended and event.step is Step.WORKFLOW]
 
 
-def _was_a_boot(chain: Chain) -> bool:
+def _was_a_boot(chain: BootChain) -> bool:
     """Return True if the machine got a script, and no Workflow ended in the boot."""
     reached = {each for boot in chain.boots for each in boot.reached}
     return Milestone.SCRIPT_SENT in reached and Milestone.WORKFLOW_ENDED not in reached

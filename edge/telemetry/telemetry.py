@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -48,17 +49,16 @@ class Durations:
 log = logging.getLogger(__name__)
 
 SECONDS: Final = 1.0
-AT_ONCE: Final = 500
-"""Maximum number of boots that are traced in a second; further ones are only counted."""
+MAX_TRACED: Final = 500  # maximum number of boots that are traced in a second; further ones are only counted
 
 
+@dataclass(eq=False)
 class Telemetry:
     """The task that counts and traces ended boots; `run` it. Belongs to one event loop."""
 
-    def __init__(self, ends: BootEnds, durations: Durations, traces: Traces | None) -> None:
-        self._ends = ends
-        self._durations = durations
-        self._traces = traces
+    ends: BootEnds
+    durations: Durations
+    traces: Traces | None
 
     async def run(self) -> None:
         """Collect ended boots once a second until cancelled."""
@@ -67,20 +67,20 @@ class Telemetry:
                 await asyncio.sleep(SECONDS)
                 await self.look()
         finally:
-            self._ends.close()
+            self.ends.close()
 
     async def look(self) -> None:
         """Collect ended boots once. Never raises, because telemetry must not stop the edge."""
         ended: list[EndedBoot] = []
         try:
-            for boot in self._ends.take():
+            for boot in self.ends.take():
                 if boot is None:
                     await asyncio.sleep(0)
                     continue
-                self._durations.take(boot)
+                self.durations.take(boot)
                 ended.append(boot)
-            if self._traces is not None and ended:
-                self._traces.skipped += max(0, len(ended) - AT_ONCE)
-                await asyncio.to_thread(self._traces.take, ended[:AT_ONCE])
+            if self.traces is not None and ended:
+                self.traces.skipped += max(0, len(ended) - MAX_TRACED)
+                await asyncio.to_thread(self.traces.take, ended[:MAX_TRACED])
         except Exception:
             log.exception("boots that have ended can't be counted")

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Tracer
 
-MAX_QUEUED: Final = 16_384
-"""Maximum number of queued spans; a boot has about thirty."""
+MAX_QUEUED: Final = 16_384  # maximum number of queued spans; a boot has about thirty
 _TIMEOUT_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 3.0
 _PATH: Final = "/v1/traces"
@@ -50,8 +49,7 @@ class Traces:
         """`endpoint` is the collector's, as in OTEL_EXPORTER_OTLP_ENDPOINT: http://collector:4318. Raises
         TracesError."""
         self.boots = 0
-        self.skipped = 0
-        """Boots beyond the limit per second, which have no trace."""
+        self.skipped = 0  # boots beyond the limit per second, which have no trace
         self._provider, self._tracer = _made(endpoint)
 
     def take(self, boots: Iterable[EndedBoot]) -> None:

@@ -34,7 +34,7 @@ from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.run.logs import set_up
-from edge.run.process import settle
+from edge.run.process.memory import settle
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts

@@ -14,7 +14,7 @@ import pytest
 from edge.journey.events import Notice
 from edge.neighbour.host import NetworkState
 from edge.neighbour.links import AddressState, address_state, look
-from edge.run.networks import LinkMetadata
+from edge.run.networks.link_metadata import LinkMetadata
 from tests.interop.cloud_init.computer import Computer, release, releases, version
 from tests.interop.cloud_init.rack import MetadataRack, Registered
 from tests.interop.conftest import in_namespace

@@ -184,10 +184,10 @@ PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi
 def probe(namespace: str, interface: str, ipxe_dir: Path = Path("/nowhere")) -> str:
     """Return the findings of the probe, in a process of its own, because scapy reads the interfaces once."""
     script = (
-        "import sys; from pathlib import Path; from edge.doctor import Serving, dhcp_servers, probe\n"
+        "import sys; from pathlib import Path; from edge.doctor import ExaminedServices, dhcp_servers, probe\n"
         "dhcp_servers.LISTEN_SECONDS = 0.7\n"
         "name, _, address = sys.argv[1].partition('=')\n"
-        "for found in probe(Serving([(name, address)], Path(sys.argv[2]))):\n"
+        "for found in probe(ExaminedServices([(name, address)], Path(sys.argv[2]))):\n"
         "    print('ok' if found.is_fine else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
     )
     return run(namespace, "-c", script, interface, str(ipxe_dir))

@@ -28,10 +28,8 @@ _RETRY_SECONDS: Final = 1.0
 
 
 def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: int) -> Follower:
-    """Return the follower that makes the gRPC server listen at the address of each network.
-
-    An address that has gone is kept until the network has another one: it may return, with its connections.
-    """
+    """Return the follower that makes the gRPC server listen at the address of each network."""
+    # An address that has gone is kept until the network has another one: it may return, with its connections.
     addresses: dict[tuple[str, bool], str] = {}
 
     def take(state: NetworkState) -> None:
@@ -57,8 +55,7 @@ class AgentsAddresses:
         self._port = port
         self._owned = owned
         self._here = self._look()
-        self._listening = self._here
-        """The addresses of the start, and those that were here since."""
+        self._listening = self._here  # the addresses of the start, and those that were here since
 
     @property
     def listening(self) -> list[str]:

@@ -53,10 +53,8 @@ class HostNetworks:
         self._handlers: list[Callable[[], None]] = []
         self._states: dict[str, NetworkState] = {}
         self._states = {name: self._look(name) for name in self._networks}
-        self._reported: dict[str, NetworkState] = {}
-        """The states that all followers have adapted to."""
-        self._logged: dict[str, NetworkState] = {}
-        """The last reported state of each network."""
+        self._reported: dict[str, NetworkState] = {}  # the states that all followers have adapted to
+        self._logged: dict[str, NetworkState] = {}  # the last reported state of each network
         self._changed = asyncio.Event()
         self._changes = LinkChanges(self._changed.set)
 
@@ -101,7 +99,10 @@ class HostNetworks:
             try:
                 await self._notify(state)
             except Exception as error:
-                state = self._failed(state, error)
+                # The error becomes the network's problem, and the state is tried again.
+                self._reported.pop(state.interface, None)
+                log.debug("%s: where", state.interface, exc_info=error)
+                state = replace(state, problem=state.problem or str(error) or repr(error))
             self._states[name] = state
         self._report()
 
@@ -118,7 +119,7 @@ class HostNetworks:
 
     def notices(self) -> list[Notice]:
         """Return the announced problems that continue."""
-        return [self._notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
+        return [_notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
 
     def site(self, relayed: Sequence[IPv4Network], mode: DhcpMode) -> Site:
         """Return the description of the networks for the mistakes of Hardware."""
@@ -165,12 +166,6 @@ class HostNetworks:
             await follower(state)
         self._reported[state.interface] = state
 
-    def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
-        """Return the state with the error as its problem, and have it retried."""
-        self._reported.pop(state.interface, None)
-        log.debug("%s: where", state.interface, exc_info=error)
-        return replace(state, problem=state.problem or str(error) or repr(error))
-
     def _report(self) -> None:
         for handler in self._handlers:
             handler()
@@ -203,16 +198,14 @@ class HostNetworks:
             self._announce_line(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
 
     def _announce_line(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
-        log.log(level, "%s", line, extra={"fields": _fields(state)})
-        self._announce(self._notice(state, outcome, line))
-
-    def _notice(self, state: NetworkState, outcome: Outcome, line: str) -> Notice:
-        return Notice(time.time(), outcome, line, _fields(state))
+        notice = _notice(state, outcome, line)
+        log.log(level, "%s", line, extra={"fields": notice.detail})
+        self._announce(notice)
 
 
 def _line(state: NetworkState) -> str:
     return f"{state.problem}: machines on {state.interface} are not served"
 
 
-def _fields(state: NetworkState) -> dict[str, str]:
-    return {"interface": state.interface, "address": state.address}
+def _notice(state: NetworkState, outcome: Outcome, line: str) -> Notice:
+    return Notice(time.time(), outcome, line, {"interface": state.interface, "address": state.address})

@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from aiohttp import web
@@ -33,48 +33,37 @@ from edge.run.networks.services import MakeSite, tcp_advice
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS: Final = 15
-"""Lifetime of the address after its edge was killed."""
+LEASE_SECONDS: Final = 15  # lifetime of the address after its edge was killed
 TICK_SECONDS: Final = 1.0
-AGAIN_SECONDS: Final = 5.0
-"""Time until the next try to get an address that another host has."""
+AGAIN_SECONDS: Final = 5.0  # time until the next try to get an address that another host has
 
 
 @dataclass(slots=True)
 class _Place:
     """The state on one interface."""
 
-    index: int = 0
-    """The number of the link; 0 if it has no carrier."""
-    asked: bool = False
-    """True if the address was requested from the kernel."""
+    index: int = 0  # the number of the link; 0 if it has no carrier
+    asked: bool = False  # True if the address was requested from the kernel
     site: web.TCPSite | None = None
-    due: float = 0.0
-    """The time of the next request."""
-    line: str = ""
-    """The last line of the log."""
+    due: float = 0.0  # the time of the next request
+    line: str = ""  # the last line of the log
 
 
+@dataclass(eq=False)
 class LinkMetadata:
-    """Serves metadata at the address on each network while `run` runs; `stop` releases the address."""
+    """Serves metadata at the address on each network while `run` runs; `stop` releases the address.
 
-    def __init__(
-        self,
-        states: Callable[[], Sequence[NetworkState]],
-        make_site: MakeSite,
-        announce: Callable[[Notice], None],
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        port: int = PORT,
-    ) -> None:
-        """`states()` are the networks. `announce` receives where metadata is served, and why it is not. `clock` gives
-        seconds.
-        """
-        self._states = states
-        self._make_site = make_site
-        self._announce = announce
-        self._clock = clock
-        self._port = port
+    `announce` receives where metadata is served, and why it is not. `clock` gives seconds.
+    """
+
+    states: Callable[[], Sequence[NetworkState]]
+    make_site: MakeSite
+    announce: Callable[[Notice], None]
+    clock: Callable[[], float] = time.monotonic
+    _: KW_ONLY
+    port: int = PORT
+
+    def __post_init__(self) -> None:
         self._places: dict[str, _Place] = {}
 
     async def run(self) -> None:
@@ -85,7 +74,7 @@ class LinkMetadata:
 
     async def update(self) -> None:
         """Take the next step on each network."""
-        for state in self._states():
+        for state in self.states():
             place = self._places.setdefault(state.interface, _Place())
             index = state.index if state.carrier else 0
             if place.index != index:
@@ -98,7 +87,7 @@ class LinkMetadata:
                 await self._serve(state.interface, place, held)
             except OSError as error:
                 await self._close(place)
-                self._say(state.interface, place, Outcome.FAILED, _why_not(error, state.interface, self._port))
+                self._say(state.interface, place, Outcome.FAILED, _why_not(error, state.interface, self.port))
 
     async def stop(self) -> None:
         """Stop serving, and release the address for other edges."""
@@ -116,24 +105,24 @@ class LinkMetadata:
         elif held is AddressState.ABSENT and place.asked:
             held = AddressState.DUPLICATE  # the kernel removes a temporary address if another host has it
         if held is AddressState.DUPLICATE:
-            place.asked, place.due = False, self._clock() + AGAIN_SECONDS
-        elif held is not AddressState.FIXED and self._clock() >= place.due:
+            place.asked, place.due = False, self.clock() + AGAIN_SECONDS
+        elif held is not AddressState.FIXED and self.clock() >= place.due:
             hold_address(place.index, ADDRESS, LEASE_SECONDS)
-            place.asked, place.due = True, self._clock() + LEASE_SECONDS / 3
+            place.asked, place.due = True, self.clock() + LEASE_SECONDS / 3
         return held
 
     async def _serve(self, interface: str, place: _Place, held: AddressState) -> None:
         """Open or close the site. Raises OSError."""
         if held in (AddressState.HELD, AddressState.FIXED):
             if place.site is None:
-                site = self._make_site(f"{ADDRESS}%{interface}", self._port)
+                site = self.make_site(f"{ADDRESS}%{interface}", self.port)
                 try:
                     await site.start()
                 except OSError:
                     await site.stop()
                     raise
                 place.site = site
-            self._say(interface, place, Outcome.OK, f"metadata is served at [{ADDRESS}%{interface}]:{self._port}")
+            self._say(interface, place, Outcome.OK, f"metadata is served at [{ADDRESS}%{interface}]:{self.port}")
             return
         await self._close(place)
         if held is AddressState.DUPLICATE:
@@ -153,7 +142,7 @@ class LinkMetadata:
         level = {Outcome.OK: logging.INFO, Outcome.FAILED: logging.ERROR}.get(outcome, logging.WARNING)
         fields = {"interface": interface, "address": str(ADDRESS)}
         log.log(level, "%s", line, extra={"fields": fields})
-        self._announce(Notice(time.time(), outcome, line, fields))
+        self.announce(Notice(time.time(), outcome, line, fields))
 
 
 def _why_not(error: OSError, interface: str, port: int) -> str:

@@ -15,7 +15,9 @@ import errno
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Generic, TypeVar
 
 from aiohttp import web
 
@@ -31,36 +33,27 @@ from tink.net.addresses import join_host_port
 
 log = logging.getLogger(__name__)
 
+_FAMILIES: Final = ("address", "address6")  # the fields of NetworkState with the addresses of IPv4 and IPv6
 _BACKLOG = 1024  # waiting connections: a rack of machines connects at the same moment
 
 
 MakeResponder = Callable[[NetworkState], Responder]
 MakeResponder6 = Callable[[NetworkState], Responder6]
+MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]  # makes the TFTP server for an address
+MakeSite = Callable[[str, int], web.TCPSite]  # makes an HTTP site at an address and port
+MakeSyslog = Callable[[NetworkState, str], SyslogServer]  # makes the syslog server for an address
 
 
-MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]
-"""Makes the TFTP server for an address."""
-MakeSite = Callable[[str, int], web.TCPSite]
-"""Makes an HTTP site at an address and port."""
-MakeSyslog = Callable[[NetworkState, str], SyslogServer]
-"""Makes the syslog server for an address."""
+S = TypeVar("S", DhcpServer, Dhcp6Server, TftpServer, SyslogServer, RouterAdvertiser)
 
 
-class _Service(Protocol):
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-S = TypeVar("S", bound=_Service)
-
-
+@dataclass(eq=False)
 class _Slot(Generic[S]):
     """Holds one service, and replaces it when its binding changes."""
 
-    def __init__(self) -> None:
-        self.make: Callable[[NetworkState], S] | None = None
-        self.service: S | None = None
-        self.bound_to: tuple[object, ...] = ()
+    make: Callable[[NetworkState], S] | None = None
+    service: S | None = None
+    bound_to: tuple[object, ...] = ()
 
     async def follow(self, state: NetworkState, *bound_to: object, possible: bool = True) -> None:
         """Serve the network in its current state, or stop if that is not `possible`. Raises the service's error."""
@@ -96,9 +89,8 @@ class NetworkServices:
     ) -> None:
         """`state` is the state at the start: DHCP answers are compiled from it before the network is served.
 
-        With `advertise` router solicitations are answered. None stands for those of a waiting iPXE (`is_ipxe(mac)`)
-        only, unless DHCPv6 is served here. With `routes` the answers announce a router. `solicited(mac)` is called for
-        each solicitation.
+        With `advertise` router solicitations are answered; None stands for those of a waiting iPXE (`is_ipxe(mac)`)
+        only, unless DHCPv6 is served here. With `routes` the answers announce a router.
         """
         self.responder: Responder | None = None
         self._state = state
@@ -106,10 +98,8 @@ class NetworkServices:
         self._dhcp: _Slot[DhcpServer] = _Slot()
         self._dhcp6: _Slot[Dhcp6Server] = _Slot()
         self._responder6: Responder6 | None = None
-        self._tftp: _Slot[TftpServer] = _Slot()
-        self._tftp6: _Slot[TftpServer] = _Slot()
-        self._syslog: _Slot[SyslogServer] = _Slot()
-        self._syslog6: _Slot[SyslogServer] = _Slot()
+        self._tftp: dict[str, _Slot[TftpServer]] = {family: _Slot() for family in _FAMILIES}
+        self._syslog: dict[str, _Slot[SyslogServer]] = {family: _Slot() for family in _FAMILIES}
         self._advertiser: _Slot[RouterAdvertiser] = _Slot()
         if make_responder is not None:
             self._dhcp.make = lambda state: DhcpServer(self._compiled(make_responder, state), state.interface)
@@ -118,8 +108,8 @@ class NetworkServices:
         if make_responder6 is not None:
             self._dhcp6.make = lambda state: self._dhcp6_server(make_responder6(state), state)
         if make_tftp is not None:
-            self._tftp.make = lambda state: self._tftp_server("4", *make_tftp(state, state.address))
-            self._tftp6.make = lambda state: self._tftp_server("6", *make_tftp(state, state.address6))
+            for family, slot in self._tftp.items():
+                slot.make = partial(self._tftp_server, make_tftp, family)
         if advertise or routes:
             lifetime = ROUTER_LIFETIME_SECONDS if routes else 0
             self._advertiser.make = lambda state: RouterAdvertiser(
@@ -145,9 +135,9 @@ class NetworkServices:
         """Serve the network in its current state. The same state again has no effect. Raises the services' errors."""
         self._state = state
         served, served6 = bool(state.address and state.index), bool(state.address6 and state.index)
-        for slot, address in ((self._tftp, state.address), (self._tftp6, state.address6)):
+        for family, slot in self._tftp.items():
             # Without an address, transfers wait: it may return in time.
-            if address and state.index and not self._move_tftp(slot, address, state):
+            if (address := getattr(state, family)) and state.index and not self._move_tftp(slot, address, state):
                 await slot.follow(state, address, state.index)
         await self._follow_with_syslog(state)
         advertised = (state.index, state.networks6, state.mac)
@@ -164,24 +154,28 @@ class NetworkServices:
 
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
         """Receive machines' log lines from now on. Raises SyslogServerError if that is not possible."""
-        self._syslog.make = lambda state: make_syslog(state, state.address)
-        self._syslog6.make = lambda state: make_syslog(state, state.address6)
+        for family, slot in self._syslog.items():
+            slot.make = partial(_syslog_server, make_syslog, family)
         try:
             await self._follow_with_syslog(self._state)
         except SyslogServerError:
-            self._syslog.make = self._syslog6.make = None
+            for slot in self._syslog.values():
+                slot.make = None
             raise
 
     async def stop(self) -> None:
         """Stop all services."""
-        for slot in (self._dhcp, self._dhcp6, self._syslog, self._syslog6, self._advertiser, self._tftp, self._tftp6):
-            await slot.stop()
+        await self._dhcp.stop()
+        await self._dhcp6.stop()
+        await self._advertiser.stop()
+        for family in _FAMILIES:
+            await self._syslog[family].stop()
+            await self._tftp[family].stop()
 
     async def _follow_with_syslog(self, state: NetworkState) -> None:
-        if state.address and state.index:
-            await self._syslog.follow(state, state.address, state.index)
-        if state.address6 and state.index:
-            await self._syslog6.follow(state, state.address6, state.index)
+        for family, slot in self._syslog.items():
+            if (address := getattr(state, family)) and state.index:
+                await slot.follow(state, address, state.index)
 
     def _compiled(self, make: MakeResponder, state: NetworkState) -> Responder:
         """Return a responder for the current state; a new one if the address or the networks have changed."""
@@ -196,8 +190,8 @@ class NetworkServices:
         self._responder6 = responder
         return Dhcp6Server(responder, state.interface)
 
-    def _tftp_server(self, family: str, files: BootFiles, server: TftpServer) -> TftpServer:
-        self._files[family] = files
+    def _tftp_server(self, make: MakeTftp, family: str, state: NetworkState) -> TftpServer:
+        self._files[family], server = make(state, getattr(state, family))
         return server
 
     @staticmethod
@@ -211,15 +205,23 @@ class NetworkServices:
         return moved
 
 
-class Sites:
-    """The addresses of one HTTP server: those of each network. One that has gone is kept until there is another."""
+def _syslog_server(make: MakeSyslog, family: str, state: NetworkState) -> SyslogServer:
+    return make(state, getattr(state, family))
 
-    def __init__(self, make_site: MakeSite, port: int, what: str, flag: str) -> None:
-        """`what` names the server and `flag` the option of its port, for log lines and errors."""
-        self._make_site = make_site
-        self._port = port
-        self._what = what
-        self._flag = flag
+
+@dataclass(eq=False)
+class Sites:
+    """The addresses of one HTTP server: those of each network. One that has gone is kept until there is another.
+
+    `server` is the name of the server and `flag` the option of its port, for log lines and errors.
+    """
+
+    make_site: MakeSite
+    port: int
+    server: str
+    flag: str
+
+    def __post_init__(self) -> None:
         self._wanted: dict[tuple[str, bool], str] = {}
         self._open: dict[str, web.TCPSite] = {}
 
@@ -234,14 +236,14 @@ class Sites:
             await self._open.pop(gone).stop()  # open connections continue
 
     async def _listen(self, address: str) -> web.TCPSite:
-        site = self._make_site(address, self._port)
+        site, authority = self.make_site(address, self.port), join_host_port(address, self.port)
         try:
             await site.start()
         except OSError as error:
             await site.stop()
-            where = f"{self._what} can't listen on {join_host_port(address, self._port)}"
-            raise ServingError(f"{where}: {tcp_advice(error, self._port, self._flag)}") from error
-        log.info("%s on %s", self._what, join_host_port(address, self._port))
+            advice = tcp_advice(error, self.port, self.flag)
+            raise ServingError(f"{self.server} can't listen on {authority}: {advice}") from error
+        log.info("%s on %s", self.server, authority)
         return site
 
 

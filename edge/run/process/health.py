@@ -39,8 +39,8 @@ _TEXT: Final = "text/plain; charset=utf-8"
 class OperatorAddresses:
     """Address and port of the probes and of the metrics; None stands for no port.
 
-    `wanted` is True if the operator has set the address of the metrics. If it is False and the port is taken, such as
-    by a second replica on this host, the process runs without metrics.
+    `wanted`: the operator has set the address of the metrics. If not, and the port is taken, such as by a second
+    replica on this host, the process runs without metrics.
     """
 
     health: tuple[str, int] | None = None
@@ -76,7 +76,11 @@ class HealthServer:
             await self._serve(reader, writer, metrics=metrics)
 
         try:
-            server = await asyncio.start_server(serve, sock=_listening(*address), limit=MAX_REQUEST_BYTES)
+            host = address[0]
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            # `::` stands for every address of this host, IPv4 too.
+            sock = socket.create_server(address, family=family, dualstack_ipv6=host == "::")
+            server = await asyncio.start_server(serve, sock=sock, limit=MAX_REQUEST_BYTES)
         except OSError as error:
             where = join_host_port(*address)
             raise HealthError(f"{flag} {where}: can't listen there: {error.strerror or error}") from error
@@ -109,12 +113,6 @@ class HealthServer:
             return _response("200 OK", generate_latest(self._registry), CONTENT_TYPE_LATEST, body=body)
         there = "/healthz, /livez, /readyz and /metrics" if metrics else "/healthz, /livez and /readyz"
         return _response("404 Not Found", f"there are {there}", body=body)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket. `::` stands for every address of this host, IPv4 too. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
 
 
 def _response(status: str, content: str | bytes, kind: str = _TEXT, *, body: bool = True) -> bytes:

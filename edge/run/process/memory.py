@@ -35,44 +35,34 @@ _POLICY: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def default_server_memory(*, alone: bool, total: int | None = None) -> int:
-    """Return the default of `--grpc-memory` in bytes.
-
-    That is all memory (`total`) for a process that is `alone`, such as the only one of a container; else a quarter,
-    within bounds.
+    """Return the default of `--grpc-memory` in bytes: all memory (`total`) for a process that is `alone`, else a
+    quarter.
     """
     total = memory() if total is None else total
     return total if alone else min(max(total // 4, MIN_SERVER_BYTES), MAX_SERVER_BYTES)
 
 
 def memory(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
-    """Return the memory that this process may use, in bytes.
-
-    That is the host's memory or the limit of a control group, if that is lower (memory.max, Kubernetes'
-    `limits.memory`).
-    """
+    """Return the memory that this process may use, in bytes: the host's, or the lower limit of a control group."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for group in _control_groups(cgroups, own):
-        with suppress(OSError, ValueError):  # "max" stands for no limit.
-            found = min(found, int((group / "memory.max").read_text()))
-    return found
-
-
-def _control_groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """Yield the control groups of this process, the innermost first (version 2, cgroups(7))."""
     with suppress(OSError):
+        # cgroups(7), version 2: the innermost group, and those around it. Kubernetes' `limits.memory` is memory.max.
         name = next((line[3:] for line in own.read_text().splitlines() if line.startswith("0::")), "/")
         group = cgroups / name.lstrip("/")
         for each in (group, *group.parents):
-            yield each
+            with suppress(OSError, ValueError):  # "max" stands for no limit.
+                found = min(found, int((each / "memory.max").read_text()))
             if each == cgroups:
                 break
+    return found
 
 
 def settle(*, huge_pages: bool) -> None:
-    """Exclude all present objects from garbage collection, and return unused memory to the system.
+    """Exclude all present objects from garbage collection, and return unused memory to the system, at the end of the
+    start.
 
-    Call it when the start is done: these objects stay. With `huge_pages` a large heap moves to huge pages, on Linux 6.1
-    and newer, unless the administrator forbids them. The gaps between the objects then become resident too.
+    With `huge_pages` a large heap moves to huge pages, on Linux 6.1 and newer, unless the administrator forbids them.
+    The gaps between the objects then become resident too.
     """
     gc.collect()
     gc.freeze()
@@ -82,10 +72,7 @@ def settle(*, huge_pages: bool) -> None:
 
 
 async def read_up() -> None:
-    """Do the same when more objects have been read while machines are served.
-
-    No machine waits for this: the slow steps run in a thread, and garbage is not collected before.
-    """
+    """Do as `settle` when more objects have been read, in threads: machines are served meanwhile."""
     gc.freeze()
     await asyncio.to_thread(_trim)
     await asyncio.to_thread(_collapse)

@@ -20,8 +20,7 @@ from tink.files.rereading import reread_all
 
 log = logging.getLogger(__name__)
 
-Step = Callable[[], None]
-"""Reads something again and logs the result. Raises nothing."""
+Step = Callable[[], None]  # reads something again and logs the result. Raises nothing.
 
 
 class Reload:

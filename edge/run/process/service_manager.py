@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 Probe = Callable[[], Awaitable[object]]
 
-_SEND_SECONDS: Final = 0.5
-"""Time limit for sending a message: machines must not wait for a manager that does not read."""
+_SEND_SECONDS: Final = 0.5  # time limit for sending a message: machines must not wait for a manager that does not read
 _MICROSECONDS: Final = 1_000_000
 _PROBES_PER_TIMEOUT: Final = 4
 """Number of watchdog messages within the manager's timeout; systemd recommends two at least."""
@@ -36,8 +35,8 @@ _EXTEND_SECONDS: Final = 60.0
 class Notifier:
     """Sends datagrams of NAME=VALUE lines to the service manager (sd_notify(3)).
 
-    `address` is a path, or `@` and an abstract name (unix(7)); empty if there is no manager. `watchdog_seconds` is the
-    watchdog's timeout; 0 if there is no watchdog.
+    `address` is a path, or `@` and an abstract name (unix(7)); empty if there is no manager. `watchdog_seconds` 0:
+    there is no watchdog.
     """
 
     address: str = ""
@@ -99,10 +98,7 @@ def _one_line(text: str) -> str:
 
 
 async def extend_start(notifier: Notifier) -> None:
-    """Extend the manager's timeout until cancelled: an API may need minutes for its lists.
-
-    A start that hangs still ends, because `Stack.start` has time limits of its own.
-    """
+    """Extend the manager's timeout until cancelled. A start that hangs ends by the time limits of `Stack.start`."""
     while True:
         notifier.extend_start(_EXTEND_SECONDS)
         await asyncio.sleep(_EXTEND_EVERY_SECONDS)
@@ -141,9 +137,8 @@ def status_line(settings: StackSettings, networks: Sequence[NetworkState], readi
 class Watchdog:
     """Reports to the manager's watchdog while the event loop and the threads that it depends on work.
 
-    Each thread pool has a probe, which returns when the pool works. A stalled event loop reports nothing. A probe that
-    does not return is logged before the manager kills the process with SIGABRT; `faulthandler` then writes the stack of
-    each thread to the log.
+    A stalled event loop reports nothing. A probe of a thread pool that does not return is logged before the manager
+    kills the process with SIGABRT; `faulthandler` then writes the stack of each thread to the log.
     """
 
     def __init__(self, notifier: Notifier, probes: Mapping[str, Probe]) -> None:

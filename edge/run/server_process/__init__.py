@@ -7,7 +7,3 @@
 gRPC's core expands header blocks (HPACK) before it checks their size, so no setting of gRPC bounds its memory. The
 kernel's limit for the child process does. DHCP, TFTP, HTTP and the API run in the parent and keep their memory.
 """
-
-from edge.run.server_process.supervisor import ServerProcess
-
-__all__ = ["ServerProcess"]

@@ -84,7 +84,9 @@ class _Child:
         self._begin = begin
         self.lost = asyncio.Event()
         self.channel = Channel(sock, self._take, self.lost.set)
-        agents = AgentsObserver(self._observe, self._listens, self._kept_away, begin.kept_away)
+        agents = AgentsObserver(
+            self._observe, self._listens, lambda blocks: self.channel.send(KeptAway(blocks)), begin.kept_away
+        )
         self._stack = Stack(begin.settings, agents=agents)
 
     async def run(self) -> None:
@@ -99,9 +101,9 @@ class _Child:
             raise SystemExit(1) from None
         gc.collect()
         gc.freeze()
-        telling = asyncio.create_task(self._tell())
+        reporting = asyncio.create_task(self._report())
         await self._stack.run(self.lost)
-        telling.cancel()
+        reporting.cancel()
         await self._stack.stop()
         self.channel.close()
 
@@ -114,23 +116,17 @@ class _Child:
         if self.channel.waiting_bytes <= WAITING_BYTES:
             self.channel.send(activity)
 
-    def _kept_away(self, blocks: list[tuple[str, float]]) -> None:
-        self.channel.send(KeptAway(blocks))
-
-    async def _tell(self) -> None:
-        said = None
+    async def _report(self) -> None:
+        reported = None
         while True:
-            state = ServerState(self._stack.agents_note, self._counted())
-            if state != said and self.channel.waiting_bytes < WAITING_BYTES:
+            registry = CollectorRegistry()
+            for collector in self._stack.agents_metrics:
+                registry.register(collector)
+            state = ServerState(self._stack.agents_note, generate_latest(registry).decode())
+            if state != reported and self.channel.waiting_bytes < WAITING_BYTES:
                 self.channel.send(state)
-            said = state
+            reported = state
             await asyncio.sleep(STATE_SECONDS)
-
-    def _counted(self) -> str:
-        registry = CollectorRegistry()
-        for collector in self._stack.agents_metrics:
-            registry.register(collector)
-        return generate_latest(registry).decode()
 
     def _take(self, message: Message) -> None:
         match message:
@@ -143,11 +139,8 @@ class _Child:
 
 
 def _limit_memory(most: int) -> None:
-    """Set the kernel's limit to `most` bytes of memory (RLIMIT_DATA, setrlimit(2)). Exceeding it ends this process.
-
-    The kernel counts address space, so the limit also includes what is reserved now and not used, such as thread
-    stacks.
-    """
+    """Set the kernel's limit to `most` bytes of memory (RLIMIT_DATA, setrlimit(2)). Exceeding it ends this process."""
+    # The kernel counts address space: the limit includes what is reserved now and not used, such as thread stacks.
     status = Path("/proc/self/status").read_text()
     reserved, used = (int(re.findall(rf"{name}:\s+(\d+) kB", status)[0]) << 10 for name in ("VmData", "RssAnon"))
     limit = most + max(0, reserved - used) + _RESERVE_BYTES

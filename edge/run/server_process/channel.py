@@ -30,8 +30,7 @@ from tink.server import ActivityKind, AgentActivity
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES: Final = 64 << 20
-MAX_WAITING_LOG_BYTES: Final = 4 << 20
-"""Number of waiting bytes from which on the child drops its log lines."""
+MAX_WAITING_LOG_BYTES: Final = 4 << 20  # number of waiting bytes from which on the child drops its log lines
 _LENGTH: Final = struct.Struct(">I")
 _READ_BYTES: Final = 256 << 10
 _READS_PER_TURN: Final = 16

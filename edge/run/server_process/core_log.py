@@ -18,10 +18,9 @@ from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
-LINES: Final = 60
+MAX_LINES: Final = 60
 """Maximum number of lines in a minute, from different places in gRPC's source: a stack of all threads fits."""
-MOST_BYTES: Final = 1000
-"""Maximum length of a line: a remote host can influence the length."""
+MAX_LINE_BYTES: Final = 1000  # maximum length of a line: a remote host can influence the length
 _READ_BYTES: Final = 64 << 10
 _LEVELS: Final = {"I": logging.DEBUG, "W": logging.WARNING, "E": logging.WARNING, "F": logging.ERROR}
 _CORE: Final = re.compile(r"([IWEF])\d{4} [\d:.]+ +\d+ ([\w./-]+:\d+)\] (.*)")
@@ -35,12 +34,10 @@ class CoreLog:
         """Take over `pipe`, the reading end. Needs a running loop."""
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
-        self._log = LimitedLog(log, clock, capacity=LINES)
+        self._log = LimitedLog(log, clock, capacity=MAX_LINES)
         self._rest = b""
-        self.lacks_memory = False
-        """True if the process has reported that it can't get memory."""
-        self._skips = False
-        """True if the rest of a line that was too long has not arrived yet."""
+        self.lacks_memory = False  # True if the process has reported that it can't get memory
+        self._skips = False  # True if the rest of a line that was too long has not arrived yet
         os.set_blocking(pipe, False)
         self._loop.add_reader(pipe, self._readable)
 
@@ -70,21 +67,21 @@ class CoreLog:
         *lines, rest = (self._rest + content).split(b"\n")
         for line in lines:
             if not self._skips:
-                self._say(line)
+                self._log_line(line)
             self._skips = False
-        if len(rest) > MOST_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             if not self._skips:
-                self._say(rest)
+                self._log_line(rest)
             self._skips, rest = True, b""
         self._rest = rest
 
-    def _say(self, line: bytes) -> None:
-        text = printable(line[:MOST_BYTES].decode("utf-8", "replace").rstrip())
+    def _log_line(self, line: bytes) -> None:
+        text = printable(line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip())
         if not text:
             return
         self.lacks_memory = self.lacks_memory or "std::bad_alloc" in text or "MemoryError" in text
         if (found := _CORE.match(text)) is not None:
-            level, place, said = found.groups()
-            self._log.log(_LEVELS[level], "%s: %s", place, said, key=place)
+            level, place, message = found.groups()
+            self._log.log(_LEVELS[level], "%s: %s", place, message, key=place)
         else:
             self._log.warning("%s", text)

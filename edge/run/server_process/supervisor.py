@@ -54,14 +54,12 @@ START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.5
 PING_SECONDS: Final = 5.0
-PATIENCE_SECONDS: Final = 30.0
-"""A child that does not answer for this time is killed and replaced."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+PATIENCE_SECONDS: Final = 30.0  # a child that does not answer for this time is killed and replaced
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
 GOOD_SECONDS: Final = 60.0
 CERTIFICATE_SECONDS: Final = 5.0
 """Interval at which a certificate that can't be used is read again. No child is started meanwhile."""
-KEEPS_ENDING: Final = 3
-"""Number of ends within GOOD_SECONDS that make a note on /readyz."""
+KEEPS_ENDING: Final = 3  # number of ends within GOOD_SECONDS that make a note on /readyz
 _LAST_WORDS_SECONDS: Final = 1.0
 _SERVICE_MANAGER_VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """Variables of sd_notify(3) that only the parent may use."""
@@ -70,10 +68,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ServerBegin:
-    """The initial settings of the child.
-
-    `kept_away` has the blocked networks (CIDR), each with the time until which it is blocked (CLOCK_MONOTONIC).
-    """
+    """The initial settings of the child. `kept_away`: the blocked networks (CIDR), and until when (CLOCK_MONOTONIC)."""
 
     settings: StackSettings
     log_level: int
@@ -116,8 +111,7 @@ class ServerProcess:
         self._keeper: asyncio.Task[None] | None = None
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._began = asyncio.Event()
-        """Set when the child listens or has failed."""
+        self._began = asyncio.Event()  # set when the child listens or has failed
         self._serves = False
         self._failure = self._reason = ""
         """The reason why the supervisor ends the child, and the child's own reason why it can't start."""
@@ -126,8 +120,7 @@ class ServerProcess:
         self._asked = self._answered = 0
         self._state = ServerState("", "")
         self._kept_away: dict[str, float] = {}
-        self._lacks = ""
-        """The reason why the certificate can't be used; empty if it can."""
+        self._lacks = ""  # the reason why the certificate can't be used; empty if it can
         self._has_lacked = False
         self._asked_to_read = asyncio.Event()
         register(self)
@@ -159,9 +152,15 @@ class ServerProcess:
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def _keep(self) -> None:
-        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            await self._usable_certificate()
+            # A child that begins with a bad certificate would end at once.
+            while not self._has_usable_certificate():
+                self._began.set()
+                self._asked_to_read.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CERTIFICATE_SECONDS):
+                        await self._asked_to_read.wait()
             since = self._clock()
             try:
                 how = await self._live()
@@ -176,15 +175,6 @@ class ServerProcess:
             await asyncio.sleep(backoff.next())
             self._restarts += 1
 
-    async def _usable_certificate(self) -> None:
-        """Wait until the certificate can be used: a child that begins with a bad one would end at once."""
-        while not self._has_usable_certificate():
-            self._began.set()
-            self._asked_to_read.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CERTIFICATE_SECONDS):
-                    await self._asked_to_read.wait()
-
     def _has_usable_certificate(self) -> bool:
         """Read the certificate, and report a reason why it can't be used, once."""
         tls = self._settings.server.tls
@@ -192,7 +182,7 @@ class ServerProcess:
         if why and why != self._lacks:
             self._has_lacked = True
             log.error("agents are not served until then: %s", why)
-            self._announce(Notice(time.time(), Outcome.FAILED, f"agents are not served: {why}", {}))
+            self._announce(Notice(time.time(), Outcome.FAILED, f"agents are not served: {why}"))
         elif self._lacks and not why:
             log.info("the gRPC server's certificate can be used now: agents are served")
         self._lacks = why
@@ -270,19 +260,16 @@ class ServerProcess:
                 _kill(process)
             elif self._asked == self._answered and self._clock() - asked >= PING_SECONDS:
                 asked = self._clock()
-                self._ask()
-
-    def _ask(self) -> None:
-        if self._serves and self._channel is not None:
-            self._asked += 1
-            self._channel.send(Ping(self._asked))
+                if self._serves and self._channel is not None:
+                    self._asked += 1
+                    self._channel.send(Ping(self._asked))
 
     def _ended(self, how: str) -> None:
         self._failure, self._state = how, ServerState("", "")
         how = f"the gRPC server's process {how}"
         if self._began.is_set():
             log.error("%s: it is started again, and agents connect again", how)
-            self._announce(Notice(time.time(), Outcome.FAILED, how, {}))
+            self._announce(Notice(time.time(), Outcome.FAILED, how))
         self._ends.append((self._clock(), how))
         self._began.set()
 
@@ -303,15 +290,11 @@ class ServerProcess:
             case Failed():
                 self._reason, self._failure = message.reason, f"can't start: {message.reason}"
             case Up():
-                self._up()
-
-    def _up(self) -> None:
-        self._serves = True
-        if self._ends:
-            line = "agents are served again"
-            log.info("%s", line)
-            self._announce(Notice(time.time(), Outcome.OK, line, {}))
-        self._began.set()
+                self._serves = True
+                if self._ends:
+                    log.info("agents are served again")
+                    self._announce(Notice(time.time(), Outcome.OK, "agents are served again"))
+                self._began.set()
 
     def reread(self) -> bool:
         """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
@@ -361,11 +344,8 @@ class ServerProcess:
 
 
 async def start_process(begin: ServerBegin, channel: int, stderr: int) -> asyncio.subprocess.Process:
-    """Start the child with the file descriptors of its end of the channel and of its standard error.
-
-    The child reads `begin` (pickled) from standard input. Raises OSError.
-    """
-    # A file in memory: unlike a pipe, it takes all bytes even if the child never reads them.
+    """Start the child with the file descriptors of its end of the channel and of its standard error. Raises OSError."""
+    # The child's standard input. Unlike a pipe, a file in memory takes all bytes even if the child never reads them.
     with open(os.memfd_create("begin"), "w+b") as stdin:  # noqa: ASYNC230, PTH123 - memory, and no path
         pickle.dump(begin, stdin)
         stdin.seek(0)

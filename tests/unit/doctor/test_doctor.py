@@ -25,9 +25,9 @@ from edge.cli import main
 from edge.commands import doctor as command
 from edge.doctor import (
     PORTS,
+    ExaminedServices,
     Finding,
     Port,
-    Serving,
     Severity,
     check_api_addresses,
     check_api_users,
@@ -141,7 +141,7 @@ def serving(tmp_path: Path) -> Check:
     """Return a function that checks these ports and interfaces."""
 
     def serving(*ports: Port, interfaces: Sequence[tuple[str, str]] = (("lo", ""),)) -> list[Finding]:
-        return list(check_serving(Serving(interfaces, tmp_path, ports)))
+        return list(check_serving(ExaminedServices(interfaces, tmp_path, ports)))
 
     return serving
 
@@ -193,7 +193,7 @@ def test_probe_without_the_extra_names_it_and_runs_the_other_checks(
     (tmp_path / "snponly.efi").touch()
     with taken("127.0.0.1", socket.SOCK_DGRAM) as number:
         port = Port("TFTP", socket.SOCK_DGRAM, number, "tftp")
-        findings = list(probe(Serving([("lo", "")], tmp_path, [port])))
+        findings = list(probe(ExaminedServices([("lo", "")], tmp_path, [port])))
     # Debian has no package of tftpy.
     assert [finding.severity for finding in findings] == [Severity.ERROR, Severity.NOTE, Severity.NOTE]
     assert all("pip install 'tinkedge[diagnose]'" in finding.remedy for finding in findings[:2])
@@ -203,7 +203,7 @@ def test_probe_without_the_extra_names_it_and_runs_the_other_checks(
 def test_missing_interface_and_boot_programs_are_found(serving: Check, tmp_path: Path) -> None:
     (tmp_path / "undionly.kpxe").touch()
     findings = serving(interfaces=[("absent0", "")])
-    assert list(probe(Serving([("absent0", "")], tmp_path))) == [], "the probe leaves it to the others"
+    assert list(probe(ExaminedServices([("absent0", "")], tmp_path))) == [], "the probe leaves it to the others"
     assert "there is no interface absent0" in named(findings, "interface").seen
     assert not named(findings, "iPXE").is_fine
     (tmp_path / "snponly.efi").touch()

@@ -28,7 +28,7 @@ from edge.http.context import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import Network
 from edge.run.boot_settings import Authorities, boot_settings, metadata_settings
-from edge.run.process import default_server_memory
+from edge.run.process.memory import default_server_memory
 from edge.settings.model import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw

@@ -26,7 +26,7 @@ from edge.commands.watching import Shape, Table, cells, cut, due, lines_of, prin
 from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations.limits import LIMITS
 from edge.journey.follow import Rows
-from edge.page.feed import AT_ONCE
+from edge.page.feed import MAX_ROWS
 from tests.page_site import IN_ACTION, INSTALLATION, PageSite, workflow
 from tests.page_site import TOKEN as SITE_TOKEN
 from tests.page_site import cut as boot_until
@@ -301,10 +301,10 @@ async def test_programs_get_each_machine_as_json(site: PageSite, watch_site: Wat
 
 async def test_empty_site_is_reported_and_many_machines_are_all_listed(site: PageSite, watch_site: Watch) -> None:
     assert "no machine is registered, and none was heard" in (await watch_site("--once")).stdout
-    for number in range(1, AT_ONCE + 40):
+    for number in range(1, MAX_ROWS + 40):
         site.hardware(f"m{number}", number)
     result = await watch_site("--once")
-    assert len(result.stdout.splitlines()) == AT_ONCE + 40
+    assert len(result.stdout.splitlines()) == MAX_ROWS + 40
 
 
 async def test_one_machine_is_shown_with_every_step_and_its_duration(site: PageSite, watch_site: Watch) -> None:

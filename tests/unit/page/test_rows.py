@@ -17,7 +17,7 @@ from edge.page.live import INTERVAL_SECONDS, Live, LoopLoad, TimeSlice
 from edge.page.query import PAGE_ROWS, Query, Selection, read_query, select
 from edge.page.rack import LINGER_SECONDS
 from edge.page.rows import Row, natural
-from edge.page.words import RANKS, Kind
+from edge.page.words import RANKS, RowKind
 from tests.page_site import IN_ACTION, T0, PageSite, cut, played
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
@@ -33,7 +33,7 @@ async def rows(site: PageSite) -> dict[str, Row]:
 async def test_machine_that_progresses_shows_the_next_step_and_its_deadline():
     site, mac = played(cut(Milestone.LEASED))
     row = (await rows(site))[mac]
-    assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
+    assert (row.name, row.kind, row.state) == ("default/m1", RowKind.BOOTING, "has an address")
     assert row.awaited == LIMITS[Milestone.LEASED].awaited
     assert (row.until, row.since) == (pytest.approx(T0 + 4.9 + 8), pytest.approx(T0 + 4.9))
     # Ten thousand objects more for the garbage collector would hold the event loop for tens of milliseconds each time.
@@ -43,7 +43,7 @@ async def test_machine_that_progresses_shows_the_next_step_and_its_deadline():
     for second in range(20):
         site.sweep(T0 + 5 + second)
     row = (await rows(site))[mac]
-    assert (row.kind, row.reason, row.warning) == (Kind.TROUBLE, "NoTFTPRequest", True)
+    assert (row.kind, row.reason, row.warning) == (RowKind.TROUBLE, "NoTFTPRequest", True)
     assert "no TFTP" in row.wrong
     assert row.heard == pytest.approx(T0 + 4.9)  # a diagnosis of the edge is no sign of life
     assert row.message.startswith("DHCPACK")
@@ -55,22 +55,22 @@ async def test_registered_machine_that_was_never_switched_on_is_never_heard_what
     site.journey.record(mac, Step.WORKFLOW, Outcome.INFO, "workflow default/w: Pending", state="Pending")
     site.sweep(T0 + 1)
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.heard) == (Kind.SILENT, "never heard", 0.0)
+    assert (row.kind, row.state, row.heard) == (RowKind.SILENT, "never heard", 0.0)
     site.journey.record(mac, Step.WORKFLOW, Outcome.FAILED, "workflow default/w: Failed", state="Failed")
     site.sweep(T0 + 2)
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.reason, row.warning) == (Kind.TROUBLE, "never heard", "WorkflowFailed", True)
+    assert (row.kind, row.state, row.reason, row.warning) == (RowKind.TROUBLE, "never heard", "WorkflowFailed", True)
 
 
 async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more():
     site, mac = played(cut(Milestone.LEASED))
     site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
     site.sweep(T0 + 6)
-    assert (await rows(site))[mac].kind is Kind.TROUBLE
+    assert (await rows(site))[mac].kind is RowKind.TROUBLE
     site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
     site.expectations.forget(mac)
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.wrong, row.warning) == (Kind.UNREGISTERED, "no longer registered", "", False)
+    assert (row.kind, row.state, row.wrong, row.warning) == (RowKind.UNREGISTERED, "no longer registered", "", False)
 
 
 async def test_event_is_seen_before_the_next_sweep():
@@ -80,18 +80,18 @@ async def test_event_is_seen_before_the_next_sweep():
     assert (await rows(site))[mac].state == "has its boot program"
     site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
     row = (await rows(site))[mac]
-    assert (row.kind, row.reason, row.wrong) == (Kind.TROUBLE, "KernelFailed", "the upstream answers 404")
+    assert (row.kind, row.reason, row.wrong) == (RowKind.TROUBLE, "KernelFailed", "the upstream answers 404")
 
 
 @pytest.mark.parametrize(
     ("until", "state", "kind"),
     [
-        (Milestone.WORKFLOW_RUNNING, "Workflow runs", Kind.WORKING),
-        (Milestone.ACTION_BEGUN, "action 1 of 3: stream-image", Kind.WORKING),
-        (Milestone.ACTION_ENDED, "action 1 of 3 ended", Kind.WORKING),
-        (Milestone.WORKFLOW_ENDED, "Workflow succeeded", Kind.DONE),
-        (Milestone.METADATA_READ, "installed system is up", Kind.DONE),
-        (Milestone.AGENT_CONNECTED, "agent connected", Kind.IDLE),
+        (Milestone.WORKFLOW_RUNNING, "Workflow runs", RowKind.WORKING),
+        (Milestone.ACTION_BEGUN, "action 1 of 3: stream-image", RowKind.WORKING),
+        (Milestone.ACTION_ENDED, "action 1 of 3 ended", RowKind.WORKING),
+        (Milestone.WORKFLOW_ENDED, "Workflow succeeded", RowKind.DONE),
+        (Milestone.METADATA_READ, "installed system is up", RowKind.DONE),
+        (Milestone.AGENT_CONNECTED, "agent connected", RowKind.IDLE),
     ],
 )
 async def test_state_is_shown_in_words(until, state, kind):
@@ -106,7 +106,7 @@ async def test_hardware_that_comes_and_goes_is_followed_and_unknown_machines_hav
     mac = site.hardware("m1", 1)
     site.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen, not registered")
     kinds = {mac: row.kind for mac, row in (await rows(site)).items()}
-    assert kinds == {mac: Kind.SILENT, STRANGER: Kind.UNREGISTERED}
+    assert kinds == {mac: RowKind.SILENT, STRANGER: RowKind.UNREGISTERED}
     site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
     assert list(await rows(site)) == [STRANGER]
 
@@ -120,7 +120,7 @@ async def test_action_that_prints_is_not_overdue_however_long_it_runs():
         site.sweep()
         row = (await rows(site))[mac]
         assert row.until == pytest.approx(site.at + 60), "a minute after the last line"
-        assert (row.kind, row.wrong, row.state) == (Kind.WORKING, "", "action 1 of 3: stream-image")
+        assert (row.kind, row.wrong, row.state) == (RowKind.WORKING, "", "action 1 of 3: stream-image")
     # It prints no more: overdue a minute after its last line, and by as long as it has been silent since.
     silent = site.at
     for second in range(1, 100):
@@ -198,16 +198,16 @@ async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more_and_the_c
     assert site.pages.machines.shown(mac).wrong is None
     # Registered again, it is what it was.
     site.hardware("m1", 1)
-    assert (await rows(site))[mac].kind is Kind.TROUBLE
+    assert (await rows(site))[mac].kind is RowKind.TROUBLE
 
 
 async def test_machine_that_was_never_switched_on_stays_so_when_it_gets_a_workflow():
     site, mac = played([(0.0, Step.WORKFLOW, Outcome.INFO, "workflow default/m1: Pending", {"state": "Pending"})])
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.heard) == (Kind.SILENT, "never heard", 0.0)
-    assert site.pages.machines.shown(mac).row.kind is Kind.SILENT
+    assert (row.kind, row.state, row.heard) == (RowKind.SILENT, "never heard", 0.0)
+    assert site.pages.machines.shown(mac).row.kind is RowKind.SILENT
     site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", **OFFER)
-    assert (await rows(site))[mac].kind is Kind.BOOTING
+    assert (await rows(site))[mac].kind is RowKind.BOOTING
 
 
 async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open():
@@ -223,7 +223,7 @@ async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open():
 # --- which of them ---------------------------------------------------------------------------------------------
 
 
-def row(name: str, kind: Kind = Kind.DONE, wrong: str = "", ip: str = "") -> Row:
+def row(name: str, kind: RowKind = RowKind.DONE, wrong: str = "", ip: str = "") -> Row:
     return Row(RANKS[kind], 0, 0.0, 0.0, f"mac-{name}", natural(name), f"default/{name}", ip, "", wrong=wrong)
 
 
@@ -238,7 +238,7 @@ def names(selection: Selection) -> list[str]:
 
 
 def test_search_sort_and_filter_find_the_rows():
-    found = [row("node-10"), row("node-9"), row("node-11", Kind.TROUBLE), row("node-2", Kind.SILENT)]
+    found = [row("node-10"), row("node-9"), row("node-11", RowKind.TROUBLE), row("node-2", RowKind.SILENT)]
     assert names(chosen(found)) == ["node-11", "node-9", "node-10", "node-2"], "who needs somebody comes first"
     assert names(chosen(found, sort="name")) == ["node-2", "node-9", "node-10", "node-11"]
     found = [row("a", wrong="udp/69 is blocked"), row("b", ip="10.0.0.7"), row("BC")]
@@ -246,10 +246,10 @@ def test_search_sort_and_filter_find_the_rows():
     assert names(chosen(found, q="0.0.7")) == ["b"]
     assert names(chosen(found, q="bc")) == ["BC"]
     assert chosen(found, q="nobody").total == 0
-    selection = chosen([row("a", Kind.TROUBLE), row("b"), row("c")], show="trouble")
+    selection = chosen([row("a", RowKind.TROUBLE), row("b"), row("c")], show="trouble")
     assert names(selection) == ["a"]
-    assert selection.counts == {Kind.TROUBLE: 1, Kind.DONE: 2}, "of all that the search finds"
-    query = Query(text="a&b=#", kind=Kind.TROUBLE, sort="heard", group="a/b", within="<x>", number=3)
+    assert selection.counts == {RowKind.TROUBLE: 1, RowKind.DONE: 2}, "of all that the search finds"
+    query = Query(text="a&b=#", kind=RowKind.TROUBLE, sort="heard", group="a/b", within="<x>", number=3)
     assert read_query(dict(parse_qsl(urlsplit(query.url).query, keep_blank_values=True))) == query
     assert "page" not in query.with_(kind=None)
 
@@ -326,14 +326,14 @@ async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is
         assert site.journey.take_in(mac, T0 + after, Note(step, outcome, message, detail), now=False)
     site.sweep()
     row = (await rows(site))[mac]
-    assert (row.state, row.kind, row.since) == ("has kernel and initrd", Kind.IDLE, T0 + 18.0)
+    assert (row.state, row.kind, row.since) == ("has kernel and initrd", RowKind.IDLE, T0 + 18.0)
     assert (row.awaited, row.wrong) == ("", "")
     site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
     site.sweep()
     row = (await rows(site))[mac]
     assert (row.state, row.kind, row.awaited) == (
         "was offered an address",
-        Kind.BOOTING,
+        RowKind.BOOTING,
         LIMITS[Milestone.OFFERED].awaited,
     )
 
@@ -419,7 +419,7 @@ class Reader:
         return Live(elapsed=asyncio.get_running_loop().time, spent=lambda: self.spent, **times)
 
     def follow(self, live: Live, source=None) -> asyncio.Task:
-        return asyncio.create_task(live.follow(source or self, self.write, lambda: True))
+        return asyncio.create_task(live.follow((source or self).news, self.write, lambda: True))
 
 
 @pytest.mark.looptime
@@ -528,7 +528,7 @@ async def all_booting() -> tuple[PageSite, list[str]]:
 
 
 def up_to_date(site: PageSite) -> set[str]:
-    return {mac for mac, packed in site.rack.rows.items() if Row._make(packed).kind is not Kind.SILENT}
+    return {mac for mac, packed in site.rack.rows.items() if Row._make(packed).kind is not RowKind.SILENT}
 
 
 @pytest.mark.parametrize("busy", [False, True])

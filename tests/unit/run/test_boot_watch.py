@@ -209,7 +209,7 @@ def test_refused_machine_has_a_problem_unless_it_is_to_boot_the_disk_that_its_wo
 
 def test_firmware_that_does_not_run_its_boot_program_is_reported_to_the_handler() -> None:
     site, told = Site(), []
-    site.watch.on_not_started(told.append)
+    site.watch.on_not_started = told.append
 
     def dhcp(what: str) -> None:
         site.journey.record(MAC, Step.DHCP, Outcome.OK, f"DHCP{what}", stage="PXE ROM", dhcp=what, boot="x.efi")

@@ -23,6 +23,7 @@ from edge.neighbour.host import Network
 from edge.run import outage, readiness, serving
 from edge.run.errors import StackError
 from edge.run.graph import Stack
+from edge.run.reviews import Reviews
 from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.ports import free_port
 from tests.support import objects
@@ -496,7 +497,7 @@ async def test_webhooks_and_manifests_start_when_the_api_is_back(
 
     await known(beside)
     await api.go()
-    monkeypatch.setattr(Stack, "_start_webhooks", seen)
+    monkeypatch.setattr(Reviews, "start", seen)
     one = beside(Service.HTTP)
     await one.start()
     assert not reviewed.is_set()
@@ -713,6 +714,6 @@ async def test_edge_that_can_not_read_the_neighbours_or_send_probes_reports_it(
     await blind.start()
     assert "the kernel's neighbours can't be read: machines are known by address alone" in blind.readiness.text
     assert value(blind, "tinkedge_open_guard", guard="neighbours") == 1
-    monkeypatch.setattr("edge.run.networks.NetworkServices.unprobed", ["DHCP on eth0", "DHCPv6 on eth0"])
+    monkeypatch.setattr("edge.run.networks.services.NetworkServices.unprobed", ["DHCP on eth0", "DHCPv6 on eth0"])
     assert "DHCP on eth0, DHCPv6 on eth0: no probe can be sent, so a forged decline" in blind.readiness.text
     assert value(blind, "tinkedge_open_guard", guard="declines") == 1

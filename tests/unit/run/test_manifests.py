@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from edge.run.manifests import LONGEST_PAUSE_SECONDS, YOUNG_SECONDS, ManifestApplier
+from edge.run.manifests import MAX_PAUSE_SECONDS, YOUNG_SECONDS, ManifestApplier
 from tests.support import objects
 from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse
@@ -87,7 +87,7 @@ async def test_bad_object_is_named_and_all_others_are_applied(api, write, tmp_pa
         assert applier.note == f"1 of --manifests not applied, and tried again: {tmp_path}/m.yaml, see the log"
         assert re.search(f"^{tmp_path}/m.yaml: .*{said}", applier.problems[0])
         assert [next(iter(applier.metrics())).samples[0].value] == [1.0]
-        await elapse(10 * LONGEST_PAUSE_SECONDS)
+        await elapse(10 * MAX_PAUSE_SECONDS)
         assert caplog.text.count("m.yaml: ") == 1, "said once"
 
 
@@ -105,7 +105,7 @@ async def test_refused_object_is_tried_again_with_growing_pauses_and_applied_whe
         assert api.count("create") - tries <= 4
         assert "nothing is refused any more" in caplog.text
         api.remove(OSIE, "a")
-        await elapse(3 * LONGEST_PAUSE_SECONDS)
+        await elapse(3 * MAX_PAUSE_SECONDS)
         assert osies(api) == ["b"], "what somebody has deleted does not come again"
 
 
@@ -144,7 +144,7 @@ async def test_file_that_changes_comes_or_goes_is_seen_while_something_is_refuse
         await until(lambda: osies(api) == ["a", "good", "new"])
         assert not applier.problems
         write("later")
-        await elapse(LONGEST_PAUSE_SECONDS)
+        await elapse(MAX_PAUSE_SECONDS)
         assert "later" not in osies(api), "nothing is refused: the directory is looked at on SIGHUP"
         assert applier.reread()
         await until(lambda: "later" in osies(api))
@@ -193,7 +193,7 @@ async def test_definitions_that_a_full_disk_refuses_wait_and_are_applied_when_it
     api.fail("patch", *(ApiError(500, "InternalError", refusal) for _ in definitions))
     applier = ManifestApplier(api, lambda: refusal, None)
     await applier.apply_own(definitions)
-    assert applier.waits
+    assert applier.own
     assert [record.levelname for record in caplog.records] == ["INFO"], "the store has logged why"
     task = asyncio.create_task(applier.apply_own_later())
     await elapse(60)
@@ -202,6 +202,6 @@ async def test_definitions_that_a_full_disk_refuses_wait_and_are_applied_when_it
     api.fail("patch", ApiError(500, "InternalError", "not now"))
     await until(lambda: len(applier.problems) == 1)
     await until(task.done)
-    assert (applier.waits, applier.problems) == (False, [])
+    assert (applier.own, applier.problems) == ([], [])
     stored = [each for each in api.objects(CRD) if each["metadata"].get("labels") == {"release": "next"}]
     assert len(stored) == len(definitions)

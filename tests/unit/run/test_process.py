@@ -25,18 +25,11 @@ from edge.neighbour.links import HostLink
 from edge.run.errors import HealthError
 from edge.run.networks import agents
 from edge.run.networks.agents import AgentsAddresses
-from edge.run.process import (
-    HealthServer,
-    Notifier,
-    OperatorAddresses,
-    Reload,
-    Watchdog,
-    default_server_memory,
-    report,
-    status_line,
-)
 from edge.run.process import memory as heap
-from edge.run.process.memory import memory
+from edge.run.process.health import HealthServer, OperatorAddresses
+from edge.run.process.memory import default_server_memory, memory
+from edge.run.process.reload import Reload
+from edge.run.process.service_manager import Notifier, Watchdog, report, status_line
 from edge.run.readiness import Readiness
 from edge.settings.model import Service, StackSettings
 from tests.ports import free_port

@@ -31,7 +31,7 @@ from edge.run.server_process.channel import (
     encoded,
     pair,
 )
-from edge.run.server_process.core_log import LINES, MOST_BYTES, CoreLog
+from edge.run.server_process.core_log import MAX_LINE_BYTES, MAX_LINES, CoreLog
 from edge.run.server_process.supervisor import ServerBegin, ServerProcess, child_settings
 from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.interop.authority import Authority
@@ -248,8 +248,8 @@ async def test_standard_error_is_logged_once_for_each_place_in_the_source_of_grp
     log.take(b"\n\x1b[31mred\n")
     for number in range(1000):
         log.take(b"line %d\n" % number)
-    assert len(caplog.messages) == LINES
-    assert max(map(len, caplog.messages)) == MOST_BYTES
+    assert len(caplog.messages) == MAX_LINES
+    assert max(map(len, caplog.messages)) == MAX_LINE_BYTES
     assert not any("\x1b" in line for line in caplog.messages)
     os.close(write)
     log.close()

@@ -23,10 +23,10 @@ from edge.peers.messages import Edge
 from edge.run.boot_settings import Authorities
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context, Tasks
-from edge.run.networks import NetworkServices
 from edge.run.networks.follow import HostNetworks
+from edge.run.networks.services import NetworkServices
 from edge.run.readiness import ApiContact, Readiness
-from edge.run.serving import Serving
+from edge.run.serving import MachineServers
 from edge.settings.model import EDGE, EdgeSettings, StackSettings
 from ipxe.scripts import Origin
 from tests.interop.authority import Authority
@@ -41,7 +41,7 @@ from tink.server import ServerSettings
 IP = "127.0.0.5"
 LINK = HostLink("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
 
-Make = Callable[..., Serving]
+Make = Callable[..., MachineServers]
 
 
 def hardware(word: str) -> Raw:
@@ -61,7 +61,7 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
     (tmp_path / "ipxe" / "snponly.efi").write_bytes(b"MZ")
     async with AsyncExitStack() as exit_stack:
 
-        def serving(**edge: Any) -> Serving:
+        def serving(**edge: Any) -> MachineServers:
             networks = HostNetworks([Network("eth1")], look=lambda _: LINK)
             exit_stack.callback(networks.close)
             journey, workflows = Journey(time.time), PendingWorkflows()
@@ -83,7 +83,7 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
                 informers=informers,
                 contact=ApiContact(informers.values),
             )
-            return Serving(
+            return MachineServers(
                 context,
                 boots,
                 declined=lambda _machine, _address, _until: None,
@@ -208,7 +208,7 @@ async def test_boot_programs_that_come_later_are_read_and_machines_get_them(make
     program = tmp_path / "ipxe" / "snponly.efi"
     program.unlink()
     serving = make()
-    assert "has no boot file" in serving.binaries_problem
+    assert "has no boot file" in serving.binaries.problem
     program.write_bytes(b"MZ")
     reread_all()
-    assert serving.binaries_problem == ""
+    assert serving.binaries.problem == ""

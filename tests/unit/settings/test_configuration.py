@@ -31,7 +31,7 @@ from edge.settings import (
     variable,
     variable_problems,
 )
-from edge.settings.checks import Finding, Host, contradictions, obstacles
+from edge.settings.checks import SettingsFinding, ThisHost, contradictions, obstacles
 from edge.settings.model import services_of
 from tink.kube.certificates import builder, common_name, new_key
 
@@ -295,14 +295,14 @@ def given(role: str, *words: str) -> dict[str, Any]:
     return params(role, *words, "--config", os.devnull)
 
 
-def contradictions_of(role: str, *words: str) -> list[Finding]:
+def contradictions_of(role: str, *words: str) -> list[SettingsFinding]:
     options = given(role, *words)
     return list(contradictions(services_of(role, options), options))
 
 
-def obstacles_of(options: Mapping[str, Any], role: str = "up", **host: Any) -> list[Finding]:
+def obstacles_of(options: Mapping[str, Any], role: str = "up", **host: Any) -> list[SettingsFinding]:
     host.setdefault("interfaces", lambda: {"lo", "eth1"})
-    return list(obstacles(services_of(role, options), options, Host(**host)))
+    return list(obstacles(services_of(role, options), options, ThisHost(**host)))
 
 
 OSIE = "--default-osie a/hook --dhcp-mode auto-proxy"
