@@ -21,13 +21,13 @@ from edge.fleet import (
     Boots,
     Fleet,
     FleetError,
+    FleetReport,
     FleetSettings,
+    FleetSettingsError,
     HardwareSource,
-    Link,
+    MachineLink,
     Profile,
     ProfileError,
-    Report,
-    SettingsError,
     lines,
     load,
     parse,
@@ -113,8 +113,8 @@ _SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 @click.option("--initrd-url", default="", help="Initrd of the new OSIE.")
 @click.option(
     "--link",
-    type=click.Choice([each.value for each in Link]),
-    default=Link.RELAY.value,
+    type=click.Choice([each.value for each in MachineLink]),
+    default=MachineLink.RELAY.value,
     help="relay: machines are behind a relay agent. direct: on the target's link, each with its own MAC.",
 )
 @click.option("--interface", default="", help="With --target: the interface towards it.")
@@ -192,12 +192,12 @@ def fleet(
         found = {
             **given,
             "hardware": HardwareSource(given["hardware"]),
-            "link": Link(given["link"]),
+            "link": MachineLink(given["link"]),
             "boots": Boots(osie, kernel_url, initrd_url),
             "bars": [parse(bar) for bar in bars or DEFAULT_BARS],
         }
         settings = FleetSettings(profile=profile, **found)
-    except (ProfileError, BarError, SettingsError) as error:
+    except (ProfileError, BarError, FleetSettingsError) as error:
         raise click.UsageError(str(error)) from error
     run = Fleet(settings, shown=not quiet)
     report = _run(run)
@@ -218,7 +218,7 @@ def _fault(text: str) -> tuple[str, float]:
         raise click.UsageError(f"--fault {text}: NAME=RATE, such as power-cuts=0.02") from None
 
 
-def _run(fleet: Fleet) -> Report | int:
+def _run(fleet: Fleet) -> FleetReport | int:
     """Run the fleet. Return the report, or the exit status if the run was not possible."""
     try:
         return run_interruptible(fleet.run(), uvloop.run)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from edge.fleet.machine import BootError, GaveUpError
 from edge.fleet.population import ActionProfile, action_seconds
 from edge.fleet.protocols import http
-from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Connection, Field
-from edge.fleet.results import Question, Step
+from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Field, GrpcConnection
+from edge.fleet.results import FleetStep, Question
 from proto import metadata
 from proto import output_pb2 as output_pb
 from proto import workflow_pb2 as pb
@@ -30,7 +30,7 @@ from tink.agent import AgentSettings
 from tink.limits.backoff import Backoff
 
 if TYPE_CHECKING:
-    from edge.fleet.machine import Machine
+    from edge.fleet.machine import SimulatedMachine
 
 
 _CONNECT_SECONDS: Final = 10.0
@@ -49,13 +49,13 @@ class Channel:
         "is_open",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, settings: AgentSettings, connected: Callable[[], None]) -> None:
+    def __init__(self, machine: SimulatedMachine, settings: AgentSettings, connected: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._settings = settings
         self._connected = connected
         self._context: ssl.SSLContext | None = None
-        self._connection: Connection | None = None
+        self._connection: GrpcConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self.is_open = False
@@ -112,7 +112,7 @@ class Channel:
     async def _try(self) -> None:
         host, _, port = self._settings.server.rpartition(":")
         clock_check = self._clock_check if self._context else None
-        self._connection = Connection(self._settings.server, self._established, self._lost, clock_check)
+        self._connection = GrpcConnection(self._settings.server, self._established, self._lost, clock_check)
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -185,13 +185,13 @@ _PATIENCE_WITHOUT_POWER: Final = 60.0
 """Seconds that an agent waits after a power cut: its Workflow has most likely failed."""
 
 
-async def work(machine: Machine, settings: AgentSettings) -> None:
+async def work(machine: SimulatedMachine, settings: AgentSettings) -> None:
     """Run the agent until its Workflow has Succeeded and the server has acknowledged that.
 
     Raises BootError, GaveUpError.
     """
     agent = Agent(machine, settings)
-    machine.at(Step.AGENT)
+    machine.at(FleetStep.AGENT)
     try:
         await agent.work()
     finally:
@@ -220,7 +220,7 @@ class Agent:
         "_started", "_stopped", "_token", "_workflow",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, settings: AgentSettings) -> None:
+    def __init__(self, machine: SimulatedMachine, settings: AgentSettings) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._settings = settings
@@ -241,9 +241,9 @@ class Agent:
         """Run until the Workflow has Succeeded. Raises BootError, GaveUpError."""
         await self._channel.open()
         await self._wait(self._established, "the server has not taken the agent")
-        self._machine.at(Step.WORKFLOW)
+        self._machine.at(FleetStep.WORKFLOW)
         workflow = await self._wait(self._started, "no Workflow was given to the agent")
-        self._machine.at(Step.ACTIONS)
+        self._machine.at(FleetStep.ACTIONS)
         await self._run(workflow)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Boots:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkflowResult:
     """The state and message of a Workflow."""
 
     state: str
@@ -152,16 +152,16 @@ class Objects:
             raise ObjectsError(f"no Hardware in namespace {self._namespace}{where} has an interface with dhcp.ip")
         return found
 
-    async def outcomes(self, selector: str | None = None) -> dict[str, Outcome]:
+    async def outcomes(self, selector: str | None = None) -> dict[str, WorkflowResult]:
         """Return the newest Workflow by Hardware name: of this run, or by `selector`. Raises ObjectsError."""
-        found: dict[str, tuple[tuple[str, int, str], Outcome]] = {}
+        found: dict[str, tuple[tuple[str, int, str], WorkflowResult]] = {}
         try:
             async for _, item in self._named(WORKFLOW, selector):
                 hardware = item["spec"].get("hardwareRef", {}).get("name", "")
                 created = creation_order(item)
                 if hardware not in found or created > found[hardware][0]:
                     status = item.get("status") or {}
-                    outcome = Outcome(status.get("state", ""), status.get("message", ""))
+                    outcome = WorkflowResult(status.get("state", ""), status.get("message", ""))
                     found[hardware] = created, outcome
         except ApiError as error:
             raise ObjectsError(f"can't read the Workflows: {error}") from error

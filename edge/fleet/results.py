@@ -15,7 +15,7 @@ from typing import Any, Final
 from tink.errors import TinkedgeError
 
 
-class Step(StrEnum):
+class FleetStep(StrEnum):
     """The step of a machine's life. Durations are recorded for the steps in `MEASURED`."""
 
     OFF = "off"
@@ -43,8 +43,9 @@ class Step(StrEnum):
 
 
 MEASURED = (
-    Step.FIRMWARE_DHCP, Step.BOOT_PROGRAM, Step.IPXE_DHCP, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.OSIE_DHCP,
-    Step.AGENT, Step.WORKFLOW, Step.ACTIONS, Step.DISK_BOOT, Step.SYSTEM_DHCP, Step.CLOUD_INIT,
+    FleetStep.FIRMWARE_DHCP, FleetStep.BOOT_PROGRAM, FleetStep.IPXE_DHCP, FleetStep.SCRIPT, FleetStep.KERNEL,
+    FleetStep.INITRD, FleetStep.OSIE_DHCP, FleetStep.AGENT, FleetStep.WORKFLOW, FleetStep.ACTIONS, FleetStep.DISK_BOOT,
+    FleetStep.SYSTEM_DHCP, FleetStep.CLOUD_INIT,
 )  # fmt: skip
 """Steps whose duration depends on the server; the others are drawn from the profile."""
 
@@ -89,7 +90,7 @@ class Recorder:
 
     def __init__(self, machines: int) -> None:
         self.machines = machines
-        self.at: Counter[str] = Counter({Step.OFF: machines})
+        self.at: Counter[str] = Counter({FleetStep.OFF: machines})
         """Machines by step."""
         self.seconds: dict[StrEnum, array[float]] = {key: array("d") for key in (*MEASURED, *Question, *Whole)}
         self.errors: Counter[str] = Counter()
@@ -105,7 +106,7 @@ class Recorder:
         """Actions that ran twice: the machine and the action."""
         self._runs: set[int] = set()
 
-    def moved(self, before: Step, after: Step, seconds: float, *, completed: bool) -> None:
+    def moved(self, before: FleetStep, after: FleetStep, seconds: float, *, completed: bool) -> None:
         """Record a machine's step. `completed`: the step before reached its goal."""
         self.at[before] -= 1
         self.at[after] += 1
@@ -195,7 +196,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FleetReport:
     """The report of a run. Bars can name `numbers`; `conditions` describe the run in words."""
 
     conditions: Mapping[str, str]
@@ -241,7 +242,7 @@ def judged(bars: Sequence[Bar], found: Mapping[str, float]) -> list[str]:
     return [f"{bar.text}: it is {found[bar.name]:g}" for bar in bars if not bar.holds(found)]
 
 
-def lines(report: Report, counts: Mapping[StrEnum, int]) -> list[str]:
+def lines(report: FleetReport, counts: Mapping[StrEnum, int]) -> list[str]:
     """Return the report as text. `counts`: number of values of each measured thing."""
     found = report.numbers
     told = [f"{name}: {value}" for name, value in report.conditions.items()]

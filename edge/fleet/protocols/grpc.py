@@ -64,7 +64,7 @@ class Call:
             self.message(answer)
 
 
-class Connection(asyncio.Protocol):
+class GrpcConnection(asyncio.Protocol):
     """An HTTP/2 connection to a gRPC server.
 
     authority: host and port, as in the URL.

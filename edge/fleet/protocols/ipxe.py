@@ -50,7 +50,7 @@ class ConfigureNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
+class KernelStart:
     """A command to start the kernel."""
 
     kernel: str
@@ -58,7 +58,7 @@ class Boot:
     initrds: tuple[str, ...]
 
 
-Wanted = Fetch | Sleep | ConfigureNetwork | Boot
+Wanted = Fetch | Sleep | ConfigureNetwork | KernelStart
 Answer = str | bool | None
 
 
@@ -66,7 +66,7 @@ Answer = str | bool | None
 class Exit:
     """The end of a script: the started kernel, or the last line on the screen with the status."""
 
-    booted: Boot | None = None
+    booted: KernelStart | None = None
     status: int = 0
     said: str = ""
 
@@ -266,7 +266,7 @@ class Interpreter:
             return (yield from self._chain(arguments, words))
         if not self._images.kernel:
             return False
-        boot = Boot(self._images.kernel, self._images.command_line, tuple(self._images.initrds))
+        boot = KernelStart(self._images.kernel, self._images.command_line, tuple(self._images.initrds))
         yield boot
         raise _Ended(Exit(booted=boot))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.fleet import Boots, FleetSettings, HardwareSource, Link, SettingsError
+from edge.fleet import Boots, FleetSettings, FleetSettingsError, HardwareSource, MachineLink
 from edge.fleet.network import TargetError, check, is_hosts_namespace
 from edge.fleet.population import (
     Firmware,
@@ -31,10 +31,10 @@ from edge.fleet.population import (
 from edge.fleet.results import (
     BarError,
     Failure,
+    FleetReport,
+    FleetStep,
     Question,
     Recorder,
-    Report,
-    Step,
     Whole,
     judged,
     lines,
@@ -178,20 +178,20 @@ def test_address_is_taken_only_in_the_own_namespace_or_if_it_is_named(kind, allo
     [
         ({"machines": 0}, "--machines"),
         ({"machines": 300, "network": IPv4Network("10.9.0.0/23")}, "room for 250"),
-        ({"machines": 1001, "link": Link.DIRECT}, "direct is for 1000"),
+        ({"machines": 1001, "link": MachineLink.DIRECT}, "direct is for 1000"),
         ({"relay": IPv4Address("10.200.0.1")}, "--relay-address"),
         ({"hardware": HardwareSource.CLUSTER}, "needs --target"),
-        ({"interface": "eth1"}, "go with --target"),
+        ({"interface": "eth1"}, "need --target"),
         ({"bars": [parse("failled=0")]}, "there is no failled"),
         ({"target": TARGET}, "needs --kubeconfig"),
-        ({"target": TARGET, "kubeconfig": Path("k")}, "say what generated machines boot"),
-        (GENERATED | {"link": Link.DIRECT}, "needs --interface"),
+        ({"target": TARGET, "kubeconfig": Path("k")}, "need something to boot"),
+        (GENERATED | {"link": MachineLink.DIRECT}, "needs --interface"),
         (GENERATED | {"roles": True}, "without --target"),
-        (GENERATED | {"link": Link.DIRECT, "interface": "eth1", "uplink": "10.0.0.9/24"}, "one MAC only"),
+        (GENERATED | {"link": MachineLink.DIRECT, "interface": "eth1", "uplink": "10.0.0.9/24"}, "one MAC only"),
     ],
 )
-def test_settings_that_do_not_fit_are_told(settings, says):
-    with pytest.raises(SettingsError, match=says):
+def test_contradictory_settings_are_rejected(settings, says):
+    with pytest.raises(FleetSettingsError, match=says):
         FleetSettings(**{"machines": 10, "profile": Profile(), **settings})
 
 
@@ -215,7 +215,7 @@ def recorder() -> Recorder:
     for number in range(1, 100):
         made.took(Whole.PROVISIONED, float(number))
         made.took(Question.DHCP_OFFER, number / 1000)
-    made.failures.append(Failure("m-7", Step.KERNEL, "kernel: 404", injected=False))
+    made.failures.append(Failure("m-7", FleetStep.KERNEL, "kernel: 404", injected=False))
     return made
 
 
@@ -249,25 +249,25 @@ def test_recorder_times_steps_that_were_done_sees_actions_that_run_again_and_sta
     assert [percentile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100], "the nearest rank"
     assert percentile([], 0.5) == 0
     made = Recorder(2)
-    made.moved(Step.OFF, Step.KERNEL, 1.0, completed=True)
-    made.moved(Step.KERNEL, Step.FIRMWARE, 2.0, completed=False)
-    made.moved(Step.FIRMWARE, Step.KERNEL, 3.0, completed=True)
-    made.moved(Step.KERNEL, Step.DONE, 4.0, completed=True)
-    assert list(made.seconds[Step.KERNEL]) == [4.0]
-    assert (made.at[Step.OFF], made.at[Step.DONE]) == (1, 1)
+    made.moved(FleetStep.OFF, FleetStep.KERNEL, 1.0, completed=True)
+    made.moved(FleetStep.KERNEL, FleetStep.FIRMWARE, 2.0, completed=False)
+    made.moved(FleetStep.FIRMWARE, FleetStep.KERNEL, 3.0, completed=True)
+    made.moved(FleetStep.KERNEL, FleetStep.DONE, 4.0, completed=True)
+    assert list(made.seconds[FleetStep.KERNEL]) == [4.0]
+    assert (made.at[FleetStep.OFF], made.at[FleetStep.DONE]) == (1, 1)
     for action in ("a", "b", "a"):
         made.action_begins("m-1", "workflow", action)
     made.action_begins("m-1", "another workflow", "a")
     assert made.twice == ["m-1: action a of workflow workflow"]
     assert made.actions == 4
     for number in range(5000):
-        made.error(Step.AGENT, str(number))
+        made.error(FleetStep.AGENT, str(number))
     assert (len(made.errors) <= 1001, made.errors.total()) == (True, 5000), "ever new texts do not fill memory"
 
 
 def test_report_names_the_first_cause_and_a_machine():
     made = recorder()
-    report = Report({"machines": "100"}, numbers(made, 10.0), made.failures, {}, {}, [])
+    report = FleetReport({"machines": "100"}, numbers(made, 10.0), made.failures, {}, {}, [])
     text = "\n".join(lines(report, {key: len(values) for key, values in made.seconds.items()}))
     assert "1  kernel: kernel: 404, e.g. m-7" in text
     assert report.as_json()["failures"] == [

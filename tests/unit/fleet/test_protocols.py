@@ -16,8 +16,8 @@ from edge.dhcp.wire import MessageType, codec, options
 from edge.fleet.network import arp_answer
 from edge.fleet.protocols import http
 from edge.fleet.protocols.dhcp import Clients, Conversation, NakError
-from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Connection
-from edge.fleet.protocols.ipxe import Answer, Boot, ConfigureNetwork, Exit, Fetch, Interpreter, Sleep, Wanted
+from edge.fleet.protocols.grpc import UNAVAILABLE, Call, GrpcConnection
+from edge.fleet.protocols.ipxe import Answer, ConfigureNetwork, Exit, Fetch, Interpreter, KernelStart, Sleep, Wanted
 from edge.fleet.protocols.tftp import Reading, Reads, TftpError
 from edge.machines import DhcpMode, Inventory, NetbootPolicy, NetbootWhen
 from edge.tftp.blocks import OctetBlocks
@@ -347,7 +347,7 @@ def test_language_is_that_of_ipxe(line, said):
     found, _ = run_script("#!ipxe\nset x 1\nchain --replace http://h/next\n", {"next": "#!ipxe\necho ${x}\nexit 3\n"})
     assert (found.said, found.status) == ("1", 3), "a chained script goes on with the same settings"
     found, _ = run_script("#!ipxe\nkernel http://h/k a=b\nimgfetch --name sign http://h/s\nimgfree sign\nboot\n")
-    assert found.booted == Boot("http://h/k", "a=b", ()), "freeing one image keeps the kernel"
+    assert found.booted == KernelStart("http://h/k", "a=b", ()), "freeing one image keeps the kernel"
 
 
 @pytest.mark.parametrize("line", ["nonsense", "iseq a b", "goto nowhere", "boot", "sleep soon"])
@@ -399,13 +399,13 @@ class Service(WorkflowServiceServicer):
 
 
 @asynccontextmanager
-async def connected(service: Service) -> AsyncIterator[tuple[Connection, Owner, grpc.aio.Server]]:
+async def connected(service: Service) -> AsyncIterator[tuple[GrpcConnection, Owner, grpc.aio.Server]]:
     server = grpc.aio.server()
     add_WorkflowServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     owner = Owner()
-    connection = Connection(f"127.0.0.1:{port}", owner.connected, owner.lost)
+    connection = GrpcConnection(f"127.0.0.1:{port}", owner.connected, owner.lost)
     await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", port)
     try:
         yield connection, owner, server
@@ -414,7 +414,7 @@ async def connected(service: Service) -> AsyncIterator[tuple[Connection, Owner, 
         await server.stop(None)
 
 
-async def ended(connection: Connection, method: bytes, request: bytes, **callbacks: Any) -> tuple[int, str]:
+async def ended(connection: GrpcConnection, method: bytes, request: bytes, **callbacks: Any) -> tuple[int, str]:
     done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
     fields = callbacks.pop("fields", ())
     call = Call(lambda status, text: done.set_result((status, text)), **callbacks)
@@ -483,7 +483,7 @@ class Wire(asyncio.Transport):
 
 
 async def test_no_more_is_sent_than_the_server_has_room_for():
-    wire, connection = Wire(), Connection("h:1", Owner().connected, Owner().lost)
+    wire, connection = Wire(), GrpcConnection("h:1", Owner().connected, Owner().lost)
     connection.connection_made(wire)
     for _ in range(5):
         connection.call(METHOD + b"PublishEvent", bytes(20_000), (), Call(lambda _status, _text: None))
