@@ -11,11 +11,11 @@ results      counters, the report, and the bars that a run must reach
 run          one run, from the namespaces to the report
 """
 
-from edge.fleet.network import MachineLink
+from edge.fleet.network import FleetError, MachineLink
 from edge.fleet.objects import Boots
 from edge.fleet.population import Profile, ProfileError, load, with_faults
 from edge.fleet.results import DEFAULT_BARS, BarError, FleetReport, lines, parse
-from edge.fleet.run import Fleet, FleetError
+from edge.fleet.run import Fleet
 from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, FleetSettingsError, HardwareSource
 
 __all__ = [

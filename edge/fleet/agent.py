@@ -163,7 +163,7 @@ class Channel:
             return ""
         if self._machine.traits.clock_error:
             self._machine.blame_fleet()
-        return f"by the machine's clock the server's certificate is not valid {'yet' if early else 'any more'}"
+        return f"by the machine's clock the server's certificate {'is not valid yet' if early else 'has expired'}"
 
 
 def _context(authority: str | None) -> ssl.SSLContext:
@@ -235,14 +235,14 @@ class Agent:
         self._started: asyncio.Future[pb.Workflow] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        """Gets an exception when the server will never take an event."""
+        """Gets an exception when the server rejects an event for good."""
 
     async def work(self) -> None:
         """Run until the Workflow has Succeeded. Raises BootError, GaveUpError."""
         await self._channel.open()
-        await self._wait(self._established, "the server has not taken the agent")
+        await self._wait(self._established, "the server did not accept the agent")
         self._machine.at(FleetStep.WORKFLOW)
-        workflow = await self._wait(self._started, "no Workflow was given to the agent")
+        workflow = await self._wait(self._started, "the agent got no Workflow")
         self._machine.at(FleetStep.ACTIONS)
         await self._run(workflow)
 
@@ -384,7 +384,7 @@ class Agent:
 
     def _output_ended(self, status: int, message: str) -> None:
         if status and self._channel.is_open:
-            self._machine.error(f"output is not taken: status {status}: {message}")
+            self._machine.error(f"output was not accepted: status {status}: {message}")
 
     # --- events ---
 
@@ -398,7 +398,7 @@ class Agent:
         """Wait until the server has acknowledged this event and all before it. Raises GaveUpError."""
         if event in self._events:
             event.done = self._loop.create_future()
-            await self._wait(event.done, "an event was not taken")
+            await self._wait(event.done, "an event was not acknowledged")
 
     def _send(self) -> None:
         """Send waiting events, oldest first, up to the window."""
@@ -426,9 +426,9 @@ class Agent:
             return
         if not self._channel.is_open:
             return
-        self._machine.error(f"an event is not taken: status {status}: {message}")
+        self._machine.error(f"an event was not accepted: status {status}: {message}")
         if status == _INVALID_ARGUMENT and not self._failed.done():
-            self._failed.set_exception(GaveUpError(f"the server will never take an event: {message}"))
+            self._failed.set_exception(GaveUpError(f"the server rejects an event for good: {message}"))
             return
         event.backoff = event.backoff or Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         event.pauses = True

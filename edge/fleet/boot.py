@@ -137,7 +137,7 @@ async def _offered(machine: SimulatedMachine) -> tuple[str, str]:
     """Return the boot file and the server that DHCP names. Raises BootError, NoNetbootError."""
     found = await _lease(machine, _CLIENTS[machine.traits.firmware])
     if found.local_boot or not found.file:
-        raise NoNetbootError("the server says: boot from the next device")
+        raise NoNetbootError("the server answers: boot from the next device")
     return found.file, found.next_server or found.server
 
 
@@ -150,14 +150,14 @@ async def _by_http(machine: SimulatedMachine, text: str) -> None:
         headers = (f"Host: {url.host}", *_HTTP_HEADERS)
         head = await connection.request("HEAD", url.target, headers)
         if head.status == 403:
-            raise NoNetbootError("the server says 403: boot from the next device")
+            raise NoNetbootError("the server answers 403: boot from the next device")
         if head.status != 200 or not head.length:
-            raise BootError(f"the boot program is answered with {head.status}, and {head.length} bytes")
+            raise BootError(f"the boot program: HEAD is answered with {head.status} and {head.length} bytes")
         file = await connection.request("GET", url.target, headers, keep=False)
     finally:
         connection.close()
     if file.status != 200 or file.length != head.length:
-        raise BootError(f"the boot program: {file.status}, {file.length} bytes where HEAD said {head.length}")
+        raise BootError(f"the boot program: {file.status}, {file.length} bytes instead of the {head.length} of HEAD")
     machine.around.recorder.bytes_received["boot program"] += file.length
 
 
@@ -168,7 +168,7 @@ async def _by_tftp(machine: SimulatedMachine, server: str, file: str) -> None:
     size = (await _transfer(machine, server, tftp.Reading(file, probe, probe=True))).size
     transfer = await _transfer(machine, server, tftp.Reading(file, asked))
     if size is not None and transfer.received != size:
-        raise BootError(f"TFTP: {file} has {transfer.received} bytes, and the server said {size}")
+        raise BootError(f"TFTP: {file} has {transfer.received} bytes instead of the {size} that the server announced")
     machine.around.recorder.bytes_received["boot program"] += transfer.received
 
 
@@ -194,7 +194,7 @@ async def _transfer(machine: SimulatedMachine, server: str, reading: tftp.Readin
                 except TimeoutError:
                     tries += 1
                     if tries >= tftp.ATTEMPTS:
-                        raise BootError(f"TFTP: {server} is silent") from None
+                        raise BootError(f"TFTP: {server} does not answer") from None
                     recorder.error(machine.step, "TFTP: a packet was sent again")
                     packet = reading.repeated()
                     continue
@@ -249,7 +249,7 @@ async def _converse(machine: SimulatedMachine, client: Client) -> Lease:
                         if not machine.lost() and conversation.receive(payload):
                             break
             except TimeoutError:
-                machine.around.recorder.error(machine.step, f"{client.name} has asked again after {wait:.0f} s")
+                machine.around.recorder.error(machine.step, f"{client.name} sent its packet again after {wait:.0f} s")
                 continue
             now = loop.time()
             machine.around.recorder.took(question, now - sent)
@@ -444,7 +444,7 @@ async def _try_network_first(machine: SimulatedMachine) -> None:
             return
     except NoNetbootError:
         return
-    raise BootError(f"is to boot {file} from the network again, though its Workflow has Succeeded (a boot loop)")
+    raise BootError(f"boots {file} from the network again, although its Workflow has Succeeded (a boot loop)")
 
 
 async def _ec2(machine: SimulatedMachine) -> None:

@@ -52,7 +52,7 @@ class Surroundings:
     def check(self, address: str) -> None:
         """Raise BootError for an address that machines must not send to."""
         if not self.allowed(address):
-            raise BootError(f"was led to {address}, which is not the target: name it with --allow, if it is meant")
+            raise BootError(f"was directed to {address}, which is not the target: add it with --allow if intended")
 
 
 class SimulatedMachine:

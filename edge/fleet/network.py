@@ -42,8 +42,8 @@ _OWN = Path("/proc/thread-self/ns/net")
 _NAMED = Path("/run/netns")
 
 
-class TargetError(TinkedgeError):
-    """A fleet may not run against this address; the message names the option that allows it."""
+class FleetError(TinkedgeError):
+    """The run can't be done; the message has the cause and, where there is one, the option that allows it."""
 
 
 def is_hosts_namespace(first: Path = _FIRST, own: Path = _OWN, named: Path = _NAMED) -> bool:
@@ -67,24 +67,23 @@ def check(
     by_uplink: bool = False,
     route: Callable[[IPv4Address], Route] = route_to,
 ) -> None:
-    """Raise TargetError unless a fleet may run against `target`. `is_hosts`: this is the host's network namespace."""
+    """Raise FleetError unless a fleet may run against `target`. `is_hosts`: this is the host's network namespace."""
     if is_hosts:
-        raise TargetError(
-            f"this is the host's own network namespace, where no machine may be: run inside another one (ip netns "
-            f"exec), name one (--netns), or let one be made (--interface, --uplink-address, --allow {target})"
+        raise FleetError(
+            f"this is the host's own network namespace, where no machine may run: run inside another one (ip netns "
+            f"exec), name one (--netns), or have one created (--interface, --uplink-address, --allow {target})"
         )
     if any(target in network for network in allowed):
         return
     if by_uplink:
-        raise TargetError(
-            f"{target} is reached by an interface of the host: say --allow {target} if this is the site that is to be "
-            "tried"
+        raise FleetError(
+            f"{target} is reached by an interface of the host: add --allow {target} if that is the site to test"
         )
     kind = route(target).kind
     if kind not in (RouteKind.OWN, RouteKind.LINK):
-        raise TargetError(
-            f"{target} is {kind.value} as seen from this network namespace, and not on a link of it: say "
-            f"--allow {target} if this is the site that is to be tried"
+        raise FleetError(
+            f"{target} is {kind.value} as seen from this network namespace, and not on a link of it: add "
+            f"--allow {target} if that is the site to test"
         )
 
 
@@ -108,14 +107,10 @@ class MachineLink(StrEnum):
     DIRECT = "direct"
 
 
-class AttachmentError(TinkedgeError):
-    """The machines can't be attached to the interface."""
-
-
 async def attach(stack: AsyncExitStack, link: MachineLink, interface: str, network: IPv4Network, server: str) -> None:
     """Attach the machines' network, from inside their namespace; `stack` detaches it.
 
-    `interface` leads to the edge, which has the address `server`. Raises AttachmentError, PortError.
+    `interface` leads to the edge, which has the address `server`. Raises FleetError.
     """
     try:
         if link is MachineLink.DIRECT:
@@ -123,13 +118,13 @@ async def attach(stack: AsyncExitStack, link: MachineLink, interface: str, netwo
         await run(["ip", "route", "add", "local", str(network), "dev", "lo"])
         stack.push_async_callback(run, ["ip", "route", "delete", "local", str(network), "dev", "lo"])
     except (CommandError, OSError) as error:
-        raise AttachmentError(f"can't attach machines to {interface}: {error}") from error
+        raise FleetError(f"can't attach machines to {interface}: {error}") from error
 
 
 async def _see_each_mac(stack: AsyncExitStack, interface: str, server: str) -> None:
     mac = resolve(interface, server, _RESOLVE_SECONDS)
     if mac is None:
-        raise AttachmentError(f"no host on {interface} answers ARP for {server}")
+        raise FleetError(f"no host on {interface} answers ARP for {server}")
     # The kernel would send ARP requests from a machine's address with the interface's MAC: so the entry is fixed.
     await run(["ip", "neighbour", "replace", server, "lladdr", mac.hex(":"), "nud", "permanent", "dev", interface])
     # The server's address is in the machines' network, which is local: this longer prefix comes first.
@@ -160,10 +155,6 @@ _MAX_PACKETS_PER_TURN: Final = 256
 _BUFFER_BYTES: Final = 4 << 20
 
 Listener = Callable[[bytes], None]
-
-
-class PortError(TinkedgeError):
-    """The DHCP socket can't be opened."""
 
 
 class DhcpPort(ABC):
@@ -220,7 +211,7 @@ class RelayPort(DhcpPort):
     __slots__ = ("_server",)
 
     def __init__(self, address: str, server: str) -> None:
-        """`address`: the relay's address, in the machines' network. Raises PortError."""
+        """`address`: the relay's address, in the machines' network. Raises FleetError."""
         self._server = (server, SERVER_PORT)
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -229,7 +220,7 @@ class RelayPort(DhcpPort):
             sock.bind((address, SERVER_PORT))
         except OSError as error:
             sock.close()
-            raise PortError(f"can't be a relay agent at {address}:{SERVER_PORT}: {error.strerror}") from error
+            raise FleetError(f"can't be a relay agent at {address}:{SERVER_PORT}: {error.strerror}") from error
         super().__init__(sock, options.ipv4(address))
 
     def send(self, chaddr: bytes, payload: bytes) -> None:  # noqa: ARG002 - the packet has it
@@ -247,7 +238,7 @@ class FramePort(DhcpPort):
     __slots__ = ("_machines",)
 
     def __init__(self, interface: str, machines: dict[bytes, bytes]) -> None:
-        """Raises PortError."""
+        """Raises FleetError."""
         self._machines = machines
         try:
             sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
@@ -258,7 +249,7 @@ class FramePort(DhcpPort):
             promiscuous = _MEMBERSHIP.pack(socket.if_nametoindex(interface), _PROMISCUOUS)
             sock.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, promiscuous)
         except OSError as error:
-            raise PortError(f"can't send frames on {interface}: {error.strerror}") from error
+            raise FleetError(f"can't send frames on {interface}: {error.strerror}") from error
         super().__init__(sock, bytes(4))
 
     def send(self, chaddr: bytes, payload: bytes) -> None:
@@ -299,7 +290,7 @@ def arp_answer(got: bytes, machines: dict[bytes, bytes]) -> bytes | None:
 def resolve(interface: str, address: str, seconds: float) -> bytes | None:
     """Return the MAC of the host with `address` on the link; None if no host answers.
 
-    Sends ARP probes (RFC 5227), which carry no sender address. Raises PortError.
+    Sends ARP probes (RFC 5227), which carry no sender address. Raises FleetError.
     """
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(frames.ARP_ETHERTYPE)) as sock:
@@ -314,7 +305,7 @@ def resolve(interface: str, address: str, seconds: float) -> bytes | None:
                         if claim is not None and claim.address == options.ipv4(address):
                             return claim.hardware
     except OSError as error:
-        raise PortError(f"can't send frames on {interface}: {error.strerror}") from error
+        raise FleetError(f"can't send frames on {interface}: {error.strerror}") from error
     return None
 
 

@@ -34,19 +34,17 @@ from edge.dhcp.wire import options
 from edge.fleet.boot import live
 from edge.fleet.machine import SimulatedMachine, Surroundings
 from edge.fleet.network import (
-    AttachmentError,
     DhcpPort,
+    FleetError,
     FramePort,
     MachineLink,
-    PortError,
     RelayPort,
-    TargetError,
     attach,
     check,
     is_hosts_namespace,
     uplink,
 )
-from edge.fleet.objects import Objects, ObjectsError, WorkflowResult
+from edge.fleet.objects import Objects, WorkflowResult
 from edge.fleet.population import Identity, Traits, draw, identity
 from edge.fleet.results import (
     Failure,
@@ -59,24 +57,16 @@ from edge.fleet.results import (
     numbers,
 )
 from edge.fleet.settings import FleetSettings, HardwareSource
-from edge.fleet.stack import UPLINK, Stack, StackError, own_process
+from edge.fleet.stack import UPLINK, Stack, own_process
 from edge.lab.namespaces import NAMESPACES, inside
-from tink.errors import TinkedgeError
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0
 """Seconds from the last created object to the first power-on, in which edges read the objects."""
-_EXPECTED: Final = (
-    AttachmentError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
-)  # fmt: skip
 _FILES: Final = 200_000
 
 _DRAW_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 15.0
-
-
-class FleetError(TinkedgeError):
-    """The run can't be done."""
 
 
 class Screen:
@@ -158,7 +148,7 @@ class Fleet:
         try:
             async with AsyncExitStack() as stack:
                 return await self._run(stack)
-        except (*_EXPECTED, OSError) as error:
+        except (CommandError, KubeConfigError, OSError) as error:
             raise FleetError(str(error)) from error
         except ExceptionGroup as group:
             raise FleetError(str(_first(group))) from group
@@ -186,7 +176,7 @@ class Fleet:
     async def _place(self, stack: AsyncExitStack) -> IPv4Address:
         """Prepare the machines' namespace and return the edge's address.
 
-        Raises TargetError, StackError, CommandError.
+        Raises FleetError, CommandError.
         """
         settings = self._settings
         if settings.target is not None:
@@ -200,7 +190,7 @@ class Fleet:
             return settings.target
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-fleet-")))
         self._stack = Stack(settings, directory)
-        self._screen.say(f"starting a stack of its own at {self._stack.server}")
+        self._screen.say(f"starting a stack at {self._stack.server}")
         await self._stack.up(stack)
         self._machines_namespace = self._stack.machines
         return IPv4Address(self._stack.server)
@@ -232,7 +222,7 @@ class Fleet:
                 found = await objects.existing(settings.selector, settings.machines)
             for each in found:
                 if IPv4Address(each.address) not in settings.network:
-                    raise ObjectsError(
+                    raise FleetError(
                         f"Hardware {each.name} has {each.address}, outside of --network {settings.network}"
                     )
             return found
@@ -247,7 +237,7 @@ class Fleet:
         return found
 
     async def _remove(self) -> None:
-        self._screen.say("removing what this run has made")
+        self._screen.say("removing the objects of this run")
         async with self._objects() as objects:
             await objects.remove()
 
@@ -306,7 +296,7 @@ class Fleet:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in left:
             machine = tasks[task]
-            cause = f"was not at its end when the run's limit of {self._settings.limit:.0f} s was reached"
+            cause = f"had not finished when the run's limit of {self._settings.limit:.0f} s was reached"
             self.recorder.failures.append(Failure(machine.identity.name, machine.step, cause, injected=False))
 
     # --- the verdict ---
@@ -324,7 +314,7 @@ class Fleet:
                     self.recorder.failures[failed[each.name]], outcome
                 )
             elif outcome.state != "Succeeded" and (generated or outcome.state):
-                cause = f"all its events were acknowledged, but its Workflow is {outcome.state or 'not there'}"
+                cause = f"all its events were acknowledged, but its Workflow is {outcome.state or 'missing'}"
                 self.recorder.failures.append(Failure(each.name, FleetStep.ACTIONS, cause, injected=False))
 
     def _report(self, seconds: float, processes: list[Process], conditions: dict[str, str]) -> FleetReport:

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from edge.building.shell import CommandError, Daemon, run
-from edge.fleet.network import PREFIX, MachineLink
+from edge.fleet.network import PREFIX, FleetError, MachineLink
 from edge.fleet.objects import Boots
 from edge.fleet.results import Process
 from edge.fleet.settings import FleetSettings
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
-from tink.errors import TinkedgeError
 
 _CABLE: Final = IPv4Network("192.0.2.0/30")
 """Network of the cable, with machines behind a relay: TEST-NET-1 (RFC 5737)."""
@@ -37,10 +36,6 @@ _START_SECONDS: Final = 60.0
 _BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
 """Boot programs and their sizes in bytes, about those of Debian's."""
 _API_PORT: Final = 6443
-
-
-class StackError(TinkedgeError):
-    """The stack can't be started."""
 
 
 @dataclass(slots=True)
@@ -82,14 +77,14 @@ class Stack:
         return Boots("", f"file://{osie}/kernel", f"file://{osie}/initrd")
 
     async def up(self, stack: AsyncExitStack) -> None:
-        """Start the stack; it is ready when this returns. Raises StackError."""
+        """Start the stack; it is ready when this returns. Raises FleetError."""
         try:
             await remove_abandoned(PREFIX)
             await self._join(stack)
             await asyncio.to_thread(self._files)
             await self._start(stack)
         except (CommandError, OSError) as error:
-            raise StackError(f"the fleet's own stack can't be started: {error}") from error
+            raise FleetError(f"the fleet's own stack can't be started: {error}") from error
 
     async def _join(self, stack: AsyncExitStack) -> None:
         here, there = self.namespace.name, self.machines.name
@@ -149,7 +144,7 @@ class Stack:
         give_up = time.monotonic() + _START_SECONDS
         while _READY not in log.read_bytes():
             if daemon.returncode is not None or time.monotonic() > give_up:
-                raise StackError(f"tinkedge {role} did not get ready:\n{daemon.log_tail()}")
+                raise FleetError(f"tinkedge {role} did not become ready:\n{daemon.log_tail()}")
             await asyncio.sleep(0.05)
 
     def begin(self) -> None:

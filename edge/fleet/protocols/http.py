@@ -110,7 +110,7 @@ class HttpConnection:
             self._socket.send("\r\n".join(lines).encode("latin-1", "replace"))
             return await self._answer(only_head=method == "HEAD", keep=keep)
         except TimeoutError:
-            raise HttpError(f"{self._url.target}: nothing came for {STALL_SECONDS:.0f} s") from None
+            raise HttpError(f"{self._url.target}: no data for {STALL_SECONDS:.0f} s") from None
         except OSError as error:
             raise HttpError(f"{method} {target}: {why(error)}") from error
         except (IndexError, ValueError) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge.fleet import Boots, FleetSettings, FleetSettingsError, HardwareSource, MachineLink
-from edge.fleet.network import TargetError, check, is_hosts_namespace
+from edge.fleet.network import FleetError, check, is_hosts_namespace
 from edge.fleet.population import (
     Firmware,
     Profile,
@@ -156,7 +156,7 @@ def networks(*texts: str) -> tuple[IPv4Network, ...]:
 @pytest.mark.parametrize(
     ("kind", "allow", "by_uplink", "says"),
     [
-        (RouteKind.LINK, (), True, "interface of the host: say --allow 10.0.0.1"),
+        (RouteKind.LINK, (), True, "interface of the host: add --allow 10.0.0.1"),
         (RouteKind.ROUTER, (), False, "behind a router"),
         (RouteKind.NONE, (), False, "--allow 10.0.0.1"),
         (RouteKind.ROUTER, ("10.1.0.0/24",), False, "behind a router"),
@@ -167,9 +167,9 @@ def networks(*texts: str) -> tuple[IPv4Network, ...]:
     ],
 )
 def test_address_is_taken_only_in_the_own_namespace_or_if_it_is_named(kind, allow, by_uplink, says):
-    with pytest.raises(TargetError, match=says) if says else nullcontext():
+    with pytest.raises(FleetError, match=says) if says else nullcontext():
         check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
-    with pytest.raises(TargetError, match="where no machine may be"):
+    with pytest.raises(FleetError, match="where no machine may run"):
         check(TARGET, networks(*allow), is_hosts=True, route=lambda _: Route(RouteKind.LINK))
 
 
@@ -241,7 +241,7 @@ def test_bar_holds_or_is_told_with_its_number(bar, holds):
 
 @pytest.mark.parametrize("text", ["", "failed", "failed==0", "failed<", "p99<1s<2s", "failed<one", "failled=0"])
 def test_bar_that_can_not_be_read_or_measured_is_refused(text):
-    with pytest.raises(BarError, match="there is no failled" if text == "failled=0" else "is no bar"):
+    with pytest.raises(BarError, match="there is no failled" if text == "failled=0" else "is not a bar"):
         judged([parse(text)], numbers(recorder(), 10.0))
 
 

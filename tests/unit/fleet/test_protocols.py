@@ -177,7 +177,7 @@ def test_probe_learns_the_size_and_takes_no_file(reads):
     ("packet", "says"),
     [
         (b"\0\6blksize\x009000\0", "larger blksize"),
-        (b"\0\6timeout\x001\0", "not asked for: timeout"),
+        (b"\0\6timeout\x001\0", "not requested: timeout"),
         (b"\0\6blksize\0many\0", "without a number"),
         (b"\0\5\0\1no such file\0", "error 1: no such file"),
     ],
