@@ -11,17 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import ClassVar
 
-from ipxe.scripts import (
-    MAX_SHOWN,
-    METADATA_SETTING,
-    TOKEN_SETTING,
-    Dialect,
-    Origin,
-    Plan,
-    Script,
-    ScriptError,
-    Scripts,
-)
+from ipxe.scripts import MAX_SHOWN, METADATA_SETTING, TOKEN_SETTING, Dialect, Origin, Plan, Script, ScriptError, Scripts
 from tink.api.v1alpha2 import Hardware
 from tink.printable import printable
 

@@ -102,10 +102,7 @@ def owned(directory: Path) -> Iterator[None]:
 
 
 def place(
-    directory: Path,
-    groups: Sequence[Sequence[File]],
-    actions: Actions | None,
-    clock: Callable[[], float] = time.time,
+    directory: Path, groups: Sequence[Sequence[File]], actions: Actions | None, clock: Callable[[], float] = time.time
 ) -> list[str]:
     """Bring groups of files and the actions into the data directory; return the names of the files that were written.
 

@@ -148,12 +148,7 @@ class Daemon:
 
     @classmethod
     async def start(
-        cls,
-        name: str,
-        command: Sequence[str | Path],
-        log: Path,
-        *,
-        env: Mapping[str, str] | None = None,
+        cls, name: str, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str] | None = None
     ) -> Daemon:
         """Start `command` with its output in the file `log`. Raises CommandError if it is not installed."""
         stream: IO[bytes]

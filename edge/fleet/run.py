@@ -46,16 +46,7 @@ from edge.fleet.network import (
 )
 from edge.fleet.objects import Objects, WorkflowResult
 from edge.fleet.population import Identity, Traits, draw, identity
-from edge.fleet.results import (
-    Failure,
-    FleetReport,
-    FleetStep,
-    Process,
-    Recorder,
-    Whole,
-    judged,
-    numbers,
-)
+from edge.fleet.results import Failure, FleetReport, FleetStep, Process, Recorder, Whole, judged, numbers
 from edge.fleet.settings import FleetSettings, HardwareSource
 from edge.fleet.stack import UPLINK, Stack, own_process
 from edge.lab.namespaces import NAMESPACES, inside

@@ -56,12 +56,7 @@ class Archive:
     """The journal of one data directory. Belongs to one event loop; `run` it."""
 
     def __init__(
-        self,
-        journey: Journey,
-        data_dir: Path,
-        clock: Callable[[], float] = time.time,
-        *,
-        max_bytes: int = MAX_BYTES,
+        self, journey: Journey, data_dir: Path, clock: Callable[[], float] = time.time, *, max_bytes: int = MAX_BYTES
     ) -> None:
         """`clock` is the journey's."""
         self._journey = journey

@@ -129,11 +129,7 @@ _DONE = {
     Step.ACTION: Milestone.ACTION_ENDED,
     Step.METADATA: Milestone.METADATA_READ,
 }
-_BEGUN = {
-    Step.TFTP: Milestone.PROGRAM_BEGUN,
-    Step.KERNEL: Milestone.KERNEL_BEGUN,
-    Step.INITRD: Milestone.INITRD_BEGUN,
-}
+_BEGUN = {Step.TFTP: Milestone.PROGRAM_BEGUN, Step.KERNEL: Milestone.KERNEL_BEGUN, Step.INITRD: Milestone.INITRD_BEGUN}
 _ENDS = {"Succeeded", "Failed", "Canceled"}
 
 

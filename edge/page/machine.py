@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.expectations import Awaited, Expectations, Finding, Limits, read
+from edge.journey.expectations import Awaited, Diagnosis, Expectations, StepLimits, read
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from edge.page.rows import Row, as_it_was, named, row, traits
@@ -192,7 +192,7 @@ class Machines:
         return _workflow(raw, now) if raw is not None else None
 
 
-def _wrong(its_row: Row, finding: Finding | None) -> Wrong | None:
+def _wrong(its_row: Row, finding: Diagnosis | None) -> Wrong | None:
     """Return what is wrong with a machine; None: nothing is known to be."""
     if not its_row.wrong:
         return None
@@ -203,7 +203,7 @@ def _wrong(its_row: Row, finding: Finding | None) -> Wrong | None:
     return Wrong(finding.rule, its_row.warning, facts, began, tuple(map(str, finding.causes)), finding.checks)
 
 
-def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
+def _drawn(found: list[Chain], number: int, now: float, limits: StepLimits, awaited: Awaited | None) -> Timeline:
     """Return the boot of this number; `found` has the newest first."""
     return timeline(
         found[number],

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
-from edge.journey.expectations import Awaited, Boot, Limits, Story, workflow_of
+from edge.journey.expectations import Awaited, MachineBoot, StepLimits, Story, workflow_of
 from edge.page.words import AFTER, STATES, Phase, phase
 
 RESTART_SECONDS: Final = 900.0
@@ -112,7 +112,7 @@ class _Mark:
 class Chain:
     """Boots that belong together, oldest first."""
 
-    boots: list[Boot] = field(default_factory=list)
+    boots: list[MachineBoot] = field(default_factory=list)
 
     @property
     def began(self) -> float:
@@ -157,7 +157,7 @@ def events_of(chain: Chain, after: Chain | None, events: Iterable[JourneyEvent])
 
 
 def timeline(
-    chain: Chain, now: float, limits: Limits, awaited: Awaited | None, before: Iterable[Chain] = ()
+    chain: Chain, now: float, limits: StepLimits, awaited: Awaited | None, before: Iterable[Chain] = ()
 ) -> Timeline:
     """`awaited` is what is awaited of the machine, if this is what it is at; None: this boot is over.
 

@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from edge.journey.events import Milestone, Outcome, Step
-from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story, read
+from edge.journey.expectations import NOT_RUN, Diagnosis, Expectations, Facts, KnownNetworks, Registered, Story, read
 from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -209,7 +209,7 @@ class BootWatch:
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # the card may have another owner now, or none
 
-    def _show(self, mac: str, finding: Finding | None) -> None:
+    def _show(self, mac: str, finding: Diagnosis | None) -> None:
         """Show a finding, or its end, on the machine's Hardware, or else on the Hardware that it concerns."""
         problem = None
         if finding is not None:
@@ -344,7 +344,7 @@ class BootWatch:
             return ""
         return ip
 
-    def _network(self, machine: Machine | None) -> Network:
+    def _network(self, machine: Machine | None) -> KnownNetworks:
         states = self._networks.states
         served = tuple(dict.fromkeys(network for state in states for network in state.networks))
         interface = states[0].interface if len(states) == 1 else ""
@@ -353,7 +353,7 @@ class BootWatch:
             for state in states:
                 if any(_holds(network, machine.ip) for network in state.networks):
                     interface, address = state.interface, state.address
-        return Network(served, self._relayed(), address, interface)
+        return KnownNetworks(served, self._relayed(), address, interface)
 
     def _near(self, mac: str) -> tuple[str, str] | None:
         """Return the one silent Hardware whose MAC differs in one digit; None if there is none, or several."""
@@ -493,7 +493,7 @@ def _state_of(story: Story) -> MachineState:
     return MachineState.INSTALLED
 
 
-def _plain(finding: Finding) -> dict[str, object]:
+def _plain(finding: Diagnosis) -> dict[str, object]:
     """Return a finding for programs: the whole message and its parts. `began` is in Unix seconds."""
     return {
         "reason": finding.rule,

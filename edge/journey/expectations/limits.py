@@ -76,7 +76,7 @@ NOT_LEARNT: Final = frozenset({Milestone.AGENT_CONNECTED, Milestone.ACTION_BEGUN
 """Milestones whose following step does not depend on the machine."""
 
 
-class Limits:
+class StepLimits:
     """The limits of the table, adjusted by the durations of earlier boots."""
 
     def __init__(self) -> None:
