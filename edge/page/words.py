@@ -27,7 +27,7 @@ KIND_WORDS: Final = {
     Kind.UNREGISTERED: "not registered",
     Kind.IDLE: "waiting",
     Kind.DONE: "done",
-    Kind.SILENT: "never heard",
+    Kind.SILENT: "never seen",
 }
 RANKS: Final = {kind: rank for rank, kind in enumerate(Kind)}
 
@@ -79,7 +79,7 @@ AFTER: Final = {
     Milestone.WORKFLOW_ENDED: "restarts from its disk",
     Milestone.METADATA_READ: "cloud-init runs",
 }
-"""The step that a machine is at between this milestone and the next."""
+"""The step that a machine is at between this milestone and the next. Traces have these words as span names."""
 
 
 class Phase(StrEnum):
@@ -112,7 +112,7 @@ _ADDRESS = {Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED}
 
 
 def phase(reached: Milestone) -> Phase:
-    """To which phase the time after a milestone belongs."""
+    """Return the phase that the time after a milestone belongs to."""
     if reached in _ADDRESS:
         return Phase.ADDRESS
     if reached in _LOADING:
@@ -131,4 +131,4 @@ def _kind_at(reached: Milestone) -> Kind:
 
 
 KINDS_AT: Final = {reached: _kind_at(reached) for reached in Milestone}
-"""How a machine is doing that has come so far, if nothing is wrong with it."""
+"""The kind of a healthy machine that has reached the milestone."""
