@@ -15,7 +15,7 @@ from edge.journey.history import RULE
 GAP_SECONDS = 300.0
 """Silence in seconds after which a DHCP request of the firmware starts another boot."""
 
-_TAKES_TURNS = frozenset(
+TAKES_TURNS = frozenset(
     {
         Milestone.PROGRAM_BEGUN,
         Milestone.PROGRAM_SENT,
@@ -90,9 +90,9 @@ class MachineBoot:
         if reached is self.at:
             self.times += 1
             self.latest = event.time
-            if reached in _TAKES_TURNS:
+            if reached in TAKES_TURNS:
                 self.since = event.time
-        elif self.at is None or reached > self.at or reached in _TAKES_TURNS:
+        elif self.at is None or reached > self.at or reached in TAKES_TURNS:
             self.at, self.since, self.latest, self.times = reached, event.time, event.time, 1
             self.again.clear()
         else:

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, StepLimits
 from edge.journey.expectations.rules import SILENCE, diagnose
-from edge.journey.expectations.story import ENDS, MachineBoot, Story, read
+from edge.journey.expectations.story import ENDS, TAKES_TURNS, MachineBoot, Story, read
 from edge.journey.history import (
     SEEN_BY,
     Entry,
@@ -86,10 +86,8 @@ class Awaited:
         return limit.awaited if limit is not None else ""
 
 
-class Say(Protocol):
-    """Called with each new diagnosis of a machine, and with None when the problem is over."""
-
-    def __call__(self, mac: str, finding: Diagnosis | None) -> None: ...
+Say = Callable[[str, Diagnosis | None], None]
+"""`say(mac, finding)` is called with each new diagnosis of a machine, and with None when the problem is over."""
 
 
 class Expectations:
@@ -325,19 +323,7 @@ KNOCKS_FROM: Final = 2.0
 KNOCKS_UNTIL: Final = 120.0
 """Seconds after a lease between which packets of the machine are expected."""
 _TO_KNOCK: Final = frozenset({Milestone.LEASED, Milestone.IPXE_LEASED, Milestone.OS_LEASED, Milestone.OSIE_UP})
-_CYCLE: Final = frozenset(
-    {
-        Milestone.PROGRAM_BEGUN,
-        Milestone.PROGRAM_SENT,
-        Milestone.KERNEL_BEGUN,
-        Milestone.KERNEL_SENT,
-        Milestone.INITRD_BEGUN,
-        Milestone.INITRD_SENT,
-        Milestone.WORKFLOW_RUNNING,
-        Milestone.ACTION_BEGUN,
-        Milestone.ACTION_ENDED,
-    }
-)
+_CYCLE: Final = TAKES_TURNS - {Milestone.SCRIPT_SENT}
 """Milestones that may be repeated in a healthy boot."""
 _LOOKED_AT: Final = frozenset(
     {Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
