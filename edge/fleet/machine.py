@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edge.fleet.network import DhcpPort
-from edge.fleet.population import Identity, Profile, Traits, chance, is_lost
+from edge.fleet.population import Identity, Profile, Traits, chance
 from edge.fleet.results import Failure, FleetStep, Recorder
 from tink.errors import TinkedgeError
 from tink.printable import printable
@@ -122,8 +122,7 @@ class SimulatedMachine:
         rate = self.around.profile.faults.lost_packets
         if not rate:
             return False
-        self._counter += 1
-        if is_lost(rate, self.around.seed, self.traits.number, self._counter):
+        is_lost = self.chance() < rate
+        if is_lost:
             self.around.recorder.faults["datagrams lost"] += 1
-            return True
-        return False
+        return is_lost

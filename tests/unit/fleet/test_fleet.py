@@ -21,9 +21,9 @@ from edge.fleet.population import (
     ProfileError,
     action_seconds,
     capacity,
+    chance,
     draw,
     identity,
-    is_lost,
     load,
     read,
     with_faults,
@@ -61,8 +61,8 @@ def test_same_seed_gives_the_same_fleet():
     first = [draw(profile, 7, number) for number in range(200)]
     assert first == [draw(profile, 7, number) for number in range(200)]
     assert all(traits != draw(profile, 2, number) for number, traits in enumerate(first)), "another seed, others"
-    assert [is_lost(0.2, 7, 3, packet) for packet in range(500)] == [
-        is_lost(0.2, 7, 3, packet) for packet in range(500)
+    assert [(chance(7, 3, packet) < 0.2) for packet in range(500)] == [
+        (chance(7, 3, packet) < 0.2) for packet in range(500)
     ]
     action = profile.action("write-image")
     assert action_seconds(action, first[3], 7, "write-image") == action_seconds(action, first[3], 7, "write-image")
@@ -74,7 +74,7 @@ def test_fleet_of_this_seed_is_the_one_that_others_have_run():
     assert (traits.firmware, round(traits.post, 3), round(traits.power_on, 3), traits.uuid.hex()[:8]) == (
         Firmware.UEFI, 72.147, 42.0, "e8159311",
     )  # fmt: skip
-    assert [packet for packet in range(1, 40) if is_lost(0.1, 1, 17, packet)] == [20, 29, 35]
+    assert [packet for packet in range(1, 40) if (chance(1, 17, packet) < 0.1)] == [20, 29, 35]
 
 
 def test_what_is_drawn_comes_as_often_as_the_profile_says_and_a_fault_changes_nothing_else():
@@ -82,7 +82,7 @@ def test_what_is_drawn_comes_as_often_as_the_profile_says_and_a_fault_changes_no
     faulty = [draw(profile, 3, number) for number in range(MANY)]
     for fault in ("cut_at", "hangs_at", "failing_action"):
         assert 0.17 * MANY < sum(getattr(each, fault) is not None for each in faulty) < 0.23 * MANY, fault
-    lost = [is_lost(0.05, 1, number, packet) for number in range(40) for packet in range(500)]
+    lost = [(chance(1, number, packet) < 0.05) for number in range(40) for packet in range(500)]
     assert 0.04 * len(lost) < sum(lost) < 0.06 * len(lost)
     both = sum(one and other for one, other in pairwise(lost))
     assert both < 0.006 * len(lost), "one loss after the other is as rare as chance has it"
