@@ -72,8 +72,15 @@ class DirectScripts(ABC):
     def reason(self, mac: str, reason: str) -> str:
         """Return a script that shows why `mac` is not booted, and continues with the next boot device."""
 
+    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
+        full_name = "/".join(osie)
+        title = shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")
+        text = self._text(plan, title, osie[1])
+        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+
     @abstractmethod
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script: ...
+    def _text(self, plan: Plan, title: str, osie: str) -> str:
+        """Return the script that boots `osie`; `title` is one line for the screen."""
 
     def _words(self, line: str) -> list[str]:
         """Return the words of a command line. Raises ScriptError if one is special to the program."""
@@ -98,6 +105,11 @@ class DirectScripts(ABC):
 
     def _render(self, template: str, **values: object) -> str:
         return self._scripts.environment.get_template(template).render(values)
+
+
+def reason_lines(mac: str, reason: str) -> list[str]:
+    """Return the lines for the screen of a machine that must not boot from the network."""
+    return [shown(line) for line in (f"tinkedge does not boot {mac} from the network:", *reason.splitlines())]
 
 
 def shown(text: str) -> str:

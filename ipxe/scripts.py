@@ -363,11 +363,10 @@ class Scripts:
             kernel_url=f"{bases[0]}/kernel",
             initrd_url=f"{bases[0]}/initrd",
             why_url=why,
-            sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
-            failed_url="" if plan.origin.tftp else self._sign_url(plan.origin, "failed"),
+            sign_url="" if origin.tftp else self._sign_url(origin, "starting"),
+            failed_url="" if origin.tftp else self._sign_url(origin, "failed"),
         )
-        what = f"OSIE {namespace}/{osie}"
-        return Script(text=text, what=what, osie=(namespace, osie), logs=plan.logs, vlan=plan.vlan)
+        return Script(text, f"OSIE {namespace}/{osie}", (namespace, osie), logs=plan.logs, vlan=plan.vlan)
 
     def plans(self, plan: Plan) -> list[Plan]:
         """Return a plan for each edge that the machine may boot from, with that edge's gRPC server."""
@@ -383,9 +382,8 @@ class Scripts:
         return lines
 
     def _osie_base(self, plan: Plan, osie: str) -> str:
-        if plan.origin.tftp:
-            return f"tftp://{plan.origin.host}/{plan.mac}/osie/{quote(osie, safe='')}"
-        return f"{self._http(plan.origin)}/osie/{quote(osie, safe='')}"
+        root = f"tftp://{plan.origin.host}/{plan.mac}" if plan.origin.tftp else self._http(plan.origin)
+        return f"{root}/osie/{quote(osie, safe='')}"
 
     def _plan_of(self, plan: Plan, other: Origin) -> Plan:
         """Return the plan at another edge, with all the others beside it."""
@@ -425,8 +423,7 @@ class Scripts:
         if settings.token is not None and plan.registered:
             words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")
         if settings.metadata_token is not None and plan.registered:
-            url = f"{self._http(origin)}/machine/${{{METADATA_SETTING}}}"
-            words.append(f"tinkerbell_metadata={url}")
+            words.append(f"tinkerbell_metadata={self._http(origin)}/machine/${{{METADATA_SETTING}}}")
         registries = list(settings.insecure_registries)
         if settings.own_registry():
             registries.append(self.authority(origin))
