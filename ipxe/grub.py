@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ipxe.direct import DirectScripts, reason_lines
-from ipxe.scripts import SIGN_PATH, Dialect, Plan
+from ipxe.scripts import SIGN_PATH, Dialect, ScriptPlan
 from tink.mac import from_any
 
 CONFIG = "grub.cfg"
@@ -95,7 +95,7 @@ class GrubScripts(DirectScripts):
         """Return a script that shows why `mac` is not booted, line by line, and continues with the next boot device."""
         return self._render("reason.grub.j2", lines=map(quoted, reason_lines(mac, reason)))
 
-    def _text(self, plan: Plan, title: str, osie: str) -> str:
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         plans = self._scripts.plans(plan)
         lines = self._scripts.command_lines(plans)
         sources = [
@@ -106,12 +106,12 @@ class GrubScripts(DirectScripts):
         whys = [quoted(f"{device}/grub/{WHY}") for device in self._devices(plan)]
         return self._render("boot.grub.j2", title=quoted(title), sources=sources, whys=whys)
 
-    def _devices(self, plan: Plan) -> list[str]:
+    def _devices(self, plan: ScriptPlan) -> list[str]:
         """Return the devices: HTTP, and TFTP if GRUB was loaded by it, since it may lack HTTP."""
         devices = [f"(http,{self._scripts.authority(plan.origin)})"]
         return [*devices, f"(tftp,{plan.origin.host})"] if plan.origin.tftp else devices
 
-    def _sources(self, plan: Plan, osie: str, words: list[str]) -> list[_Source]:
+    def _sources(self, plan: ScriptPlan, osie: str, words: list[str]) -> list[_Source]:
         line = " ".join(map(quoted, words))
         sources = []
         for device in self._devices(plan):

@@ -13,7 +13,7 @@ import re
 from typing import ClassVar, Final
 
 from ipxe.direct import DirectScripts, reason_lines
-from ipxe.scripts import Dialect, Plan
+from ipxe.scripts import Dialect, ScriptPlan
 
 CONFIG: Final = "config.txt"
 COMMAND_LINE: Final = "cmdline.txt"
@@ -44,7 +44,7 @@ class PiConfigs(_PiScripts):
         """Return the part for a machine that must not boot: the reason as a comment, and no kernel."""
         return self._render("reason.pi.j2", lines=reason_lines(mac, reason), kernel=NO_KERNEL)
 
-    def _text(self, plan: Plan, title: str, osie: str) -> str:
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         (line,) = self._scripts.command_lines([plan])
         self._words(line)  # a command line with an error is found here: of two files, the first must have the reason
         return self._render("boot.pi.j2", title=title, directory=f"osie/{osie}", command_line=COMMAND_LINE)
@@ -59,6 +59,6 @@ class PiCommandLines(_PiScripts):
         """Return an empty command line, for no kernel."""
         return "\n"
 
-    def _text(self, plan: Plan, title: str, osie: str) -> str:  # noqa: ARG002
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:  # noqa: ARG002
         (line,) = self._scripts.command_lines([plan])
         return f"{' '.join(self._words(line))}\n"

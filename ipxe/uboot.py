@@ -20,7 +20,7 @@ import zlib
 from typing import ClassVar, Final
 
 from ipxe.direct import DirectScripts, reason_lines, shown
-from ipxe.scripts import Dialect, Plan
+from ipxe.scripts import Dialect, ScriptPlan
 from tink.mac import octets
 
 BOOT_SCRIPT: Final = "boot.scr.uimg"
@@ -83,7 +83,7 @@ class ExtlinuxScripts(_UBootScripts):
         title = shown(f"tinkedge does not boot {mac} from the network: {' '.join(reason.split())}")
         return self._render("reason.extlinux.j2", title=title)
 
-    def _text(self, plan: Plan, title: str, osie: str) -> str:
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         (line,) = self._scripts.command_lines([plan])
         words = " ".join(self._words(line))
         return self._render("boot.extlinux.j2", title=title, directory=f"osie/{osie}", words=words)
@@ -98,7 +98,7 @@ class UBootScripts(_UBootScripts):
         """Return commands that show the reason, line by line, and fail."""
         return self._render("reason.uboot.j2", lines=map(quoted, reason_lines(mac, reason)))
 
-    def _text(self, plan: Plan, title: str, osie: str) -> str:
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         # IPv6 addresses have another notation, which few builds support.
         plans = [each for each in self._scripts.plans(plan) if each is plan or not each.origin.is_ipv6]
         lines = self._scripts.command_lines(plans)

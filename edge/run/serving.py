@@ -39,7 +39,7 @@ from edge.settings.model import Service, StackSettings, Syslog
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
 from ipxe.parameters import is_hookos
-from ipxe.scripts import Origin, Scripts
+from ipxe.scripts import EdgeOrigin, Scripts
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import OSIE
 from tink.metrics.families import Scraped
@@ -344,12 +344,12 @@ class Serving:
 
     # --- lookups ------------------------------------------------------------------------------------------------------
 
-    def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
+    def _others(self, address: str, mac: str) -> tuple[EdgeOrigin, ...]:
         """Return the other edges for a machine that has reached this edge at `address`."""
         if self.peers is None:
             return ()
         found = self.peers.alternatives(address, mac)
-        return tuple(Origin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
+        return tuple(EdgeOrigin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
 
     def _nearest(self, ip: str) -> str:
         """Return our address in the network of a machine's IPv4 address; empty if none is."""

@@ -62,7 +62,7 @@ from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
-from ipxe.scripts import Dialect, Origin
+from ipxe.scripts import Dialect, EdgeOrigin
 from tink.errors import TinkedgeError
 from tink.limits.newest import Newest
 from tink.mac import from_path
@@ -231,7 +231,7 @@ class BootFiles:
         self._inventory = inventory
         self._callers = callers
         self._policy = policy
-        self._origin = Origin(address, tftp=True)
+        self._origin = EdgeOrigin(address, tftp=True)
         self._scripts = scripts
         self._osie_files = osie_files
         self._default_osie = default_osie
@@ -316,7 +316,7 @@ class BootFiles:
             # Without this file, iPXE runs its built-in script.
             return None if name == "autoexec.ipxe" else mac
         if name == "autoexec.ipxe":
-            return _text(scripts.autoexec(mac, Origin(self._origin.address)), name, mac)
+            return _text(scripts.autoexec(mac, EdgeOrigin(self._origin.address)), name, mac)
         if name == "why.ipxe":
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
         return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)

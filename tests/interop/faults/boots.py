@@ -264,7 +264,7 @@ FAULTS = [
         "agent that speaks no TLS",
         agent_without_tls,
         "AgentMissing",
-        r"does not trust the server's certificate .*, or does not speak TLS \(its connection to tcp/42113 was answered\)",
+        r"does not trust the server's certificate .*, or does not speak TLS \(its connection to tcp/42113 was answered",
         moment="30 s after it is up, where no other of this model has been seen",
     ),
     Fault(
@@ -278,8 +278,8 @@ FAULTS = [
         "two interfaces on one Ethernet",
         lease_and_knock,
         "NoTFTPRequest",
-        r"two interfaces of this host, rack1 and other1, are on the same Ethernet, and both answer ARP for 172\.31\.78\.1 "
-        r"\(its packets to udp/69 arrive on other1\)",
+        r"two interfaces of this host, rack1 and other1, are on the same Ethernet, and both answer ARP for "
+        r"172\.31\.78\.1 \(its packets to udp/69 arrive on other1\)",
         second=True,
     ),
     Fault(

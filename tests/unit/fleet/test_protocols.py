@@ -24,7 +24,7 @@ from edge.tftp.blocks import OctetBlocks
 from edge.tftp.packets import negotiate, oack, parse_request
 from edge.tftp.transfer import ReadTransfer
 from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings, Origin, Scripts
+from ipxe.scripts import BootSettings, EdgeOrigin, Scripts
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
 from tests.support.objects import hardware
@@ -298,7 +298,7 @@ def run_script(text: str, answers: dict[str, Any] | None = None) -> tuple[Exit, 
 def rendered(**spec: Any) -> str:
     machine = Hardware.model_validate(hardware(mac=MAC_TEXT, ip=None, osie={"name": "lab"}, **spec))
     scripts = Scripts(BootSettings(token=lambda _mac: "secret"))
-    return scripts.to_send(MAC_TEXT, scripts.compile(MAC_TEXT, machine, Origin("10.9.0.1")))
+    return scripts.to_send(MAC_TEXT, scripts.compile(MAC_TEXT, machine, EdgeOrigin("10.9.0.1")))
 
 
 def test_script_of_the_edge_boots_kernel_and_initrd():
