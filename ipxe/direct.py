@@ -16,10 +16,10 @@ from ipxe.scripts import (
     METADATA_SETTING,
     TOKEN_SETTING,
     Dialect,
-    Origin,
-    Plan,
+    EdgeOrigin,
     Script,
     ScriptError,
+    ScriptPlan,
     Scripts,
 )
 from tink.api.v1alpha2 import Hardware
@@ -38,7 +38,7 @@ class DirectScripts(ABC):
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
+    def compile(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script for the interface `mac` of `hardware`, as `Scripts.compile`. Raises ScriptError."""
         name = f"{hardware.metadata.namespace}/{hardware.metadata.name}"
         ipxe = hardware.spec.ipxe
@@ -54,7 +54,7 @@ class DirectScripts(ABC):
             raise ScriptError(f"Hardware {name}: spec.osie.name is not set: name the OSIE that the machine is to boot")
         return self._boot(self._scripts.fitting(plan, hardware), name, (hardware.metadata.namespace, osie))
 
-    def words(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> str:
+    def words(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str = "") -> str:
         """Return the kernel's command line as this script has it, for an OSIE that was started without the script.
 
         `with_tokens` fills in the tokens. Raises ScriptError.
@@ -63,7 +63,7 @@ class DirectScripts(ABC):
         plan = self._scripts.fitting(plan, hardware)
         return " ".join(self._words(self._scripts.command_lines(self._scripts.plans(plan))[0]))
 
-    def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
+    def unregistered(self, mac: str, osie: tuple[str, str], origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script of a machine without Hardware, as `Scripts.unregistered`. Raises ScriptError."""
         plan = self._scripts.plan_of_unregistered(mac, osie, origin, osie_parameters)
         return self._boot(replace(plan, dialect=self.dialect), plan.who, osie)
@@ -82,8 +82,15 @@ class DirectScripts(ABC):
     def reason(self, mac: str, reason: str) -> str:
         """Return a script that shows why `mac` is not booted, and continues with the next boot device."""
 
+    def _boot(self, plan: ScriptPlan, who: str, osie: tuple[str, str]) -> Script:
+        full_name = "/".join(osie)
+        title = shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")
+        text = self._text(plan, title, osie[1])
+        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+
     @abstractmethod
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script: ...
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
+        """Return the script that boots `osie`; `title` is one line for the screen."""
 
     def _words(self, line: str) -> list[str]:
         """Return the words of a command line. Raises ScriptError if one is special to the program."""
@@ -108,6 +115,11 @@ class DirectScripts(ABC):
 
     def _render(self, template: str, **values: object) -> str:
         return self._scripts.environment.get_template(template).render(values)
+
+
+def reason_lines(mac: str, reason: str) -> list[str]:
+    """Return the lines for the screen of a machine that must not boot from the network."""
+    return [shown(line) for line in (f"tinkedge does not boot {mac} from the network:", *reason.splitlines())]
 
 
 def shown(text: str) -> str:

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipxe.direct import DirectScripts, shown
-from ipxe.scripts import SIGN_PATH, Dialect, Plan, Script
+from ipxe.direct import DirectScripts, reason_lines
+from ipxe.scripts import SIGN_PATH, Dialect, ScriptPlan
 from tink.mac import from_any
 
 CONFIG = "grub.cfg"
@@ -93,32 +93,25 @@ class GrubScripts(DirectScripts):
 
     def reason(self, mac: str, reason: str) -> str:
         """Return a script that shows why `mac` is not booted, line by line, and continues with the next boot device."""
-        lines = [f"tinkedge does not boot {mac} from the network:", *reason.splitlines()]
-        return self._render("reason.grub.j2", lines=[quoted(shown(line)) for line in lines])
+        return self._render("reason.grub.j2", lines=map(quoted, reason_lines(mac, reason)))
 
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
-        full_name = "/".join(osie)
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         plans = self._scripts.plans(plan)
         lines = self._scripts.command_lines(plans)
         sources = [
             source
             for each, line in zip(plans, lines, strict=True)
-            for source in self._sources(each, osie[1], self._words(line))
+            for source in self._sources(each, osie, self._words(line))
         ]
-        text = self._render(
-            "boot.grub.j2",
-            title=quoted(shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")),
-            sources=sources,
-            whys=[quoted(f"{device}/grub/{WHY}") for device in self._devices(plan)],
-        )
-        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+        whys = [quoted(f"{device}/grub/{WHY}") for device in self._devices(plan)]
+        return self._render("boot.grub.j2", title=quoted(title), sources=sources, whys=whys)
 
-    def _devices(self, plan: Plan) -> list[str]:
+    def _devices(self, plan: ScriptPlan) -> list[str]:
         """Return the devices: HTTP, and TFTP if GRUB was loaded by it, since it may lack HTTP."""
         devices = [f"(http,{self._scripts.authority(plan.origin)})"]
         return [*devices, f"(tftp,{plan.origin.host})"] if plan.origin.tftp else devices
 
-    def _sources(self, plan: Plan, osie: str, words: list[str]) -> list[_Source]:
+    def _sources(self, plan: ScriptPlan, osie: str, words: list[str]) -> list[_Source]:
         line = " ".join(map(quoted, words))
         sources = []
         for device in self._devices(plan):

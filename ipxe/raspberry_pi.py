@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
-from ipxe.direct import DirectScripts, shown
-from ipxe.scripts import Dialect, Plan, Script
+from ipxe.direct import DirectScripts, reason_lines
+from ipxe.scripts import Dialect, ScriptPlan
 
 CONFIG: Final = "config.txt"
 COMMAND_LINE: Final = "cmdline.txt"
@@ -42,20 +42,12 @@ class PiConfigs(_PiScripts):
 
     def reason(self, mac: str, reason: str) -> str:
         """Return the part for a machine that must not boot: the reason as a comment, and no kernel."""
-        lines = [f"tinkedge does not boot {mac} from the network:", *reason.splitlines()]
-        return self._render("reason.pi.j2", lines=[shown(line) for line in lines], kernel=NO_KERNEL)
+        return self._render("reason.pi.j2", lines=reason_lines(mac, reason), kernel=NO_KERNEL)
 
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
-        full_name = "/".join(osie)
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         (line,) = self._scripts.command_lines([plan])
         self._words(line)  # a command line with an error is found here: of two files, the first must have the reason
-        text = self._render(
-            "boot.pi.j2",
-            title=shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}"),
-            directory=f"osie/{osie[1]}",
-            command_line=COMMAND_LINE,
-        )
-        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+        return self._render("boot.pi.j2", title=title, directory=f"osie/{osie}", command_line=COMMAND_LINE)
 
 
 class PiCommandLines(_PiScripts):
@@ -67,7 +59,6 @@ class PiCommandLines(_PiScripts):
         """Return an empty command line, for no kernel."""
         return "\n"
 
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:  # noqa: ARG002
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:  # noqa: ARG002
         (line,) = self._scripts.command_lines([plan])
-        words = " ".join(self._words(line))
-        return Script(text=f"{words}\n", what=f"OSIE {'/'.join(osie)}", osie=osie, logs=plan.logs)
+        return f"{' '.join(self._words(line))}\n"

@@ -11,7 +11,7 @@ and the kernel parameter `initrd=initrd` are a pair: without it, Linux started t
 
 iPXE shows only the number of an HTTP or TFTP error. So a script whose download has failed for good requests the reason
 (`why_url`), and gets it as a script that shows it. If that fails too, the edge is gone, and the script asks DHCP once
-for another one. If an edge knows others, its scripts name them (`Origin.others`), and machines go on there by
+for another one. If an edge knows others, its scripts name them (`EdgeOrigin.others`), and machines go on there by
 themselves.
 
 If agents need a token, the sent script first sets `tinkerbell-token` (`Scripts.to_send`), which the kernel's command
@@ -139,7 +139,7 @@ class BootSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class EdgeOrigin:
     """The edge that a machine has reached, by its `address`, and the way.
 
     `tftp` is for an iPXE without HTTP. `static`: the machine has no DHCP and uses the address of its Hardware, and its
@@ -153,7 +153,7 @@ class Origin:
     static: bool = False
     http_port: int = 0
     grpc_port: int = 0
-    others: tuple[Origin, ...] = ()
+    others: tuple[EdgeOrigin, ...] = ()
 
     @property
     def is_ipv6(self) -> bool:
@@ -182,12 +182,12 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScriptPlan:
     """The facts for a script, from a Hardware, or from the edge's default OSIE for a machine without."""
 
     mac: str
     who: str
-    origin: Origin
+    origin: EdgeOrigin
     vlan: str = ""
     parameters: list[str] = field(default_factory=list)
     registered: bool = True
@@ -226,7 +226,7 @@ class Scripts:
         """Return True if scripts name this edge as a registry now."""
         return self._settings.own_registry()
 
-    def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
+    def compile(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script for the interface `mac` of `hardware`. Raises ScriptError.
 
         `osie_parameters` are the kernel parameters in its OSIE's annotation.
@@ -253,7 +253,7 @@ class Scripts:
         lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
         return f"{first}{end_of_line}{lines}{rest}"
 
-    def fitting(self, plan: Plan, hardware: Hardware) -> Plan:
+    def fitting(self, plan: ScriptPlan, hardware: Hardware) -> ScriptPlan:
         """Return a plan whose command line a kernel can read, if need be without the other edges.
 
         Raises ScriptError.
@@ -270,7 +270,7 @@ class Scripts:
             )
         return plan
 
-    def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
+    def unregistered(self, mac: str, osie: tuple[str, str], origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script of a machine without Hardware: it boots `osie`, a namespace and a name.
 
         Raises ScriptError.
@@ -282,7 +282,7 @@ class Scripts:
         lines = [shown for line in reason.splitlines() if (shown := _for_screen(line))]
         return self._render("reason", mac=mac, lines=lines)
 
-    def autoexec(self, mac: str, origin: Origin) -> str:
+    def autoexec(self, mac: str, origin: EdgeOrigin) -> str:
         """Return the script that iPXE since 2022 runs first: it loads the script of `mac` with the present lease."""
         # An iPXE without one of the two protocols fails at once with it, and takes the other.
         urls = []
@@ -291,18 +291,18 @@ class Scripts:
             urls += ways[::-1] if origin.tftp else ways
         return self._render("autoexec", mac=mac, urls=urls, ipv6=origin.is_ipv6)
 
-    def script_url(self, mac: str, origin: Origin) -> str:
+    def script_url(self, mac: str, origin: EdgeOrigin) -> str:
         """Return the URL of `mac`'s script over HTTP."""
         return f"{self._http(origin)}/ipxe/script/{mac}/auto.ipxe"
 
-    def _http(self, origin: Origin) -> str:
+    def _http(self, origin: EdgeOrigin) -> str:
         return f"http://{self.authority(origin)}"
 
-    def authority(self, origin: Origin) -> str:
+    def authority(self, origin: EdgeOrigin) -> str:
         """Return the address and port of an edge's HTTP."""
         return f"{origin.host}:{origin.http_port or self._settings.http_port}"
 
-    def _sign_url(self, origin: Origin, which: str) -> str:
+    def _sign_url(self, origin: EdgeOrigin, which: str) -> str:
         """Return the URL by which a machine reports a step of its boot."""
         return f"{self._http(origin)}{SIGN_PATH}/{which}"
 
@@ -313,12 +313,14 @@ class Scripts:
         made = {TOKEN_SETTING: self._settings.token, METADATA_SETTING: self._settings.metadata_token}
         return {setting: token for setting, token in made.items() if token is not None}
 
-    def plan_of_unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str) -> Plan:
+    def plan_of_unregistered(
+        self, mac: str, osie: tuple[str, str], origin: EdgeOrigin, osie_parameters: str
+    ) -> ScriptPlan:
         """Return the facts for the script of a machine without Hardware. Raises ScriptError."""
         words = self._shared_words(osie, osie_parameters, known_of(mac, None, mac, origin.address))
-        return Plan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
+        return ScriptPlan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
 
-    def plan(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str) -> Plan:
+    def plan(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str) -> ScriptPlan:
         """Return the facts for the script of the interface `mac` of `hardware`. Raises ScriptError."""
         interface = hardware.spec.network_interfaces.get(mac)
         vlan = interface.dhcp.vlan_id if interface is not None and interface.dhcp is not None else None
@@ -331,7 +333,7 @@ class Scripts:
             parameters.insert(0, _ipam(hardware, known))
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
         logs = self._settings.logs is LogsTo.ALL or (self._settings.logs is LogsTo.HOOKOS and is_hookos(parameters))
-        return Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
+        return ScriptPlan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
 
     def _shared_words(self, osie: tuple[str, str], osie_parameters: str, known: dict[str, str | None]) -> list[str]:
         """Return the kernel parameters of the site and of the OSIE for a machine. Raises ScriptError."""
@@ -348,7 +350,7 @@ class Scripts:
             raise ScriptError(f"{where} {error}") from error
         return words
 
-    def _boot(self, plan: Plan, namespace: str, osie: str) -> Script:
+    def _boot(self, plan: ScriptPlan, namespace: str, osie: str) -> Script:
         origin, mac = plan.origin, plan.mac
         over_http = f"{self.script_url(mac, origin)}?failed"
         why = f"tftp://{origin.host}/{mac}/why.ipxe" if origin.tftp else over_http
@@ -363,17 +365,16 @@ class Scripts:
             kernel_url=f"{bases[0]}/kernel",
             initrd_url=f"{bases[0]}/initrd",
             why_url=why,
-            sign_url="" if plan.origin.tftp else self._sign_url(plan.origin, "starting"),
-            failed_url="" if plan.origin.tftp else self._sign_url(plan.origin, "failed"),
+            sign_url="" if origin.tftp else self._sign_url(origin, "starting"),
+            failed_url="" if origin.tftp else self._sign_url(origin, "failed"),
         )
-        what = f"OSIE {namespace}/{osie}"
-        return Script(text=text, what=what, osie=(namespace, osie), logs=plan.logs, vlan=plan.vlan)
+        return Script(text, f"OSIE {namespace}/{osie}", (namespace, osie), logs=plan.logs, vlan=plan.vlan)
 
-    def plans(self, plan: Plan) -> list[Plan]:
+    def plans(self, plan: ScriptPlan) -> list[ScriptPlan]:
         """Return a plan for each edge that the machine may boot from, with that edge's gRPC server."""
         return [plan, *(self._plan_of(plan, other) for other in plan.origin.others)]
 
-    def command_lines(self, plans: list[Plan]) -> list[str]:
+    def command_lines(self, plans: list[ScriptPlan]) -> list[str]:
         """Return a command line for each edge's kernel; an edge without a gRPC server gets that of the first."""
         first, *others = plans
         lines = [self._command_line(first)]
@@ -382,24 +383,23 @@ class Scripts:
             lines.append(self._command_line(plan) if is_whole else lines[0])
         return lines
 
-    def _osie_base(self, plan: Plan, osie: str) -> str:
-        if plan.origin.tftp:
-            return f"tftp://{plan.origin.host}/{plan.mac}/osie/{quote(osie, safe='')}"
-        return f"{self._http(plan.origin)}/osie/{quote(osie, safe='')}"
+    def _osie_base(self, plan: ScriptPlan, osie: str) -> str:
+        root = f"tftp://{plan.origin.host}/{plan.mac}" if plan.origin.tftp else self._http(plan.origin)
+        return f"{root}/osie/{quote(osie, safe='')}"
 
-    def _plan_of(self, plan: Plan, other: Origin) -> Plan:
+    def _plan_of(self, plan: ScriptPlan, other: EdgeOrigin) -> ScriptPlan:
         """Return the plan at another edge, with all the others beside it."""
         rest = tuple(each for each in plan.origin.others if each != other)
         here = replace(plan.origin, grpc_port=plan.origin.grpc_port or self._settings.grpc_port, others=())
         there = replace(other, tftp=plan.origin.tftp, static=plan.origin.static, others=(here, *rest))
         return replace(plan, origin=there)
 
-    def _length(self, plan: Plan) -> int:
+    def _length(self, plan: ScriptPlan) -> int:
         """Return the length of the plan's longest kernel command line in bytes, with the tokens."""
         longest = max(len(line.encode()) for line in self.command_lines(self.plans(plan)))
         return longest + _TOKEN_BYTES * len(self.tokens())
 
-    def _command_line(self, plan: Plan) -> str:
+    def _command_line(self, plan: ScriptPlan) -> str:
         """Return the kernel's command line, in the order known from Tinkerbell; the last of equal names wins."""
         settings, origin = self._settings, plan.origin
         servers = [f"{origin.host}:{origin.grpc_port or settings.grpc_port}"]
@@ -425,8 +425,7 @@ class Scripts:
         if settings.token is not None and plan.registered:
             words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")
         if settings.metadata_token is not None and plan.registered:
-            url = f"{self._http(origin)}/machine/${{{METADATA_SETTING}}}"
-            words.append(f"tinkerbell_metadata={url}")
+            words.append(f"tinkerbell_metadata={self._http(origin)}/machine/${{{METADATA_SETTING}}}")
         registries = list(settings.insecure_registries)
         if settings.own_registry():
             registries.append(self.authority(origin))
@@ -438,7 +437,7 @@ class Scripts:
         words += [f"console={console}" for console in settings.consoles]
         return " ".join([*words, *plan.parameters])
 
-    def _chain(self, plan: Plan, hardware: Hardware, url: str) -> Script:
+    def _chain(self, plan: ScriptPlan, hardware: Hardware, url: str) -> Script:
         words = _words(hardware, "spec.ipxe.url", url)
         if words != [url]:
             raise _error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
@@ -446,7 +445,7 @@ class Scripts:
             raise _error(hardware, "spec.ipxe.url", "ends with a backslash, which adds a line in iPXE: write it as %5C")
         return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
-    def _inline(self, plan: Plan, hardware: Hardware, inline: str) -> Script:
+    def _inline(self, plan: ScriptPlan, hardware: Hardware, inline: str) -> Script:
         if "\0" in inline or len(inline.encode()) > MAX_INLINE_BYTES:
             raise _error(
                 hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE_BYTES} bytes"
@@ -454,7 +453,7 @@ class Scripts:
         script = inline.replace("\r\n", "\n").rstrip("\n")
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
-    def _render_for(self, name: str, plan: Plan, **values: str | list[str]) -> str:
+    def _render_for(self, name: str, plan: ScriptPlan, **values: str | list[str]) -> str:
         ipv6 = plan.origin.is_ipv6
         return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, ipv6=ipv6, **values)
 
@@ -539,7 +538,7 @@ class MediumScripts:
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    def compile(self, mac: str, hardware: Hardware | None, origin: Origin, kind: MediumKind) -> str:
+    def compile(self, mac: str, hardware: Hardware | None, origin: EdgeOrigin, kind: MediumKind) -> str:
         """Return the script for the interface `mac` of `hardware` (None: a machine without Hardware).
 
         The script enters a VLAN first. Raises ScriptError.

@@ -19,8 +19,8 @@ import struct
 import zlib
 from typing import ClassVar, Final
 
-from ipxe.direct import DirectScripts, shown
-from ipxe.scripts import Dialect, Plan, Script
+from ipxe.direct import DirectScripts, reason_lines, shown
+from ipxe.scripts import Dialect, ScriptPlan
 from tink.mac import octets
 
 BOOT_SCRIPT: Final = "boot.scr.uimg"
@@ -83,16 +83,10 @@ class ExtlinuxScripts(_UBootScripts):
         title = shown(f"tinkedge does not boot {mac} from the network: {' '.join(reason.split())}")
         return self._render("reason.extlinux.j2", title=title)
 
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
-        full_name = "/".join(osie)
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         (line,) = self._scripts.command_lines([plan])
-        text = self._render(
-            "boot.extlinux.j2",
-            title=shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}"),
-            directory=f"osie/{osie[1]}",
-            words=" ".join(self._words(line)),
-        )
-        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+        words = " ".join(self._words(line))
+        return self._render("boot.extlinux.j2", title=title, directory=f"osie/{osie}", words=words)
 
 
 class UBootScripts(_UBootScripts):
@@ -102,24 +96,17 @@ class UBootScripts(_UBootScripts):
 
     def reason(self, mac: str, reason: str) -> str:
         """Return commands that show the reason, line by line, and fail."""
-        lines = [f"tinkedge does not boot {mac} from the network:", *reason.splitlines()]
-        return self._render("reason.uboot.j2", lines=[quoted(shown(line)) for line in lines])
+        return self._render("reason.uboot.j2", lines=map(quoted, reason_lines(mac, reason)))
 
-    def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
-        full_name = "/".join(osie)
+    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
         # IPv6 addresses have another notation, which few builds support.
         plans = [each for each in self._scripts.plans(plan) if each is plan or not each.origin.is_ipv6]
         lines = self._scripts.command_lines(plans)
         sources = []
         for each, line in zip(plans, lines, strict=True):
             server = "" if each is plan else f"{each.origin.host}:"
-            sources.append((f"{server}osie/{osie[1]}", quoted(" ".join(self._words(line)))))
-        text = self._render(
-            "boot.uboot.j2",
-            title=quoted(shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")),
-            sources=sources,
-        )
-        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+            sources.append((f"{server}osie/{osie}", quoted(" ".join(self._words(line)))))
+        return self._render("boot.uboot.j2", title=quoted(title), sources=sources)
 
 
 def quoted(text: str) -> str:

@@ -18,7 +18,7 @@ from edge.artifacts.cache import ArtifactCache
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.connections import has_ended
 from edge.journey.events import Milestone, Notice, Outcome, Step, Value
-from edge.journey.expectations import Expectations, Facts, Network, Registered, Story
+from edge.journey.expectations import Expectations, Facts, KnownNetworks, Registered, Story
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
 from edge.page import (
@@ -205,7 +205,7 @@ class PageSite:
         registered = None
         if machine is not None:
             registered = Registered(f"{machine.namespace}/{machine.name}", machine.ip or "", "255.255.0.0", "10.0.0.1")
-        network = Network((NETWORK,), (), "10.0.0.1", "eth1")
+        network = KnownNetworks((NETWORK,), (), "10.0.0.1", "eth1")
         workflow = f"default/{machine.name}" if machine is not None else ""
         return Facts(now=now, registered=registered, network=network, limit=limit, workflow=workflow)
 

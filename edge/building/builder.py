@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
@@ -111,6 +111,23 @@ def locked(cache: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How to build one artifact: `prepare()` in a thread, then the shell script `command`, which writes `out`.
+
+    name, what: for the screen.
+    digest: of all inputs.
+    """
+
+    name: str
+    what: str
+    out: Path
+    digest: str
+    command: Sequence[str | Path]
+    prepare: Callable[[], None] = lambda: None
+    needs_apt: bool = True
+
+
 class Builder:
     """Builds artifacts into `cache`. `say` gets a line for each recipe that runs."""
 
@@ -158,15 +175,17 @@ class Builder:
         With `full` the disk image is the one with cloud-init, which asks at `metadata_url` (empty: the recipe's
         default). With `dual_stack` it has an IPv6 address beside IPv4.
         """
-        async with self._side_by_side() as group:
-            making_osie = group.create_task(self._osie())
-            making_image = group.create_task(self._cloud(metadata_url, dual_stack=dual_stack) if full else self._tiny())
-            making_actions = group.create_task(self._actions())
-        osie, image = making_osie.result(), making_image.result()
-        actions, digest = making_actions.result()
-        return Artifacts(
-            kernel=osie / "kernel", initrd=osie / "initrd", image=image, actions=actions, actions_digest=digest
-        )
+        if not full:
+            image = self._image("build-tiny.sh", "tiny.raw.gz")
+        elif metadata_url:
+            image = self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", metadata_url)
+        elif dual_stack:
+            image = self._image("build-cloud.sh", "debian-cloud-dual-stack.raw.zst", "--dual-stack")
+        else:
+            image = self._image("build-cloud.sh", "debian-cloud.raw.zst")
+        osie, actions = self._osie(), self._actions()
+        await self._build_all([osie, image, actions])
+        return Artifacts(osie.out / "kernel", osie.out / "initrd", image.out, actions.out, actions.digest)
 
     async def build_parts(self, parts: Collection[Part]) -> dict[Part, Path]:
         """Build parts for real machines that are missing or out of date. Raises CommandError.
@@ -174,153 +193,115 @@ class Builder:
         The results are the directory with kernel and initrd, the directory with an image layout for each action, and
         the disk image.
         """
-        makers = {Part.OSIE: self._osie, Part.ACTIONS: self._actions_alone, Part.IMAGE: self._server}
-        async with self._side_by_side() as group:
-            making = {part: group.create_task(makers[part]()) for part in parts}
-        return {part: task.result() for part, task in making.items()}
-
-    @contextlib.asynccontextmanager
-    async def _side_by_side(self) -> AsyncIterator[asyncio.TaskGroup]:
-        """Run recipes concurrently: one waits for a mirror while another one computes."""
-        shutil.rmtree(self._work, ignore_errors=True)  # left by a process that was killed
-        self._work.mkdir(parents=True)
-        async with contextlib.AsyncExitStack() as stack:
-            # In a thread: it removes thousands of files, and the screen must go on.
-            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._work, ignore_errors=True)
-            stack.enter_context(_unwrapped())
-            async with asyncio.TaskGroup() as group:
-                yield group
+        recipes = {part: self._recipe(part) for part in parts}
+        await self._build_all(recipes.values())
+        return {part: recipe.out for part, recipe in recipes.items()}
 
     def outdated(self, parts: Collection[Part]) -> set[Part]:
         """Return the parts for real machines that `build_parts` would build."""
-        made = {Part.OSIE: self._osie_made, Part.ACTIONS: self._actions_made, Part.IMAGE: self._server_made}
-        return {part for part in parts if not self._is_current(*made[part]())}
+        return {part for part in parts if not self._is_current(self._recipe(part))}
 
-    def _osie_made(self) -> tuple[Path, str]:
-        """Return the path of the OSIE, and the digest of its inputs."""
-        requirements = self._deploy / "requirements.txt"
-        sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
-        if self._wheel is not None:
-            sources[self._wheel.name] = self._wheel
-        else:
-            sources |= _program_files(_ROOT)
-        return self._cache / f"osie{self._of_arch}{self._of_kernel}", _digest(sources)
+    async def _build_all(self, recipes: Iterable[_Recipe]) -> None:
+        """Run recipes concurrently: one waits for a mirror while another one computes."""
+        shutil.rmtree(self._work, ignore_errors=True)  # left by a process that was killed
+        self._work.mkdir(parents=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for recipe in recipes:
+                    group.create_task(self._build(recipe))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # a failing recipe ends the others
+        finally:
+            # In a thread: it removes thousands of files, and the screen must go on.
+            await asyncio.to_thread(shutil.rmtree, self._work, ignore_errors=True)
 
-    async def _osie(self) -> Path:
-        out, digest = self._osie_made()
+    async def _build(self, recipe: _Recipe) -> None:
+        if self._is_current(recipe):
+            return
+        self._say(f"{recipe.name}: {recipe.what}")
+        stamp = _stamp(recipe.out)
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        work = self._working[recipe.name] = _Work(time.monotonic())
 
-        async def build(hear: Say) -> None:
-            wheel = self._wheel or _write_program(_ROOT, self._work)
-            environment = await self._recipe(hear)
-            await run(
-                [
-                    *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
-                    *("--requirements", self._deploy / "requirements.txt", "--cache", self._cache / "osie-build"),
-                    *("--debs", self._cache / "debs", "--arch", self._arch),
-                    *(("--kernel", self._kernel) if self._kernel else ()),
-                    *("--out", out),
-                ],
-                timeout=_BUILD_SECONDS,
-                env=environment,
-                progress=hear,
-            )
+        def progress(line: str) -> None:
+            work.hear(line, self._say)
 
-        if self._again:
-            for base in (self._cache / "osie-build").glob(f"base-{self._arch}-*"):
-                await asyncio.to_thread(shutil.rmtree, base)
-        await self._once(out, digest, "OSIE", "kernel and initrd with the agent", build)
-        return out
+        try:
+            await asyncio.to_thread(recipe.prepare)
+            environment = None
+            if recipe.needs_apt:
+                own = {"TMPDIR": str(self._work), "KERNEL_TREES": str(self._work / "kernels")}
+                environment = {**await self._apt(progress), **own}
+            await run(["bash", *recipe.command], timeout=_BUILD_SECONDS, env=environment, progress=progress)
+        finally:
+            del self._working[recipe.name]
+        stamp.write_text(recipe.digest)
 
-    async def _recipe(self, hear: Say) -> dict[str, str]:
-        """Return the environment of a recipe: for apt, the work directory, and the directory of shared kernels."""
-        return {**await self._apt(hear), "TMPDIR": str(self._work), "KERNEL_TREES": str(self._work / "kernels")}
+    def _is_current(self, recipe: _Recipe) -> bool:
+        stamp = _stamp(recipe.out)
+        return not self._again and recipe.out.exists() and stamp.is_file() and stamp.read_text() == recipe.digest
 
-    async def _apt(self, hear: Say) -> dict[str, str]:
+    async def _apt(self, progress: Say) -> dict[str, str]:
         """Return the environment by which apt finds Debian 12 on a host of another Debian."""
         async with self._asking:
             if self._environment is None:
-                script = self._deploy / "bookworm-apt.sh"
-                command: list[str | Path] = ["bash", script, self._cache / "bookworm-apt"]
-                said = (await run(command, timeout=_BUILD_SECONDS, progress=hear)).strip()
-                self._environment = {"APT_CONFIG": said} if said else {}
+                command: list[str | Path] = ["bash", self._deploy / "bookworm-apt.sh", self._cache / "bookworm-apt"]
+                config = (await run(command, timeout=_BUILD_SECONDS, progress=progress)).strip()
+                self._environment = {"APT_CONFIG": config} if config else {}
             return self._environment
 
-    def _common(self) -> dict[str, Path]:
-        """Return the files that all recipes use."""
-        return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
+    # --- the recipes ----------------------------------------------------------------------------------------------
 
-    async def _cloud(self, metadata_url: str, *, dual_stack: bool) -> Path:
-        if metadata_url:
-            return await self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", metadata_url)
-        if dual_stack:
-            return await self._image("build-cloud.sh", "debian-cloud-dual-stack.raw.zst", "--dual-stack")
-        return await self._image("build-cloud.sh", "debian-cloud.raw.zst")
-
-    async def _server(self) -> Path:
+    def _recipe(self, part: Part) -> _Recipe:
+        """Return the recipe of a part for real machines."""
+        if part is Part.OSIE:
+            return self._osie()
+        if part is Part.ACTIONS:
+            return self._actions()
         kernel = ["--kernel", self._kernel] if self._kernel else []
-        return await self._image("build-cloud.sh", self._server_made()[0].name, "--server", *kernel)
+        return self._image("build-cloud.sh", f"debian-server{self._of_kernel}.raw.zst", "--server", *kernel)
 
-    def _server_made(self) -> tuple[Path, str]:
-        return self._image_made(f"debian-server{self._of_kernel}.raw.zst")
+    def _osie(self) -> _Recipe:
+        requirements = self._deploy / "requirements.txt"
+        sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
+        sources |= {self._wheel.name: self._wheel} if self._wheel is not None else _program_files(_ROOT)
+        out, bases = self._cache / f"osie{self._of_arch}{self._of_kernel}", self._cache / "osie-build"
 
-    def _image_made(self, name: str) -> tuple[Path, str]:
-        return self._cache / "images" / name, _digest(_files(self._deploy / "image") | self._common())
+        def prepare() -> None:
+            if self._wheel is None:
+                _write_program(_ROOT, self._work)
+            for base in bases.glob(f"base-{self._arch}-*") if self._again else ():
+                shutil.rmtree(base)
 
-    async def _tiny(self) -> Path:
-        return await self._image("build-tiny.sh", "tiny.raw.gz")
+        command: list[str | Path] = [
+            *(self._deploy / "osie" / "build.sh", "--wheel", self._wheel or self._work / _wheel_name()),
+            *("--python", sys.executable, "--requirements", requirements, "--cache", bases),
+            *("--debs", self._cache / "debs", "--arch", self._arch),
+            *(("--kernel", self._kernel) if self._kernel else ()),
+            *("--out", out),
+        ]
+        return _Recipe("OSIE", "kernel and initrd with the agent", out, _digest(sources), command, prepare)
 
-    async def _image(self, recipe: str, name: str, *more: str) -> Path:
-        out, digest = self._image_made(name)
-        out.parent.mkdir(exist_ok=True)
+    def _image(self, script: str, name: str, *options: str) -> _Recipe:
+        out, digest = self._cache / "images" / name, _digest(_files(self._deploy / "image") | self._common())
+        command: list[str | Path] = [self._deploy / "image" / script, "--cache", self._cache / "debs", *options, out]
+        return _Recipe("disk image", name, out, digest, command)
 
-        async def build(hear: Say) -> None:
-            script = self._deploy / "image" / recipe
-            command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", *more, out]
-            await run(command, timeout=_BUILD_SECONDS, env=await self._recipe(hear), progress=hear)
-
-        await self._once(out, digest, "disk image", name, build)
-        return out
-
-    def _actions_made(self) -> tuple[Path, str]:
+    def _actions(self) -> _Recipe:
         sources = _files(self._deploy / "actions")
         for shared in ("net", "registry"):
             sources |= _files(_ROOT / "tink" / shared, "*.py")
         sources |= self._common() if self._of_arch else {}
-        return self._cache / f"actions{self._of_arch}", _digest(sources)
+        out = self._cache / f"actions{self._of_arch}"
+        command: list[str | Path] = [self._deploy / "actions" / "build.sh", out, self._arch]
+        # For this host's own architecture the recipe needs no mirror.
+        needs_apt = bool(self._of_arch)
+        return _Recipe("actions", "their container images", out, _digest(sources), command, needs_apt=needs_apt)
 
-    async def _actions(self) -> tuple[Path, str]:
-        out, digest = self._actions_made()
-
-        async def build(hear: Say) -> None:
-            # For this host's own architecture the recipe needs no mirror, but it knows by itself which one that is.
-            command: list[str | Path] = ["bash", self._deploy / "actions" / "build.sh", out, self._arch]
-            environment = await self._recipe(hear) if self._of_arch else None
-            await run(command, timeout=_BUILD_SECONDS, env=environment, progress=hear)
-
-        await self._once(out, digest, "actions", "their container images", build)
-        return out, digest
-
-    async def _actions_alone(self) -> Path:
-        return (await self._actions())[0]
-
-    async def _once(
-        self, out: Path, digest: str, name: str, what: str, build: Callable[[Say], Awaitable[None]]
-    ) -> None:
-        if self._is_current(out, digest):
-            return
-        stamp = _stamp(out)
-        self._say(f"{name}: {what}")
-        stamp.unlink(missing_ok=True)
-        work = self._working[name] = _Work(time.monotonic())
-        try:
-            await build(lambda line: work.hear(line, self._say))
-        finally:
-            del self._working[name]
-        stamp.write_text(digest)
-
-    def _is_current(self, out: Path, digest: str) -> bool:
-        stamp = _stamp(out)
-        return not self._again and out.exists() and stamp.is_file() and stamp.read_text() == digest
+    def _common(self) -> dict[str, Path]:
+        """Return the files that all recipes use."""
+        return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
 
 
 def _stamp(out: Path) -> Path:
@@ -328,30 +309,15 @@ def _stamp(out: Path) -> Path:
     return out.with_name(out.name + ".made-from")
 
 
-@contextlib.contextmanager
-def _unwrapped() -> Iterator[None]:
-    """Raise the first error of a TaskGroup instead of the group: a failing recipe ends the others."""
-    try:
-        yield
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-
-
 def _fetched(cache: Path) -> int:
     """Return the bytes of packages downloaded so far, while apt creates and removes its directories."""
     total = 0
     for pattern in _FETCHED:
         with contextlib.suppress(OSError):  # of a directory that has just been removed
-            total += sum(map(_size, cache.glob(pattern)))
+            for file in cache.glob(pattern):
+                with contextlib.suppress(OSError):
+                    total += file.lstat().st_size
     return total
-
-
-def _size(file: Path) -> int:
-    """Return a file's size, or 0 if it has just been removed."""
-    try:
-        return file.lstat().st_size
-    except OSError:
-        return 0
 
 
 def _files(directory: Path, pattern: str = "*") -> dict[str, Path]:
@@ -380,18 +346,21 @@ def _program_files(root: Path) -> dict[str, Path]:
     return {name: path for name, path in named.items() if not name.startswith("edge/_deploy/")}
 
 
-def _write_program(root: Path, directory: Path) -> Path:
-    """Write this program, from `root`, as a zip archive into `directory`; return its path. Raises OSError.
+def _wheel_name() -> str:
+    return f"tinkedge-{version('tinkedge')}-py3-none-any.whl"
+
+
+def _write_program(root: Path, directory: Path) -> None:
+    """Write this program, from `root`, as a zip archive into `directory`. Raises OSError.
 
     The archive has the form of a wheel (PEP 427). It is made from the running files, without checkout or pip, so the
     OSIE's agent has the edge's version. The same files give the same bytes.
     """
     release = version("tinkedge")
-    out = directory / f"tinkedge-{release}-py3-none-any.whl"
+    out = directory / _wheel_name()
     # `tinkedge --version` reads this.
     metadata = f"Metadata-Version: 2.1\nName: tinkedge\nVersion: {release}\n"
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in sorted(_program_files(root).items()):
             archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), path.read_bytes(), zipfile.ZIP_DEFLATED)
         archive.writestr(zipfile.ZipInfo(f"tinkedge-{release}.dist-info/METADATA", _ZIP_TIME), metadata)
-    return out

@@ -33,7 +33,7 @@ SUGGESTED = tuple(sorted({*_OSIE, *_ACTIONS, *_IMAGE, _KEYRING, _PIP} - {"python
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class PackageHost:
     """The properties of this host that decide which packages are needed."""
 
     arch: str
@@ -46,7 +46,7 @@ class Host:
     """True if this is Debian 12, which the recipes install: then its apt knows the packages."""
 
     @classmethod
-    def here(cls) -> Host:
+    def here(cls) -> PackageHost:
         """Look at this host. Raises CommandError if it is no Debian."""
         if shutil.which("dpkg") is None or shutil.which("apt-get") is None:
             raise CommandError("the recipes need apt and dpkg: run this on Debian 12 or 13, or on a system made of it")
@@ -59,7 +59,7 @@ class Host:
         return cls(arch, sys.version_info[:2], has_pip, knows)
 
 
-def needed(parts: Collection[Part], arches: Iterable[str], host: Host) -> set[str]:
+def needed(parts: Collection[Part], arches: Iterable[str], host: PackageHost) -> set[str]:
     """Return the names of the packages that the recipes of these parts run for machines of these architectures."""
     foreign = any(arch != host.arch for arch in arches)
     found: set[str] = set()

@@ -20,7 +20,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,8 @@ _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 """The file `oci-layout` (OCI image layout specification 1.0)."""
 
 
-class PlacingError(TinkedgeError):
-    """The data directory can't take the artifacts; the message has the cause and the remedy."""
+class PrepareError(TinkedgeError):
+    """`tinkedge prepare` failed; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,13 @@ def owned(directory: Path) -> Iterator[None]:
 
 
 def place(
-    directory: Path,
-    groups: Sequence[Sequence[File]],
-    actions: Actions | None,
-    clock: Callable[[], float] = time.time,
+    directory: Path, groups: Sequence[Sequence[File]], actions: Actions | None, clock: Callable[[], float] = time.time
 ) -> list[str]:
     """Bring groups of files and the actions into the data directory; return the names of the files that were written.
 
     The files of a group replace older ones together, when all of them are on the disk. The index of the images is last.
     Then blobs of replaced images are removed, except young ones, which an agent may still pull. `clock` returns seconds
-    since the epoch. Raises PlacingError, DataDirectoryError, LayoutError, OSError.
+    since the epoch. Raises PrepareError, DataDirectoryError, LayoutError, OSError.
     """
     everything = [file for group in groups for file in group] + [*(actions.blobs if actions is not None else ())]
     with ExitStack() as stack:
@@ -127,16 +124,11 @@ def place(
         written = sorted(stale)
         if actions is not None:
             written += _index(directory, actions)
-            _remove_unused(directory, clock() - _PULL_SECONDS)
+            with suppress(LayoutError, FileNotFoundError):  # an image is not whole: then all blobs stay
+                for blob in ImageLayout(directory / "images").unused():
+                    if blob.stat().st_mtime < clock() - _PULL_SECONDS:
+                        blob.unlink()
     return written
-
-
-def _remove_unused(directory: Path, before: float) -> None:
-    """Remove the blobs that no image needs and that are older than `before`; none if an image is not whole."""
-    with suppress(LayoutError, FileNotFoundError):
-        for blob in ImageLayout(directory / "images").unused():
-            if blob.stat().st_mtime < before:
-                blob.unlink()
 
 
 def _write(directory: Path, sources: Mapping[str, BinaryIO]) -> None:
@@ -161,17 +153,13 @@ def _index(directory: Path, actions: Actions) -> list[str]:
             content = image_index({**_by_platform(there, known, name), **manifests})
             digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
             blobs[_blob(digest)] = io.BytesIO(content)
-            brought[name] = {
-                "mediaType": INDEX_TYPE,
-                "digest": digest,
-                "size": len(content),
-                "annotations": {REFERENCE: name},
-            }
+            entry = {"mediaType": INDEX_TYPE, "digest": digest, "size": len(content)}
+            brought[name] = {**entry, "annotations": {REFERENCE: name}}
         if all(entries.get(name) == entry for name, entry in brought.items()) and (images / "oci-layout").is_file():
             return []
         index = merged_index(there, brought)
     except LayoutError as error:
-        raise PlacingError(f"{images}: {error}; it is no image layout: move it aside") from error
+        raise PrepareError(f"{images}: {error}; it is no image layout: move it aside") from error
     _write(directory, blobs)
     _write(directory, {"images/oci-layout": io.BytesIO(_LAYOUT)})
     _write(directory, {"images/index.json": io.BytesIO(index)})
@@ -191,7 +179,7 @@ def _by_platform(layout: ImageLayout, known: Mapping[str, Any], name: str) -> di
 def _folders(directory: Path, wanted: Path) -> None:
     for folder in [*reversed([one for one in wanted.parents if directory in one.parents]), wanted]:
         if folder.is_symlink():
-            raise PlacingError(f"{folder}: it is a link; name the directory that it leads to as --data-dir, or move it")
+            raise PrepareError(f"{folder}: it is a link; name the directory that it leads to as --data-dir, or move it")
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -214,7 +202,7 @@ def _is(path: Path, digest: str, size: int) -> bool:
 def _room(directory: Path, size: int) -> None:
     needed, free = size + _RESERVE, shutil.disk_usage(directory).free
     if free < needed:
-        raise PlacingError(
+        raise PrepareError(
             f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free; remove what is "
             "not used any more from its osie, images and files"
         )
@@ -247,15 +235,12 @@ _MEASURED = {
     Part.ACTIONS: (0, 10, 300),
     Part.IMAGE: (65, 80, 2500),
 }
+_PART_NAMES = {Part.OSIE: "OSIE", Part.ACTIONS: "actions", Part.IMAGE: "disk image"}
 _KERNEL_MB = 70
 _FOREIGN_MB = 25
 """MB of package lists, and of packages for another processor."""
 _USUAL_RATE = 10
 """MB/s of a mirror."""
-
-
-class PrepareError(TinkedgeError):
-    """`tinkedge prepare` failed; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +370,7 @@ def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen)
         written = place(settings.data_dir, groups, actions)
     except OSError as error:
         raise PrepareError(_unwritable(error, settings.data_dir)) from error
-    except (PlacingError, LayoutError, DataDirectoryError) as error:
+    except (LayoutError, DataDirectoryError) as error:
         raise PrepareError(str(error)) from error
     for name, what in _places(groups, actions):
         changed = any(file.startswith(name) for file in written)
@@ -478,13 +463,8 @@ async def run(settings: Settings, todo: dict[str, set[Part]], screen: Screen) ->
     except OSError as error:
         raise PrepareError(f"{error.filename or settings.cache}: {error.strerror or error}") from error
     for arch in settings.arches:
-        _say_current(settings, arch, settings.parts_for(arch) - todo[arch], screen)
+        current = settings.parts_for(arch) - todo[arch]
+        if names := ", ".join(_PART_NAMES[part] for part in Part if part in current):
+            of_arch = "" if arch == settings.host_arch else f" ({arch})"
+            screen.step("build", f"{names}{of_arch}: up to date in {settings.cache}")
     return made
-
-
-def _say_current(settings: Settings, arch: str, parts: Collection[Part], screen: Screen) -> None:
-    names = {Part.OSIE: "OSIE", Part.ACTIONS: "actions", Part.IMAGE: "disk image"}
-    current = ", ".join(names[part] for part in Part if part in parts)
-    if current:
-        of_arch = "" if arch == settings.host_arch else f" ({arch})"
-        screen.step("build", f"{current}{of_arch}: up to date in {settings.cache}")

@@ -13,12 +13,16 @@ import shutil
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
+import aiohttp
+
 from tink.errors import TinkedgeError
 
-_GRACE_SECONDS = 5.0  # seconds
+_GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.05
 
 _Stream = int | IO[bytes]
 
@@ -148,12 +152,7 @@ class Daemon:
 
     @classmethod
     async def start(
-        cls,
-        name: str,
-        command: Sequence[str | Path],
-        log: Path,
-        *,
-        env: Mapping[str, str] | None = None,
+        cls, name: str, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str] | None = None
     ) -> Daemon:
         """Start `command` with its output in the file `log`. Raises CommandError if it is not installed."""
         stream: IO[bytes]
@@ -178,6 +177,19 @@ class Daemon:
         except OSError:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def answers(self, url: str, seconds: float) -> bool:
+        """Wait until it answers a GET of `url` with 200. Return False if it has ended, or after so many seconds."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            for _ in range(int(seconds / _POLL_SECONDS)):
+                if self.returncode is not None:
+                    return False
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # not listening yet
+                    async with session.get(url) as response:
+                        if response.status == HTTPStatus.OK:
+                            return True
+                await asyncio.sleep(_POLL_SECONDS)
+        return False
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the last lines of its output."""

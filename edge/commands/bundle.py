@@ -172,7 +172,7 @@ def verify(file: Path, key: Path) -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format of the output.")
 def show(file: Path, key: Path, output: str) -> None:
     """List the contents of FILE after checking its signature. The files in it are not read."""
-    from edge.bundle import BundleError
+    from edge.bundle.archive import BundleError
 
     with errors_shown(None, file, BundleError), _opened(file, key) as reader:
         made = reader.manifest

@@ -21,11 +21,11 @@ from edge.fleet import (
     Fleet,
     FleetError,
     FleetSettings,
+    FleetSettingsError,
     HardwareSource,
-    Link,
+    MachineLink,
     Profile,
     ProfileError,
-    SettingsError,
     lines,
     load,
     parse,
@@ -106,8 +106,8 @@ def _size(text: str) -> int:
 @click.option("--initrd-url", default="", help="Initrd of the new OSIE.")
 @click.option(
     "--link",
-    type=click.Choice([each.value for each in Link]),
-    default=Link.RELAY.value,
+    type=click.Choice([each.value for each in MachineLink]),
+    default=MachineLink.RELAY.value,
     help="relay: machines are behind a relay agent. direct: on the target's link, each with its own MAC.",
 )
 @click.option("--interface", default="", help="With --target: the interface towards it.")
@@ -172,12 +172,12 @@ def fleet(
         found = {
             **given,
             "hardware": HardwareSource(given["hardware"]),
-            "link": Link(given["link"]),
+            "link": MachineLink(given["link"]),
             "boots": Boots(osie, kernel_url, initrd_url),
             "bars": [parse(bar) for bar in bars or DEFAULT_BARS],
         }
         settings = FleetSettings(profile=profile, **found)
-    except (ProfileError, BarError, SettingsError) as error:
+    except (ProfileError, BarError, FleetSettingsError) as error:
         raise click.UsageError(str(error)) from error
     run = Fleet(settings, shown=not quiet)
     try:

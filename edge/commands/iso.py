@@ -105,13 +105,13 @@ def _write(
 ) -> None:
     """Write the medium to a file. Raises click.ClickException, MediumError and ScriptError."""
     from ipxe.medium import make_medium
-    from ipxe.scripts import BootSettings, MediumScripts, Origin, Scripts
+    from ipxe.scripts import BootSettings, EdgeOrigin, MediumScripts, Scripts
     from tink.api.v1alpha2 import Hardware
     from tink.files import private_files
 
     hardware = Hardware.model_validate(found) if found is not None else None
-    first, *others = (Origin(address, http_port=http_port) for address in addresses)
-    origin = Origin(first.address, http_port=http_port, others=tuple(others))
+    first, *others = (EdgeOrigin(address, http_port=http_port) for address in addresses)
+    origin = EdgeOrigin(first.address, http_port=http_port, others=tuple(others))
     try:
         medium = make_medium(ipxe_dir)
         written = medium.written(MediumScripts(Scripts(BootSettings())).compile(mac, hardware, origin, kind))

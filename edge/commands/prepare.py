@@ -90,7 +90,7 @@ def prepare(
     os.umask(0o022)  # for the files in the OSIE and in the image
     screen = Screen()
     try:
-        host = packages.Host.here()
+        host = packages.PackageHost.here()
         settings = Settings(
             data_dir=data_dir.absolute(),
             cache=cache_dir.absolute(),
@@ -116,7 +116,7 @@ def prepare(
         sys.exit(130)
 
 
-def _announce_and_install(todo: dict[str, set[Part]], host: packages.Host, screen: Screen, *, yes: bool) -> None:
+def _announce_and_install(todo: dict[str, set[Part]], host: packages.PackageHost, screen: Screen, *, yes: bool) -> None:
     """Announce the parts to make, and install missing Debian packages. Raises CommandError, PrepareError."""
     needed: set[str] = set()
     for arch, parts in todo.items():

@@ -110,7 +110,7 @@ def _no_workflow(manifests: list[Manifest]) -> str:
 
 def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
     """Yield the script of each network card that may netboot. Raises ManifestError."""
-    from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
+    from ipxe.scripts import BootSettings, EdgeOrigin, ScriptError, Scripts
 
     compiler, machines = Scripts(BootSettings()), [each for each in manifests if _is(each[1], "Hardware")]
     if not machines:
@@ -124,7 +124,7 @@ def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
                 yield f"# {hardware.metadata.name}, {mac}: spec.networkInterfaces[{mac}].disableNetboot is true"
                 continue
             try:
-                script = compiler.compile(mac, hardware, Origin(edge), parameters)
+                script = compiler.compile(mac, hardware, EdgeOrigin(edge), parameters)
             except ScriptError as error:
                 raise ManifestError(f"{manifest[0]}: {error}") from error
             yield f"# {hardware.metadata.name}, {mac}: {script.what}\n{script.text}"

@@ -11,12 +11,12 @@ results      counters, the report, and the bars that a run must reach
 run          one run, from the namespaces to the report
 """
 
-from edge.fleet.network import Link
+from edge.fleet.network import FleetError, MachineLink
 from edge.fleet.objects import Boots
 from edge.fleet.population import Profile, ProfileError, load, with_faults
-from edge.fleet.results import DEFAULT_BARS, BarError, Report, lines, parse
-from edge.fleet.run import Fleet, FleetError
-from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, HardwareSource, SettingsError
+from edge.fleet.results import DEFAULT_BARS, BarError, FleetReport, lines, parse
+from edge.fleet.run import Fleet
+from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, FleetSettingsError, HardwareSource
 
 __all__ = [
     "DEFAULT_BARS",
@@ -25,13 +25,13 @@ __all__ = [
     "Boots",
     "Fleet",
     "FleetError",
+    "FleetReport",
     "FleetSettings",
+    "FleetSettingsError",
     "HardwareSource",
-    "Link",
+    "MachineLink",
     "Profile",
     "ProfileError",
-    "Report",
-    "SettingsError",
     "lines",
     "load",
     "parse",

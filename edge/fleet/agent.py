@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from edge.fleet.machine import BootError, GaveUpError
 from edge.fleet.population import ActionProfile, action_seconds
 from edge.fleet.protocols import http
-from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Connection, Field
-from edge.fleet.results import Question, Step
+from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Field, GrpcConnection
+from edge.fleet.results import FleetStep, Question
 from proto import metadata
 from proto import output_pb2 as output_pb
 from proto import workflow_pb2 as pb
@@ -30,39 +30,37 @@ from tink.agent import AgentSettings
 from tink.limits.backoff import Backoff
 
 if TYPE_CHECKING:
-    from edge.fleet.machine import Machine
+    from edge.fleet.machine import SimulatedMachine
 
 
-_FIRST_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 10.0
 _CONNECT_SECONDS: Final = 10.0
-_HTTP2: Final = "h2"
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
+"""Pauses before a retry.
+
+They are those of `tink.agent.connection.RetryPolicy`: a slow server gets as many calls as from real agents.
+"""
 
 
 class Channel:
     """The agent's connection to the gRPC server. Calls `connected()` each time it is established."""
 
     __slots__ = (
-        "_backoff", "_connected", "_connecting", "_connection", "_context", "_loop", "_machine", "_open", "_retry",
-        "_settings",
+        "_backoff", "_connected", "_connecting", "_connection", "_context", "_loop", "_machine", "_retry", "_settings",
+        "is_open",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, settings: AgentSettings, connected: Callable[[], None]) -> None:
+    def __init__(self, machine: SimulatedMachine, settings: AgentSettings, connected: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._settings = settings
         self._connected = connected
         self._context: ssl.SSLContext | None = None
-        self._connection: Connection | None = None
+        self._connection: GrpcConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._open = False
-        self._backoff: Backoff | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Return True if calls can be made."""
-        return self._open
+        self.is_open = False
+        """True if calls can be made."""
+        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
 
     async def open(self) -> None:
         """Start to connect.
@@ -74,16 +72,16 @@ class Channel:
             self._context = await self._trusted()
         self._connect()
 
-    def call(self, method: bytes, messages: tuple[bytes, ...], fields: tuple[Field, ...], call: Call) -> None:
+    def call(self, method: bytes, message: bytes, fields: tuple[Field, ...], call: Call) -> None:
         """Make a call, which ends with UNAVAILABLE if there is no connection."""
-        if self._connection is None or not self._open:
+        if self._connection is None or not self.is_open:
             call.ended(UNAVAILABLE, "there is no connection")
         else:
-            self._connection.call(method, messages, fields, call)
+            self._connection.call(method, message, fields, call)
 
     def close(self) -> None:
         """Close."""
-        self._open = False
+        self.is_open = False
         if self._retry is not None:
             self._retry.cancel()
         if self._connecting is not None:
@@ -93,22 +91,18 @@ class Channel:
 
     # --- the connection ---
 
-    def connected(self) -> None:
-        """Called by `Connection` when it is established."""
-        self._open = True
-        self._backoff = None
+    def _established(self) -> None:
+        self.is_open = True
+        self._backoff.reset()
         self._connected()
 
-    def lost(self, why: str) -> None:
-        """Called by `Connection` when it is lost. Connects again after a pause."""
-        self._open = False
+    def _lost(self, why: str) -> None:
+        self.is_open = False
         self._connection = None
         self._machine.error(f"the connection to the gRPC server is lost: {why}")
         self._again()
 
     def _again(self) -> None:
-        if self._backoff is None:
-            self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._retry = self._loop.call_later(self._backoff.next(), self._connect)
 
     def _connect(self) -> None:
@@ -117,7 +111,8 @@ class Channel:
 
     async def _try(self) -> None:
         host, _, port = self._settings.server.rpartition(":")
-        self._connection = Connection(self, self._settings.server, self._clock_check if self._context else None)
+        clock_check = self._clock_check if self._context else None
+        self._connection = GrpcConnection(self._settings.server, self._established, self._lost, clock_check)
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -168,12 +163,12 @@ class Channel:
             return ""
         if self._machine.traits.clock_error:
             self._machine.blame_fleet()
-        return f"by the machine's clock the server's certificate is not valid {'yet' if early else 'any more'}"
+        return f"by the machine's clock the server's certificate {'is not valid yet' if early else 'has expired'}"
 
 
 def _context(authority: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authority)
-    context.set_alpn_protocols([_HTTP2])
+    context.set_alpn_protocols(["h2"])
     return context
 
 
@@ -185,23 +180,18 @@ _REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
 """NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: retried slowly."""
 _INVALID_ARGUMENT: Final = 3
 _REFUSED_SECONDS: Final = 10.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
-"""Pauses before a retry.
-
-They are those of `tink.agent.connection.RetryPolicy`: a slow server gets as many calls as from real agents.
-"""
 _FIRST_OUTPUT_SECONDS: Final = 1.0
 _PATIENCE_WITHOUT_POWER: Final = 60.0
 """Seconds that an agent waits after a power cut: its Workflow has most likely failed."""
 
 
-async def work(machine: Machine, settings: AgentSettings) -> None:
+async def work(machine: SimulatedMachine, settings: AgentSettings) -> None:
     """Run the agent until its Workflow has Succeeded and the server has acknowledged that.
 
     Raises BootError, GaveUpError.
     """
     agent = Agent(machine, settings)
-    machine.at(Step.AGENT)
+    machine.at(FleetStep.AGENT)
     try:
         await agent.work()
     finally:
@@ -230,7 +220,7 @@ class Agent:
         "_started", "_stopped", "_token", "_workflow",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, settings: AgentSettings) -> None:
+    def __init__(self, machine: SimulatedMachine, settings: AgentSettings) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._settings = settings
@@ -245,15 +235,15 @@ class Agent:
         self._started: asyncio.Future[pb.Workflow] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        """Gets an exception when the server will never take an event."""
+        """Gets an exception when the server rejects an event for good."""
 
     async def work(self) -> None:
         """Run until the Workflow has Succeeded. Raises BootError, GaveUpError."""
         await self._channel.open()
-        await self._wait(self._established, "the server has not taken the agent")
-        self._machine.at(Step.WORKFLOW)
-        workflow = await self._wait(self._started, "no Workflow was given to the agent")
-        self._machine.at(Step.ACTIONS)
+        await self._wait(self._established, "the server did not accept the agent")
+        self._machine.at(FleetStep.WORKFLOW)
+        workflow = await self._wait(self._started, "the agent got no Workflow")
+        self._machine.at(FleetStep.ACTIONS)
         await self._run(workflow)
 
     def close(self) -> None:
@@ -292,7 +282,7 @@ class Agent:
         request = pb.GetWorkflowsRequest(agent_id=self._settings.agent_id).SerializeToString()
         held = (metadata.WORKFLOW.encode(), self._workflow.encode())
         call = Call(self._stream_ended, self._command, self._stream_opened)
-        self._channel.call(_GET_WORKFLOWS, (request,), (held, *self._authorization()), call)
+        self._channel.call(_GET_WORKFLOWS, request, (held, *self._authorization()), call)
 
     def _authorization(self) -> tuple[tuple[bytes, bytes], ...]:
         if not self._token:
@@ -390,11 +380,11 @@ class Agent:
         """Send an action's output once. Lost output is not repeated."""
         piece = output_pb.WriteOutputRequest(workflow_id=workflow, action_id=action, lines=printed)
         call = Call(self._output_ended)
-        self._channel.call(_WRITE_OUTPUT, (piece.SerializeToString(),), self._authorization(), call)
+        self._channel.call(_WRITE_OUTPUT, piece.SerializeToString(), self._authorization(), call)
 
     def _output_ended(self, status: int, message: str) -> None:
         if status and self._channel.is_open:
-            self._machine.error(f"output is not taken: status {status}: {message}")
+            self._machine.error(f"output was not accepted: status {status}: {message}")
 
     # --- events ---
 
@@ -408,7 +398,7 @@ class Agent:
         """Wait until the server has acknowledged this event and all before it. Raises GaveUpError."""
         if event in self._events:
             event.done = self._loop.create_future()
-            await self._wait(event.done, "an event was not taken")
+            await self._wait(event.done, "an event was not acknowledged")
 
     def _send(self) -> None:
         """Send waiting events, oldest first, up to the window."""
@@ -420,7 +410,7 @@ class Agent:
             event.in_flight = True
             event.sent = self._loop.time()
             call = Call(partial(self._answered, event))
-            self._channel.call(_PUBLISH_EVENT, (event.request,), self._authorization(), call)
+            self._channel.call(_PUBLISH_EVENT, event.request, self._authorization(), call)
 
     def _answered(self, event: _Event, status: int, message: str) -> None:
         event.in_flight = False
@@ -436,9 +426,9 @@ class Agent:
             return
         if not self._channel.is_open:
             return
-        self._machine.error(f"an event is not taken: status {status}: {message}")
+        self._machine.error(f"an event was not accepted: status {status}: {message}")
         if status == _INVALID_ARGUMENT and not self._failed.done():
-            self._failed.set_exception(GaveUpError(f"the server will never take an event: {message}"))
+            self._failed.set_exception(GaveUpError(f"the server rejects an event for good: {message}"))
             return
         event.backoff = event.backoff or Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         event.pauses = True

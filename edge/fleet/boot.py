@@ -8,16 +8,17 @@ The firmware repeats a boot that has failed. A power cut ends the boot, and eras
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Final
 
 from edge.fleet import agent
-from edge.fleet.machine import BootError, GaveUpError, Machine
+from edge.fleet.machine import BootError, GaveUpError, SimulatedMachine
 from edge.fleet.network import DatagramSocket
 from edge.fleet.population import BootOrder, CloudInit, Firmware, HangsAt
 from edge.fleet.protocols import http, ipxe, tftp
 from edge.fleet.protocols.dhcp import Client, Clients, Conversation, Lease, NakError
-from edge.fleet.results import Question, Step, Whole
+from edge.fleet.results import FleetStep, Question, Whole
 from tink.agent import AgentError, AgentSettings, from_kernel_command_line
 
 _CLIENTS: Final[dict[Firmware, Client]] = {
@@ -28,7 +29,7 @@ _CLIENTS: Final[dict[Firmware, Client]] = {
 _HTTP_HEADERS: Final = ("Accept: */*", "User-Agent: UefiHttpBoot/1.0")
 _MAX_NAKS = 3
 _IPXE_HEADERS: Final = ("User-Agent: iPXE/1.21.1", "Connection: keep-alive")
-_STEPS: Final = {"kernel": Step.KERNEL, "initrd": Step.INITRD}
+_STEPS: Final = {"kernel": FleetStep.KERNEL, "initrd": FleetStep.INITRD}
 _SIGN = "tinkedge_sign="
 _VERSION: Final = "/2009-04-04"
 _NEWER_VERSIONS: Final = ("/2021-03-23", "/2018-09-24", "/2016-09-02")
@@ -40,7 +41,7 @@ _MAX_ATTEMPTS: Final = 6
 _MAX_NAMES: Final = 1000
 
 
-async def live(machine: Machine) -> None:
+async def live(machine: SimulatedMachine) -> None:
     """Run a machine's whole life. Failures go to the recorder; raises nothing."""
     await asyncio.sleep(machine.traits.power_on)
     loop, recorder = asyncio.get_running_loop(), machine.around.recorder
@@ -51,14 +52,14 @@ async def live(machine: Machine) -> None:
         recorder.took(Whole.PROVISIONED, loop.time() - began)
         await _boot_disk(machine)
         recorder.took(Whole.INSTALLED, loop.time() - began)
-        machine.at(Step.DONE)
+        machine.at(FleetStep.DONE)
     except GaveUpError as error:
         machine.fail(str(error), injected=error.injected)
     except (BootError, http.HttpError) as error:  # of the installed system, which boots only once
         machine.fail(str(error), injected=False)
 
 
-async def _provision_with_faults(machine: Machine) -> None:
+async def _provision_with_faults(machine: SimulatedMachine) -> None:
     try:
         async with asyncio.timeout(machine.traits.cut_at) as power:
             await _provision(machine)
@@ -69,12 +70,12 @@ async def _provision_with_faults(machine: Machine) -> None:
     machine.was_cut = True
     machine.blame_fleet()
     machine.around.recorder.faults["power cuts"] += 1
-    machine.at(Step.OFF, completed=False)
+    machine.at(FleetStep.OFF, completed=False)
     await asyncio.sleep(machine.traits.off)
     await _provision(machine)
 
 
-async def _provision(machine: Machine) -> None:
+async def _provision(machine: SimulatedMachine) -> None:
     """Boot until the Workflow has Succeeded. Raises GaveUpError."""
     rounds = machine.around.profile.rounds
     for number in range(1, rounds + 1):
@@ -88,23 +89,23 @@ async def _provision(machine: Machine) -> None:
     return None
 
 
-async def _boot_network(machine: Machine) -> None:
+async def _boot_network(machine: SimulatedMachine) -> None:
     """Boot once from the network, to the end of the Workflow. Raises BootError, HttpError, OSError, GaveUpError."""
-    machine.at(Step.FIRMWARE, completed=False)
+    machine.at(FleetStep.FIRMWARE, completed=False)
     await asyncio.sleep(machine.traits.post)
     await _hang(machine, HangsAt.POST)
     await _load_boot_program(machine)
-    machine.at(Step.LOADER)
+    machine.at(FleetStep.LOADER)
     await _hang(machine, HangsAt.LOADER)
     await asyncio.sleep(machine.traits.loader)
     kernel = await _run_ipxe(machine)
-    machine.at(Step.STARTING)
+    machine.at(FleetStep.STARTING)
     await asyncio.sleep(machine.traits.kernel)
     settings = await _start_osie(machine, kernel)
     await agent.work(machine, settings)
 
 
-async def _hang(machine: Machine, where: HangsAt) -> None:
+async def _hang(machine: SimulatedMachine, where: HangsAt) -> None:
     """Hang here once, if the traits have it. Raises BootError after the power was switched off and on."""
     if machine.traits.hangs_at is not where or machine.has_hung:
         return
@@ -121,26 +122,26 @@ class NoNetbootError(BootError):
     """The server refuses the network boot; firmware tries the next boot device."""
 
 
-async def _load_boot_program(machine: Machine) -> None:
+async def _load_boot_program(machine: SimulatedMachine) -> None:
     """Download the boot program. Raises BootError, HttpError, NoNetbootError."""
-    machine.at(Step.FIRMWARE_DHCP, completed=False)
+    machine.at(FleetStep.FIRMWARE_DHCP, completed=False)
     file, server = await _offered(machine)
-    machine.at(Step.BOOT_PROGRAM)
+    machine.at(FleetStep.BOOT_PROGRAM)
     if machine.traits.firmware is Firmware.UEFI_HTTP:
         await _by_http(machine, file)
     else:
         await _by_tftp(machine, server, file)
 
 
-async def _offered(machine: Machine) -> tuple[str, str]:
+async def _offered(machine: SimulatedMachine) -> tuple[str, str]:
     """Return the boot file and the server that DHCP names. Raises BootError, NoNetbootError."""
     found = await _lease(machine, _CLIENTS[machine.traits.firmware])
     if found.local_boot or not found.file:
-        raise NoNetbootError("the server says: boot from the next device")
+        raise NoNetbootError("the server answers: boot from the next device")
     return found.file, found.next_server or found.server
 
 
-async def _by_http(machine: Machine, text: str) -> None:
+async def _by_http(machine: SimulatedMachine, text: str) -> None:
     """Download by HTTP as EDK2 does: HEAD and GET on one connection, a Host without the port (HttpBootClient.c)."""
     url = http.Url.of(text)
     machine.around.check(url.host)
@@ -149,113 +150,72 @@ async def _by_http(machine: Machine, text: str) -> None:
         headers = (f"Host: {url.host}", *_HTTP_HEADERS)
         head = await connection.request("HEAD", url.target, headers)
         if head.status == 403:
-            raise NoNetbootError("the server says 403: boot from the next device")
+            raise NoNetbootError("the server answers 403: boot from the next device")
         if head.status != 200 or not head.length:
-            raise BootError(f"the boot program is answered with {head.status}, and {head.length} bytes")
+            raise BootError(f"the boot program: HEAD is answered with {head.status} and {head.length} bytes")
         file = await connection.request("GET", url.target, headers, keep=False)
     finally:
         connection.close()
     if file.status != 200 or file.length != head.length:
-        raise BootError(f"the boot program: {file.status}, {file.length} bytes where HEAD said {head.length}")
+        raise BootError(f"the boot program: {file.status}, {file.length} bytes instead of the {head.length} of HEAD")
     machine.around.recorder.bytes_received["boot program"] += file.length
 
 
-async def _by_tftp(machine: Machine, server: str, file: str) -> None:
+async def _by_tftp(machine: SimulatedMachine, server: str, file: str) -> None:
     machine.around.check(server)
     reads = tftp.Reads.BIOS if machine.traits.firmware is Firmware.BIOS else tftp.Reads.UEFI
     probe, asked = reads.value
     size = (await _transfer(machine, server, tftp.Reading(file, probe, probe=True))).size
     transfer = await _transfer(machine, server, tftp.Reading(file, asked))
     if size is not None and transfer.received != size:
-        raise BootError(f"TFTP: {file} has {transfer.received} bytes, and the server said {size}")
+        raise BootError(f"TFTP: {file} has {transfer.received} bytes instead of the {size} that the server announced")
     machine.around.recorder.bytes_received["boot program"] += transfer.received
 
 
-async def _transfer(machine: Machine, server: str, reading: tftp.Reading) -> tftp.Reading:
+async def _transfer(machine: SimulatedMachine, server: str, reading: tftp.Reading) -> tftp.Reading:
+    """Run a TFTP transfer to its last block. Raises BootError."""
+    loop, recorder = asyncio.get_running_loop(), machine.around.recorder
     try:
-        transfer = _Transfer(machine, server, reading)
+        with contextlib.closing(DatagramSocket(machine.identity.address, machine.lost)) as sock:
+            began, port, tries, packet = loop.time(), 0, 0, reading.packet()
+            while not reading.done:
+                sock.send(packet, (server, port or tftp.PORT))
+                try:
+                    async with asyncio.timeout(tftp.TIMEOUT_SECONDS):
+                        answer = None
+                        while answer is None and not reading.done:
+                            datagram, sender = await sock.receive()
+                            if sender[0] != server or (port and sender[1] != port):
+                                continue
+                            if not port:  # the server answers from a new port (RFC 1350 section 4)
+                                port = sender[1]
+                                recorder.took(Question.TFTP, loop.time() - began)
+                            answer = reading.receive(datagram)
+                except TimeoutError:
+                    tries += 1
+                    if tries >= tftp.ATTEMPTS:
+                        raise BootError(f"TFTP: {server} does not answer") from None
+                    recorder.error(machine.step, "TFTP: a packet was sent again")
+                    packet = reading.repeated()
+                    continue
+                tries, packet = 0, answer or b""
+            if packet:
+                sock.send(packet, (server, port))  # the last acknowledgement
+            return reading
     except OSError as error:
         raise BootError(f"TFTP: {error.strerror}") from error
-    try:
-        await transfer.run()
     except tftp.TftpError as error:
         raise BootError(f"TFTP: {error}") from error
-    finally:
-        transfer.close()
-    return reading
-
-
-class _Transfer:
-    """A TFTP transfer's socket and timer. The server answers from a new port (RFC 1350 section 4)."""
-
-    __slots__ = ("_done", "_loop", "_machine", "_reading", "_sent", "_server", "_socket", "_tid", "_timer", "_tries")
-
-    def __init__(self, machine: Machine, server: str, reading: tftp.Reading) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._machine = machine
-        self._server = server
-        self._reading = reading
-        self._tid = 0
-        self._tries = 0
-        self._sent = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._done: asyncio.Future[None] = self._loop.create_future()
-        self._socket = DatagramSocket(machine.identity.address, self._received, machine.lost)
-
-    async def run(self) -> None:
-        """Transfer until the last block has arrived. Raises TftpError."""
-        self._sent = self._loop.time()
-        self._send(self._reading.packet())
-        await self._done
-
-    def close(self) -> None:
-        """Stop the timer and close the socket."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._socket.close()
-
-    def _send(self, packet: bytes) -> None:
-        self._socket.send(packet, (self._server, self._tid or tftp.PORT))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(tftp.TIMEOUT_SECONDS, self._silence)
-
-    def _silence(self) -> None:
-        self._timer = None
-        self._tries += 1
-        if self._tries >= tftp.ATTEMPTS:
-            if not self._done.done():
-                self._done.set_exception(tftp.TftpError(f"{self._server} is silent"))
-            return
-        self._machine.around.recorder.error(self._machine.step, "TFTP: a packet was sent again")
-        self._send(self._reading.repeated())
-
-    def _received(self, datagram: bytes, sender: tuple[str, int]) -> None:
-        if self._done.done() or sender[0] != self._server or (self._tid and sender[1] != self._tid):
-            return
-        if not self._tid:
-            self._tid = sender[1]
-            self._machine.around.recorder.took(Question.TFTP, self._loop.time() - self._sent)
-        try:
-            answer = self._reading.receive(datagram)
-        except tftp.TftpError as error:
-            self._done.set_exception(error)
-            return
-        if answer is not None:
-            self._tries = 0
-            self._send(answer)
-        if self._reading.done:
-            self._done.set_result(None)
 
 
 # --- leases ---
 
 
-async def _lease(machine: Machine, client: Client) -> Lease:
+async def _lease(machine: SimulatedMachine, client: Client) -> Lease:
     """Return a DHCP lease for a client program of the machine. Raises BootError."""
     for _ in range(_MAX_NAKS):
         try:
-            found = await _DhcpClient(machine, client).lease()
+            found = await _converse(machine, client)
         except NakError as error:
             machine.error(f"{client.name}: {error}")
             continue
@@ -265,80 +225,62 @@ async def _lease(machine: Machine, client: Client) -> Lease:
     raise BootError(f"{client.name}: DHCPNAK {_MAX_NAKS} times")
 
 
-class _DhcpClient:
-    """One DHCP conversation with its retransmissions, as patient as the client program."""
+async def _converse(machine: SimulatedMachine, client: Client) -> Lease:
+    """Run one DHCP conversation, as patient as the client program. Raises BootError, NakError."""
+    loop, port, mac = asyncio.get_running_loop(), machine.around.port, machine.identity.mac
+    xid = int(machine.chance() * 2**32).to_bytes(4, "big")
+    conversation = Conversation(client, mac, machine.traits.uuid, xid, port.giaddr)
+    packets: asyncio.Queue[bytes] = asyncio.Queue()
+    began = loop.time()
 
-    __slots__ = ("_arrived", "_client", "_conversation", "_loop", "_machine")
-
-    def __init__(self, machine: Machine, client: Client) -> None:
-        self._machine = machine
-        self._client = client
-        self._loop = asyncio.get_running_loop()
-        self._arrived: asyncio.Future[None] = self._loop.create_future()
-        xid = int(machine.chance() * 2**32).to_bytes(4, "big")
-        giaddr = machine.around.port.giaddr
-        self._conversation = Conversation(client, machine.identity.mac, machine.traits.uuid, xid, giaddr)
-
-    async def lease(self) -> Lease:
-        port, mac = self._machine.around.port, self._machine.identity.mac
-        port.listen(mac, self._received)
-        try:
-            begun = self._loop.time()
-            await self._exchange(begun, Question.DHCP_OFFER, "no offer")
-            self._conversation.take()
-            await self._exchange(begun, Question.DHCP_ACK, "an offer, but no acknowledgement")
-        finally:
-            port.listen(mac, None)
-        if self._conversation.lease is None:
-            raise BootError(f"{self._client.name}: no lease")
-        return self._conversation.lease
-
-    async def _exchange(self, begun: float, question: Question, without: str) -> None:
-        """Send the packet until an answer arrives or the client gives up. Raises BootError, NakError."""
-        for wait in self._client.waits:
-            if self._client.jitter:
-                wait += self._client.jitter * (2 * self._machine.chance() - 1)
-            sent = self._loop.time()
-            self._arrived = self._loop.create_future()
-            packet = self._conversation.packet(sent - begun)
-            if not self._machine.lost():
-                self._machine.around.port.send(self._machine.identity.mac, packet)
+    async def exchange(question: Question, without: str) -> None:
+        """Send the packet until an answer arrives or the client gives up."""
+        for wait in client.waits:
+            if client.jitter:
+                wait += client.jitter * (2 * machine.chance() - 1)
+            sent = loop.time()
+            packet = conversation.packet(sent - began)
+            if not machine.lost():
+                port.send(mac, packet)
             try:
                 async with asyncio.timeout(wait):
-                    await self._arrived
+                    while True:
+                        payload = await packets.get()
+                        if not machine.lost() and conversation.receive(payload):
+                            break
             except TimeoutError:
-                self._machine.around.recorder.error(
-                    self._machine.step, f"{self._client.name} has asked again after {wait:.0f} s"
-                )
+                machine.around.recorder.error(machine.step, f"{client.name} sent its packet again after {wait:.0f} s")
                 continue
-            now = self._loop.time()
-            self._machine.around.recorder.took(question, now - sent)
+            now = loop.time()
+            machine.around.recorder.took(question, now - sent)
             if question is Question.DHCP_OFFER:
-                rest = wait - (now - sent) if self._client.collects else self._conversation.waits_for_proxy
+                rest = wait - (now - sent) if client.collects else conversation.waits_for_proxy
                 await asyncio.sleep(max(rest, 0.0))
             return
-        raise BootError(f"{self._client.name}: {without} within {sum(self._client.waits):.0f} s")
+        raise BootError(f"{client.name}: {without} within {sum(client.waits):.0f} s")
 
-    def _received(self, payload: bytes) -> None:
-        if self._machine.lost() or self._arrived.done():
-            return
-        try:
-            if self._conversation.receive(payload):
-                self._arrived.set_result(None)
-        except NakError as error:
-            self._arrived.set_exception(error)
+    port.listen(mac, packets.put_nowait)
+    try:
+        await exchange(Question.DHCP_OFFER, "no offer")
+        conversation.take()
+        await exchange(Question.DHCP_ACK, "an offer, but no acknowledgement")
+    finally:
+        port.listen(mac, None)
+    if conversation.lease is None:
+        raise BootError(f"{client.name}: no lease")
+    return conversation.lease
 
 
 # --- iPXE: a lease of its own, the script, and the script's commands up to the kernel's start ---
 
 
-async def _run_ipxe(machine: Machine) -> ipxe.Boot:
+async def _run_ipxe(machine: SimulatedMachine) -> ipxe.KernelStart:
     """Run iPXE; return the kernel that the script boots. Raises BootError, HttpError."""
-    machine.at(Step.IPXE_DHCP)
+    machine.at(FleetStep.IPXE_DHCP)
     settings = _settings(machine)
     await _configure(machine, settings)
     url = http.Url.of(settings["filename"])
-    machine.at(Step.SCRIPT)
+    machine.at(FleetStep.SCRIPT)
     machine.edge = f"{url.host}:{url.port}"
     began = asyncio.get_running_loop().time()
     text = await _text(machine, settings["filename"])
@@ -349,7 +291,7 @@ async def _run_ipxe(machine: Machine) -> ipxe.Boot:
     return found.booted
 
 
-async def _configure(machine: Machine, settings: dict[str, str]) -> None:
+async def _configure(machine: SimulatedMachine, settings: dict[str, str]) -> None:
     """Get a lease as iPXE and store it in `settings`. Raises BootError."""
     bios = machine.traits.firmware is Firmware.BIOS
     found = await _lease(machine, (Clients.IPXE_BIOS if bios else Clients.IPXE_UEFI).value)
@@ -358,7 +300,7 @@ async def _configure(machine: Machine, settings: dict[str, str]) -> None:
     settings["ip"], settings["filename"], settings["next-server"] = found.address, found.file, found.next_server
 
 
-async def _carry_out(machine: Machine, script: ipxe.Interpreter) -> ipxe.Exit:
+async def _carry_out(machine: SimulatedMachine, script: ipxe.Interpreter) -> ipxe.Exit:
     """Execute the script's commands; return how it ended."""
     steps = script.run()
     answer: ipxe.Answer = None
@@ -377,7 +319,7 @@ async def _carry_out(machine: Machine, script: ipxe.Interpreter) -> ipxe.Exit:
             answer = await _fetched(machine, wanted)
 
 
-async def _configured(machine: Machine, settings: dict[str, str]) -> bool:
+async def _configured(machine: SimulatedMachine, settings: dict[str, str]) -> bool:
     try:
         await _configure(machine, settings)
     except BootError as error:
@@ -386,7 +328,7 @@ async def _configured(machine: Machine, settings: dict[str, str]) -> bool:
     return True
 
 
-async def _fetched(machine: Machine, wanted: ipxe.Fetch) -> str | None:
+async def _fetched(machine: SimulatedMachine, wanted: ipxe.Fetch) -> str | None:
     """Fetch a file; return its text (empty for a kernel or initrd), or None if that failed."""
     try:
         if wanted.what == "text":
@@ -401,7 +343,7 @@ async def _fetched(machine: Machine, wanted: ipxe.Fetch) -> str | None:
     return ""
 
 
-async def _file(machine: Machine, wanted: ipxe.Fetch) -> None:
+async def _file(machine: SimulatedMachine, wanted: ipxe.Fetch) -> None:
     around = machine.around
     around.check(http.Url.of(wanted.url).host)
     source = machine.identity.address
@@ -415,7 +357,7 @@ async def _file(machine: Machine, wanted: ipxe.Fetch) -> None:
     around.recorder.bytes_received[wanted.what] += found.length
 
 
-async def _text(machine: Machine, url: str) -> str:
+async def _text(machine: SimulatedMachine, url: str) -> str:
     machine.around.check(http.Url.of(url).host)
     found = await http.get(machine.identity.address, url, _IPXE_HEADERS)
     text = found.body.decode("utf-8", "replace")
@@ -424,7 +366,7 @@ async def _text(machine: Machine, url: str) -> str:
     return text
 
 
-def _settings(machine: Machine) -> dict[str, str]:
+def _settings(machine: SimulatedMachine) -> dict[str, str]:
     """Return the iPXE settings that scripts read."""
     mac = machine.identity.mac_text
     return {
@@ -444,11 +386,11 @@ def _settings(machine: Machine) -> dict[str, str]:
 # --- the OSIE: from the first DISCOVER to the agent's start ---
 
 
-async def _start_osie(machine: Machine, kernel: ipxe.Boot) -> AgentSettings:
+async def _start_osie(machine: SimulatedMachine, kernel: ipxe.KernelStart) -> AgentSettings:
     """Start the OSIE; return the agent's settings from the kernel command line. Raises BootError, HttpError."""
-    machine.at(Step.OSIE_DHCP)
+    machine.at(FleetStep.OSIE_DHCP)
     await _lease(machine, Clients.OSIE.value)
-    machine.at(Step.OSIE)
+    machine.at(FleetStep.OSIE)
     sign = next((word.removeprefix(_SIGN) for word in kernel.command_line.split() if word.startswith(_SIGN)), "")
     if sign:
         await _report_start(machine, sign)
@@ -459,7 +401,7 @@ async def _start_osie(machine: Machine, kernel: ipxe.Boot) -> AgentSettings:
         raise BootError(f"the agent can't be started with this kernel command line: {error}") from error
 
 
-async def _report_start(machine: Machine, url: str) -> None:
+async def _report_start(machine: SimulatedMachine, url: str) -> None:
     """Request the URL by which the OSIE reports its start. The OSIE goes on if that fails."""
     try:
         machine.around.check(http.Url.of(url).host)
@@ -474,19 +416,19 @@ async def _report_start(machine: Machine, url: str) -> None:
 # DataSourceNoCloud over HTTP). As there, one unreadable name in a listing fails the whole listing.
 
 
-async def _boot_disk(machine: Machine) -> None:
+async def _boot_disk(machine: SimulatedMachine) -> None:
     """Boot the disk and run cloud-init to its end. Raises BootError, HttpError."""
     traits, profile = machine.traits, machine.around.profile
-    machine.at(Step.REBOOT)
+    machine.at(FleetStep.REBOOT)
     await asyncio.sleep(traits.reboot + traits.post)
-    machine.at(Step.DISK_BOOT)
+    machine.at(FleetStep.DISK_BOOT)
     if profile.boot_order is BootOrder.NETWORK:
         await _try_network_first(machine)
-    machine.at(Step.SYSTEM)
+    machine.at(FleetStep.SYSTEM)
     await asyncio.sleep(traits.system)
-    machine.at(Step.SYSTEM_DHCP)
+    machine.at(FleetStep.SYSTEM_DHCP)
     await _lease(machine, Clients.SYSTEM.value)
-    machine.at(Step.CLOUD_INIT)
+    machine.at(FleetStep.CLOUD_INIT)
     if profile.cloud_init is CloudInit.EC2:
         await _ec2(machine)
     elif profile.cloud_init is CloudInit.NOCLOUD:
@@ -494,7 +436,7 @@ async def _boot_disk(machine: Machine) -> None:
             await _document(machine, f"/nocloud/{machine.identity.mac_text}/{name}", {200})
 
 
-async def _try_network_first(machine: Machine) -> None:
+async def _try_network_first(machine: SimulatedMachine) -> None:
     """Check that the edge refuses a network boot of the installed machine. Raises BootError."""
     try:
         file, _ = await _offered(machine)
@@ -502,10 +444,10 @@ async def _try_network_first(machine: Machine) -> None:
             return
     except NoNetbootError:
         return
-    raise BootError(f"is to boot {file} from the network again, though its Workflow has Succeeded (a boot loop)")
+    raise BootError(f"boots {file} from the network again, although its Workflow has Succeeded (a boot loop)")
 
 
-async def _ec2(machine: Machine) -> None:
+async def _ec2(machine: SimulatedMachine) -> None:
     await _document(machine, f"{_VERSION}/meta-data/instance-id", {200})
     for version in _NEWER_VERSIONS:
         await _document(machine, f"{version}/meta-data/instance-id", {404})
@@ -525,7 +467,7 @@ async def _ec2(machine: Machine) -> None:
                 await _document(machine, f"{directory}{index}/openssh-key" if is_key else directory + name, {200})
 
 
-async def _document(machine: Machine, path: str, expected: set[int]) -> bytes:
+async def _document(machine: SimulatedMachine, path: str, expected: set[int]) -> bytes:
     """Return a metadata document of the edge. Raises BootError, HttpError."""
     loop = asyncio.get_running_loop()
     for attempt in range(_MAX_ATTEMPTS):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edge.fleet.network import DhcpPort
-from edge.fleet.population import Identity, Profile, Traits, chance, is_lost
-from edge.fleet.results import Failure, Recorder, Step
+from edge.fleet.population import Identity, Profile, Traits, chance
+from edge.fleet.results import Failure, FleetStep, Recorder
 from tink.errors import TinkedgeError
 from tink.printable import printable
 
@@ -52,10 +52,10 @@ class Surroundings:
     def check(self, address: str) -> None:
         """Raise BootError for an address that machines must not send to."""
         if not self.allowed(address):
-            raise BootError(f"was led to {address}, which is not the target: name it with --allow, if it is meant")
+            raise BootError(f"was directed to {address}, which is not the target: add it with --allow if intended")
 
 
-class Machine:
+class SimulatedMachine:
     """A machine's state, and the methods by which the stages of a boot report to the recorder."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Machine:
         self.around = around
         self.identity = identity
         self.traits = traits
-        self.step = Step.OFF
+        self.step = FleetStep.OFF
         self.edge = ""
         """Host and port of the edge that served the iPXE script."""
         self.was_cut = False
@@ -76,13 +76,13 @@ class Machine:
         self._since = 0.0
         self._counter = 0
         self._is_blamed = False
-        self._first_error: tuple[Step, str] | None = None
+        self._first_error: tuple[FleetStep, str] | None = None
 
     def power_on(self) -> None:
         """Start to measure the time of the first step."""
         self._since = asyncio.get_running_loop().time()
 
-    def at(self, step: Step, *, completed: bool = True) -> None:
+    def at(self, step: FleetStep, *, completed: bool = True) -> None:
         """Record that the machine enters `step`. `completed`: the step before reached its goal."""
         now = asyncio.get_running_loop().time()
         self.around.recorder.moved(self.step, step, now - self._since, completed=completed)
@@ -105,7 +105,7 @@ class Machine:
         cause = printable(cause[: 2 * MAX_ERROR_CHARACTERS])  # servers have written some of it
         failure = Failure(self.identity.name, step, cause, injected or self._is_blamed)
         self.around.recorder.failures.append(failure)
-        self.at(Step.FAILED, completed=False)
+        self.at(FleetStep.FAILED, completed=False)
 
     def blame_fleet(self) -> None:
         """Count a later failure of this machine as injected: a fault of the profile has affected it."""
@@ -122,8 +122,7 @@ class Machine:
         rate = self.around.profile.faults.lost_packets
         if not rate:
             return False
-        self._counter += 1
-        if is_lost(rate, self.around.seed, self.traits.number, self._counter):
+        is_lost = self.chance() < rate
+        if is_lost:
             self.around.recorder.faults["datagrams lost"] += 1
-            return True
-        return False
+        return is_lost

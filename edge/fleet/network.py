@@ -6,7 +6,7 @@ network namespace, where their addresses would be the host's. A run starts only 
 - the target is an address of the namespace, or on a link of it, so packets can't leave it
 - the command line allows the target (--allow); a namespace with an uplink (`uplink`) always needs that
 
-In the namespace all addresses of the machines' network are local (`Attachment`). DHCP goes one of two ways:
+In the namespace all addresses of the machines' network are local (`attach`). DHCP goes one of two ways:
 
     relay     the fleet is one relay agent for all machines: packets go by unicast from port 67 of the relay's address,
               which is also `giaddr`, and answers come there (RFC 1542 section 4, RFC 2131 section 4.1)
@@ -23,13 +23,13 @@ import contextlib
 import os
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from edge.building.shell import CommandError, run
 from edge.dhcp.wire import frames, options
@@ -42,8 +42,8 @@ _OWN = Path("/proc/thread-self/ns/net")
 _NAMED = Path("/run/netns")
 
 
-class TargetError(TinkedgeError):
-    """A fleet may not run against this address; the message names the option that allows it."""
+class FleetError(TinkedgeError):
+    """The run can't be done; the message has the cause and, where there is one, the option that allows it."""
 
 
 def is_hosts_namespace(first: Path = _FIRST, own: Path = _OWN, named: Path = _NAMED) -> bool:
@@ -67,24 +67,23 @@ def check(
     by_uplink: bool = False,
     route: Callable[[IPv4Address], Route] = route_to,
 ) -> None:
-    """Raise TargetError unless a fleet may run against `target`. `is_hosts`: this is the host's network namespace."""
+    """Raise FleetError unless a fleet may run against `target`. `is_hosts`: this is the host's network namespace."""
     if is_hosts:
-        raise TargetError(
-            f"this is the host's own network namespace, where no machine may be: run inside another one (ip netns "
-            f"exec), name one (--netns), or let one be made (--interface, --uplink-address, --allow {target})"
+        raise FleetError(
+            f"this is the host's own network namespace, where no machine may run: run inside another one (ip netns "
+            f"exec), name one (--netns), or have one created (--interface, --uplink-address, --allow {target})"
         )
     if any(target in network for network in allowed):
         return
     if by_uplink:
-        raise TargetError(
-            f"{target} is reached by an interface of the host: say --allow {target} if this is the site that is to be "
-            "tried"
+        raise FleetError(
+            f"{target} is reached by an interface of the host: add --allow {target} if that is the site to test"
         )
     kind = route(target).kind
     if kind not in (RouteKind.OWN, RouteKind.LINK):
-        raise TargetError(
-            f"{target} is {kind.value} as seen from this network namespace, and not on a link of it: say "
-            f"--allow {target} if this is the site that is to be tried"
+        raise FleetError(
+            f"{target} is {kind.value} as seen from this network namespace, and not on a link of it: add "
+            f"--allow {target} if that is the site to test"
         )
 
 
@@ -101,53 +100,43 @@ _RESOLVE_SECONDS: Final = 3.0
 _SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
 
 
-class Link(StrEnum):
+class MachineLink(StrEnum):
     """How machines reach the server."""
 
     RELAY = "relay"
     DIRECT = "direct"
 
 
-class AttachmentError(TinkedgeError):
-    """The machines can't be attached to the interface."""
+async def attach(stack: AsyncExitStack, link: MachineLink, interface: str, network: IPv4Network, server: str) -> None:
+    """Attach the machines' network, from inside their namespace; `stack` detaches it.
+
+    `interface` leads to the edge, which has the address `server`. Raises FleetError.
+    """
+    try:
+        if link is MachineLink.DIRECT:
+            await _see_each_mac(stack, interface, server)
+        await run(["ip", "route", "add", "local", str(network), "dev", "lo"])
+        stack.push_async_callback(run, ["ip", "route", "delete", "local", str(network), "dev", "lo"])
+    except (CommandError, OSError) as error:
+        raise FleetError(f"can't attach machines to {interface}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """The machines' network in this namespace. `interface` leads to the server; `server` is the edge's address."""
-
-    link: Link
-    interface: str
-    network: IPv4Network
-    server: str
-
-    async def prepare(self, stack: AsyncExitStack) -> None:
-        """Attach the machines' network, from inside the namespace; `stack` detaches it. Raises AttachmentError."""
-        try:
-            if self.link is Link.DIRECT:
-                await self._see_each_mac(stack)
-            await run(["ip", "route", "add", "local", str(self.network), "dev", "lo"])
-            stack.push_async_callback(run, ["ip", "route", "delete", "local", str(self.network), "dev", "lo"])
-        except (CommandError, OSError) as error:
-            raise AttachmentError(f"can't attach machines to {self.interface}: {error}") from error
-
-    async def _see_each_mac(self, stack: AsyncExitStack) -> None:
-        server = resolve(self.interface, self.server, _RESOLVE_SECONDS)
-        if server is None:
-            raise AttachmentError(f"no host on {self.interface} answers ARP for {self.server}")
-        # The kernel would send ARP requests from a machine's address with the interface's MAC: so the entry is fixed.
-        neighbour = [self.server, "lladdr", server.hex(":"), "nud", "permanent", "dev", self.interface]
-        await run(["ip", "neighbour", "replace", *neighbour])
-        # The server's address is in the machines' network, which is local: this longer prefix comes first.
-        route = ["unicast", f"{self.server}/32", "dev", self.interface, "table", "local"]
-        await run(["ip", "route", "add", *route])
-        stack.push_async_callback(run, ["ip", "route", "delete", *route])
-        # 8: the kernel answers no ARP request. FramePort answers, with the machine's MAC.
-        answers = _SETTINGS / self.interface / "arp_ignore"
-        stack.callback(answers.write_text, answers.read_text())
-        answers.write_text("8")
-        await run(["nft", "-f", "-"], stdin=_RULES.format(table=_TABLE, interface=self.interface).encode())
-        stack.push_async_callback(run, ["nft", "delete", "table", "netdev", _TABLE])
+async def _see_each_mac(stack: AsyncExitStack, interface: str, server: str) -> None:
+    mac = resolve(interface, server, _RESOLVE_SECONDS)
+    if mac is None:
+        raise FleetError(f"no host on {interface} answers ARP for {server}")
+    # The kernel would send ARP requests from a machine's address with the interface's MAC: so the entry is fixed.
+    await run(["ip", "neighbour", "replace", server, "lladdr", mac.hex(":"), "nud", "permanent", "dev", interface])
+    # The server's address is in the machines' network, which is local: this longer prefix comes first.
+    route = ["unicast", f"{server}/32", "dev", interface, "table", "local"]
+    await run(["ip", "route", "add", *route])
+    stack.push_async_callback(run, ["ip", "route", "delete", *route])
+    # 8: the kernel answers no ARP request. FramePort answers, with the machine's MAC.
+    answers = _SETTINGS / interface / "arp_ignore"
+    stack.callback(answers.write_text, answers.read_text())
+    answers.write_text("8")
+    await run(["nft", "-f", "-"], stdin=_RULES.format(table=_TABLE, interface=interface).encode())
+    stack.push_async_callback(run, ["nft", "delete", "table", "netdev", _TABLE])
 
 
 SERVER_PORT: Final = 67
@@ -168,69 +157,32 @@ _BUFFER_BYTES: Final = 4 << 20
 Listener = Callable[[bytes], None]
 
 
-class PortError(TinkedgeError):
-    """The DHCP socket can't be opened."""
+class DhcpPort(ABC):
+    """The DHCP port of all machines. `giaddr`: the relay's address, four bytes; zero without a relay."""
 
+    __slots__ = ("_listeners", "_loop", "_socket", "giaddr")
 
-class DhcpPort(Protocol):
-    """The DHCP port of all machines: `RelayPort` or `FramePort`."""
-
-    giaddr: bytes
-    """The relay's address for the packets, four bytes; zero without a relay."""
+    def __init__(self, sock: socket.socket, giaddr: bytes) -> None:
+        self.giaddr = giaddr
+        self._socket = sock
+        self._listeners: dict[bytes, Listener] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._readable)
 
     def listen(self, chaddr: bytes, listener: Listener | None) -> None:
         """Deliver packets for this hardware address to `listener`; None: drop them."""
-
-    def send(self, chaddr: bytes, payload: bytes, /) -> None:
-        """Send a machine's packet."""
-
-    def close(self) -> None:
-        """Close."""
-
-
-class _Listeners:
-    __slots__ = ("_by_chaddr",)
-
-    def __init__(self) -> None:
-        self._by_chaddr: dict[bytes, Listener] = {}
-
-    def listen(self, chaddr: bytes, listener: Listener | None) -> None:
         if listener is None:
-            self._by_chaddr.pop(chaddr, None)
+            self._listeners.pop(chaddr, None)
         else:
-            self._by_chaddr[chaddr] = listener
+            self._listeners[chaddr] = listener
 
-    def deliver(self, payload: bytes) -> None:
-        listener = self._by_chaddr.get(payload[_CHADDR])
-        if listener is not None:
-            listener(payload)
-
-
-class RelayPort(_Listeners):
-    """The DHCP port of machines behind a relay agent, which is the fleet."""
-
-    __slots__ = ("_loop", "_server", "_socket", "giaddr")
-
-    def __init__(self, address: str, server: str) -> None:
-        """`address`: the relay's address, in the machines' network. Raises PortError."""
-        super().__init__()
-        self.giaddr = options.ipv4(address)
-        self._server = (server, SERVER_PORT)
-        self._loop = asyncio.get_running_loop()
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-            self._socket.bind((address, SERVER_PORT))
-        except OSError as error:
-            self._socket.close()
-            raise PortError(f"can't be a relay agent at {address}:{SERVER_PORT}: {error.strerror}") from error
-        self._loop.add_reader(self._socket, self._readable)
-
-    def send(self, _chaddr: bytes, payload: bytes) -> None:
+    @abstractmethod
+    def send(self, chaddr: bytes, payload: bytes) -> None:
         """Send a machine's packet."""
-        with contextlib.suppress(OSError):  # a lost datagram: the client repeats it
-            self._socket.sendto(payload, self._server)
+
+    @abstractmethod
+    def _payload(self, got: bytes) -> bytes | None:
+        """Return the DHCP packet in received bytes, or None."""
 
     def close(self) -> None:
         """Close."""
@@ -240,36 +192,65 @@ class RelayPort(_Listeners):
     def _readable(self) -> None:
         for _ in range(_MAX_PACKETS_PER_TURN):
             try:
-                payload = self._socket.recv(_MAX_DHCP_PACKET)
+                got, sender = self._socket.recvfrom(_MAX_DHCP_PACKET)
             except BlockingIOError:
                 return
             except OSError:
                 continue  # an ICMP error for an earlier packet
-            self.deliver(payload)
+            if len(sender) > 2 and sender[2] == socket.PACKET_OUTGOING:
+                continue
+            payload = self._payload(got)
+            listener = self._listeners.get(payload[_CHADDR]) if payload is not None else None
+            if payload is not None and listener is not None:
+                listener(payload)
 
 
-class FramePort(_Listeners):
+class RelayPort(DhcpPort):
+    """The DHCP port of machines behind a relay agent, which is the fleet."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, address: str, server: str) -> None:
+        """`address`: the relay's address, in the machines' network. Raises FleetError."""
+        self._server = (server, SERVER_PORT)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            sock.bind((address, SERVER_PORT))
+        except OSError as error:
+            sock.close()
+            raise FleetError(f"can't be a relay agent at {address}:{SERVER_PORT}: {error.strerror}") from error
+        super().__init__(sock, options.ipv4(address))
+
+    def send(self, chaddr: bytes, payload: bytes) -> None:  # noqa: ARG002 - the packet has it
+        """Send a machine's packet."""
+        with contextlib.suppress(OSError):  # a lost datagram: the client repeats it
+            self._socket.sendto(payload, self._server)
+
+    def _payload(self, got: bytes) -> bytes:
+        return got
+
+
+class FramePort(DhcpPort):
     """The DHCP port of machines on the server's link. `machines`: address (four bytes) to MAC, for ARP."""
 
-    __slots__ = ("_loop", "_machines", "_socket", "giaddr")
+    __slots__ = ("_machines",)
 
     def __init__(self, interface: str, machines: dict[bytes, bytes]) -> None:
-        """Raises PortError."""
-        super().__init__()
-        self.giaddr = bytes(4)
+        """Raises FleetError."""
         self._machines = machines
-        self._loop = asyncio.get_running_loop()
         try:
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-            self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-            self._socket.bind((interface, _ETH_P_ALL))
+            sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            sock.bind((interface, _ETH_P_ALL))
             # A real card drops frames to other MACs, except in promiscuous mode.
             promiscuous = _MEMBERSHIP.pack(socket.if_nametoindex(interface), _PROMISCUOUS)
-            self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, promiscuous)
+            sock.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, promiscuous)
         except OSError as error:
-            raise PortError(f"can't send frames on {interface}: {error.strerror}") from error
-        self._loop.add_reader(self._socket, self._readable)
+            raise FleetError(f"can't send frames on {interface}: {error.strerror}") from error
+        super().__init__(sock, bytes(4))
 
     def send(self, chaddr: bytes, payload: bytes) -> None:
         """Send a machine's packet."""
@@ -277,33 +258,17 @@ class FramePort(_Listeners):
         with contextlib.suppress(OSError):
             self._socket.send(made)
 
-    def close(self) -> None:
-        """Close."""
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-
-    def _readable(self) -> None:
-        for _ in range(_MAX_PACKETS_PER_TURN):
-            try:
-                got, (_, _, kind, *_) = self._socket.recvfrom(_MAX_DHCP_PACKET)
-            except BlockingIOError:
-                return
-            except OSError:
-                continue
-            if kind == socket.PACKET_OUTGOING:
-                continue
-            if got[12:14] == _ARP:
-                self._answer_arp(got)
-            elif got[12:14] == _IPV4 and got[23] == _UDP:
-                payload = 14 + (got[14] & 0x0F) * 4 + 8
-                if got[payload - 6 : payload - 4] == CLIENT_PORT.to_bytes(2, "big"):
-                    self.deliver(got[payload:])
-
-    def _answer_arp(self, got: bytes) -> None:
-        answer = arp_answer(got, self._machines)
-        if answer is not None:
-            with contextlib.suppress(OSError):
-                self._socket.send(answer)
+    def _payload(self, got: bytes) -> bytes | None:
+        if got[12:14] == _ARP:
+            answer = arp_answer(got, self._machines)
+            if answer is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.send(answer)
+        elif got[12:14] == _IPV4 and got[23] == _UDP:
+            payload = 14 + (got[14] & 0x0F) * 4 + 8
+            if got[payload - 6 : payload - 4] == CLIENT_PORT.to_bytes(2, "big"):
+                return got[payload:]
+        return None
 
 
 _ARP_PACKET = struct.Struct("!6s6s2sHHBBH6s4s6s4s")
@@ -325,7 +290,7 @@ def arp_answer(got: bytes, machines: dict[bytes, bytes]) -> bytes | None:
 def resolve(interface: str, address: str, seconds: float) -> bytes | None:
     """Return the MAC of the host with `address` on the link; None if no host answers.
 
-    Sends ARP probes (RFC 5227), which carry no sender address. Raises PortError.
+    Sends ARP probes (RFC 5227), which carry no sender address. Raises FleetError.
     """
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(frames.ARP_ETHERTYPE)) as sock:
@@ -340,29 +305,26 @@ def resolve(interface: str, address: str, seconds: float) -> bytes | None:
                         if claim is not None and claim.address == options.ipv4(address):
                             return claim.hardware
     except OSError as error:
-        raise PortError(f"can't send frames on {interface}: {error.strerror}") from error
+        raise FleetError(f"can't send frames on {interface}: {error.strerror}") from error
     return None
 
 
 _MAX_DATAGRAM: Final = 65_535
-_MAX_DATAGRAMS_PER_TURN: Final = 16
-
-Received = Callable[[bytes, tuple[str, int]], None]
 
 
 class DatagramSocket:
-    """A UDP socket with a machine's own address, for TFTP. `received` gets each datagram and its sender.
+    """A UDP socket with a machine's own address, for TFTP.
 
     `lost()` is called once per datagram, sent or received, and returns True if the fault injection drops it.
     """
 
-    __slots__ = ("_loop", "_lost", "_received", "_socket")
+    __slots__ = ("_loop", "_lost", "_readable", "_socket")
 
-    def __init__(self, address: str, received: Received, lost: Callable[[], bool]) -> None:
+    def __init__(self, address: str, lost: Callable[[], bool]) -> None:
         """Raises OSError."""
         self._loop = asyncio.get_running_loop()
-        self._received = received
         self._lost = lost
+        self._readable = asyncio.Event()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
@@ -370,7 +332,7 @@ class DatagramSocket:
         except OSError:
             self._socket.close()
             raise
-        self._loop.add_reader(self._socket, self._readable)
+        self._loop.add_reader(self._socket, self._readable.set)
 
     def send(self, datagram: bytes, to: tuple[str, int]) -> None:
         """Send a datagram, unless the fault injection drops it."""
@@ -378,23 +340,24 @@ class DatagramSocket:
             with contextlib.suppress(OSError):
                 self._socket.sendto(datagram, to)
 
+    async def receive(self) -> tuple[bytes, tuple[str, int]]:
+        """Wait for the next datagram; return it with its sender."""
+        while True:
+            try:
+                datagram, sender = self._socket.recvfrom(_MAX_DATAGRAM)
+            except BlockingIOError:
+                self._readable.clear()
+                await self._readable.wait()
+            except OSError:
+                continue  # an ICMP error for an earlier datagram
+            else:
+                if not self._lost():
+                    return datagram, sender
+
     def close(self) -> None:
         """Close."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
-
-    def _readable(self) -> None:
-        for _ in range(_MAX_DATAGRAMS_PER_TURN):
-            try:
-                datagram, sender = self._socket.recvfrom(_MAX_DATAGRAM)
-            except (BlockingIOError, ValueError):
-                return
-            except OSError:
-                continue
-            if not self._lost():
-                self._received(datagram, sender)
-            if self._socket.fileno() < 0:
-                return
 
 
 PREFIX: Final = "tinkedge-fleet-"

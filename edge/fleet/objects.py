@@ -15,9 +15,9 @@ from ipaddress import IPv4Network
 from typing import Final, TypeVar
 
 from edge.dhcp.wire import options
+from edge.fleet.network import FleetError
 from edge.fleet.population import Identity, Profile
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.workflow.status import creation_order
@@ -33,10 +33,6 @@ _Item = TypeVar("_Item")
 Progress = Callable[[str, int, int], None]
 
 
-class ObjectsError(TinkedgeError):
-    """The objects can't be created or read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Boots:
     """The OSIE of generated machines: the name of an existing one, or URLs for a new one."""
@@ -47,7 +43,7 @@ class Boots:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkflowResult:
     """The state and message of a Workflow."""
 
     state: str
@@ -70,7 +66,7 @@ class Objects:
     ) -> None:
         """Create an OSIE (if none is named), a Template, and a Hardware and a Workflow per machine.
 
-        Raises ObjectsError.
+        Raises FleetError.
         """
         osie = boots.osie or self._name
         try:
@@ -80,21 +76,21 @@ class Objects:
             actions = [{"name": name, "image": _IMAGE} for name in profile.action_names]
             await self._create(TEMPLATE, self._name, {"actions": actions})
             hardware = ((each.name, _hardware(each, network, gateway, osie)) for each in machines)
-            await self._create_all(HARDWARE, "Hardware made", hardware, len(machines))
+            await self._create_all(HARDWARE, "Hardware created", hardware, len(machines))
             reference = {"templateRef": {"name": self._name}}
             workflows = ((each.name, {"hardwareRef": {"name": each.name}, **reference}) for each in machines)
-            await self._create_all(WORKFLOW, "Workflows made", workflows, len(machines))
+            await self._create_all(WORKFLOW, "Workflows created", workflows, len(machines))
         except ApiError as error:
-            raise ObjectsError(f"can't make the fleet's objects: {error}") from error
+            raise FleetError(f"can't create the fleet's objects: {error}") from error
 
     async def remove(self) -> None:
-        """Remove the objects of this run. Raises ObjectsError."""
+        """Remove the objects of this run. Raises FleetError."""
         try:
             for resource in (WORKFLOW, HARDWARE, TEMPLATE, OSIE):
                 names = [name async for name, _ in self._named(resource)]
                 await self._each(names, partial(self._delete, resource), f"{resource.kind} removed")
         except ApiError as error:
-            raise ObjectsError(
+            raise FleetError(
                 f"not all of the fleet's objects are removed: {error}; kubectl delete "
                 f"workflow,hardware,template,osie -n {self._namespace} -l {LABEL}={self._name}"
             ) from error
@@ -135,7 +131,7 @@ class Objects:
     async def existing(self, selector: str, most: int) -> list[Identity]:
         """Return the machines of existing Hardware, at most `most`: the first interface with an address of each.
 
-        Raises ObjectsError.
+        Raises FleetError.
         """
         found: list[Identity] = []
         try:
@@ -146,25 +142,25 @@ class Objects:
                 if len(found) >= most:
                     return found
         except ApiError as error:
-            raise ObjectsError(f"can't read the Hardware: {error}") from error
+            raise FleetError(f"can't read the Hardware: {error}") from error
         if not found:
             where = f" with the labels {selector}" if selector else ""
-            raise ObjectsError(f"no Hardware in namespace {self._namespace}{where} has an interface with dhcp.ip")
+            raise FleetError(f"no Hardware in namespace {self._namespace}{where} has an interface with dhcp.ip")
         return found
 
-    async def outcomes(self, selector: str | None = None) -> dict[str, Outcome]:
-        """Return the newest Workflow by Hardware name: of this run, or by `selector`. Raises ObjectsError."""
-        found: dict[str, tuple[tuple[str, int, str], Outcome]] = {}
+    async def outcomes(self, selector: str | None = None) -> dict[str, WorkflowResult]:
+        """Return the newest Workflow by Hardware name: of this run, or by `selector`. Raises FleetError."""
+        found: dict[str, tuple[tuple[str, int, str], WorkflowResult]] = {}
         try:
             async for _, item in self._named(WORKFLOW, selector):
                 hardware = item["spec"].get("hardwareRef", {}).get("name", "")
                 created = creation_order(item)
                 if hardware not in found or created > found[hardware][0]:
                     status = item.get("status") or {}
-                    outcome = Outcome(status.get("state", ""), status.get("message", ""))
+                    outcome = WorkflowResult(status.get("state", ""), status.get("message", ""))
                     found[hardware] = created, outcome
         except ApiError as error:
-            raise ObjectsError(f"can't read the Workflows: {error}") from error
+            raise FleetError(f"can't read the Workflows: {error}") from error
         return {hardware: outcome for hardware, (_, outcome) in found.items()}
 
     async def _named(self, resource: ResourceType, selector: str | None = None) -> AsyncIterator[tuple[str, Raw]]:

@@ -330,10 +330,9 @@ def draw(profile: Profile, seed: int, number: int) -> Traits:
     kinds = [kind for kind in Firmware if profile.firmware.get(kind)]
     firmware = rng.choices(kinds, [profile.firmware[kind] for kind in kinds])[0]
     uuid = rng.randbytes(16)
-    power_on = profile.power_on.draw(rng)
-    post, loader, kernel, osie, reboot, system = (
-        each.draw(rng)
-        for each in (profile.post, profile.loader, profile.kernel, profile.osie, profile.reboot, profile.system)
+    power_on, post, loader, kernel, osie, reboot, system = (
+        getattr(profile, name).draw(rng)
+        for name in ("power_on", "post", "loader", "kernel", "osie", "reboot", "system")
     )
     work = sum(profile.action(name).seconds.draw(rng) for name in profile.action_names)
     round_pause, off, hang = (each.draw(rng) for each in (profile.round_pause, profile.power_off, profile.hang))
@@ -383,11 +382,6 @@ def chance(seed: int, number: int, count: int) -> float:
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _64_BITS
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _64_BITS
     return ((mixed ^ mixed >> 31) >> 11) / 2**53
-
-
-def is_lost(rate: float, seed: int, number: int, packet: int) -> bool:
-    """Return True if the machine's datagram with this number is lost."""
-    return chance(seed, number, packet) < rate
 
 
 def capacity(network: IPv4Network) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tink.errors import TinkedgeError
 
 
-class Step(StrEnum):
+class FleetStep(StrEnum):
     """The step of a machine's life. Durations are recorded for the steps in `MEASURED`."""
 
     OFF = "off"
@@ -43,8 +43,9 @@ class Step(StrEnum):
 
 
 MEASURED = (
-    Step.FIRMWARE_DHCP, Step.BOOT_PROGRAM, Step.IPXE_DHCP, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.OSIE_DHCP,
-    Step.AGENT, Step.WORKFLOW, Step.ACTIONS, Step.DISK_BOOT, Step.SYSTEM_DHCP, Step.CLOUD_INIT,
+    FleetStep.FIRMWARE_DHCP, FleetStep.BOOT_PROGRAM, FleetStep.IPXE_DHCP, FleetStep.SCRIPT, FleetStep.KERNEL,
+    FleetStep.INITRD, FleetStep.OSIE_DHCP, FleetStep.AGENT, FleetStep.WORKFLOW, FleetStep.ACTIONS, FleetStep.DISK_BOOT,
+    FleetStep.SYSTEM_DHCP, FleetStep.CLOUD_INIT,
 )  # fmt: skip
 """Steps whose duration depends on the server; the others are drawn from the profile."""
 
@@ -89,7 +90,7 @@ class Recorder:
 
     def __init__(self, machines: int) -> None:
         self.machines = machines
-        self.at: Counter[str] = Counter({Step.OFF: machines})
+        self.at: Counter[str] = Counter({FleetStep.OFF: machines})
         """Machines by step."""
         self.seconds: dict[StrEnum, array[float]] = {key: array("d") for key in (*MEASURED, *Question, *Whole)}
         self.errors: Counter[str] = Counter()
@@ -105,7 +106,7 @@ class Recorder:
         """Actions that ran twice: the machine and the action."""
         self._runs: set[int] = set()
 
-    def moved(self, before: Step, after: Step, seconds: float, *, completed: bool) -> None:
+    def moved(self, before: FleetStep, after: FleetStep, seconds: float, *, completed: bool) -> None:
         """Record a machine's step. `completed`: the step before reached its goal."""
         self.at[before] -= 1
         self.at[after] += 1
@@ -174,7 +175,7 @@ def parse(text: str) -> Bar:
     """Parse a bar. Raises BarError."""
     match = _BAR.fullmatch(text.strip())
     if match is None:
-        raise BarError(f"{text!r} is no bar: NAME<VALUE, such as dhcp-offer.p99<1s, failed=0, succeeded>=99%")
+        raise BarError(f"{text!r} is not a bar: NAME<VALUE, such as dhcp-offer.p99<1s, failed=0, succeeded>=99%")
     name, comparison, value, unit = match.groups()
     return Bar(text.strip(), name, comparison, float(value) * _FACTORS[unit])
 
@@ -195,7 +196,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FleetReport:
     """The report of a run. Bars can name `numbers`; `conditions` describe the run in words."""
 
     conditions: Mapping[str, str]
@@ -241,39 +242,39 @@ def judged(bars: Sequence[Bar], found: Mapping[str, float]) -> list[str]:
     return [f"{bar.text}: it is {found[bar.name]:g}" for bar in bars if not bar.holds(found)]
 
 
-def lines(report: Report, counts: Mapping[StrEnum, int]) -> list[str]:
+def lines(report: FleetReport, counts: Mapping[StrEnum, int]) -> list[str]:
     """Return the report as text. `counts`: number of values of each measured thing."""
     found = report.numbers
-    told = [f"{name}: {value}" for name, value in report.conditions.items()]
-    told += [
+    text = [f"{name}: {value}" for name, value in report.conditions.items()]
+    text += [
         "",
         f"machines {found['machines']:.0f}   provisioned {found['provisioned']:.0f}   "
         f"installed {found['installed']:.0f}   failed {found['failed']:.0f} "
-        f"(without a fault of ours {found['failed-without-fault']:.0f})   "
+        f"(without an injected fault {found['failed-without-fault']:.0f})   "
         f"actions {found['actions']:.0f}, run twice {found['twice']:.0f}   in {found['seconds']:.1f} s",
         "",
     ]
     for title, keys in (("from power-on", tuple(Whole)), ("steps", MEASURED), ("answers", tuple(Question))):
-        told.append(f"{title + ' (s)':<20}{'count':>8}" + "".join(f"{name:>11}" for name in _PERCENTILES))
+        text.append(f"{title + ' (s)':<20}{'count':>8}" + "".join(f"{name:>11}" for name in _PERCENTILES))
         for key in keys:
             values = "".join(f"{found[f'{key}.{name}']:>11.3f}" for name in _PERCENTILES)
-            told.append(f"  {key:<18}{counts[key]:>8}{values}")
-        told.append("")
+            text.append(f"  {key:<18}{counts[key]:>8}{values}")
+        text.append("")
     if report.processes:
-        told.append(f"{'processes':<20}{'CPU s':>9}{'ms each':>10}{'MB':>9}{'peak MB':>10}")
+        text.append(f"{'processes':<20}{'CPU s':>9}{'ms each':>10}{'MB':>9}{'peak MB':>10}")
         machines = max(found["machines"], 1)
         for each in report.processes:
-            told.append(
+            text.append(
                 f"  {each.name:<18}{each.cpu_seconds:>9.1f}{1000 * each.cpu_seconds / machines:>10.2f}"
                 f"{each.memory_mb:>9.0f}{each.peak_mb:>10.0f}"
             )
-        told.append("")
-    told += _counted("faults of ours", report.faults)
-    told += _counted("went wrong and was tried again", report.errors)
-    told += _causes(report.failures)
-    told += [f"run twice: {each}" for each in report.twice[:_SHOWN_CAUSES]]
-    told += [f"bar not reached: {each}" for each in report.broken]
-    return told
+        text.append("")
+    text += _counted("injected faults", report.faults)
+    text += _counted("errors that were retried", report.errors)
+    text += _causes(report.failures)
+    text += [f"run twice: {each}" for each in report.twice[:_SHOWN_CAUSES]]
+    text += [f"bar not reached: {each}" for each in report.broken]
+    return text
 
 
 def _counted(title: str, counted: Mapping[str, int]) -> list[str]:
@@ -291,10 +292,10 @@ def _causes(failures: Sequence[Failure]) -> list[str]:
         return []
     counted = Counter((failure.step, failure.cause, failure.injected) for failure in failures)
     examples = {(failure.step, failure.cause, failure.injected): failure.machine for failure in reversed(failures)}
-    told = ["failed, by first cause:"]
+    text = ["failed, by first cause:"]
     for key, count in counted.most_common(_SHOWN_CAUSES):
         step, cause, injected = key
-        told.append(f"  {count:>7}  {step}: {cause}{' (a fault of ours)' if injected else ''}, e.g. {examples[key]}")
+        text.append(f"  {count:>7}  {step}: {cause}{' (injected fault)' if injected else ''}, e.g. {examples[key]}")
     if len(counted) > _SHOWN_CAUSES:
-        told.append(f"  {len(counted) - _SHOWN_CAUSES} more causes: see --json")
-    return [*told, ""]
+        text.append(f"  {len(counted) - _SHOWN_CAUSES} more causes: see --json")
+    return [*text, ""]

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -32,58 +32,39 @@ import click
 from edge.building.shell import CommandError
 from edge.dhcp.wire import options
 from edge.fleet.boot import live
-from edge.fleet.machine import Machine, Surroundings
+from edge.fleet.machine import SimulatedMachine, Surroundings
 from edge.fleet.network import (
-    Attachment,
-    AttachmentError,
     DhcpPort,
+    FleetError,
     FramePort,
-    Link,
-    PortError,
+    MachineLink,
     RelayPort,
-    TargetError,
+    attach,
     check,
     is_hosts_namespace,
     uplink,
 )
-from edge.fleet.objects import Objects, ObjectsError, Outcome
+from edge.fleet.objects import Objects, WorkflowResult
 from edge.fleet.population import Identity, Traits, draw, identity
-from edge.fleet.results import (
-    Failure,
-    Process,
-    Recorder,
-    Report,
-    Step,
-    Whole,
-    judged,
-    numbers,
-)
+from edge.fleet.results import Failure, FleetReport, FleetStep, Process, Recorder, Whole, judged, numbers
 from edge.fleet.settings import FleetSettings, HardwareSource
-from edge.fleet.stack import UPLINK, Stack, StackError, StackSettings, own_process
+from edge.fleet.stack import UPLINK, Stack, own_process
 from edge.lab.namespaces import NAMESPACES, inside
-from tink.errors import TinkedgeError
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0
 """Seconds from the last created object to the first power-on, in which edges read the objects."""
-_EXPECTED: Final = (
-    AttachmentError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
-)  # fmt: skip
 _FILES: Final = 200_000
 
 _DRAW_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 15.0
 
 
-class FleetError(TinkedgeError):
-    """The run can't be done."""
-
-
 class Screen:
     """The progress of a run on standard error: one redrawn line on a terminal, else a line now and then."""
 
     def __init__(self, recorder: Recorder, *, shown: bool = True) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self._shown = shown
         self._terminal = sys.stderr.isatty()
         self._began = time.monotonic()
@@ -121,11 +102,11 @@ class Screen:
         self._drawn = False
 
     def _line(self, now: float) -> str:
-        recorder = self._recorder
+        recorder = self.recorder
         before, packets, events = self._before
         passed = max(now - before, 0.001)
         self._before = (now, recorder.packets, recorder.events)
-        shown = [step for step in Step if recorder.at[step] and step not in (Step.DONE, Step.FAILED)]
+        shown = [step for step in FleetStep if recorder.at[step] and step not in (FleetStep.DONE, FleetStep.FAILED)]
         steps = " ".join(f"{step}:{recorder.at[step]}" for step in shown)
         done = click.style(f"provisioned {len(recorder.seconds[Whole.PROVISIONED])}/{recorder.machines}", fg="green")
         failed = f"failed {len(recorder.failures)}"
@@ -133,47 +114,43 @@ class Screen:
             f"{(recorder.packets - packets) / passed:.0f} packets/s {(recorder.events - events) / passed:.0f} events/s"
         )
         return (
-            f"{now - self._began:6.0f} s  {done} done {recorder.at[Step.DONE]} "
+            f"{now - self._began:6.0f} s  {done} done {recorder.at[FleetStep.DONE]} "
             f"{click.style(failed, fg='red') if recorder.failures else failed} errors {recorder.errors.total()}  "
             f"{rates}  {steps}"
         )
 
 
 class Fleet:
-    """One run of a fleet."""
+    """One run of a fleet. `recorder` has its counters."""
 
     def __init__(self, settings: FleetSettings, *, shown: bool = True) -> None:
         self._settings = settings
         self._shown = shown
         self._name = f"fleet-{settings.seed}-{os.getpid()}"
         self._screen = Screen(Recorder(0), shown=shown)
-        self._recorder = Recorder(0)
+        self.recorder = Recorder(0)
+        self._shown_at = time.monotonic()
         self._stack: Stack | None = None
         self._machines_namespace: Path | None = None
 
-    @property
-    def recorder(self) -> Recorder:
-        """Return the counters."""
-        return self._recorder
-
-    async def run(self) -> Report:
+    async def run(self) -> FleetReport:
         """Run the fleet and return the report. Raises FleetError."""
         _prepare_process()
         try:
             async with AsyncExitStack() as stack:
                 return await self._run(stack)
-        except (*_EXPECTED, OSError) as error:
+        except (CommandError, KubeConfigError, OSError) as error:
             raise FleetError(str(error)) from error
         except ExceptionGroup as group:
             raise FleetError(str(_first(group))) from group
 
-    async def _run(self, stack: AsyncExitStack) -> Report:
+    async def _run(self, stack: AsyncExitStack) -> FleetReport:
         settings = self._settings
         server = await self._place(stack)
         identities = await self._identities(stack, server)
         traits = [draw(settings.profile, settings.seed, number) for number in range(len(identities))]
-        self._recorder = Recorder(len(identities))
-        self._screen = Screen(self._recorder, shown=self._shown)
+        self.recorder = Recorder(len(identities))
+        self._screen = Screen(self.recorder, shown=self._shown)
         gc.collect()
         gc.freeze()
         if self._stack is not None:
@@ -190,7 +167,7 @@ class Fleet:
     async def _place(self, stack: AsyncExitStack) -> IPv4Address:
         """Prepare the machines' namespace and return the edge's address.
 
-        Raises TargetError, StackError, CommandError.
+        Raises FleetError, CommandError.
         """
         settings = self._settings
         if settings.target is not None:
@@ -199,28 +176,18 @@ class Fleet:
             elif settings.netns:
                 self._machines_namespace = NAMESPACES / settings.netns
             with self._among_machines():
-                check(
-                    settings.target,
-                    settings.allow,
-                    is_hosts=not settings.uplink and is_hosts_namespace(),
-                    by_uplink=bool(settings.uplink),
-                )
+                is_hosts = not settings.uplink and is_hosts_namespace()
+                check(settings.target, settings.allow, is_hosts=is_hosts, by_uplink=bool(settings.uplink))
             return settings.target
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-fleet-")))
-        made = StackSettings(
-            directory, settings.network, settings.link, settings.kernel_bytes, settings.initrd_bytes, settings.roles,
-            settings.stack_options,
-        )  # fmt: skip
-        self._stack = Stack(made)
-        self._screen.say(f"starting a stack of its own at {self._stack.server}")
+        self._stack = Stack(settings, directory)
+        self._screen.say(f"starting a stack at {self._stack.server}")
         await self._stack.up(stack)
         self._machines_namespace = self._stack.machines
         return IPv4Address(self._stack.server)
 
-    @contextlib.contextmanager
-    def _among_machines(self) -> Iterator[None]:
-        with inside(self._machines_namespace) if self._machines_namespace is not None else contextlib.nullcontext():
-            yield
+    def _among_machines(self) -> contextlib.AbstractContextManager[None]:
+        return inside(self._machines_namespace) if self._machines_namespace is not None else contextlib.nullcontext()
 
     # --- the objects ---
 
@@ -231,18 +198,13 @@ class Fleet:
         kubeconfig = self._stack.kubeconfig if self._stack is not None else settings.kubeconfig
         with inside(self._stack.namespace) if self._stack is not None else contextlib.nullcontext():
             async with await KubeClient.connect(kubeconfig) as client:
-                yield Objects(client, settings.api_namespace, self._name, self._told())
+                yield Objects(client, settings.api_namespace, self._name, self._show_progress)
 
-    def _told(self) -> Callable[[str, int, int], None]:
-        last = time.monotonic()
-
-        def told(what: str, done: int, count: int) -> None:
-            nonlocal last
-            if time.monotonic() - last > _DRAW_SECONDS or (done == count and count):
-                last = time.monotonic()
-                self._screen.say(f"{what}: {done}{f' of {count}' if count else ''}")
-
-        return told
+    def _show_progress(self, what: str, done: int, count: int) -> None:
+        """Print the number of written objects, at most once a second. `count`: all of them; 0: not known."""
+        if time.monotonic() - self._shown_at > _DRAW_SECONDS or (done == count and count):
+            self._shown_at = time.monotonic()
+            self._screen.say(f"{what}: {done}{f' of {count}' if count else ''}")
 
     async def _identities(self, stack: AsyncExitStack, server: IPv4Address) -> list[Identity]:
         settings = self._settings
@@ -251,12 +213,12 @@ class Fleet:
                 found = await objects.existing(settings.selector, settings.machines)
             for each in found:
                 if IPv4Address(each.address) not in settings.network:
-                    raise ObjectsError(
+                    raise FleetError(
                         f"Hardware {each.name} has {each.address}, outside of --network {settings.network}"
                     )
             return found
         found = [identity(self._name, settings.network, number) for number in range(settings.machines)]
-        gateway = settings.relay_address if settings.link is Link.RELAY else str(server)
+        gateway = settings.relay_address if settings.link is MachineLink.RELAY else str(server)
         boots = self._stack.boots if self._stack is not None else settings.boots
         if self._stack is None:  # a stack of its own is removed as a whole
             stack.push_async_callback(self._remove)
@@ -266,7 +228,7 @@ class Fleet:
         return found
 
     async def _remove(self) -> None:
-        self._screen.say("removing what this run has made")
+        self._screen.say("removing the objects of this run")
         async with self._objects() as objects:
             await objects.remove()
 
@@ -276,21 +238,20 @@ class Fleet:
         """Run all machines until the last has ended, or until the limit."""
         settings = self._settings
         interface = UPLINK if self._stack is not None else settings.interface
-        attachment = Attachment(settings.link, interface, settings.network, str(server))
         with self._among_machines():
             async with AsyncExitStack() as stack:
-                await attachment.prepare(stack)
+                await attach(stack, settings.link, interface, settings.network, str(server))
                 port = self._port(interface, str(server), identities)
                 stack.callback(port.close)
                 around = Surroundings(
-                    settings.profile, settings.seed, port, self._recorder, self._is_allowed(server),
+                    settings.profile, settings.seed, port, self.recorder, self._is_allowed(server),
                     by_reference=settings.by_reference,
                 )  # fmt: skip
-                machines = [Machine(around, each, traits[number]) for number, each in enumerate(identities)]
+                machines = [SimulatedMachine(around, each, traits[number]) for number, each in enumerate(identities)]
                 await self._until_all_have_ended(machines)
 
     def _port(self, interface: str, server: str, identities: list[Identity]) -> DhcpPort:
-        if self._settings.link is Link.RELAY:
+        if self._settings.link is MachineLink.RELAY:
             return RelayPort(self._settings.relay_address, server)
         return FramePort(interface, {options.ipv4(each.address): each.mac for each in identities})
 
@@ -308,7 +269,7 @@ class Fleet:
 
         return allowed
 
-    async def _until_all_have_ended(self, machines: list[Machine]) -> None:
+    async def _until_all_have_ended(self, machines: list[SimulatedMachine]) -> None:
         loop = asyncio.get_running_loop()
         tasks = {loop.create_task(live(machine)): machine for machine in machines}
         give_up = loop.time() + self._settings.limit
@@ -326,8 +287,8 @@ class Fleet:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in left:
             machine = tasks[task]
-            cause = f"was not at its end when the run's limit of {self._settings.limit:.0f} s was reached"
-            self._recorder.failures.append(Failure(machine.identity.name, machine.step, cause, injected=False))
+            cause = f"had not finished when the run's limit of {self._settings.limit:.0f} s was reached"
+            self.recorder.failures.append(Failure(machine.identity.name, machine.step, cause, injected=False))
 
     # --- the verdict ---
 
@@ -336,21 +297,21 @@ class Fleet:
         generated = self._settings.hardware is HardwareSource.GENERATE
         async with self._objects() as objects:
             outcomes = await (objects.outcomes() if generated else objects.outcomes(self._settings.selector))
-        failed = {failure.machine: number for number, failure in enumerate(self._recorder.failures)}
+        failed = {failure.machine: number for number, failure in enumerate(self.recorder.failures)}
         for each in identities:
-            outcome = outcomes.get(each.name, Outcome("", ""))
+            outcome = outcomes.get(each.name, WorkflowResult("", ""))
             if each.name in failed:
-                self._recorder.failures[failed[each.name]] = _with_state(
-                    self._recorder.failures[failed[each.name]], outcome
+                self.recorder.failures[failed[each.name]] = _with_state(
+                    self.recorder.failures[failed[each.name]], outcome
                 )
             elif outcome.state != "Succeeded" and (generated or outcome.state):
-                cause = f"all its events were acknowledged, but its Workflow is {outcome.state or 'not there'}"
-                self._recorder.failures.append(Failure(each.name, Step.ACTIONS, cause, injected=False))
+                cause = f"all its events were acknowledged, but its Workflow is {outcome.state or 'missing'}"
+                self.recorder.failures.append(Failure(each.name, FleetStep.ACTIONS, cause, injected=False))
 
-    def _report(self, seconds: float, processes: list[Process], conditions: dict[str, str]) -> Report:
-        recorder = self._recorder
+    def _report(self, seconds: float, processes: list[Process], conditions: dict[str, str]) -> FleetReport:
+        recorder = self.recorder
         found = numbers(recorder, seconds)
-        return Report(
+        return FleetReport(
             conditions=conditions,
             numbers=found,
             failures=recorder.failures,
@@ -362,7 +323,7 @@ class Fleet:
         )
 
 
-def _with_state(failure: Failure, outcome: Outcome) -> Failure:
+def _with_state(failure: Failure, outcome: WorkflowResult) -> Failure:
     if outcome.state in ("", "Pending", "Succeeded"):
         return failure
     cause = f"{failure.cause}; its Workflow is {outcome.state}"
@@ -375,8 +336,8 @@ def _conditions(
     kinds = Counter(each.firmware for each in traits)
     faults = {name: rate for name, rate in settings.profile.faults.model_dump(by_alias=True).items() if rate}
     link = {
-        Link.RELAY: f"all machines behind one relay agent, {settings.relay_address} (giaddr)",
-        Link.DIRECT: "on the edge's link, by broadcast frames with each machine's own MAC",
+        MachineLink.RELAY: f"all machines behind one relay agent, {settings.relay_address} (giaddr)",
+        MachineLink.DIRECT: "on the edge's link, by broadcast frames with each machine's own MAC",
     }[settings.link]
     whole = "whole; their bytes are counted in the kernel, and not copied (MSG_TRUNC)"
     return {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final
 
-from edge.fleet.network import Link
+from edge.fleet.network import MachineLink
 from edge.fleet.objects import Boots
 from edge.fleet.population import MAX_MACHINES, Profile, capacity
 from edge.fleet.results import Bar, BarError, Recorder, judged, numbers
@@ -27,13 +27,13 @@ class HardwareSource(StrEnum):
     CLUSTER = "cluster"
 
 
-class SettingsError(TinkedgeError):
+class FleetSettingsError(TinkedgeError):
     """Settings contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """The settings of a run. Times are seconds, sizes bytes. Raises SettingsError.
+    """The settings of a run. Times are seconds, sizes bytes. Raises FleetSettingsError.
 
     `target`: the edge's address; None starts a stack of the fleet's own. `relay`: the relay agent's address; None is
     the first of the network. `interface`: the link towards the target. With `uplink`, the machines get a namespace of
@@ -47,7 +47,7 @@ class FleetSettings:
     seed: int = 1
     target: IPv4Address | None = None
     allow: tuple[IPv4Network, ...] = ()
-    link: Link = Link.RELAY
+    link: MachineLink = MachineLink.RELAY
     network: IPv4Network = DEFAULT_NETWORK
     relay: IPv4Address | None = None
     interface: str = ""
@@ -67,47 +67,44 @@ class FleetSettings:
     limit: float = 7200.0
 
     def __post_init__(self) -> None:
+        if problem := next(self._problems(), ""):
+            raise FleetSettingsError(problem)
+
+    def _problems(self) -> Iterator[str]:
         if not 1 <= self.machines <= MAX_MACHINES:
-            raise SettingsError(f"--machines must be from 1 to {MAX_MACHINES}")
+            yield f"--machines must be from 1 to {MAX_MACHINES}"
         if self.hardware is HardwareSource.GENERATE and self.machines > capacity(self.network):
-            raise SettingsError(
-                f"{self.network} has room for {capacity(self.network)} machines: give a larger --network"
-            )
-        if self.link is Link.DIRECT and self.machines > DIRECT_MACHINES:
-            raise SettingsError(f"--link direct is for {DIRECT_MACHINES} machines at most: more are behind a relay")
+            yield f"{self.network} has room for {capacity(self.network)} machines: give a larger --network"
+        if self.link is MachineLink.DIRECT and self.machines > DIRECT_MACHINES:
+            yield f"--link direct is for {DIRECT_MACHINES} machines at most: more are behind a relay"
         if self.relay is not None and self.relay not in self.network:
-            raise SettingsError(f"--relay-address {self.relay} is not in {self.network}, the machines' network")
+            yield f"--relay-address {self.relay} is not in {self.network}, the machines' network"
         try:
             judged(self.bars, numbers(Recorder(1), 0.0))  # reject unknown names now, not at the end of the run
         except BarError as error:
-            raise SettingsError(f"--bar {error}") from error
-        if self.target is None:
-            self._check_own_stack()
-        else:
-            self._check_target()
+            yield f"--bar {error}"
+        yield from self._problems_of_own_stack() if self.target is None else self._problems_of_target()
 
-    def _check_own_stack(self) -> None:
+    def _problems_of_own_stack(self) -> Iterator[str]:
         if self.hardware is HardwareSource.CLUSTER:
-            raise SettingsError("--hardware cluster needs --target: a stack of the fleet's own has no Hardware yet")
+            yield "--hardware cluster needs --target: a stack of the fleet's own has no Hardware yet"
         if self.interface or self.netns or self.kubeconfig is not None or self.boots != Boots():
-            raise SettingsError("--interface, --netns, --kubeconfig and what machines boot go with --target")
+            yield "--interface, --netns, --kubeconfig and the options for what machines boot need --target"
 
-    def _check_target(self) -> None:
-        if self.kubeconfig is None:
-            raise SettingsError(
-                "--target needs --kubeconfig, of the API that has, or is to have, the machines' objects"
-            )
-        if self.roles or self.stack_options:
-            raise SettingsError("--roles and --stack-option are for a stack of the fleet's own: without --target")
+    def _problems_of_target(self) -> Iterator[str]:
         boots = self.boots
+        if self.kubeconfig is None:
+            yield "--target needs --kubeconfig, of the API for the machines' objects"
+        if self.roles or self.stack_options:
+            yield "--roles and --stack-option are for a stack of the fleet's own: without --target"
         if self.hardware is HardwareSource.GENERATE and not boots.osie and not (boots.kernel_url and boots.initrd_url):
-            raise SettingsError("say what generated machines boot: --osie NAME, or --kernel-url and --initrd-url")
-        if self.link is Link.DIRECT and not self.interface:
-            raise SettingsError("--link direct needs --interface, the link of the target")
+            yield "generated machines need something to boot: --osie NAME, or --kernel-url and --initrd-url"
+        if self.link is MachineLink.DIRECT and not self.interface:
+            yield "--link direct needs --interface, the link of the target"
         if self.uplink and (not self.interface or self.netns):
-            raise SettingsError("--uplink-address needs --interface, and goes without --netns")
-        if self.uplink and self.link is Link.DIRECT:
-            raise SettingsError("--link direct needs an interface of its own (--netns): a macvlan takes one MAC only")
+            yield "--uplink-address needs --interface, and excludes --netns"
+        if self.uplink and self.link is MachineLink.DIRECT:
+            yield "--link direct needs an interface of its own (--netns): a macvlan takes one MAC only"
 
     @property
     def relay_address(self) -> str:

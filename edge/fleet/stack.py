@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from edge.building.shell import CommandError, Daemon, run
-from edge.fleet.network import Link
+from edge.fleet.network import PREFIX, FleetError, MachineLink
 from edge.fleet.objects import Boots
 from edge.fleet.results import Process
+from edge.fleet.settings import FleetSettings
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
-from tink.errors import TinkedgeError
 
-PREFIX: Final = "tinkedge-fleet-"
 _CABLE: Final = IPv4Network("192.0.2.0/30")
 """Network of the cable, with machines behind a relay: TEST-NET-1 (RFC 5737)."""
 UPLINK: Final = "uplink0"
@@ -39,38 +38,22 @@ _BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
 _API_PORT: Final = 6443
 
 
-class StackError(TinkedgeError):
-    """The stack can't be started."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackSettings:
-    """Settings of a stack. `roles`: API, controller, server and edge as four processes, instead of `tinkedge up`.
-
-    `options`: more options for the process that serves machines. Sizes are bytes.
-    """
-
-    directory: Path
-    network: IPv4Network
-    link: Link
-    kernel_bytes: int
-    initrd_bytes: int
-    roles: bool = False
-    options: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class Stack:
-    """A stack. `up` starts it; the exit stack given to `up` stops it."""
+    """A stack. `up` starts it; the exit stack given to `up` stops it.
 
-    settings: StackSettings
+    With `settings.roles` it is API, controller, server and edge as four processes, instead of `tinkedge up`.
+    """
+
+    settings: FleetSettings
+    directory: Path
     _daemons: list[tuple[str, Daemon]] = field(default_factory=list)
     _used: dict[str, float] = field(default_factory=dict)
 
     @property
     def server(self) -> str:
         """Return the edge's address."""
-        return str(_CABLE[1] if self.settings.link is Link.RELAY else self.settings.network[1])
+        return str(_CABLE[1] if self.settings.link is MachineLink.RELAY else self.settings.network[1])
 
     @property
     def namespace(self) -> Path:
@@ -85,23 +68,23 @@ class Stack:
     @property
     def kubeconfig(self) -> Path:
         """Return the kubeconfig of the stack's API."""
-        return self.settings.directory / "data" / "kubeconfig"
+        return self.directory / "data" / "kubeconfig"
 
     @property
     def boots(self) -> Boots:
         """Return the OSIE of the machines."""
-        osie = self.settings.directory / "osie"
+        osie = self.directory / "osie"
         return Boots("", f"file://{osie}/kernel", f"file://{osie}/initrd")
 
     async def up(self, stack: AsyncExitStack) -> None:
-        """Start the stack; it is ready when this returns. Raises StackError."""
+        """Start the stack; it is ready when this returns. Raises FleetError."""
         try:
             await remove_abandoned(PREFIX)
             await self._join(stack)
             await asyncio.to_thread(self._files)
             await self._start(stack)
         except (CommandError, OSError) as error:
-            raise StackError(f"the fleet's own stack can't be started: {error}") from error
+            raise FleetError(f"the fleet's own stack can't be started: {error}") from error
 
     async def _join(self, stack: AsyncExitStack) -> None:
         here, there = self.namespace.name, self.machines.name
@@ -111,7 +94,7 @@ class Stack:
             await run(["ip", "-n", name, "link", "set", "lo", "up"])
         cable = ["type", "veth", "peer", "name", _EDGE, "netns", here]
         await run(["ip", "-n", there, "link", "add", UPLINK, *cable])
-        relayed = self.settings.link is Link.RELAY
+        relayed = self.settings.link is MachineLink.RELAY
         prefix = _CABLE.prefixlen if relayed else self.settings.network.prefixlen
         await run(["ip", "-n", here, "address", "add", f"{self.server}/{prefix}", "dev", _EDGE])
         if relayed:
@@ -123,7 +106,7 @@ class Stack:
 
     def _files(self) -> None:
         """Create sparse files of the wanted sizes."""
-        osie, boot = self.settings.directory / "osie", self.settings.directory / "boot"
+        osie, boot = self.directory / "osie", self.directory / "boot"
         osie.mkdir()
         boot.mkdir()
         sizes = {osie / "kernel": self.settings.kernel_bytes, osie / "initrd": self.settings.initrd_bytes}
@@ -135,10 +118,10 @@ class Stack:
     # --- processes ---
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        directory, settings = self.settings.directory, self.settings
+        directory, settings = self.directory, self.settings
         machines = [
             *("--interface", f"{_EDGE}={self.server}", "--ipxe-dir", str(directory / "boot")),
-            *("--osie-dir", str(directory / "osie"), "--netboot-when", "workflow", *settings.options),
+            *("--osie-dir", str(directory / "osie"), "--netboot-when", "workflow", *settings.stack_options),
         ]
         data = ["--data-dir", str(directory / "data")]
         if not settings.roles:
@@ -151,7 +134,7 @@ class Stack:
         await self._run(stack, "edge", [*client, "--data-dir", str(directory / "edge"), *machines])
 
     async def _run(self, stack: AsyncExitStack, role: str, options: Sequence[str]) -> None:
-        log = self.settings.directory / f"{role}.log"
+        log = self.directory / f"{role}.log"
         command = ["nsenter", f"--net={self.namespace}", sys.executable, "-m", "edge.cli", role, *options]
         # This host's configuration file and variables are not for the stack.
         env = {name: "" for name in os.environ if name.startswith("TINKEDGE_")}
@@ -161,7 +144,7 @@ class Stack:
         give_up = time.monotonic() + _START_SECONDS
         while _READY not in log.read_bytes():
             if daemon.returncode is not None or time.monotonic() > give_up:
-                raise StackError(f"tinkedge {role} did not get ready:\n{daemon.log_tail()}")
+                raise FleetError(f"tinkedge {role} did not become ready:\n{daemon.log_tail()}")
             await asyncio.sleep(0.05)
 
     def begin(self) -> None:

@@ -50,7 +50,7 @@ from edge.machines import Machine
 from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.medium import Medium, MediumError, Written, make_medium
-from ipxe.scripts import Dialect, MediumKind, Origin, ScriptError
+from ipxe.scripts import Dialect, EdgeOrigin, MediumKind, ScriptError
 from tink.limits.newest import Newest
 from tink.mac import is_mac
 from tink.printable import printable
@@ -77,7 +77,7 @@ class BootScripts:
         self._services = services
         self._failure = failure
         self._scripts = services.scripts
-        self._origins: Newest[str, Origin] = Newest(_MAX_ORIGINS)
+        self._origins: Newest[str, EdgeOrigin] = Newest(_MAX_ORIGINS)
         self._prepared = PreparedResponse.of(_script("#"))
 
     async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
@@ -104,7 +104,7 @@ class BootScripts:
             # Never the boot script itself: it would request this URL again, without end.
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
         medium = _KINDS.get(request.query.get("medium", ""))
-        origin = Origin(local_address(request), static=medium is MediumKind.STATIC)
+        origin = EdgeOrigin(local_address(request), static=medium is MediumKind.STATIC)
         return _script(self._scripts.script(mac, origin, client=client_name(request), medium=medium))
 
     def live(self, machine: Machine) -> Mapping[bytes, LiveResponse]:
@@ -117,7 +117,7 @@ class BootScripts:
         def made(client: str, local: str) -> PreparedResponse:
             origin = self._origins.get(local)
             if origin is None:
-                origin = self._origins[local] = Origin(local)
+                origin = self._origins[local] = EdgeOrigin(local)
             script = self._scripts.script(machine.mac, origin, client=client)
             return self._prepared.with_body(script.encode())
 
@@ -148,7 +148,7 @@ class BootScripts:
             if failure := self._failure(mac):
                 return _script(self._scripts.why(mac, failure, Dialect.GRUB))
             return _script(self._scripts.not_started(mac) if request.method == "GET" else "")
-        origin, client = Origin(local_address(request)), client_name(request)
+        origin, client = EdgeOrigin(local_address(request)), client_name(request)
         is_sent = request.method == "GET"  # GRUB sends HEAD first, for the length
         return _script(self._scripts.script(mac, origin, client=client, dialect=Dialect.GRUB, recorded=is_sent))
 
@@ -165,7 +165,7 @@ class BootScripts:
                 services.record(machine.mac, Step.SCRIPT, Outcome.REFUSED, message)
             return text(f"no netboot: {decision.reason}", status=403)
         try:
-            words = self._scripts.parameters(machine, Origin(local_address(request)))
+            words = self._scripts.parameters(machine, EdgeOrigin(local_address(request)))
         except ScriptError as error:
             services.record(machine.mac, Step.SCRIPT, Outcome.FAILED, f"no parameters: {error}")
             return text(str(error), status=404)
@@ -193,7 +193,7 @@ class BootScripts:
                 403, "no netboot" if is_stranger else f"no netboot: {decision.reason}", seen=seen, why=why
             )
         if route.name == AUTOEXEC and mac is not None:
-            return _script(self._scripts.autoexec(mac, Origin(local_address(request))))
+            return _script(self._scripts.autoexec(mac, EdgeOrigin(local_address(request))))
         found = services.binaries.get(route.name)
         if found is None:
             if mac is not None and first("no binary", mac, to):
@@ -367,7 +367,7 @@ class BootMedia:
         """Return the image of a machine, which the edge has reached at `reached`. Raises ScriptError, MediumError."""
         # The request may come from a BMC in another network than the machine.
         address = self._services.nearest(machine.ip) if machine is not None and machine.ip else ""
-        script = self._services.scripts.medium(mac, Origin(address or reached), kind)
+        script = self._services.scripts.medium(mac, EdgeOrigin(address or reached), kind)
         async with self._making:
             if self._made is None:
                 self._made = await asyncio.to_thread(make_medium, self._services.ipxe_dir)

@@ -38,7 +38,7 @@ DIRECTORY: Final = "journey"
 MAX_BYTES: Final = 8 << 20
 """Maximum size of each file: some hundred thousand events."""
 INTERVAL_SECONDS: Final = 1.0
-AT_ONCE: Final = 1000
+MAX_AT_ONCE: Final = 1000
 """Maximum number of events in a piece, which costs 1 % of a processor; others are written a second later."""
 _OTHERS_WAITING: Final = 10_000
 _PORTION: Final = 100
@@ -56,12 +56,7 @@ class Archive:
     """The journal of one data directory. Belongs to one event loop; `run` it."""
 
     def __init__(
-        self,
-        journey: Journey,
-        data_dir: Path,
-        clock: Callable[[], float] = time.time,
-        *,
-        max_bytes: int = MAX_BYTES,
+        self, journey: Journey, data_dir: Path, clock: Callable[[], float] = time.time, *, max_bytes: int = MAX_BYTES
     ) -> None:
         """`clock` is the journey's."""
         self._journey = journey
@@ -85,7 +80,7 @@ class Archive:
         count = 0
         for name in ("before", "events"):
             pieces = _pieces(self._directory / name)
-            while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
                 for at, found in enumerate(piece, start=1):
                     event = read(found)
                     if event is not None:
@@ -111,10 +106,10 @@ class Archive:
 
     async def write(self) -> None:
         """Write the new events. Never raises: events that can't be written are lost, and the reason is logged once."""
-        taken = [self._others.popleft() for _ in range(min(len(self._others), AT_ONCE // 2))]
+        taken = [self._others.popleft() for _ in range(min(len(self._others), MAX_AT_ONCE // 2))]
         for number, happened in enumerate(self._news.take(), start=1):
             taken += happened
-            if len(taken) >= AT_ONCE:
+            if len(taken) >= MAX_AT_ONCE:
                 break
             if number % _PORTION == 0:
                 await asyncio.sleep(0)
@@ -125,7 +120,7 @@ class Archive:
         except OSError as error:
             why = error.strerror or str(error)
             if why != self._failing:
-                log.warning("what machines did is not kept for the next start: %s: %s", self._directory, why)
+                log.warning("journeys are not stored for the next start: %s: %s", self._directory, why)
             self._failing = why
         else:
             self._failing = ""
@@ -185,23 +180,23 @@ def _pieces(path: Path) -> Iterator[list[Any]]:
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
-            log.warning("%s is ignored: it is no file of ours alone", path)
+            log.warning("%s is ignored: it is not a file that belongs to this user alone", path)
             return
         try:
             yield from _whole_pieces(file, path)
         except OSError as error:
-            log.warning("%s can't be read on: %s", path, error.strerror)
+            log.warning("%s can't be read further: %s", path, error.strerror)
 
 
 def _whole_pieces(file: BinaryIO, path: Path) -> Iterator[list[Any]]:
     if file.read(len(_MAGIC)) != _MAGIC:
-        log.warning("%s is ignored: it is of another release, or damaged", path)
+        log.warning("%s is ignored: it is from another release, or damaged", path)
         return
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         length, checksum = _HEAD.unpack(head)
         packed = file.read(length) if length <= _MAX_PIECE else b""
         if len(packed) != length or zlib.crc32(packed) != checksum:
-            log.warning("%s is damaged: what stands behind that is ignored", path)
+            log.warning("%s is damaged: the rest of it is ignored", path)
             return
         text = zlib.decompressobj().decompress(packed, _MAX_PLAIN)
         try:
@@ -210,7 +205,3 @@ def _whole_pieces(file: BinaryIO, path: Path) -> Iterator[list[Any]]:
             continue
         if isinstance(found, list):
             yield found
-
-
-def _next(pieces: Iterator[list[Any]]) -> list[Any] | None:
-    return next(pieces, None)

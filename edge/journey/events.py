@@ -96,28 +96,18 @@ NOT_STARTED = "failed"
 UP = "up"
 """`phase` of the OSIE's first report."""
 
+_ROM = (Milestone.OFFERED, Milestone.LEASED)
 _DHCP = {
-    ("PXE ROM", "offer"): Milestone.OFFERED,
-    ("PXE ROM", "ack"): Milestone.LEASED,
-    ("HTTP Boot ROM", "offer"): Milestone.OFFERED,
-    ("HTTP Boot ROM", "ack"): Milestone.LEASED,
-    ("U-Boot", "offer"): Milestone.OFFERED,
-    ("U-Boot", "ack"): Milestone.LEASED,
-    ("iPXE", "offer"): Milestone.IPXE_OFFERED,
-    ("iPXE", "ack"): Milestone.IPXE_LEASED,
-    ("operating system", "offer"): Milestone.OS_OFFERED,
-    ("operating system", "ack"): Milestone.OS_LEASED,
-    # DHCPv6. The firmware's own network stack, beside its boot programs, has no milestones.
-    ("PXE ROM", "advertise"): Milestone.OFFERED,
-    ("PXE ROM", "reply"): Milestone.LEASED,
-    ("HTTP Boot ROM", "advertise"): Milestone.OFFERED,
-    ("HTTP Boot ROM", "reply"): Milestone.LEASED,
-    ("U-Boot", "advertise"): Milestone.OFFERED,
-    ("U-Boot", "reply"): Milestone.LEASED,
-    ("iPXE", "advertise"): Milestone.IPXE_OFFERED,
-    ("iPXE", "reply"): Milestone.IPXE_LEASED,
-    ("operating system", "advertise"): Milestone.OS_OFFERED,
-    ("operating system", "reply"): Milestone.OS_LEASED,
+    (stage, message): reached
+    for stage, (offered, leased) in {
+        "PXE ROM": _ROM,
+        "HTTP Boot ROM": _ROM,
+        "U-Boot": _ROM,
+        "iPXE": (Milestone.IPXE_OFFERED, Milestone.IPXE_LEASED),
+        "operating system": (Milestone.OS_OFFERED, Milestone.OS_LEASED),
+        # The firmware's own network stack, beside its boot programs, has no milestones.
+    }.items()
+    for message, reached in {"offer": offered, "ack": leased, "advertise": offered, "reply": leased}.items()
 }
 _DONE = {
     Step.TFTP: Milestone.PROGRAM_SENT,
@@ -129,11 +119,7 @@ _DONE = {
     Step.ACTION: Milestone.ACTION_ENDED,
     Step.METADATA: Milestone.METADATA_READ,
 }
-_BEGUN = {
-    Step.TFTP: Milestone.PROGRAM_BEGUN,
-    Step.KERNEL: Milestone.KERNEL_BEGUN,
-    Step.INITRD: Milestone.INITRD_BEGUN,
-}
+_BEGUN = {Step.TFTP: Milestone.PROGRAM_BEGUN, Step.KERNEL: Milestone.KERNEL_BEGUN, Step.INITRD: Milestone.INITRD_BEGUN}
 _ENDS = {"Succeeded", "Failed", "Canceled"}
 
 

@@ -191,7 +191,8 @@ class Journey:
         self._quiet: dict[str, Last] = {}  # machines with only their last event, the longest quiet one first
         self._strangers: dict[str, History] = {}  # the last heard one is last
         self._memory_bytes = memory_bytes
-        self._kept_bytes = 0
+        self.kept_bytes = 0
+        """Approximate memory of the events. Each machine takes some hundred bytes more."""
         self._counts = [0] * len(KINDS)
         self._sent_bytes = dict.fromkeys(Step, 0.0)
         self._lines = Lines(self._counts, clock)
@@ -219,10 +220,10 @@ class Journey:
             history = self._admit(mac, note, now)
         history.times.append(now)
         history.append(entry or note)
-        self._kept_bytes += note.kept_bytes
+        self.kept_bytes += note.kept_bytes
         if len(history) > history.limit:
-            self._kept_bytes -= history.forget_oldest()
-        if self._kept_bytes > self._memory_bytes:
+            self.kept_bytes -= history.forget_oldest()
+        if self.kept_bytes > self._memory_bytes:
             self._make_room()
 
         kind = note.kind
@@ -251,10 +252,10 @@ class Journey:
             history = self._admit(mac, note, time)
         if not history.put(time, pack(note)):
             return False
-        self._kept_bytes += note.kept_bytes
+        self.kept_bytes += note.kept_bytes
         if len(history) > history.limit:
-            self._kept_bytes -= history.forget_oldest()
-        if self._kept_bytes > self._memory_bytes:
+            self.kept_bytes -= history.forget_oldest()
+        if self.kept_bytes > self._memory_bytes:
             self._make_room()
         self.hears_others = self.hears_others or now
         if now:
@@ -294,7 +295,8 @@ class Journey:
 
     def last_entry(self, mac: str) -> Last | None:
         """Return the last entry of a machine (`edge.journey.history`), or None without events."""
-        return self._last(mac)
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        return history.last() if history is not None else self._quiet.get(mac)
 
     def last_sign(self, mac: str) -> Last | None:
         """Return the last sign of life of a machine, or None if it was never heard.
@@ -353,7 +355,7 @@ class Journey:
 
     def summary(self, mac: str) -> MachineSummary | None:
         """Return the summary of a machine, or None without events."""
-        last = self._last(mac)
+        last = self.last_entry(mac)
         if last is None:
             return None
         shown = event(mac, last.time, last.entry)
@@ -365,7 +367,7 @@ class Journey:
 
     def last_seen(self, mac: str) -> float | None:
         """Return the time of a machine's last event in seconds since the epoch, or None without events."""
-        last = self._last(mac)
+        last = self.last_entry(mac)
         return last.time if last is not None else None
 
     def was_heard(self, mac: str) -> bool:
@@ -383,16 +385,7 @@ class Journey:
         """Return the bytes of files sent to machines, by step."""
         return dict(self._sent_bytes)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Approximate memory of the events. Each machine takes some hundred bytes more."""
-        return self._kept_bytes
-
     # --- storage ------------------------------------------------------------------------------------------------
-
-    def _last(self, mac: str) -> Last | None:
-        history = self._histories.get(mac) or self._strangers.get(mac)
-        return history.last() if history is not None else self._quiet.get(mac)
 
     def _admit(self, mac: str, note: Note, now: float) -> History:
         """Return the history for an event of a machine without one: it is new, was quiet, or is unregistered."""
@@ -419,16 +412,16 @@ class Journey:
     def _admit_stranger(self, mac: str, history: History) -> History:
         self._strangers[mac] = history
         while len(self._strangers) > self._strangers_limit:
-            self._kept_bytes -= self._strangers.pop(next(iter(self._strangers))).forget_oldest(keep=0)
+            self.kept_bytes -= self._strangers.pop(next(iter(self._strangers))).forget_oldest(keep=0)
         return history
 
     def _make_room(self) -> None:
         """Cut quiet machines down to their last event until there is room."""
-        while self._kept_bytes > self._memory_bytes:
+        while self.kept_bytes > self._memory_bytes:
             if self._order:
                 mac = self._quietest()
                 history = self._histories.pop(mac)
-                self._kept_bytes -= history.forget_oldest(keep=1)
+                self.kept_bytes -= history.forget_oldest(keep=1)
                 self._quiet[mac] = history.last()
             elif self._quiet:
                 self._forget_machine()
@@ -437,9 +430,9 @@ class Journey:
 
     def _forget_machine(self) -> None:
         if self._quiet:
-            self._kept_bytes -= kept_bytes(self._quiet.pop(next(iter(self._quiet))).entry)
+            self.kept_bytes -= kept_bytes(self._quiet.pop(next(iter(self._quiet))).entry)
         else:
-            self._kept_bytes -= self._histories.pop(self._quietest()).forget_oldest(keep=0)
+            self.kept_bytes -= self._histories.pop(self._quietest()).forget_oldest(keep=0)
 
     def _quietest(self) -> str:
         """Remove and return a machine that has been quiet for long, though perhaps not the longest.
@@ -456,7 +449,7 @@ class Journey:
         return self._order.popleft()
 
 
-AT_ONCE: Final = 200
+MAX_AT_ONCE: Final = 200
 """Maximum number of new events of a machine in one `take`; older ones are skipped."""
 
 
@@ -474,7 +467,7 @@ class News:
         clock: Callable[[], float],
         *,
         since: float | None = None,
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_AT_ONCE,
         asker: PendingChanges | None = None,
     ) -> None:
         """Select the entries that `wanted` returns True for, after `since` (seconds since the epoch; default: now).

@@ -108,7 +108,7 @@ _AAVMF = Path("/usr/share/AAVMF")
 _GUARDED_VARIABLES = ("-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
 
 
-class Machine:
+class VirtualMachine:
     """A QEMU process. `directory` holds its disk, its firmware's variables and its screen output."""
 
     def __init__(self, settings: MachineSettings, directory: Path) -> None:

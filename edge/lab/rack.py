@@ -10,16 +10,15 @@ own address only.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
 from aiohttp import web
 
 from edge.building.builder import Artifacts, recipes
@@ -72,7 +71,7 @@ class Rack:
         self.network = network
         self.namespace = f"{PREFIX}{os.getpid()}"
         self._home: int | None = None
-        self._ears: list[socket.socket] = []
+        self._counters: list[socket.socket] = []
 
     async def up(self) -> None:
         """Create the namespace and move this process into it.
@@ -98,17 +97,19 @@ class Rack:
         await run([*ip, network.tap, "up"])
         await run([*ip, network.bridge, "up"])
         if ":" in network.address:
-            self.hear(network.bridge)
+            self.count_ipv4(network.bridge)
 
-    def hear(self, bridge: str) -> None:
+    def count_ipv4(self, bridge: str) -> None:
         """Count the packets that this bridge receives, for `ipv4_packets`."""
-        self._ears += [_hear(bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
+        for protocol in (_ETH_P_IP, _ETH_P_ARP):
+            self._counters.append(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+            self._counters[-1].bind((bridge, protocol))
 
     def ipv4_packets(self) -> int:
         """Return the number of IPv4 and ARP packets since the last call, for a rack with IPv6 only."""
         # The kernel counts packets even if it drops them: tpacket_stats, packets and drops.
-        told = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._ears]
-        return sum(struct.unpack("=II", each)[0] for each in told)
+        found = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._counters]
+        return sum(struct.unpack("=II", each)[0] for each in found)
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
@@ -124,98 +125,63 @@ class Rack:
         """Leave the namespace and remove it, with everything in it."""
         if self._home is None:
             return
-        while self._ears:
-            self._ears.pop().close()
+        while self._counters:
+            self._counters.pop().close()
         set_namespace(self._home)
         os.close(self._home)
         self._home = None
         await run(["ip", "netns", "delete", self.namespace])
 
 
-def _hear(interface: str, protocol: int) -> socket.socket:
-    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    sock.bind((interface, protocol))
-    return sock
-
-
 REGISTRY_PORT = 5000
 DEPOT_PORT = 8080
 
 
-class Registry:
-    """A private container registry at `address`:5000. Its images stay in `storage` for the next lab."""
+async def start_registry(
+    stack: AsyncExitStack, address: str, storage: Path, directory: Path, artifacts: Artifacts
+) -> str:
+    """Start a private container registry at `address`:5000 and fill it with the action images.
 
-    def __init__(self, address: str, storage: Path, directory: Path) -> None:
-        self._listening = join_host_port(address, REGISTRY_PORT)
-        self._storage = storage
-        self._config = directory / "registry.yml"
-        self._log = directory / "registry.log"
-        self._daemon: Daemon | None = None
-        # skopeo of Debian 12 accepts no IPv6 address as a registry, so it is filled over loopback.
-        self.authority = f"localhost:{REGISTRY_PORT}" if ":" in address else self._listening
-
-    async def start(self, artifacts: Artifacts) -> None:
-        """Start the registry and fill it with the action images. Raises CommandError."""
-        self._storage.mkdir(parents=True, exist_ok=True)
-        listening = self._listening if self.authority == self._listening else f":{REGISTRY_PORT}"
-        self._config.write_text(
-            "version: 0.1\n"
-            "log: {level: info, accesslog: {disabled: true}}\n"
-            f"storage: {{filesystem: {{rootdirectory: {self._storage}}}, delete: {{enabled: true}}}}\n"
-            f"http: {{addr: '{listening}'}}\n"
-        )
-        self._daemon = await Daemon.start("registry", ["docker-registry", "serve", self._config], self._log)
-        await self._answering()
-        filled = self._storage / "made-from"
-        if not filled.is_file() or filled.read_text() != artifacts.actions_digest:
-            push = recipes() / "actions" / "push.sh"
-            await run(["bash", push, artifacts.actions, self.authority], timeout=120)
-            filled.write_text(artifacts.actions_digest)
-
-    async def stop(self) -> None:
-        """Stop the registry."""
-        if self._daemon is not None:
-            await self._daemon.stop()
-            self._daemon = None
-
-    async def _answering(self) -> None:
-        assert self._daemon is not None  # noqa: S101 - for the type checker; start() has set it
-        async with aiohttp.ClientSession() as session:
-            for _ in range(200):
-                if self._daemon.returncode is not None:
-                    raise CommandError(f"docker-registry ended: {self._daemon.log_tail(5)}")
-                try:
-                    async with session.get(f"http://{self.authority}/v2/") as response:
-                        if response.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
-        raise CommandError(f"docker-registry does not answer on {self.authority}: {self._daemon.log_tail(5)}")
+    Its images stay in `storage` for the next lab; `directory` gets its configuration and log. `stack` stops it. Return
+    its host and port for pushes. Raises CommandError.
+    """
+    storage.mkdir(parents=True, exist_ok=True)
+    listening = authority = join_host_port(address, REGISTRY_PORT)
+    if ":" in address:  # skopeo of Debian 12 accepts no IPv6 address as a registry, so it is filled over loopback.
+        listening, authority = f":{REGISTRY_PORT}", f"localhost:{REGISTRY_PORT}"
+    config = directory / "registry.yml"
+    config.write_text(
+        "version: 0.1\n"
+        "log: {level: info, accesslog: {disabled: true}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {storage}}}, delete: {{enabled: true}}}}\n"
+        f"http: {{addr: '{listening}'}}\n"
+    )
+    daemon = await Daemon.start("registry", ["docker-registry", "serve", config], directory / "registry.log")
+    stack.push_async_callback(daemon.stop)
+    if not await daemon.answers(f"http://{authority}/v2/", 10):
+        ended = "ended" if daemon.returncode is not None else f"does not answer on {authority}"
+        raise CommandError(f"docker-registry {ended}: {daemon.log_tail(5)}")
+    filled = storage / "made-from"
+    if not filled.is_file() or filled.read_text() != artifacts.actions_digest:
+        push = recipes() / "actions" / "push.sh"
+        await run(["bash", push, artifacts.actions, authority], timeout=120)
+        filled.write_text(artifacts.actions_digest)
+    return authority
 
 
-class Depot:
-    """A web server at `address`:8080 with `/osie/kernel`, `/osie/initrd` and `/images/<name>`."""
+async def start_depot(stack: AsyncExitStack, address: str, artifacts: Artifacts) -> None:
+    """Start a web server at `address`:8080 with `/osie/kernel`, `/osie/initrd` and `/images/<name>`.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, artifacts: Artifacts) -> None:
-        """Start serving. Raises OSError if the port is taken."""
-        app = web.Application()
-        app.router.add_get("/osie/kernel", _file(artifacts.kernel))
-        app.router.add_get("/osie/initrd", _file(artifacts.initrd))
-        app.router.add_static("/images", artifacts.image.parent)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, DEPOT_PORT).start()
-
-    async def stop(self) -> None:
-        """Stop serving."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+    `stack` stops it. Raises OSError if the port is taken.
+    """
+    app = web.Application()
+    app.router.add_get("/osie/kernel", _file(artifacts.kernel))
+    app.router.add_get("/osie/initrd", _file(artifacts.initrd))
+    app.router.add_static("/images", artifacts.image.parent)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, address, DEPOT_PORT).start()
 
 
 def _file(path: Path) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -12,7 +12,7 @@ import gzip
 import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,8 @@ from edge.building.shell import CommandError, Daemon, run
 from edge.doctor import check_lab, kubectl_path
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
-from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
-from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Depot, Rack, RackNetwork, Registry
+from edge.lab.machine import Drive, Firmware, MachineSettings, VirtualMachine
+from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
 from tink.errors import TinkedgeError
 
 _COUNTED_BYTES = 64 * 1024
@@ -39,7 +39,7 @@ _CHANGING = re.compile(rb"[\d.:]+|\x1b\[[0-9;?=]*[A-Za-z]")
 """The parts that change in a repeated line: dots, counters, cursor movements (ECMA-48)."""
 
 
-class Progress:
+class MachineProgress:
     """Detects that a machine gets on between two steps of its journey: it downloads, or shows new lines.
 
     A slow host may take minutes to load or start a kernel, so time alone is no reason to give up. A machine that
@@ -95,6 +95,7 @@ MAC = "52:54:00:12:34:56"
 _ADMIN = "http://127.0.0.1:7081"
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
+_READY_SECONDS = 30.0
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
 
 
@@ -193,22 +194,31 @@ class Lab:
             "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
         )
 
-        registry = Registry(self._network.address, settings.cache / "registry", self._logs)
-        depot = Depot(self._network.address)
-        stack.push_async_callback(registry.stop)
-        stack.push_async_callback(depot.stop)
         self._doing = lambda: "starting the stack, and filling the registry"
-        await asyncio.gather(registry.start(artifacts), depot.start(artifacts))
-        await self._ready(edge)
+        await asyncio.gather(
+            start_registry(stack, self._network.address, settings.cache / "registry", self._logs, artifacts),
+            start_depot(stack, self._network.address, artifacts),
+        )
+        if not await edge.answers(f"http://{self._network.host}:{HTTP_PORT}/readyz", _READY_SECONDS):
+            self._check_edge(edge)
+            raise LabError(f"tinkedge up is not ready after {_READY_SECONDS:.0f} s:\n{edge.log_tail()}")
         self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
 
         self._doing = lambda: "applying the manifests"
-        kubectl = Kubectl(directory / "data" / "kubeconfig", directory / "kubectl-cache")
-        for line in (await kubectl.run("apply", *self._manifests())).splitlines():
+        program = kubectl_path()
+        if program is None:
+            raise CommandError("kubectl is not on PATH; `make run` brings one")
+        kubeconfig, cache = str(directory / "data" / "kubeconfig"), str(directory / "kubectl-cache")
+
+        async def kubectl(*arguments: str) -> str:
+            command = [program, "--kubeconfig", kubeconfig, "--cache-dir", cache, *arguments]
+            return (await run(command, timeout=30)).rstrip()
+
+        for line in (await kubectl("apply", *self._manifests())).splitlines():
             self._done("kubectl", line)
 
         medium = await self._medium(directory) if settings.medium is not None else None
-        machine = Machine(self._machine_settings(medium), directory)
+        machine = VirtualMachine(self._machine_settings(medium), directory)
         stack.push_async_callback(self._keep_screen, machine)
         stack.push_async_callback(machine.power_off)
         await machine.power_on()
@@ -224,7 +234,7 @@ class Lab:
 
         used = edge.cpu_seconds() - before
         self._screen.block("")
-        self._screen.block(await kubectl.run("get", "workflow,hardware"))
+        self._screen.block(await kubectl("get", "workflow,hardware"))
         self._screen.block(
             f"{took:.1f} s from power-on; our servers used {used:.2f} s of processor time ({used / took:.1%} of that)"
         )
@@ -269,21 +279,6 @@ class Lab:
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
-
-    async def _ready(self, edge: Daemon, within: float = 30) -> None:
-        url = f"http://{self._network.host}:{HTTP_PORT}/readyz"
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-            for _ in range(int(within / 0.05)):
-                if edge.returncode is not None:
-                    raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.log_tail()}")
-                try:
-                    async with session.get(url) as response:
-                        if response.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass  # not listening yet
-                await asyncio.sleep(0.05)
-        raise LabError(f"tinkedge up is not ready after {within:.0f} s:\n{edge.log_tail()}")
 
     def _manifests(self) -> list[str]:
         if self._settings.manifests is not None:
@@ -330,24 +325,24 @@ class Lab:
             drive=settings.medium or Drive.CDROM,
         )
 
-    async def _keep_screen(self, machine: Machine) -> None:
+    async def _keep_screen(self, machine: VirtualMachine) -> None:
         """Keep the machine's screen in the lab's logs."""
         if machine.screen.exists():
             shutil.copyfile(machine.screen, self._logs / "screen.log")
 
     # --- the journey ----------------------------------------------------------------------------------------------
 
-    async def _follow(self, edge: Daemon, machine: Machine, token: str) -> None:
+    async def _follow(self, edge: Daemon, machine: VirtualMachine, token: str) -> None:
         """Show each step until the last. Raises LabError if the machine takes a wrong path, or stops."""
         events = follow(_ADMIN, token, history=True)
         reader = asyncio.ensure_future(anext(events))
-        progress = Progress(machine.screen, self._network.tap)
+        progress = MachineProgress(machine.screen, self._network.tap)
         self._doing = lambda: f"{progress.bytes_sent() / 1e6:.1f} MB loaded; its screen: {_last(machine)}"
         waited = 0.0
         try:
             while True:
                 done, _ = await asyncio.wait([reader], timeout=1.0)
-                self._alive(edge, machine)
+                self._check(edge, machine)
                 if not done:
                     waited = 0.0 if progress.made() else waited + 1.0
                     if waited >= self._settings.patience:
@@ -368,9 +363,12 @@ class Lab:
                 await reader
             await events.aclose()
 
-    def _alive(self, edge: Daemon, machine: Machine) -> None:
+    def _check_edge(self, edge: Daemon) -> None:
         if edge.returncode is not None:
             raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.log_tail()}")
+
+    def _check(self, edge: Daemon, machine: VirtualMachine) -> None:
+        self._check_edge(edge)
         if machine.ended is not None:
             raise LabError(f"the machine went off: {machine.ended}{_quoted(machine.last_lines(12))}")
 
@@ -393,16 +391,16 @@ class Lab:
         # cloud-init reports to the phone_home URL of the user-data when all of it is done.
         return event.step is Step.METADATA and "instance_id" in event.detail
 
-    def _stuck(self, machine: Machine, waited: float) -> str:
+    def _stuck(self, machine: VirtualMachine, waited: float) -> str:
         return (
             f"no step, nothing loaded and nothing new on the screen for {waited:.0f} s; "
             f"on a slow host give it more with --patience SECONDS{_quoted(machine.last_lines(15))}"
         )
 
-    async def _prove(self, kubectl: Kubectl, machine: Machine, image: Path) -> None:
+    async def _prove(self, kubectl: Callable[..., Awaitable[str]], machine: VirtualMachine, image: Path) -> None:
         """Check that the API reports success, and that the disk has the image's bytes."""
         namespace, name = self._workflow.split("/")
-        state = await kubectl.run("get", "-n", namespace, "workflow", name, "-o", "jsonpath={.status.state}")
+        state = await kubectl("get", "-n", namespace, "workflow", name, "-o", "jsonpath={.status.state}")
         if state != "Succeeded":
             raise LabError(f"the journey ended, but the Workflow's state is {state!r}")
         if self._settings.full:
@@ -422,25 +420,11 @@ def _compare(image: Path, disk: Path) -> int:
     return size
 
 
-class Kubectl:
-    """kubectl with its own configuration and cache."""
-
-    def __init__(self, kubeconfig: Path, cache: Path) -> None:
-        self._arguments = ["--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
-
-    async def run(self, *arguments: str) -> str:
-        """Run kubectl; return its standard output. Raises CommandError."""
-        program = kubectl_path()
-        if program is None:
-            raise CommandError("kubectl is not on PATH; `make run` brings one")
-        return (await run([program, *self._arguments, *arguments], timeout=30)).rstrip()
-
-
 def _megabytes(*paths: Path) -> str:
     return f"{sum(path.stat().st_size for path in paths) / 1e6:.0f} MB"
 
 
-def _last(machine: Machine) -> str:
+def _last(machine: VirtualMachine) -> str:
     """Return the last line on the machine's screen."""
     return next(iter(machine.last_lines(1)), "nothing yet")
 

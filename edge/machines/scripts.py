@@ -30,7 +30,7 @@ from ipxe.direct import DirectScripts
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
 from ipxe.raspberry_pi import PiCommandLines, PiConfigs
-from ipxe.scripts import Dialect, MediumKind, MediumScripts, Origin, Script, ScriptError, Scripts
+from ipxe.scripts import Dialect, EdgeOrigin, MediumKind, MediumScripts, Script, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts
 from tink.api.annotations import (
     INITRD_SHA256_ANNOTATION,
@@ -151,7 +151,7 @@ class MachineScripts:
     scripts: Scripts
     record: Recorder
     default_osie: tuple[str, str] | None = None
-    others: Callable[[str, str], tuple[Origin, ...]] = lambda _address, _mac: ()
+    others: Callable[[str, str], tuple[EdgeOrigin, ...]] = lambda _address, _mac: ()
     take: NoteTaker | None = None
 
     def __post_init__(self) -> None:
@@ -159,14 +159,14 @@ class MachineScripts:
         direct: tuple[type[DirectScripts], ...]
         direct = (GrubScripts, ExtlinuxScripts, UBootScripts, PiConfigs, PiCommandLines)
         self._direct = {each.dialect: each(self.scripts) for each in direct}
-        self._compiled: Newest[str, dict[tuple[Origin, Dialect], _Compiled]] = Newest(MAX_KEPT)
+        self._compiled: Newest[str, dict[tuple[EdgeOrigin, Dialect], _Compiled]] = Newest(MAX_KEPT)
         self.logs_wanted = False
         """True if a script has had a machine send its log lines here."""
 
     def script(
         self,
         mac: str,
-        origin: Origin,
+        origin: EdgeOrigin,
         *,
         client: str,
         dialect: Dialect = Dialect.IPXE,
@@ -229,7 +229,7 @@ class MachineScripts:
     def _of(self, dialect: Dialect) -> Scripts | DirectScripts:
         return self._direct.get(dialect, self.scripts)
 
-    def parameters(self, machine: Machine, origin: Origin) -> str:
+    def parameters(self, machine: Machine, origin: EdgeOrigin) -> str:
         """Return the kernel parameters of a machine for a UKI, whose command line is fixed. Raises ScriptError."""
         osie = self._osie_of(machine)
         raw = self.osie(*osie) if osie is not None else None
@@ -238,7 +238,7 @@ class MachineScripts:
         words = scripts.words(machine.mac, machine.hardware, whole, _parameters(raw))
         return scripts.with_tokens(machine.mac, words)
 
-    def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
+    def medium(self, mac: str, origin: EdgeOrigin, kind: MediumKind) -> str:
         """Return the script on the machine's boot medium, which leads to `script`. Raises ScriptError."""
         machine = self.inventory.by_mac(mac)
         hardware = machine.hardware if machine is not None else None
@@ -247,7 +247,7 @@ class MachineScripts:
             text = self._media.compile(mac, hardware, origin, kind)
         return text
 
-    def autoexec(self, mac: str, origin: Origin) -> str:
+    def autoexec(self, mac: str, origin: EdgeOrigin) -> str:
         """Return the script that a newly loaded iPXE runs first, which leads to `script`."""
         return self.scripts.autoexec(mac, self._with_others(origin, mac))
 
@@ -255,7 +255,7 @@ class MachineScripts:
         """Drop all scripts, because they name the other edges, which have changed."""
         self._compiled.clear()
 
-    def _with_others(self, origin: Origin, mac: str) -> Origin:
+    def _with_others(self, origin: EdgeOrigin, mac: str) -> EdgeOrigin:
         others = self.others(origin.address, mac)
         return replace(origin, others=others) if others else origin
 
@@ -271,7 +271,7 @@ class MachineScripts:
         named = machine.hardware.spec.osie
         return (machine.namespace, named.name) if named is not None and named.name else None
 
-    def _compile(self, machine: Machine, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
+    def _compile(self, machine: Machine, origin: EdgeOrigin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         of_machine = self._compiled.setdefault(machine.mac, {})
         compiled = of_machine.get((origin, dialect))
         # As soon as the edge has images, its scripts name it as a registry.
@@ -285,7 +285,7 @@ class MachineScripts:
             of_machine[origin, dialect] = compiled
         return compiled
 
-    def _default(self, mac: str, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
+    def _default(self, mac: str, origin: EdgeOrigin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         """Compile the script for unregistered machines, if such machines may netboot."""
         if self.default_osie is not None:
             try:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.expectations import Finding, read
+from edge.journey.expectations import Diagnosis, read
 from edge.machines import Machine
 from edge.page.rack import Rack
 from edge.page.rows import Row, as_it_was, named, row, traits
@@ -176,7 +176,7 @@ class Machines:
         )
 
 
-def _wrong(its_row: Row, finding: Finding | None) -> Wrong | None:
+def _wrong(its_row: Row, finding: Diagnosis | None) -> Wrong | None:
     """Return what is wrong with a machine; None: nothing is known to be."""
     if not its_row.wrong:
         return None

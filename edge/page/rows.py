@@ -6,7 +6,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from edge.journey.events import Milestone, Outcome, Step
-from edge.journey.expectations import Awaited, Limits
+from edge.journey.expectations import Awaited, StepLimits
 from edge.journey.history import (
     Entry,
     Last,
@@ -126,7 +126,7 @@ def row(
     name: Named,
     last: Last | None,
     awaited: Awaited | None,
-    limits: Limits,
+    limits: StepLimits,
     *,
     claimed: bool = False,
     traits: Traits = NO_TRAITS,

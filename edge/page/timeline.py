@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
-from edge.journey.expectations import Awaited, Boot, Limits, Story, workflow_of
+from edge.journey.expectations import Awaited, MachineBoot, StepLimits, Story, workflow_of
 from edge.page.words import AFTER, STATES, Phase, phase
 
 RESTART_SECONDS: Final = 900.0  # a system that comes up so soon after a Workflow is what that has installed
@@ -113,7 +113,7 @@ class _Mark:
 class BootChain:
     """Boots that belong together, oldest first."""
 
-    boots: list[Boot] = field(default_factory=list)
+    boots: list[MachineBoot] = field(default_factory=list)
 
     @property
     def began(self) -> float:
@@ -155,7 +155,7 @@ def events_of(chain: BootChain, after: BootChain | None, events: Iterable[Journe
 
 
 def timeline(
-    chain: BootChain, now: float, limits: Limits, awaited: Awaited | None, before: Iterable[BootChain] = ()
+    chain: BootChain, now: float, limits: StepLimits, awaited: Awaited | None, before: Iterable[BootChain] = ()
 ) -> Timeline:
     """Draw a boot. `awaited` is the next step of the machine; None if this boot is over.
 

@@ -27,7 +27,7 @@ KIND_WORDS: Final = {
     RowKind.UNREGISTERED: "not registered",
     RowKind.IDLE: "waiting",
     RowKind.DONE: "done",
-    RowKind.SILENT: "never heard",
+    RowKind.SILENT: "never seen",
 }
 RANKS: Final = {kind: rank for rank, kind in enumerate(RowKind)}
 
@@ -79,7 +79,7 @@ AFTER: Final = {
     Milestone.WORKFLOW_ENDED: "restarts from its disk",
     Milestone.METADATA_READ: "cloud-init runs",
 }
-"""The step that a machine is at between this milestone and the next."""
+"""The step that a machine is at between this milestone and the next. Traces have these words as span names."""
 
 
 class Phase(StrEnum):

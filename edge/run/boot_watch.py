@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from edge.journey.events import Milestone, Outcome, Step
-from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story, read
+from edge.journey.expectations import NOT_RUN, Diagnosis, Expectations, Facts, KnownNetworks, Registered, Story, read
 from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -188,7 +188,7 @@ class BootWatch:
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # the card may have another owner now, or none
 
-    def _show(self, mac: str, finding: Finding | None) -> None:
+    def _show(self, mac: str, finding: Diagnosis | None) -> None:
         """Show a finding, or its end, on the machine's Hardware, or else on the Hardware that it concerns."""
         problem = None
         if finding is not None:
@@ -325,7 +325,7 @@ class BootWatch:
         networks = [network for state in self.networks.states for network in state.networks6]
         return bool(networks) and not any(IPv6Address(ip) in network for network in networks)
 
-    def _network(self, machine: Machine | None) -> Network:
+    def _network(self, machine: Machine | None) -> KnownNetworks:
         states = self.networks.states
         served = tuple(dict.fromkeys(network for state in states for network in state.networks))
         interface = states[0].interface if len(states) == 1 else ""
@@ -334,7 +334,7 @@ class BootWatch:
             for state in states:
                 if any(_holds(network, machine.ip) for network in state.networks):
                     interface, address = state.interface, state.address
-        return Network(served, self.relayed(), address, interface)
+        return KnownNetworks(served, self.relayed(), address, interface)
 
     def _near(self, mac: str) -> tuple[str, str] | None:
         """Return the one silent Hardware whose MAC differs in one digit; None if there is none, or several."""

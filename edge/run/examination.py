@@ -27,7 +27,7 @@ from edge.artifacts.layout import ImageLayout, LayoutError
 from edge.settings.model import Service, StackSettings
 from hegel.instance import ssh_keys
 from ipxe.parameters import MAX_CHARACTERS, check_places, kernel_words
-from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
+from ipxe.scripts import BootSettings, EdgeOrigin, ScriptError, Scripts
 from tink.api.annotations import (
     KERNEL_PARAMETERS_ANNOTATION,
     METADATA_ANNOTATION,
@@ -186,7 +186,7 @@ class Examination:
             if card.disable_dhcp or card.disable_netboot:
                 continue
             try:
-                self._scripts.plan(mac, hardware, Origin(_EDGE), "")
+                self._scripts.plan(mac, hardware, EdgeOrigin(_EDGE), "")
             except ScriptError as error:
                 problems.add(str(error).partition(": ")[2])
         yield from (f"{each}: the machine netboots nothing until that is corrected" for each in sorted(problems))

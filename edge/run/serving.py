@@ -42,7 +42,7 @@ from edge.settings.model import Service, StackSettings, Syslog
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
 from ipxe.parameters import is_hookos
-from ipxe.scripts import Origin, Scripts
+from ipxe.scripts import EdgeOrigin, Scripts
 from tink.kube.resources import OSIE
 from tink.metrics.families import Scraped
 from tink.net.addresses import join_host_port
@@ -310,12 +310,12 @@ class MachineServers:
 
     # --- lookups ------------------------------------------------------------------------------------------------------
 
-    def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
+    def _others(self, address: str, mac: str) -> tuple[EdgeOrigin, ...]:
         """Return the other edges for a machine that has reached this edge at `address`."""
         if self.peers is None:
             return ()
         found = self.peers.alternatives(address, mac)
-        return tuple(Origin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
+        return tuple(EdgeOrigin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
 
     # --- makers of the parts ------------------------------------------------------------------------------------------
 

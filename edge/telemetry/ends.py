@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
-from edge.journey.expectations import Limits, read
+from edge.journey.expectations import StepLimits, read
 from edge.journey.history import Entry, milestone
 from edge.journey.recorder import Journey, News
 from edge.page import Bar, BootChain, chains, timeline_of
@@ -59,7 +59,7 @@ class BootEnds:
     def __init__(self, journey: Journey, clock: Callable[[], float]) -> None:
         """`clock` is the journey's."""
         self._journey = journey
-        self._limits = Limits()
+        self._limits = StepLimits()
         self._news = News(journey, _is_end, clock, asker=journey.stages())
         self._reported_until: Newest[str, float] = Newest(MAX_KNOWN)
         """The time up to which each machine's boots are reported."""

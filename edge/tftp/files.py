@@ -53,7 +53,7 @@ from edge.tftp.source import Opened, TftpFile, TftpRefusal, TftpRequest
 from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
-from ipxe.scripts import Dialect, Origin
+from ipxe.scripts import Dialect, EdgeOrigin
 from tink.errors import TinkedgeError
 from tink.limits.newest import Newest
 from tink.mac import from_path
@@ -208,7 +208,7 @@ class BootFiles:
     resolution: AddressResolution | None = None
 
     def __post_init__(self) -> None:
-        self._origin = Origin(self.address, tftp=True)
+        self._origin = EdgeOrigin(self.address, tftp=True)
         self._snapshots = Snapshots()
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
@@ -304,7 +304,7 @@ class BootFiles:
             # Without this file, iPXE runs its built-in script.
             return None if name == "autoexec.ipxe" else mac
         if name == "autoexec.ipxe":
-            return _text(scripts.autoexec(mac, Origin(self.address)), name, mac)
+            return _text(scripts.autoexec(mac, EdgeOrigin(self.address)), name, mac)
         if name == "why.ipxe":
             return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
         return self._made(parsed, name, scripts, "iPXE over TFTP", Dialect.IPXE)

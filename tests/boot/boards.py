@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from edge.building.shell import Daemon
-from edge.lab.machine import Machine, MachineSettings
+from edge.lab.machine import MachineSettings, VirtualMachine
 
 _BESIDE = Path(sys.prefix)
 _OF_QEMU = "/usr/share/qemu"  # OpenSBI is here, in Debian's package qemu-system-data
@@ -58,7 +58,7 @@ class Prompt:
     typed: bytes
 
 
-class BoardMachine(Machine):
+class BoardMachine(VirtualMachine):
     """A machine without a disk. `commands` are typed at its console, one by one, instead of U-Boot's own boot.
 
     Without commands it boots by itself, and nothing is typed.

@@ -38,7 +38,7 @@ from edge.admin_token import read, token_file
 from edge.building.shell import Daemon, run
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
-from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, MachineSettings, VirtualMachine
 from edge.lab.rack import IPV6, Rack, RackNetwork
 from tests.boot import relayed
 from tests.boot.boards import ARM64_KERNEL, Board, BoardMachine
@@ -81,7 +81,7 @@ class Watched:
                 if self._until.search(line) and not further:
                     return
 
-    async def follow_screen(self, machine: Machine) -> None:
+    async def follow_screen(self, machine: VirtualMachine) -> None:
         while True:
             for line in machine.last_lines(40):
                 self.saw(f"screen: {line}")
@@ -155,7 +155,11 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
             await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
         settings = replace(settings, medium=image, drive=Drive(arguments.medium))
     asked = _count_dhcp(network.tap, stack)
-    machine = BoardMachine(board, settings, directory, tuple(arguments.type)) if board else Machine(settings, directory)
+    machine = (
+        BoardMachine(board, settings, directory, tuple(arguments.type))
+        if board
+        else VirtualMachine(settings, directory)
+    )
     watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
     await machine.power_on()

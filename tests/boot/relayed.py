@@ -31,7 +31,7 @@ async def start_relay(rack: Rack, directory: Path, stack: AsyncExitStack) -> Non
         _without_ipv6(port)
     await run([*ip, network.tap, "master", LINK])
     await run([*ip, LINK, "up"])
-    rack.hear(LINK)
+    rack.count_ipv4(LINK)
     router = await _namespace(_router(network.address, directory / "router.leases"), directory, stack)
     for here, there, bridge in (("up0", "up1", network.bridge), ("down0", "down1", LINK)):
         await run(["ip", "link", "add", here, "type", "veth", "peer", "name", there])

@@ -34,8 +34,8 @@ import yaml
 from deploy.package.chart import CHART, DEPLOY
 from edge.building.builder import Artifacts, Builder, default_cache
 from edge.building.shell import CommandError, run
-from edge.lab.machine import Firmware, Machine, MachineSettings
-from edge.lab.rack import Depot, Rack, RackNetwork, Registry
+from edge.lab.machine import Firmware, MachineSettings, VirtualMachine
+from edge.lab.rack import Rack, RackNetwork, start_depot, start_registry
 from tests.cluster.attacks import Thief
 from tests.cluster.machines import Machines, listed, template
 from tests.cluster.node import NEEDED, Node
@@ -90,22 +90,19 @@ class Trial:
             address = self._network.address
             # What a load balancer does: this address is here, and leads to the servers.
             await run(["ip", "address", "add", f"{VIP}/24", "dev", self._network.bridge])
-            registry = Registry(address, default_cache() / "registry", self._directory)
-            stack.push_async_callback(registry.stop)
-            depot = Depot(address)
-            stack.push_async_callback(depot.stop)
-            await asyncio.gather(registry.start(self._artifacts), depot.start(self._artifacts))
-            await self._push(registry.authority)
-            self._node = Node(
-                self._directory / "node", address, self._network.bridge, self._programs, registry.authority
+            registry, _ = await asyncio.gather(
+                start_registry(stack, address, default_cache() / "registry", self._directory, self._artifacts),
+                start_depot(stack, address, self._artifacts),
             )
+            await self._push(registry)
+            self._node = Node(self._directory / "node", address, self._network.bridge, self._programs, registry)
             self._node.directory.mkdir()
             stack.push_async_callback(self._node.down)
             await self._node.up()
             self._tell(f"node ready: Kubernetes {kubernetes_version()}, etcd {version_of('etcd')}, no CNI but ptp")
             await self._namespace()
             await self._taken()
-            await self._install(registry.authority)
+            await self._install(registry)
             await self._metrics()
             await self._boot(stack)
             await self._many(stack)
@@ -239,7 +236,7 @@ class Trial:
         settings = MachineSettings(mac=MAC, tap=self._network.tap, firmware=Firmware.BIOS, memory_mib=1024)
         directory = self._directory / "machine"
         directory.mkdir()
-        machine = Machine(settings, directory)
+        machine = VirtualMachine(settings, directory)
         stack.push_async_callback(machine.power_off)
         began = time.monotonic()
         await machine.power_on()

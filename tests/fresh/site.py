@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from edge.building.shell import run
-from edge.lab.machine import Machine, MachineSettings
+from edge.lab.machine import MachineSettings, VirtualMachine
 from tests.interop.installed.host import ROOT, Host
 
 BOOT_SECONDS = 400
@@ -26,7 +26,7 @@ def package(suite: str, out: Path) -> Path:
     return made
 
 
-class Plugged(Machine):
+class Plugged(VirtualMachine):
     """An emulated machine whose network cable leads to a host's `eth1`."""
 
     def __init__(self, host: Host, settings: MachineSettings, directory: Path) -> None:

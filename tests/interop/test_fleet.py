@@ -14,10 +14,10 @@ import pytest
 import yaml
 from cryptography import x509
 
-from edge.fleet import Link, Profile
+from edge.fleet import FleetSettings, MachineLink, Profile
 from edge.fleet.objects import Boots, Objects
 from edge.fleet.population import identity
-from edge.fleet.stack import Stack, StackSettings
+from edge.fleet.stack import Stack
 from edge.lab.namespaces import inside
 from tests.interop.authority import Authority
 from tink.kube.client import KubeClient
@@ -98,9 +98,9 @@ def test_no_host_is_attacked_by_accident(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("link", [Link.RELAY, Link.DIRECT])
-def test_no_action_runs_twice_when_machines_fail(tmp_path: Path, link: Link) -> None:
-    address = "192.0.2.1" if link is Link.RELAY else "10.64.0.1"
+@pytest.mark.parametrize("link", [MachineLink.RELAY, MachineLink.DIRECT])
+def test_no_action_runs_twice_when_machines_fail(tmp_path: Path, link: MachineLink) -> None:
+    address = "192.0.2.1" if link is MachineLink.RELAY else "10.64.0.1"
     options = ["--machines", "100", "--link", link, "--initrd-size", "4MB", "--limit", "240"]
     options += secured(tmp_path, address)
     status, report, printed = run(tmp_path, PLAGUED, *options)
@@ -117,7 +117,8 @@ async def test_existing_site_is_used_and_left_unchanged(tmp_path: Path) -> None:
     network = IPv4Network("10.80.0.0/16")
     (tmp_path / "site").mkdir()
     async with AsyncExitStack() as stack:
-        site = Stack(StackSettings(tmp_path / "site", network, Link.RELAY, 1_000_000, 4_000_000))
+        settings = FleetSettings(1, Profile(), network=network, kernel_bytes=1_000_000, initrd_bytes=4_000_000)
+        site = Stack(settings, tmp_path / "site")
         await site.up(stack)
         # In the API's namespace, with the machines in another one.
         prefix = ("nsenter", f"--net={site.namespace}")

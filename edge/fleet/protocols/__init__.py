@@ -1,1 +1,1 @@
-"""The client protocols of a boot. `dhcp`, `tftp`, `ipxe` and `hpack` are pure; `http` and `grpc` have sockets."""
+"""The client protocols of a boot. `dhcp`, `tftp` and `ipxe` are pure; `http` and `grpc` have sockets."""

@@ -15,9 +15,9 @@ stores the lease's settings in `settings`. It answers Sleep with None.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
 
 MAX_STEPS: Final = 10_000
 """Maximum number of commands of one script, against loops that never sleep."""
@@ -25,6 +25,7 @@ MAX_DEPTH: Final = 8
 """Maximum depth of chained scripts."""
 
 _SETTING = re.compile(r"\$\{([^{}$]*)\}")
+_NUMBER = re.compile(r"\d+(\.\d*)?")
 _SEPARATORS: Final = ("&&", "||", ";")
 _WITH_VALUE: Final = frozenset({"--name", "-n", "--timeout", "-t", "--configurator", "-c", "--tag", "--priority"})
 
@@ -50,7 +51,7 @@ class ConfigureNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
+class KernelStart:
     """A command to start the kernel."""
 
     kernel: str
@@ -58,7 +59,7 @@ class Boot:
     initrds: tuple[str, ...]
 
 
-Wanted = Fetch | Sleep | ConfigureNetwork | Boot
+Wanted = Fetch | Sleep | ConfigureNetwork | KernelStart
 Answer = str | bool | None
 
 
@@ -66,22 +67,9 @@ Answer = str | bool | None
 class Exit:
     """The end of a script: the started kernel, or the last line on the screen with the status."""
 
-    booted: Boot | None = None
+    booted: KernelStart | None = None
     status: int = 0
     said: str = ""
-
-
-@dataclass(slots=True)
-class _Images:
-    kernel: str = ""
-    command_line: str = ""
-    initrds: list[str] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
-
-    def clear(self) -> None:
-        self.kernel = self.command_line = ""
-        self.initrds.clear()
-        self.texts.clear()
 
 
 class _Ended(Exception):  # noqa: N818 - no error
@@ -98,13 +86,17 @@ class Interpreter:
 
     def __init__(self, text: str, settings: dict[str, str], *, depth: int = 0) -> None:
         self.settings = settings
-        self._lines = _lines(text)
+        self._lines = [line.strip() for line in text.replace("\\\n", "").splitlines()]
         self._labels = {line[1:].strip(): number for number, line in enumerate(self._lines) if line.startswith(":")}
         self._at = 0
         self._steps = 0
         self._depth = depth
-        self._images = _Images()
-        self._said = ""
+        self._kernel = self._command_line = ""
+        self._initrds: list[str] = []
+        self._texts: dict[str, str] = {}
+        """Fetched images that are neither kernel nor initrd, by name."""
+        self._shown = ""
+        """The last line on the screen."""
 
     def run(self) -> Generator[Wanted, Answer, Exit]:
         """Run the script; yields commands for the caller."""
@@ -115,10 +107,10 @@ class Interpreter:
                 if line.startswith(("#", ":")) or not line:
                     continue
                 if not (yield from self._line(line)):
-                    return Exit(status=1, said=self._said or line)
+                    return Exit(status=1, said=self._shown or line)
         except _Ended as ended:
             return ended.found
-        return Exit(said=self._said)
+        return Exit(said=self._shown)
 
     def _line(self, line: str) -> _Steps:
         words = line.split()
@@ -145,162 +137,97 @@ class Interpreter:
         return value.replace(" ", "%20") if kind == "uristring" else value
 
     def _command(self, words: list[str]) -> _Steps:
+        """Execute one command; return True if it succeeds."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise _Ended(Exit(status=1, said=f"the script has run {MAX_STEPS} commands"))
-        name, *arguments = words
-        given = _positional(arguments)
-        if (plain := self._plain.get(name)) is not None:
-            return plain(self, given)
-        if (steps := self._steps_of.get(name)) is not None:
-            return (yield from steps(self, given, words))
-        self._said = f"{name}: command not found"
+        name, arguments = words[0], _positional(words[1:])
+        match name, arguments:
+            case "sleep", [seconds, *_] if _NUMBER.fullmatch(seconds):
+                yield Sleep(float(seconds))
+                return True
+            case "ifconf" | "dhcp", _:
+                return (yield ConfigureNetwork()) is True
+            case "kernel" | "initrd" | "module", [url, *words_of_kernel]:
+                kind = "kernel" if name == "kernel" else "initrd"
+                if (yield Fetch(url, kind)) is None:
+                    return False
+                if kind == "kernel":
+                    self._kernel, self._command_line = url, " ".join(words_of_kernel)
+                else:
+                    self._initrds.append(url)
+                return True
+            case "imgfetch", [url, *_]:
+                text = yield Fetch(url, "text")
+                if isinstance(text, str):
+                    self._texts[_name_of(words) or url.rpartition("/")[2]] = text
+                return isinstance(text, str)
+            case "imgexec", [image, *_] if image in self._texts:
+                return (yield from self._begin(self._texts[image], replaces=False))
+            case "chain" | "boot", [url, *_]:
+                text = yield Fetch(url, "text")
+                return (yield from self._begin(text, replaces="--replace" in words)) if isinstance(text, str) else False
+            case "boot", [] if self._kernel:
+                boot = KernelStart(self._kernel, self._command_line, tuple(self._initrds))
+                yield boot
+                raise _Ended(Exit(booted=boot))
+        return self._local(name, arguments)
+
+    def _local(self, name: str, arguments: list[str]) -> bool:
+        """Execute a command that needs nothing of the caller; return True if it succeeds."""
+        match name, arguments:
+            case "prompt" | "ifopen" | "ifclose" | "imgselect", _:
+                return True
+            case "echo", _:
+                self._shown = " ".join(arguments) or self._shown
+                return True
+            case "set", [setting, *values]:
+                self.settings[setting.partition(":")[0].rpartition("/")[2]] = " ".join(values)
+                return True
+            case "clear", [setting, *_]:
+                return self.settings.pop(setting.rpartition("/")[2], None) is not None
+            case "inc", [setting, *step]:
+                setting = setting.partition(":")[0]
+                try:
+                    value = int(self.settings.get(setting) or "0", 0) + int(step[0] if step else "1", 0)
+                except ValueError:
+                    return False
+                self.settings[setting] = str(value)
+                return True
+            case "isset", _:
+                return bool(arguments and arguments[0])
+            case "iseq", _:
+                return len(arguments) == 2 and arguments[0] == arguments[1]
+            case "goto", [label, *_] if label in self._labels:
+                self._at = self._labels[label]
+                return True
+            case "exit", _:
+                status = int(arguments[0]) if arguments and arguments[0].isdecimal() else 0
+                raise _Ended(Exit(status=status, said=self._shown))
+            case "imgfree", _:
+                if not arguments:
+                    self._kernel = self._command_line = ""
+                    self._initrds.clear()
+                    self._texts.clear()
+                for image in arguments:
+                    self._texts.pop(image, None)
+                return True
+            case "sleep" | "kernel" | "initrd" | "module" | "imgfetch" | "imgexec" | "chain" | "boot", _:
+                return False  # `_command` has found no valid arguments
+            case "set" | "clear" | "inc" | "goto", _:
+                return False
+        self._shown = f"{name}: command not found"
         return False
-
-    # --- commands without an action of the caller ---
-
-    def _echo(self, arguments: list[str]) -> bool:
-        self._said = " ".join(arguments) or self._said
-        return True
-
-    def _set(self, arguments: list[str]) -> bool:
-        if not arguments:
-            return False
-        name = arguments[0].partition(":")[0]
-        self.settings[name.rpartition("/")[2]] = " ".join(arguments[1:])
-        return True
-
-    def _clear(self, arguments: list[str]) -> bool:
-        return self.settings.pop(arguments[0].rpartition("/")[2], None) is not None if arguments else False
-
-    def _inc(self, arguments: list[str]) -> bool:
-        try:
-            name = arguments[0].partition(":")[0]
-            step = int(arguments[1], 0) if len(arguments) > 1 else 1
-            self.settings[name] = str(int(self.settings.get(name) or "0", 0) + step)
-        except (IndexError, ValueError):
-            return False
-        return True
-
-    def _isset(self, arguments: list[str]) -> bool:
-        return bool(arguments and arguments[0])
-
-    def _iseq(self, arguments: list[str]) -> bool:
-        return len(arguments) == 2 and arguments[0] == arguments[1]
-
-    def _goto(self, arguments: list[str]) -> bool:
-        if not arguments or arguments[0] not in self._labels:
-            return False
-        self._at = self._labels[arguments[0]]
-        return True
-
-    def _exit(self, arguments: list[str]) -> bool:
-        status = int(arguments[0]) if arguments and arguments[0].isdecimal() else 0
-        raise _Ended(Exit(status=status, said=self._said))
-
-    def _nothing(self, _arguments: list[str]) -> bool:
-        return True
-
-    def _imgfree(self, arguments: list[str]) -> bool:
-        if not arguments:
-            self._images.clear()
-        for name in arguments:
-            self._images.texts.pop(name, None)
-        return True
-
-    # --- commands with an action of the caller ---
-
-    def _sleep(self, arguments: list[str], _words: list[str]) -> _Steps:
-        try:
-            seconds = float(arguments[0])
-        except (IndexError, ValueError):
-            return False
-        yield Sleep(max(seconds, 0.0))
-        return True
-
-    def _ifconf(self, _arguments: list[str], _words: list[str]) -> _Steps:
-        return (yield ConfigureNetwork()) is True
-
-    def _kernel(self, arguments: list[str], _words: list[str]) -> _Steps:
-        if not arguments or (yield Fetch(arguments[0], "kernel")) is None:
-            return False
-        self._images.kernel = arguments[0]
-        self._images.command_line = " ".join(arguments[1:])
-        return True
-
-    def _initrd(self, arguments: list[str], _words: list[str]) -> _Steps:
-        if not arguments or (yield Fetch(arguments[0], "initrd")) is None:
-            return False
-        self._images.initrds.append(arguments[0])
-        return True
-
-    def _imgfetch(self, arguments: list[str], words: list[str]) -> _Steps:
-        if not arguments:
-            return False
-        text = yield Fetch(arguments[0], "text")
-        if not isinstance(text, str):
-            return False
-        self._images.texts[_name_of(words) or arguments[0].rpartition("/")[2]] = text
-        return True
-
-    def _imgexec(self, arguments: list[str], _words: list[str]) -> _Steps:
-        text = self._images.texts.get(arguments[0]) if arguments else None
-        return False if text is None else (yield from self._begin(text, replaces=False))
-
-    def _chain(self, arguments: list[str], words: list[str]) -> _Steps:
-        text = (yield Fetch(arguments[0], "text")) if arguments else None
-        return (yield from self._begin(text, replaces="--replace" in words)) if isinstance(text, str) else False
 
     def _begin(self, text: str, *, replaces: bool) -> _Steps:
         if self._depth >= MAX_DEPTH or not text.startswith("#!"):
-            self._said = "not a script" if self._depth < MAX_DEPTH else "scripts that begin one another"
+            self._shown = "not a script" if self._depth < MAX_DEPTH else "scripts that begin one another"
             return False
         found = yield from Interpreter(text, self.settings, depth=self._depth + 1).run()
-        self._said = found.said or self._said
+        self._shown = found.said or self._shown
         if replaces or found.booted is not None:
             raise _Ended(found)
         return found.status == 0
-
-    def _boot(self, arguments: list[str], words: list[str]) -> _Steps:
-        if arguments:
-            return (yield from self._chain(arguments, words))
-        if not self._images.kernel:
-            return False
-        boot = Boot(self._images.kernel, self._images.command_line, tuple(self._images.initrds))
-        yield boot
-        raise _Ended(Exit(booted=boot))
-
-    _plain: ClassVar[dict[str, Callable[[Interpreter, list[str]], bool]]] = {
-        "echo": _echo,
-        "set": _set,
-        "clear": _clear,
-        "inc": _inc,
-        "isset": _isset,
-        "iseq": _iseq,
-        "goto": _goto,
-        "exit": _exit,
-        "prompt": _nothing,
-        "ifopen": _nothing,
-        "ifclose": _nothing,
-        "imgselect": _nothing,
-        "imgfree": _imgfree,
-    }
-    _steps_of: ClassVar[dict[str, Callable[[Interpreter, list[str], list[str]], _Steps]]] = {
-        "sleep": _sleep,
-        "ifconf": _ifconf,
-        "dhcp": _ifconf,
-        "kernel": _kernel,
-        "initrd": _initrd,
-        "module": _initrd,
-        "imgfetch": _imgfetch,
-        "imgexec": _imgexec,
-        "chain": _chain,
-        "boot": _boot,
-    }
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.replace("\\\n", "").splitlines()]
 
 
 def _positional(arguments: list[str]) -> list[str]:

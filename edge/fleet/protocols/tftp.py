@@ -80,7 +80,7 @@ class Reading:
             for name, value in zip(strings[::2], strings[1::2], strict=False)
         }
         if unasked := set(said) - {name.lower() for name in self._asked}:
-            raise TftpError(f"the server grants what was not asked for: {', '.join(sorted(unasked))}")
+            raise TftpError(f"the server grants options that were not requested: {', '.join(sorted(unasked))}")
         try:
             numbers = {name: int(value) for name, value in said.items()}
         except ValueError:
@@ -94,7 +94,7 @@ class Reading:
         self._window = max(numbers.get("windowsize", 1), 1)
         for name in ("blksize", "windowsize"):  # EDK2: Mtftp4RrqOackValid
             if numbers.get(name, 0) > int(self._asked.get(name, "0")):
-                raise TftpError(f"the server grants a larger {name} than was asked for")
+                raise TftpError(f"the server grants a larger {name} than was requested")
         return self._ack(0)
 
     def _data(self, number: int, size: int) -> bytes | None:

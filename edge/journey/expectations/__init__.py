@@ -7,22 +7,22 @@
 All of that is pure, the time is an argument. `watch` is the one part with a memory: who is awaited until when.
 """
 
-from edge.journey.expectations.facts import Facts, Finding, Network, Registered
-from edge.journey.expectations.limits import Limits
+from edge.journey.expectations.facts import Diagnosis, Facts, KnownNetworks, Registered
+from edge.journey.expectations.limits import StepLimits
 from edge.journey.expectations.rules import NOT_RUN, diagnose
-from edge.journey.expectations.story import Boot, Story, read, workflow_of
+from edge.journey.expectations.story import MachineBoot, Story, read, workflow_of
 from edge.journey.expectations.watch import Awaited, Expectations
 
 __all__ = [
     "NOT_RUN",
     "Awaited",
-    "Boot",
+    "Diagnosis",
     "Expectations",
     "Facts",
-    "Finding",
-    "Limits",
-    "Network",
+    "KnownNetworks",
+    "MachineBoot",
     "Registered",
+    "StepLimits",
     "Story",
     "diagnose",
     "read",

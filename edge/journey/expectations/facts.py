@@ -1,10 +1,11 @@
-"""The input of the rules beside the journey (`Facts`), and their output (`Finding`: facts, likely causes, checks)."""
+"""The input of the rules beside the journey (`Facts`), and their output (`Diagnosis`: facts, likely causes, checks)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
 
 from edge.journey.events import Milestone, Outcome, Step, one_line
 
@@ -40,7 +41,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class KnownNetworks:
     """The networks that this edge knows of.
 
     `served` are the edge's own networks, `relayed` those whose relays it has heard. `address` and `interface` of the
@@ -85,7 +86,7 @@ class Facts:
 
     now: float
     registered: Registered | None = None
-    network: Network = field(default_factory=Network)
+    network: KnownNetworks = KnownNetworks()
     limit: Callable[[Milestone], float] = _usual
     claimants: tuple[str, ...] = ()
     near: tuple[str, str] | None = None
@@ -120,25 +121,29 @@ class Facts:
         return network is not None and bool(self.network.served) and not any(network.overlaps(one) for one in known)
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A possible cause. `evidence` supports it; empty if it is merely possible."""
+class LikelyCause(NamedTuple):
+    """A possible cause with its evidence, which may be empty. A cause without evidence is also written as a string."""
 
     text: str
-    evidence: str = ""
+    evidence: str
 
     def __str__(self) -> str:
         return f"{self.text} ({self.evidence})" if self.evidence else self.text
 
 
+Causes = tuple[str | LikelyCause, ...]
+"""Likeliest first."""
+Why = tuple[Causes, tuple[str, ...]]
+"""Causes and checks."""
+
+
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One diagnosis, in words for an operator.
+class Diagnosis:
+    """Why a machine does not boot, in words for an operator.
 
     rule: a word in CamelCase for programs: the reason of the Hardware's condition and of Events.
     step: the part of the journey that the diagnosis is about.
     facts: the observations, which are true whatever the cause.
-    causes: likeliest first.
     checks: what to look at or to do.
     outcome: INFO if the state may be intended.
     reported: the journey already has an event with this message.
@@ -149,7 +154,7 @@ class Finding:
     rule: str
     step: Step
     facts: str
-    causes: tuple[Cause, ...] = ()
+    causes: Causes = ()
     checks: tuple[str, ...] = ()
     outcome: Outcome = Outcome.WARNING
     reported: bool = False
@@ -159,7 +164,7 @@ class Finding:
     @property
     def why(self) -> tuple[str, ...]:
         """The causes without their evidence: a finding with other causes is new."""
-        return tuple(cause.text for cause in self.causes)
+        return tuple(cause if isinstance(cause, str) else cause.text for cause in self.causes)
 
     @property
     def message(self) -> str:

@@ -25,7 +25,7 @@ BOOTS: Final = 8
 """Number of boots whose durations are stored."""
 KEPT: Final = 512
 """Maximum number of pairs of a kind of machine (OSIE and model) and a step."""
-_TIMES_THE_LONGEST: Final = 3.0
+_LONGEST_FACTOR: Final = 3.0
 
 
 class Limit(NamedTuple):
@@ -76,7 +76,7 @@ NOT_LEARNT: Final = frozenset({Milestone.AGENT_CONNECTED, Milestone.ACTION_BEGUN
 """Milestones whose following step does not depend on the machine."""
 
 
-class Limits:
+class StepLimits:
     """The limits of the table, adjusted by the durations of earlier boots."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Limits:
         seen = self._seen.get((kind, reached))
         if not seen:
             return limit.usual
-        return min(max(_TIMES_THE_LONGEST * max(seen), limit.least), limit.most)
+        return min(max(_LONGEST_FACTOR * max(seen), limit.least), limit.most)
 
     def usual(self, reached: Milestone, kind: str = "") -> float | None:
         """Return the longest duration of this step in the last boots of this kind, in seconds; None without boots."""

@@ -15,7 +15,7 @@ from edge.journey.history import RULE
 GAP_SECONDS = 300.0
 """Silence in seconds after which a DHCP request of the firmware starts another boot."""
 
-_TAKES_TURNS = frozenset(
+TAKES_TURNS = frozenset(
     {
         Milestone.PROGRAM_BEGUN,
         Milestone.PROGRAM_SENT,
@@ -48,7 +48,7 @@ _OF_THE_MACHINE = frozenset({"osie", "boots", "model", "client", "uuid", "memory
 
 
 @dataclass(slots=True)
-class Boot:
+class MachineBoot:
     """One boot from the firmware's first packet on, with its events in order. All times are seconds since the epoch.
 
     `at` is the milestone that the machine has reached. `since` is when it first reached it without another step in
@@ -90,9 +90,9 @@ class Boot:
         if reached is self.at:
             self.times += 1
             self.latest = event.time
-            if reached in _TAKES_TURNS:
+            if reached in TAKES_TURNS:
                 self.since = event.time
-        elif self.at is None or reached > self.at or reached in _TAKES_TURNS:
+        elif self.at is None or reached > self.at or reached in TAKES_TURNS:
             self.at, self.since, self.latest, self.times = reached, event.time, event.time, 1
             self.again.clear()
         else:
@@ -138,15 +138,15 @@ class Story:
     """The boots of one machine, oldest first; at least one."""
 
     mac: str
-    boots: tuple[Boot, ...]
+    boots: tuple[MachineBoot, ...]
 
     @property
-    def boot(self) -> Boot:
+    def boot(self) -> MachineBoot:
         """The current or last boot."""
         return self.boots[-1]
 
     @property
-    def before(self) -> Boot | None:
+    def before(self) -> MachineBoot | None:
         """The boot before that, or None if it is not known."""
         return self.boots[-2] if len(self.boots) > 1 else None
 
@@ -158,22 +158,22 @@ class Story:
 
 def read(mac: str, events: Iterable[JourneyEvent]) -> Story:
     """Divide the events of a machine, oldest first, into boots."""
-    boots: list[Boot] = []
+    boots: list[MachineBoot] = []
     for event in events:
         reached = milestone(event.step, event.outcome, event.detail)
         if not boots:
-            boots.append(Boot(event.time))
+            boots.append(MachineBoot(event.time))
         elif _begins_work(boots[-1], event, reached):
             boots.append(_next_in_the_same_osie(boots[-1], event))
         elif _begins(boots[-1], event, reached):
             by_disk = reached is Milestone.OS_OFFERED  # the system that was installed, for no further Workflow
-            boots.append(Boot(event.time) if by_disk else _next(boots[-1], event))
+            boots.append(MachineBoot(event.time) if by_disk else _next(boots[-1], event))
         boot = boots[-1]
         if reached is not None and _is_late(boot, event, reached):
             boot.take_late(event, reached)
         else:
             boot.take(event, _counted(boot, event, reached))
-    return Story(mac, tuple(boots) or (Boot(0.0),))
+    return Story(mac, tuple(boots) or (MachineBoot(0.0),))
 
 
 def _is_finding(event: JourneyEvent) -> bool:
@@ -186,7 +186,7 @@ def workflow_of(event: JourneyEvent) -> str:
     return str(event.detail.get("workflow", "")) if event.step in (Step.WORKFLOW, Step.ACTION) else ""
 
 
-def _begins_work(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
+def _begins_work(boot: MachineBoot, event: JourneyEvent, reached: Milestone | None) -> bool:
     """Return whether the agent, which has stayed, begins another Workflow with this event, or the same one again."""
     name = workflow_of(event)
     if reached not in _WORK or boot.at is None or not boot.workflow or not name:
@@ -197,15 +197,15 @@ def _begins_work(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> 
     return begins and (name != boot.workflow or boot.at >= Milestone.WORKFLOW_ENDED)
 
 
-def _next(before: Boot, event: JourneyEvent) -> Boot:
+def _next(before: MachineBoot, event: JourneyEvent) -> MachineBoot:
     """Return the boot that begins with this event. It takes over what was reported of the Workflow that it is for."""
-    boot = Boot(event.time)
+    boot = MachineBoot(event.time)
     for earlier in _of_the_next_workflow(before):
         boot.take(earlier, None)
     return boot
 
 
-def _next_in_the_same_osie(before: Boot, event: JourneyEvent) -> Boot:
+def _next_in_the_same_osie(before: MachineBoot, event: JourneyEvent) -> MachineBoot:
     """Return the second Workflow of an OSIE as a boot of its own, which knows what the first knew of the machine."""
     boot = _next(before, event)
     boot.continues = True
@@ -213,7 +213,7 @@ def _next_in_the_same_osie(before: Boot, event: JourneyEvent) -> Boot:
     return boot
 
 
-def _of_the_next_workflow(before: Boot) -> list[JourneyEvent]:
+def _of_the_next_workflow(before: MachineBoot) -> list[JourneyEvent]:
     """Take the last reports of another Workflow (Pending, Scheduled) out of the boot whose own Workflow has ended."""
     if not before.workflow or before.at is None or before.at < Milestone.WORKFLOW_ENDED:
         return []
@@ -227,7 +227,7 @@ def _of_the_next_workflow(before: Boot) -> list[JourneyEvent]:
     return found
 
 
-def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
+def _begins(boot: MachineBoot, event: JourneyEvent, reached: Milestone | None) -> bool:
     """Return True if this event starts another boot."""
     at = boot.at
     if reached is None or at is None:
@@ -242,7 +242,7 @@ def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
     return reached is Milestone.OS_OFFERED and at >= Milestone.WORKFLOW_ENDED
 
 
-def _is_late(boot: Boot, event: JourneyEvent, reached: Milestone) -> bool:
+def _is_late(boot: MachineBoot, event: JourneyEvent, reached: Milestone) -> bool:
     """Return True for the end of a transfer that was reported after the machine's next step."""
     begun, at = ENDS.get(reached), boot.at
     if begun is None or at is None or at <= reached:
@@ -253,7 +253,7 @@ def _is_late(boot: Boot, event: JourneyEvent, reached: Milestone) -> bool:
     return boot.reached.get(reached, 0.0) < boot.reached.get(begun, 0.0) <= boot.reached[at]
 
 
-def _counted(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> Milestone | None:
+def _counted(boot: MachineBoot, event: JourneyEvent, reached: Milestone | None) -> Milestone | None:
     """Return the milestone unless it is no progress here: a lease while the agent works, its second connection."""
     at = boot.at
     if reached is None or at is None:
@@ -269,7 +269,7 @@ def _counted(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> Mile
     return reached
 
 
-def _ends_beside(boot: Boot, event: JourneyEvent) -> bool:
+def _ends_beside(boot: MachineBoot, event: JourneyEvent) -> bool:
     """Return whether a Workflow ends without having run, of its Template for example: the machine does not end by it.
 
     What it does goes on, whether that is a boot or another Workflow.

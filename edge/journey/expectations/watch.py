@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from edge.journey.events import Milestone, Outcome, Step
-from edge.journey.expectations.facts import Facts, Finding
-from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, Limits
+from edge.journey.expectations.facts import Diagnosis, Facts
+from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, StepLimits
 from edge.journey.expectations.rules import SILENCE, diagnose
-from edge.journey.expectations.story import ENDS, Boot, Story, read
+from edge.journey.expectations.story import ENDS, TAKES_TURNS, MachineBoot, Story, read
 from edge.journey.history import (
     SEEN_BY,
     Entry,
@@ -73,7 +73,7 @@ class Awaited:
     kind: str = ""
     looks: int = 0
     looked: float = 0.0
-    finding: Finding | None = None
+    finding: Diagnosis | None = None
     heard: float = 0.0
     due: float = 0.0
     early: float = 0.0
@@ -86,10 +86,8 @@ class Awaited:
         return limit.awaited if limit is not None else ""
 
 
-class Say(Protocol):
-    """Called with each new diagnosis of a machine, and with None when the problem is over."""
-
-    def __call__(self, mac: str, finding: Finding | None) -> None: ...
+Say = Callable[[str, Diagnosis | None], None]
+"""`say(mac, finding)` is called with each new diagnosis of a machine, and with None when the problem is over."""
 
 
 class Expectations:
@@ -101,7 +99,7 @@ class Expectations:
         facts: Callable[[Story, float, Callable[[Milestone], float]], Facts],
         say: Say,
         clock: Callable[[], float],
-        limits: Limits | None = None,
+        limits: StepLimits | None = None,
         elapsed: Callable[[], float] = time.thread_time,
     ) -> None:
         """`facts(story, now, limit)` returns the facts of the story's machine; `clock` is the journey's.
@@ -114,7 +112,7 @@ class Expectations:
         self._say = say
         self._clock = clock
         self._elapsed = elapsed
-        self.limits = limits or Limits()
+        self.limits = limits or StepLimits()
         self._awaited: Newest[str, Awaited] = Newest(MACHINES)
         self._due: dict[str, None] = {}
         self.knocks_count = False
@@ -300,44 +298,32 @@ class Expectations:
             awaited.deadline = now + _AGAIN_SECONDS[min(awaited.looks, len(_AGAIN_SECONDS) - 1)]
             awaited.looks += 1
 
-    def _limit(self, reached: Milestone, kind: str, boot: Boot) -> float:
+    def _limit(self, reached: Milestone, kind: str, boot: MachineBoot) -> float:
         limit = self.limits.after(reached, kind) or 0.0
         over_ipv6 = reached is boot.at and boot.detail.get("dhcp") == "reply"
         return limit + OVER_IPV6.get(reached, 0.0) if over_ipv6 else limit
 
 
-def _waited_since(boot: Boot) -> float:
+def _waited_since(boot: MachineBoot) -> float:
     """Return the start of the current wait: an action that prints is not late, however long it runs."""
     last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
     return max(boot.since, last.time) if last is not None else boot.since
 
 
-def said_elsewhere(entry: Entry) -> Finding | None:
+def said_elsewhere(entry: Entry) -> Diagnosis | None:
     """Return the diagnosis of another edge if the entry is one, or None."""
     detail = dict(detail_of(entry))
     rule = detail.get("rule")
     if not rule or SEEN_BY not in detail:
         return None
-    return Finding(str(rule), step_of(entry), message_of(entry), outcome=outcome_of(entry))
+    return Diagnosis(str(rule), step_of(entry), message_of(entry), outcome=outcome_of(entry))
 
 
 KNOCKS_FROM: Final = 2.0
 KNOCKS_UNTIL: Final = 120.0
 """Seconds after a lease between which packets of the machine are expected."""
 _TO_KNOCK: Final = frozenset({Milestone.LEASED, Milestone.IPXE_LEASED, Milestone.OS_LEASED, Milestone.OSIE_UP})
-_CYCLE: Final = frozenset(
-    {
-        Milestone.PROGRAM_BEGUN,
-        Milestone.PROGRAM_SENT,
-        Milestone.KERNEL_BEGUN,
-        Milestone.KERNEL_SENT,
-        Milestone.INITRD_BEGUN,
-        Milestone.INITRD_SENT,
-        Milestone.WORKFLOW_RUNNING,
-        Milestone.ACTION_BEGUN,
-        Milestone.ACTION_ENDED,
-    }
-)
+_CYCLE: Final = TAKES_TURNS - {Milestone.SCRIPT_SENT}
 """Milestones that may be repeated in a healthy boot."""
 _LOOKED_AT: Final = frozenset(
     {Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}

@@ -192,7 +192,7 @@ FAULTS = [
         "this host drops udp/69",
         lease_and_knock,
         "NoTFTPRequest",
-        r"this host's firewall drops udp/69 \(arrived (twice|\d times) on rack0, and never here\)",
+        r"this host's firewall drops udp/69 \(arrived (twice|\d times) on rack0, but never at the edge\)",
         drop="here udp 69",
     ),
     Fault(
@@ -213,7 +213,7 @@ FAULTS = [
         "offers are lost",
         discovers,
         "OfferNotTaken",
-        r"was offered 172\.31\.77\.\d+ 3 times in \d+ s, and never asked for it",
+        r"was offered 172\.31\.77\.\d+ 3 times in \d+ s, but never requested it",
     ),
     Fault(
         "reservation in another subnet",
@@ -264,7 +264,7 @@ FAULTS = [
         "agent that speaks no TLS",
         agent_without_tls,
         "AgentMissing",
-        r"does not trust the server's certificate .*, or speaks no TLS \(its connection to tcp/42113 was answered\)",
+        r"does not trust the server's certificate .*, or does not speak TLS \(its connection to tcp/42113 was answered",
         moment="30 s after it is up, where no other of this model has been seen",
     ),
     Fault(
@@ -278,8 +278,8 @@ FAULTS = [
         "two interfaces on one Ethernet",
         lease_and_knock,
         "NoTFTPRequest",
-        r"two interfaces of this host, rack1 and other1, are on one Ethernet, and both answer ARP for 172\.31\.78\.1 "
-        r"\(it asked udp/69 by other1\)",
+        r"two interfaces of this host, rack1 and other1, are on the same Ethernet, and both answer ARP for "
+        r"172\.31\.78\.1 \(its packets to udp/69 arrive on other1\)",
         second=True,
     ),
     Fault(
@@ -289,12 +289,12 @@ FAULTS = [
         r"3000000 bytes are more than the whole cache may hold, 2000000 \(see --cache-size\)",
         "huge",
     ),
-    Fault("MAC of two Hardware", refused, "DuplicateMAC", r"served by neither"),
+    Fault("MAC of two Hardware", refused, "DuplicateMAC", r"the edge does not serve"),
     Fault(
         "the kernel says nothing",
         kernel_that_says_nothing,
         "KernelSilent|KernelRestarted",
-        r"iPXE started the kernel \d+ s ago, and nothing was received from it since: the kernel has panicked",
+        r"iPXE started the kernel \d+ s ago, but nothing was received from the machine since: the kernel has panicked",
         moment="15 s after its kernel was started, or three times what the last ones needed; 90 s where none was seen",
     ),
     Fault("wrong clock", wrong_clock, "WrongClock", r"its clock is \d\d years behind this host's"),
@@ -340,7 +340,7 @@ FAULTS = [
         "upstream does not answer",
         kernel("silent"),
         "UpstreamStalls|KernelFailed",
-        r"127\.0\.0\.1 has sent nothing of it for|does not answer|no answer",
+        r"127\.0\.0\.1 has sent no data for|does not answer|no answer",
         "silent",
     ),
     Fault(
@@ -350,13 +350,13 @@ FAULTS = [
         "the machine starts again",
         starts_again,
         "KernelRestarted|OfferNotTaken",
-        r"firmware asked for an address again",
+        r"firmware requested an address again",
     ),
     Fault(
         "one digit off",
         refused,
         "AlmostRegistered",
-        r"one digit off from 52:54:00:0e:ff:01 of Hardware default/never-heard",
+        r"differs in one digit from 52:54:00:0e:ff:01 of Hardware default/never-heard",
         registered=False,
     ),
     Fault(

@@ -101,7 +101,7 @@ FAULTS = [
         "template that fails",
         agent,
         "WorkflowFailed",
-        r"waits, and its last Workflow has failed.*TemplateError.*nowhere",
+        r"waits, but its last Workflow failed.*TemplateError.*nowhere",
         actions=shell("echo {{ .Params.nowhere }}"),
         since=_CONNECTED,
     ),

@@ -13,16 +13,16 @@ import sys
 import time
 from pathlib import Path
 
-from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.machine import Firmware, MachineSettings, VirtualMachine
 
 
-class _Retrying(Machine):
+class _Retrying(VirtualMachine):
     def _command(self) -> list[str | Path]:
         retry = ["-boot", "reboot-timeout=3000"] if self.settings.firmware is Firmware.BIOS else []
         return [*super()._command(), *retry]
 
 
-async def booted(machine: Machine, within: float) -> float | None:
+async def booted(machine: VirtualMachine, within: float) -> float | None:
     """Seconds from power-on to the kernel's first line; None: there was none."""
     began = time.monotonic()
     await machine.power_on()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from edge.artifacts.layout import ImageLayout
-from edge.building.prepare import File, PlacingError, osie_manifest, osie_yaml, place, read_actions
+from edge.building.prepare import File, PrepareError, osie_manifest, osie_yaml, place, read_actions
 from tests.unit.bundle.layouts import image, index
 
 NAMES = ("inspect", "wipe")
@@ -149,14 +149,14 @@ def test_group_that_cannot_be_read_leaves_the_older_one_as_it_is(tmp_path, data)
 def test_full_disk_is_named_before_anything_is_written(data, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**6))
-    with pytest.raises(PlacingError, match=f"{data}: 67 MB are needed there, and 1 MB are free; remove what is"):
+    with pytest.raises(PrepareError, match=f"{data}: 67 MB are needed there, and 1 MB are free; remove what is"):
         place(data, [[File("files/a", b"a")]], None)
     assert list(data.iterdir()) == []
 
 
 def test_link_in_the_data_directory_is_not_followed(tmp_path, data):
     (data / "files").symlink_to(tmp_path)
-    with pytest.raises(PlacingError, match=f"{data}/files: it is a link"):
+    with pytest.raises(PrepareError, match=f"{data}/files: it is a link"):
         place(data, [[File("files/a", b"a")]], None)
 
 
@@ -164,7 +164,7 @@ def test_index_that_is_no_index_is_named_and_left(tmp_path, data):
     (data / "images").mkdir()
     (data / "images/index.json").write_text("[]")
     with pytest.raises(
-        PlacingError, match=r"images: index.json is not a JSON object; it is no image layout: move it aside"
+        PrepareError, match=r"images: index.json is not a JSON object; it is no image layout: move it aside"
     ):
         place(data, [], read_actions([built(tmp_path / "amd64", "amd64")]))
     assert (data / "images/index.json").read_text() == "[]"

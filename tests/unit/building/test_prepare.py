@@ -10,15 +10,15 @@ from click.testing import CliRunner
 
 from edge.building import packages
 from edge.building.builder import Part
-from edge.building.packages import Host, needed
+from edge.building.packages import PackageHost, needed
 from edge.building.prepare import PrepareError, Settings, announcement, apply, check
 from edge.building.screen import Screen
 from edge.building.shell import CommandError
 from edge.commands.prepare import prepare as command
 
 ALL = frozenset(Part)
-DEBIAN_12 = Host("amd64", (3, 11), has_pip=False, knows_suite=True)
-DEBIAN_13 = Host("amd64", (3, 13), has_pip=False, knows_suite=False)
+DEBIAN_12 = PackageHost("amd64", (3, 11), has_pip=False, knows_suite=True)
+DEBIAN_13 = PackageHost("amd64", (3, 13), has_pip=False, knows_suite=False)
 
 
 def settings(
@@ -88,7 +88,7 @@ def test_packages_are_those_of_the_parts_that_are_made():
         (DEBIAN_12, "amd64", False),
         (DEBIAN_12, "arm64", True),
         (DEBIAN_13, "amd64", True),
-        (Host("amd64", (3, 13), has_pip=True, knows_suite=False), "arm64", False),
+        (PackageHost("amd64", (3, 13), has_pip=True, knows_suite=False), "arm64", False),
     ],
 )
 def test_pip_is_needed_where_the_osie_cannot_have_the_libraries_that_are_installed(host, arch, expected):

@@ -286,7 +286,7 @@ async def test_every_machine_has_a_line_with_its_state_next_step_and_problem(sit
     assert "! NoTFTPRequest: has 10.0.0.2" in lines[0]
     assert "not registered" in lines[1]
     assert "installed system is up" in lines[2]
-    assert "never heard" in lines[3]
+    assert "never seen" in lines[3]
 
 
 async def test_programs_get_each_machine_as_json(site: PageSite, watch_site: Watch) -> None:
@@ -378,7 +378,7 @@ async def test_unknown_machine_is_an_error_that_names_the_nearest(
 async def test_registered_machine_without_events_is_known_by_its_mac(site: PageSite, watch_site: Watch) -> None:
     result = await watch_site("--once", site.hardware("m1", 1))
     assert result.exit_code == 0
-    assert "never heard" in result.stdout
+    assert "never seen" in result.stdout
 
 
 async def test_unknown_mac_is_waited_for_with_a_message(watch: Watch) -> None:

@@ -26,10 +26,10 @@ class Channel:
     def __init__(self):
         self.calls, self.arrived = [], asyncio.Event()
 
-    def call(self, method, messages, _fields, call):
+    def call(self, method, message, _fields, call):
         method, action = method.decode().rpartition("/")[2], ""
         if method == PUBLISH:
-            action = pb.PublishEventRequest.FromString(messages[0]).event.action_started.action_id
+            action = pb.PublishEventRequest.FromString(message).event.action_started.action_id
         self.calls.append((method, action, lambda status: call.ended(status, "")))
         self.arrived.set()
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from edge.fleet import Boots, FleetSettings, HardwareSource, Link, SettingsError
-from edge.fleet.network import TargetError, check, is_hosts_namespace
+from edge.fleet import Boots, FleetSettings, FleetSettingsError, HardwareSource, MachineLink
+from edge.fleet.network import FleetError, check, is_hosts_namespace
 from edge.fleet.population import (
     Firmware,
     Profile,
     ProfileError,
     action_seconds,
     capacity,
+    chance,
     draw,
     identity,
-    is_lost,
     load,
     read,
     with_faults,
@@ -31,10 +31,10 @@ from edge.fleet.population import (
 from edge.fleet.results import (
     BarError,
     Failure,
+    FleetReport,
+    FleetStep,
     Question,
     Recorder,
-    Report,
-    Step,
     Whole,
     judged,
     lines,
@@ -61,8 +61,8 @@ def test_same_seed_gives_the_same_fleet():
     first = [draw(profile, 7, number) for number in range(200)]
     assert first == [draw(profile, 7, number) for number in range(200)]
     assert all(traits != draw(profile, 2, number) for number, traits in enumerate(first)), "another seed, others"
-    assert [is_lost(0.2, 7, 3, packet) for packet in range(500)] == [
-        is_lost(0.2, 7, 3, packet) for packet in range(500)
+    assert [(chance(7, 3, packet) < 0.2) for packet in range(500)] == [
+        (chance(7, 3, packet) < 0.2) for packet in range(500)
     ]
     action = profile.action("write-image")
     assert action_seconds(action, first[3], 7, "write-image") == action_seconds(action, first[3], 7, "write-image")
@@ -74,7 +74,7 @@ def test_fleet_of_this_seed_is_the_one_that_others_have_run():
     assert (traits.firmware, round(traits.post, 3), round(traits.power_on, 3), traits.uuid.hex()[:8]) == (
         Firmware.UEFI, 72.147, 42.0, "e8159311",
     )  # fmt: skip
-    assert [packet for packet in range(1, 40) if is_lost(0.1, 1, 17, packet)] == [20, 29, 35]
+    assert [packet for packet in range(1, 40) if (chance(1, 17, packet) < 0.1)] == [20, 29, 35]
 
 
 def test_what_is_drawn_comes_as_often_as_the_profile_says_and_a_fault_changes_nothing_else():
@@ -82,7 +82,7 @@ def test_what_is_drawn_comes_as_often_as_the_profile_says_and_a_fault_changes_no
     faulty = [draw(profile, 3, number) for number in range(MANY)]
     for fault in ("cut_at", "hangs_at", "failing_action"):
         assert 0.17 * MANY < sum(getattr(each, fault) is not None for each in faulty) < 0.23 * MANY, fault
-    lost = [is_lost(0.05, 1, number, packet) for number in range(40) for packet in range(500)]
+    lost = [(chance(1, number, packet) < 0.05) for number in range(40) for packet in range(500)]
     assert 0.04 * len(lost) < sum(lost) < 0.06 * len(lost)
     both = sum(one and other for one, other in pairwise(lost))
     assert both < 0.006 * len(lost), "one loss after the other is as rare as chance has it"
@@ -156,7 +156,7 @@ def networks(*texts: str) -> tuple[IPv4Network, ...]:
 @pytest.mark.parametrize(
     ("kind", "allow", "by_uplink", "says"),
     [
-        (RouteKind.LINK, (), True, "interface of the host: say --allow 10.0.0.1"),
+        (RouteKind.LINK, (), True, "interface of the host: add --allow 10.0.0.1"),
         (RouteKind.ROUTER, (), False, "behind a router"),
         (RouteKind.NONE, (), False, "--allow 10.0.0.1"),
         (RouteKind.ROUTER, ("10.1.0.0/24",), False, "behind a router"),
@@ -167,9 +167,9 @@ def networks(*texts: str) -> tuple[IPv4Network, ...]:
     ],
 )
 def test_address_is_taken_only_in_the_own_namespace_or_if_it_is_named(kind, allow, by_uplink, says):
-    with pytest.raises(TargetError, match=says) if says else nullcontext():
+    with pytest.raises(FleetError, match=says) if says else nullcontext():
         check(TARGET, networks(*allow), is_hosts=False, by_uplink=by_uplink, route=lambda _: Route(kind))
-    with pytest.raises(TargetError, match="where no machine may be"):
+    with pytest.raises(FleetError, match="where no machine may run"):
         check(TARGET, networks(*allow), is_hosts=True, route=lambda _: Route(RouteKind.LINK))
 
 
@@ -178,20 +178,20 @@ def test_address_is_taken_only_in_the_own_namespace_or_if_it_is_named(kind, allo
     [
         ({"machines": 0}, "--machines"),
         ({"machines": 300, "network": IPv4Network("10.9.0.0/23")}, "room for 250"),
-        ({"machines": 1001, "link": Link.DIRECT}, "direct is for 1000"),
+        ({"machines": 1001, "link": MachineLink.DIRECT}, "direct is for 1000"),
         ({"relay": IPv4Address("10.200.0.1")}, "--relay-address"),
         ({"hardware": HardwareSource.CLUSTER}, "needs --target"),
-        ({"interface": "eth1"}, "go with --target"),
+        ({"interface": "eth1"}, "need --target"),
         ({"bars": [parse("failled=0")]}, "there is no failled"),
         ({"target": TARGET}, "needs --kubeconfig"),
-        ({"target": TARGET, "kubeconfig": Path("k")}, "say what generated machines boot"),
-        (GENERATED | {"link": Link.DIRECT}, "needs --interface"),
+        ({"target": TARGET, "kubeconfig": Path("k")}, "need something to boot"),
+        (GENERATED | {"link": MachineLink.DIRECT}, "needs --interface"),
         (GENERATED | {"roles": True}, "without --target"),
-        (GENERATED | {"link": Link.DIRECT, "interface": "eth1", "uplink": "10.0.0.9/24"}, "one MAC only"),
+        (GENERATED | {"link": MachineLink.DIRECT, "interface": "eth1", "uplink": "10.0.0.9/24"}, "one MAC only"),
     ],
 )
-def test_settings_that_do_not_fit_are_told(settings, says):
-    with pytest.raises(SettingsError, match=says):
+def test_contradictory_settings_are_rejected(settings, says):
+    with pytest.raises(FleetSettingsError, match=says):
         FleetSettings(**{"machines": 10, "profile": Profile(), **settings})
 
 
@@ -215,7 +215,7 @@ def recorder() -> Recorder:
     for number in range(1, 100):
         made.took(Whole.PROVISIONED, float(number))
         made.took(Question.DHCP_OFFER, number / 1000)
-    made.failures.append(Failure("m-7", Step.KERNEL, "kernel: 404", injected=False))
+    made.failures.append(Failure("m-7", FleetStep.KERNEL, "kernel: 404", injected=False))
     return made
 
 
@@ -241,7 +241,7 @@ def test_bar_holds_or_is_told_with_its_number(bar, holds):
 
 @pytest.mark.parametrize("text", ["", "failed", "failed==0", "failed<", "p99<1s<2s", "failed<one", "failled=0"])
 def test_bar_that_can_not_be_read_or_measured_is_refused(text):
-    with pytest.raises(BarError, match="there is no failled" if text == "failled=0" else "is no bar"):
+    with pytest.raises(BarError, match="there is no failled" if text == "failled=0" else "is not a bar"):
         judged([parse(text)], numbers(recorder(), 10.0))
 
 
@@ -249,25 +249,25 @@ def test_recorder_times_steps_that_were_done_sees_actions_that_run_again_and_sta
     assert [percentile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100], "the nearest rank"
     assert percentile([], 0.5) == 0
     made = Recorder(2)
-    made.moved(Step.OFF, Step.KERNEL, 1.0, completed=True)
-    made.moved(Step.KERNEL, Step.FIRMWARE, 2.0, completed=False)
-    made.moved(Step.FIRMWARE, Step.KERNEL, 3.0, completed=True)
-    made.moved(Step.KERNEL, Step.DONE, 4.0, completed=True)
-    assert list(made.seconds[Step.KERNEL]) == [4.0]
-    assert (made.at[Step.OFF], made.at[Step.DONE]) == (1, 1)
+    made.moved(FleetStep.OFF, FleetStep.KERNEL, 1.0, completed=True)
+    made.moved(FleetStep.KERNEL, FleetStep.FIRMWARE, 2.0, completed=False)
+    made.moved(FleetStep.FIRMWARE, FleetStep.KERNEL, 3.0, completed=True)
+    made.moved(FleetStep.KERNEL, FleetStep.DONE, 4.0, completed=True)
+    assert list(made.seconds[FleetStep.KERNEL]) == [4.0]
+    assert (made.at[FleetStep.OFF], made.at[FleetStep.DONE]) == (1, 1)
     for action in ("a", "b", "a"):
         made.action_begins("m-1", "workflow", action)
     made.action_begins("m-1", "another workflow", "a")
     assert made.twice == ["m-1: action a of workflow workflow"]
     assert made.actions == 4
     for number in range(5000):
-        made.error(Step.AGENT, str(number))
+        made.error(FleetStep.AGENT, str(number))
     assert (len(made.errors) <= 1001, made.errors.total()) == (True, 5000), "ever new texts do not fill memory"
 
 
 def test_report_names_the_first_cause_and_a_machine():
     made = recorder()
-    report = Report({"machines": "100"}, numbers(made, 10.0), made.failures, {}, {}, [])
+    report = FleetReport({"machines": "100"}, numbers(made, 10.0), made.failures, {}, {}, [])
     text = "\n".join(lines(report, {key: len(values) for key, values in made.seconds.items()}))
     assert "1  kernel: kernel: 404, e.g. m-7" in text
     assert report.as_json()["failures"] == [

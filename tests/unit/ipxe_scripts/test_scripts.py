@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ipxe import grub, uboot
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
-from ipxe.scripts import BootSettings, LogsTo, MediumKind, MediumScripts, Origin, ScriptError, Scripts
+from ipxe.scripts import BootSettings, EdgeOrigin, LogsTo, MediumKind, MediumScripts, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts, config_name, machine_of, script_image
 from tests.support import objects
 from tests.support.objects import MAC
@@ -27,9 +27,12 @@ from tink.api.v1alpha2 import Hardware
 
 SETTINGS = BootSettings()
 SCRIPTS = Scripts(SETTINGS)
-HERE = Origin("10.0.0.1")
-OVER_TFTP = Origin("10.0.0.1", tftp=True)
-OTHERS = (Origin("10.0.0.2", http_port=8080, grpc_port=42113), Origin("10.0.0.3", http_port=7080, grpc_port=50000))
+HERE = EdgeOrigin("10.0.0.1")
+OVER_TFTP = EdgeOrigin("10.0.0.1", tftp=True)
+OTHERS = (
+    EdgeOrigin("10.0.0.2", http_port=8080, grpc_port=42113),
+    EdgeOrigin("10.0.0.3", http_port=7080, grpc_port=50000),
+)
 HOOKOS = "tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0"
 DHCP = {
     "netmask": "255.255.255.0",
@@ -78,13 +81,13 @@ def test_boot_script_is_the_golden_text():
 
 def test_machine_is_told_the_address_of_ours_that_it_reached():
     for address in ("10.0.0.1", "192.168.7.1"):
-        text = SCRIPTS.compile(MAC, hardware(), Origin(address)).text
+        text = SCRIPTS.compile(MAC, hardware(), EdgeOrigin(address)).text
         assert f"kernel http://{address}:7080/osie/lab/kernel grpc_authority={address}:42113 " in text
         assert set(re.findall(r"(?<!smbios/)\b\d+\.\d+\.\d+\.\d+", text)) == {address}
 
 
 def test_machine_goes_on_with_another_edge_and_its_kernel_is_told_of_the_server_there_and_of_all_others():
-    text = SCRIPTS.compile(MAC, hardware(), Origin("10.0.0.1", others=OTHERS)).text
+    text = SCRIPTS.compile(MAC, hardware(), EdgeOrigin("10.0.0.1", others=OTHERS)).text
     kernels = re.findall(r"^kernel http://(\S+)/osie/lab/kernel .* && goto initrd \|\|$", text, re.MULTILINE)
     initrds = re.findall(r"^initrd --name initrd http://(\S+)/osie/lab/initrd && goto start \|\|$", text, re.MULTILINE)
     assert kernels == initrds == ["10.0.0.1:7080", "10.0.0.2:8080", "10.0.0.3:7080"]
@@ -93,7 +96,9 @@ def test_machine_goes_on_with_another_edge_and_its_kernel_is_told_of_the_server_
         ("10.0.0.2:42113", "10.0.0.1:42113,10.0.0.3:50000"),
         ("10.0.0.3:50000", "10.0.0.1:42113,10.0.0.2:42113"),
     ]
-    chained = re.findall(r"^chain --replace (\S+)", SCRIPTS.autoexec(MAC, Origin("10.0.0.1", others=OTHERS[:1])), re.M)
+    chained = re.findall(
+        r"^chain --replace (\S+)", SCRIPTS.autoexec(MAC, EdgeOrigin("10.0.0.1", others=OTHERS[:1])), re.M
+    )
     servers = (
         "http://10.0.0.1:7080/ipxe/script",
         "tftp://10.0.0.1",
@@ -104,10 +109,10 @@ def test_machine_goes_on_with_another_edge_and_its_kernel_is_told_of_the_server_
 
 
 def test_agents_that_have_one_server_for_all_are_told_of_no_others():
-    origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=7080),))
+    origin = EdgeOrigin("10.0.0.1", others=(EdgeOrigin("10.0.0.2", http_port=7080),))
     assert "tinkerbell_servers" not in SCRIPTS.compile(MAC, hardware(), origin).text
     settings = BootSettings(grpc_authority="10.0.0.250:42113")
-    origin = replace(origin, others=(Origin("10.0.0.2", http_port=7080, grpc_port=42113),))
+    origin = replace(origin, others=(EdgeOrigin("10.0.0.2", http_port=7080, grpc_port=42113),))
     text = Scripts(settings).compile(MAC, hardware(), origin).text
     assert "tinkerbell_servers" not in text
     assert set(re.findall(r"grpc_authority=(\S+)", text)) == {"10.0.0.250:42113"}
@@ -115,7 +120,7 @@ def test_agents_that_have_one_server_for_all_are_told_of_no_others():
 
 def test_authority_of_the_server_is_at_other_edges_too():
     settings = BootSettings(tls_ca=b"ca", tinkerbell_tls=True)
-    origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=8080, grpc_port=1),))
+    origin = EdgeOrigin("10.0.0.1", others=(EdgeOrigin("10.0.0.2", http_port=8080, grpc_port=1),))
     text = Scripts(settings).compile(MAC, hardware(), origin).text
     edges = re.findall(r"tinkerbell_tls_ca=http://(\S+)/agent/ca.pem#sha256=\S+ tinkerbell_edges=(\S+)", text)
     assert edges == [("10.0.0.1:7080", "10.0.0.2:8080"), ("10.0.0.2:8080", "10.0.0.1:7080")]
@@ -125,7 +130,7 @@ def test_other_edges_are_left_out_where_the_command_line_has_no_room_for_them():
     found = kernel_words(compile_text(hardware(kernelParams=["x"])))[2:-4]
     assert found[-1] == "x"
     long = hardware(kernelParams=["x" * (2047 - len(" ".join(found)) + 1)])
-    assert "10.0.0.2" not in SCRIPTS.compile(MAC, long, Origin("10.0.0.1", others=OTHERS)).text
+    assert "10.0.0.2" not in SCRIPTS.compile(MAC, long, EdgeOrigin("10.0.0.1", others=OTHERS)).text
 
 
 def test_ipxe_without_http_gets_everything_by_tftp():
@@ -320,7 +325,7 @@ def test_agents_are_told_what_to_trust_the_server_by_and_the_operators_name_of_i
 
 
 def test_agents_are_told_what_to_trust_registries_by_at_any_edge():
-    origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=8080, grpc_port=1),))
+    origin = EdgeOrigin("10.0.0.1", others=(EdgeOrigin("10.0.0.2", http_port=8080, grpc_port=1),))
     text = Scripts(BootSettings(registry_authorities=b"pem")).compile(MAC, hardware(), origin).text
     pin = "/agent/registries.json#sha256=f0aeace912cf19dc1c6fffd41de6e395daeb5462f1221945706bd0674c3005eb"
     assert f" tinkerbell_registry_ca=http://10.0.0.1:7080{pin} tinkerbell_edges=10.0.0.2:8080 " in text
@@ -365,7 +370,7 @@ def _compiles(machine: Hardware, settings: BootSettings) -> bool:
 @pytest.mark.parametrize("tftp", [False, True])
 def test_ipv6_address_stands_in_brackets_wherever_it_has_a_port_or_is_in_a_url(tftp):
     scripts = Scripts(BootSettings(kernel_parameters=("a={{.IP}}", "b={{.Address}}")))
-    origin = Origin("fd00::1", tftp=tftp, others=(Origin("fd00::2", grpc_port=42114),))
+    origin = EdgeOrigin("fd00::1", tftp=tftp, others=(EdgeOrigin("fd00::2", grpc_port=42114),))
     machine = hardware(ip="10.0.0.5", dhcp={"vlanId": "7", "ipv6": {"address": "fd00::5"}})
     text = scripts.compile(MAC, machine, origin).text + scripts.autoexec(MAC, origin)
     bare = re.sub(r"\[fd00::[12]\](:\d+)?", "", text)
@@ -436,7 +441,7 @@ def test_only_machines_whose_lines_are_received_are_told_to_send_them(logs, osie
 # --- boot media ---
 
 
-def script(kind: MediumKind, machine: Hardware | None, origin: Origin = HERE) -> list[str]:
+def script(kind: MediumKind, machine: Hardware | None, origin: EdgeOrigin = HERE) -> list[str]:
     return MediumScripts(Scripts(BootSettings())).compile(MAC, machine, origin, kind).splitlines()
 
 
@@ -486,15 +491,15 @@ def test_machine_without_an_address_has_no_static_medium():
 
 
 def test_other_edges_come_after_this_one_and_all_fits_the_area():
-    others = tuple(Origin(f"10.0.{n}.1", http_port=7080) for n in range(1, 5))
-    lines = script(MediumKind.STATIC, addressed(vlanId="4094"), Origin("10.0.0.1", others=others))
+    others = tuple(EdgeOrigin(f"10.0.{n}.1", http_port=7080) for n in range(1, 5))
+    lines = script(MediumKind.STATIC, addressed(vlanId="4094"), EdgeOrigin("10.0.0.1", others=others))
     chains = [line.split("/")[2] for line in lines if line.startswith("chain ")]
     assert chains == ["10.0.0.1:7080", "10.0.1.1:7080", "10.0.2.1:7080", "10.0.3.1:7080", "10.0.4.1:7080"]
     assert len("\n".join(lines).encode()) < AREA_BYTES
 
 
 def test_osie_of_a_machine_without_dhcp_gets_the_address_on_its_command_line_and_no_other_does():
-    static = Origin("10.0.0.1", static=True)
+    static = EdgeOrigin("10.0.0.1", static=True)
     ipam = "ipam=52-54-00-00-00-01::10.0.0.5:255.255.255.0:10.0.0.254:m1:10.0.0.53,10.0.0.54::10.0.0.123"
     for origin, machine, told in (
         (static, addressed(), [ipam]),
@@ -655,11 +660,11 @@ def test_whatever_stands_in_one_field_the_words_of_the_others_are_what_they_were
 
 
 GOLDEN = Path(__file__).with_name("golden")
-ANOTHER = (Origin("10.0.0.2", http_port=8080, grpc_port=42114),)
+ANOTHER = (EdgeOrigin("10.0.0.2", http_port=8080, grpc_port=42114),)
 UBOOT = [ExtlinuxScripts, UBootScripts]
 
 
-def text_of(kind, machine: Hardware, origin: Origin = HERE) -> str:
+def text_of(kind, machine: Hardware, origin: EdgeOrigin = HERE) -> str:
     return kind(Scripts(BootSettings())).compile(MAC, machine, origin).text
 
 
@@ -692,7 +697,7 @@ def test_machine_is_told_the_same_in_each_language(kind, origin, golden):
 @pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1"])
 def test_grub_that_came_by_tftp_can_do_without_http_for_grub_2_06_has_none(address):
     host = f"[{address}]" if ":" in address else address
-    text = text_of(GrubScripts, hardware(), Origin(address, tftp=True))
+    text = text_of(GrubScripts, hardware(), EdgeOrigin(address, tftp=True))
     servers = [f"(http,{host}:7080)", f"(tftp,{host})"]
     for command, file in (("linux", "/osie/lab/kernel"), ("initrd", "/osie/lab/initrd"), ("source", "/grub/why.cfg")):
         assert [words[1] for words in lines_of(text, command)] == [server + file for server in servers]
@@ -701,12 +706,12 @@ def test_grub_that_came_by_tftp_can_do_without_http_for_grub_2_06_has_none(addre
 
 
 def test_machine_goes_on_with_another_edge_which_has_a_server_of_its_own():
-    first, second = lines_of(text_of(GrubScripts, hardware(), Origin("10.0.0.1", others=ANOTHER)), "linux")
+    first, second = lines_of(text_of(GrubScripts, hardware(), EdgeOrigin("10.0.0.1", others=ANOTHER)), "linux")
     assert (first[1][:20], second[1][:20]) == ("(http,10.0.0.1:7080)", "(http,10.0.0.2:8080)")
     assert (first[2], second[2]) == ("grpc_authority=10.0.0.1:42113", "grpc_authority=10.0.0.2:42114")
     # U-Boot's commands take no IPv6 address.
-    others = (*ANOTHER, Origin("2001:db8::2"))
-    text = text_of(UBootScripts, hardware(), Origin("10.0.0.1", tftp=True, others=others))
+    others = (*ANOTHER, EdgeOrigin("2001:db8::2"))
+    text = text_of(UBootScripts, hardware(), EdgeOrigin("10.0.0.1", tftp=True, others=others))
     kernels = [line.split()[-2].rstrip(";") for line in text.splitlines() if "tftpboot ${kernel" in line]
     assert kernels == ["osie/lab/kernel", "10.0.0.2:osie/lab/kernel"]
     assert "setenv bootargs 'grpc_authority=10.0.0.2:42114 " in text

@@ -516,7 +516,7 @@ async def test_unwritable_disk_is_logged_once_and_the_edge_serves_on(tmp_path, c
     run = Run(tmp_path, clock)
     await run.step("one")
     await run.step("two")
-    assert caplog.text.count("is not kept for the next start") == 1
+    assert caplog.text.count("journeys are not stored for the next start") == 1
     assert run.told() == ["one", "two"]
 
 

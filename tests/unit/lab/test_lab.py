@@ -20,7 +20,7 @@ from edge.journey.events import Outcome
 from edge.lab import namespaces as made
 from edge.lab.namespaces import remove_abandoned
 from edge.lab.rack import PREFIX
-from edge.lab.run import Progress
+from edge.lab.run import MachineProgress
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Rack:
         self.screen, self.counters = directory / "screen.log", directory / "dev"
         self.screen.touch()
         self.served(0)
-        self.progress = Progress(self.screen, "machine0", self.counters)
+        self.progress = MachineProgress(self.screen, "machine0", self.counters)
 
     def served(self, count):
         lines = (

@@ -13,7 +13,7 @@ import pytest
 
 from edge.building.shell import CommandError, Daemon, bound_to, run
 from edge.lab import machine as module
-from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
+from edge.lab.machine import Drive, Firmware, MachineSettings, VirtualMachine
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
 from tests.waiting import until, wait_until
@@ -166,7 +166,7 @@ def test_program_whose_lab_was_killed_before_it_could_ask_for_the_signal_does_no
 
 
 def machine(directory, firmware=Firmware.BIOS, **more):
-    return Machine(MachineSettings(mac=MAC, tap="machine0", firmware=firmware, **more), directory)
+    return VirtualMachine(MachineSettings(mac=MAC, tap="machine0", firmware=firmware, **more), directory)
 
 
 @pytest.fixture

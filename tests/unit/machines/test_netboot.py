@@ -29,7 +29,7 @@ from edge.machines import (
     scripts,
 )
 from ipxe.binaries import BootPath
-from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from ipxe.scripts import BootSettings, EdgeOrigin, LogsTo, Scripts
 from tests.support.objects import MAC, OTHER_MAC, hardware, osie, workflow
 from tink.api.annotations import BOOT_PATH_ANNOTATION
 from tink.api.v1alpha2 import Raw, WorkflowState
@@ -184,7 +184,7 @@ def test_edge_without_shim_and_grub_says_what_to_install_and_stays_with_ipxe() -
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
-HERE = Origin("10.0.0.1")
+HERE = EdgeOrigin("10.0.0.1")
 
 
 class Rack:
@@ -210,7 +210,7 @@ class Rack:
         )
         self.inventory.apply(made)
 
-    def script(self, mac: str = MAC, origin: Origin = HERE) -> str:
+    def script(self, mac: str = MAC, origin: EdgeOrigin = HERE) -> str:
         return self.scripts.script(mac, origin, client="iPXE/1.0")
 
     def lines(self, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:
@@ -226,8 +226,8 @@ def test_scripts_have_the_edges_address_on_the_network_of_the_request() -> None:
     rack = Rack()
     rack.register()
     for address in ("10.0.0.1", "10.1.0.1", "10.0.0.1"):
-        assert f"kernel http://{address}:7080/osie/lab/kernel " in rack.script(origin=Origin(address))
-    assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in rack.script(origin=Origin("10.0.0.1", tftp=True))
+        assert f"kernel http://{address}:7080/osie/lab/kernel " in rack.script(origin=EdgeOrigin(address))
+    assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in rack.script(origin=EdgeOrigin("10.0.0.1", tftp=True))
 
 
 def test_new_images_are_in_the_next_script_of_a_machine() -> None:
@@ -244,7 +244,7 @@ def test_new_images_are_in_the_next_script_of_a_machine() -> None:
 def test_changed_hardware_has_a_new_script_on_every_network() -> None:
     rack = Rack()
     rack.register()
-    origins = (HERE, Origin("10.1.0.1"))
+    origins = (HERE, EdgeOrigin("10.1.0.1"))
     assert all(" quiet " not in rack.script(origin=origin) for origin in origins)
     rack.register(kernelParams=["quiet"])
     assert all(" quiet " in rack.script(origin=origin) for origin in origins)

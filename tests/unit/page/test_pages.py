@@ -128,7 +128,7 @@ async def test_problem_of_a_machine_has_a_cause_a_remedy_and_a_beginning(site, b
     began = site.journey.events(macs["node-37"])[1].time
     assert re.search(r"NoTFTPRequest since \S+ \S+ .*Has 10.0.0.37 and the name of its boot program", page)
     assert "Likely causes: udp/69 is blocked" in page
-    assert "'tinkedge doctor' looks at this host's firewall" in page.partition("What to do: ")[2]
+    assert "'tinkedge doctor' checks this host's firewall" in page.partition("What to do: ")[2]
     wrong = site.pages.machines.shown(macs["node-37"]).wrong
     assert wrong.began == pytest.approx(began)
     page = await browser.words(f"/machine/{macs['node-38']}")

@@ -55,11 +55,11 @@ async def test_registered_machine_that_was_never_switched_on_is_never_heard_what
     site.journey.record(mac, Step.WORKFLOW, Outcome.INFO, "workflow default/w: Pending", state="Pending")
     site.sweep(T0 + 1)
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.heard) == (RowKind.SILENT, "never heard", 0.0)
+    assert (row.kind, row.state, row.heard) == (RowKind.SILENT, "never seen", 0.0)
     site.journey.record(mac, Step.WORKFLOW, Outcome.FAILED, "workflow default/w: Failed", state="Failed")
     site.sweep(T0 + 2)
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.reason, row.warning) == (RowKind.TROUBLE, "never heard", "WorkflowFailed", True)
+    assert (row.kind, row.state, row.reason, row.warning) == (RowKind.TROUBLE, "never seen", "WorkflowFailed", True)
 
 
 async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more():
@@ -204,7 +204,7 @@ async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more_and_the_c
 async def test_machine_that_was_never_switched_on_stays_so_when_it_gets_a_workflow():
     site, mac = played([(0.0, Step.WORKFLOW, Outcome.INFO, "workflow default/m1: Pending", {"state": "Pending"})])
     row = (await rows(site))[mac]
-    assert (row.kind, row.state, row.heard) == (RowKind.SILENT, "never heard", 0.0)
+    assert (row.kind, row.state, row.heard) == (RowKind.SILENT, "never seen", 0.0)
     assert site.pages.machines.shown(mac).row.kind is RowKind.SILENT
     site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", **OFFER)
     assert (await rows(site))[mac].kind is RowKind.BOOTING

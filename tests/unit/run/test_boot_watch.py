@@ -109,7 +109,7 @@ def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_corrected()
     site.is_seen(STRANGER)
     site.sweep()
     (warning,) = site.warnings(STRANGER)
-    assert warning.startswith(f"is not among the Hardware that are known here, which may be old: {site.away}, or it is")
+    assert warning.startswith(f"is not among the Hardware objects known here, which may be out of date: {site.away}")
 
 
 def test_machine_whose_hardware_is_deleted_has_no_problem_and_its_mac_can_be_reused() -> None:
@@ -134,7 +134,7 @@ def test_failure_is_shown_with_its_parts_and_since_when() -> None:
     site.sweep()
     finding = site.watch.shown(MAC)["finding"]
     assert finding["facts"] == "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found"
-    assert finding["causes"] == ["the URL has a slip", "the file was moved or was never uploaded"]
+    assert finding["causes"] == ["the URL has a typo", "the file was moved or was never uploaded"]
     assert finding["checks"] == ["correct that field of the OSIE, or put the file there"]
     assert finding["began"] == began
 
@@ -180,7 +180,7 @@ def test_agent_without_a_workflow_is_shown_the_workflow_that_waits_for_a_silent_
     for _ in range(9):
         site.sweep()
     (said,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
-    assert said.endswith(". Workflow d/w waits for Hardware d/b, which was never heard: is it meant for this one?")
+    assert said.endswith("waits for Hardware d/b, whose machine was never seen: is it meant for this machine?")
 
 
 def is_refused(site: Site, reason: str) -> None:
@@ -234,7 +234,7 @@ def test_sweeps_use_a_fiftieth_of_a_processor_and_pauses_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("dhcp", "networks6", "said"),
     [
-        ("reply", ("fd00:77::/64",), "GRUB, which asks for no IPv6 router, has no way to this edge"),
+        ("reply", ("fd00:77::/64",), "GRUB, which solicits no IPv6 router, has no route to this edge"),
         ("reply", ("fd00:77::/64", "fd00:78::/64"), "Secure Boot refuses it"),
         ("reply", (), "Secure Boot refuses it"),
         ("ack", ("fd00:77::/64",), "Secure Boot refuses it"),

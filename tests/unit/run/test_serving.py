@@ -28,7 +28,7 @@ from edge.run.networks.services import NetworkServices
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.serving import MachineServers
 from edge.settings.model import EDGE, EdgeSettings, StackSettings
-from ipxe.scripts import Origin
+from ipxe.scripts import EdgeOrigin
 from tests.interop.authority import Authority
 from tests.support import objects
 from tests.support.informer import InMemoryInformer
@@ -103,7 +103,7 @@ async def test_all_servers_follow_a_changed_hardware(make: Make, inventory: Inve
         responses = app.responses(IP)
         assert responses
         assert responses.get(b"/latest/user-data").body == word.encode()  # type: ignore[union-attr]
-        assert word in serving.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+        assert word in serving.scripts.script(MAC, EdgeOrigin("127.0.0.1"), client="iPXE")
     inventory.remove(hardware("after"))
     assert app.responses(IP) is None
 
@@ -120,7 +120,7 @@ async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inv
     services.responder.peers_changed = lambda *peers: told.append(peers)  # type: ignore[method-assign]
 
     def script() -> str:
-        return serving.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+        return serving.scripts.script(MAC, EdgeOrigin("127.0.0.1"), client="iPXE")
 
     assert "127.0.0.99" not in script()
     other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}

@@ -44,7 +44,8 @@ def make_runtime(settings: AgentSettings) -> Runtime:
 
 def _registries(settings: AgentSettings) -> Registries:
     from tink.agent.images import Credentials, Registries
-    from tink.registry import RegistryError, read_config
+    from tink.registry.login import read_config
+    from tink.registry.names import RegistryError
 
     credentials: tuple[Credentials, ...] = ()
     if settings.registry_username:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from edge.journey.expectations.facts import Facts, Finding
+from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.rules import address, files, loops, osie, program, work
 from edge.journey.expectations.rules.program import NOT_RUN
 from edge.journey.expectations.rules.work import SILENCE
@@ -18,7 +18,7 @@ from edge.journey.expectations.story import Story
 
 __all__ = ["NOT_RUN", "RULES", "SILENCE", "Rule", "diagnose"]
 
-Rule = Callable[[Story, Facts], Finding | None]
+Rule = Callable[[Story, Facts], Diagnosis | None]
 
 RULES: Final[tuple[Rule, ...]] = (
     address.duplicate_mac,
@@ -51,7 +51,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def diagnose(story: Story, facts: Facts) -> Finding | None:
+def diagnose(story: Story, facts: Facts) -> Diagnosis | None:
     """Return the first finding that explains why this machine does not progress, or None if no rule finds a problem."""
     found = next((finding for rule in RULES if (finding := rule(story, facts)) is not None), None)
     if found is None or found.began:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from edge.journey.events import PROGRESS, JourneyEvent, Milestone, Outcome, Step
-from edge.journey.expectations.facts import Cause, Facts, Finding
+from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.rules.words import overdue, seconds, size
-from edge.journey.expectations.story import Boot, Story
+from edge.journey.expectations.story import MachineBoot, Story
 
 WAITED_SECONDS = 4.0
 """Seconds without data after which a download from upstream counts as stalled."""
@@ -15,7 +15,7 @@ _BY_TFTP = ("U-Boot", "Raspberry Pi")
 """Boot programs that fetch all files by TFTP."""
 
 
-def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
+def upstream_stalls(story: Story, _facts: Facts) -> Diagnosis | None:
     """The machine waits for a file whose upstream sends no data."""
     boot = story.boot
     step = _UNDER_WAY.get(boot.at) if boot.at is not None else None
@@ -33,39 +33,38 @@ def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
     upstream = reports[0].detail.get("upstream", "its upstream")
     waited = seconds(began, until)
     if not received:
-        fact = f"waits for the {step}: {upstream} has sent nothing of it for {waited}"
+        fact = f"waits for the {step}: {upstream} has sent no data for {waited}"
     else:
-        fact = f"waits for the {step}: {upstream} has sent {size(float(received))} of it, and nothing more for {waited}"
-    causes = (
-        Cause(f"{upstream} is down or overloaded"),
-        Cause("a firewall or a proxy between it and this host holds the answer back"),
-    )
-    checks = (f"fetch the {step}'s URL of the OSIE from this host: is {upstream} up?",)
-    return Finding("UpstreamStalls", step, fact, causes, checks, began=began)
+        fact = f"waits for the {step}: {upstream} has sent {size(float(received))}, and nothing more for {waited}"
+    causes = (f"{upstream} is down or overloaded", "a firewall or a proxy between it and this host blocks the answer")
+    checks = (f"fetch the OSIE's {step}Url from this host: is {upstream} up?",)
+    return Diagnosis("UpstreamStalls", step, fact, causes, checks, began=began)
 
 
-def last_failure(story: Story, _facts: Facts) -> Finding | None:
+def last_failure(story: Story, _facts: Facts) -> Diagnosis | None:
     """The last step failed, and no step has succeeded since; the journey has its message."""
     event = _last(story.boot, Outcome.FAILED)
     if event is None:
         return None
     rule = f"{event.step.capitalize()}Failed"
     began = _first_since_ok(story.boot, event)
-    return Finding(rule, event.step, event.message, *remedy(event), reported=True, began=began)
+    return Diagnosis(rule, event.step, event.message, *remedy(event), reported=True, began=began)
 
 
-def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
+def user_data_dropped(story: Story, _facts: Facts) -> Diagnosis | None:
     """The machine's user-data is nothing that cloud-init accepts; the rest of its metadata is valid."""
-    told = (event for event in reversed(story.boot.events) if event.detail.get("document") == "user-data")
-    last = next(told, None)
+    reports = (event for event in reversed(story.boot.events) if event.detail.get("document") == "user-data")
+    last = next(reports, None)
     if last is None or last.step is not Step.METADATA or not last.detail.get("problem"):
         return None
     which = "spec.instance.userdata of the Hardware"
-    checks = (f"correct {which}, or the Secret that it names: `kubectl apply` warns of what cloud-init ignores",)
-    return Finding("UserDataInvalid", Step.METADATA, last.message, checks=checks, reported=True, began=last.time)
+    checks = (
+        f"correct {which}, or the Secret that it names: `kubectl apply` warns about everything that cloud-init ignores",
+    )
+    return Diagnosis("UserDataInvalid", Step.METADATA, last.message, checks=checks, reported=True, began=last.time)
 
 
-def last_refusal(story: Story, facts: Facts) -> Finding | None:
+def last_refusal(story: Story, facts: Facts) -> Diagnosis | None:
     """The last step was refused: by policy, which may be intended, or because an agent was not authenticated.
 
     No finding if the machine boots from the network after its Workflow has succeeded: it gets a script that boots its
@@ -76,14 +75,14 @@ def last_refusal(story: Story, facts: Facts) -> Finding | None:
         return None
     began = _first_since_ok(story.boot, event)
     if event.step is Step.AGENT:
-        return Finding("AgentRefused", event.step, event.message, *remedy(event), reported=True, began=began)
+        return Diagnosis("AgentRefused", event.step, event.message, *remedy(event), reported=True, began=began)
     if facts.done and event.message.endswith(facts.done):
         return None
     rule, (causes, checks) = f"{event.step.capitalize()}Refused", remedy(event)
-    return Finding(rule, event.step, event.message, causes, checks, Outcome.INFO, reported=True, began=began)
+    return Diagnosis(rule, event.step, event.message, causes, checks, Outcome.INFO, reported=True, began=began)
 
 
-def _first_since_ok(boot: Boot, last: JourneyEvent) -> float:
+def _first_since_ok(boot: MachineBoot, last: JourneyEvent) -> float:
     """Return the time of the first such end of this step since its last success."""
     began = last.time
     for event in reversed(boot.events):
@@ -94,7 +93,7 @@ def _first_since_ok(boot: Boot, last: JourneyEvent) -> float:
     return began
 
 
-def not_asked_for(story: Story, facts: Facts) -> Finding | None:
+def not_asked_for(story: Story, facts: Facts) -> Diagnosis | None:
     """The machine has its script or kernel, and does not request the next file."""
     boot = story.boot
     if not overdue(boot, facts):
@@ -107,21 +106,16 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
         rule, what, before, step = "NoInitrdRequest", "initrd", "kernel", Step.INITRD
     else:
         return None
-    fact = f"has its {before}, and has not requested the {what} for {seconds(boot.since, facts.now)}"
+    fact = f"has its {before}, but has not requested the {what} for {seconds(boot.since, facts.now)}"
     client = str(boot.detail_of("client"))
     by_tftp = client.startswith(_BY_TFTP)
     program = client.partition(" (")[0] if by_tftp else "iPXE"
     port = "udp/69" if by_tftp else f"tcp/{facts.http_port}"
-    return Finding(
-        rule,
-        step,
-        fact,
-        (Cause(f"{program} has stopped at an error, or waits for a key"), Cause(f"{port} is blocked on the way")),
-        ("look at its screen",),
-    )
+    causes = (f"{program} has stopped at an error, or is waiting for a key", f"{port} is blocked on the way")
+    return Diagnosis(rule, step, fact, causes, ("look at its screen",))
 
 
-def _goes_to(boot: Boot) -> str:
+def _goes_to(boot: MachineBoot) -> str:
     """Return the VLAN that the script leads to, if the machine has not been heard there yet; else an empty string."""
     if boot.heard_of(Step.DHCP):
         return ""
@@ -129,23 +123,22 @@ def _goes_to(boot: Boot) -> str:
     return str(led[0]) if len(led) == 1 else ""
 
 
-def _silent_in_vlan(boot: Boot, facts: Facts, vlan: str) -> Finding:
+def _silent_in_vlan(boot: MachineBoot, facts: Facts, vlan: str) -> Diagnosis:
     """The script has the machine get a lease in a VLAN first, and no DISCOVER has come from there."""
     waited = seconds(boot.since, facts.now)
-    return Finding(
-        "NoLeaseInVLAN",
-        Step.DHCP,
-        f"has its script, which has it ask for a lease in VLAN {vlan}, and nothing was received from it for {waited}",
-        (
-            Cause(f"the switch port does not carry VLAN {vlan} tagged"),
-            Cause(f"no DHCP relay leads here from VLAN {vlan}"),
-            Cause("another DHCP server answers there"),
-        ),
-        ("look at its screen, and at spec.networkInterfaces[].dhcp.vlanId of its Hardware",),
+    fact = (
+        f"has its script, which makes it request a lease in VLAN {vlan}, but nothing was received from it for {waited}"
     )
+    causes = (
+        f"the switch port does not carry VLAN {vlan} tagged",
+        f"no DHCP relay leads here from VLAN {vlan}",
+        "another DHCP server answers there",
+    )
+    check = "look at its screen, and at spec.networkInterfaces[].dhcp.vlanId of its Hardware"
+    return Diagnosis("NoLeaseInVLAN", Step.DHCP, fact, causes, (check,))
 
 
-def sending_stalls(story: Story, facts: Facts) -> Finding | None:
+def sending_stalls(story: Story, facts: Facts) -> Diagnosis | None:
     """A file takes long to reach the machine, which may be its network."""
     boot = story.boot
     step = _UNDER_WAY.get(boot.at) if boot.at is not None else None
@@ -153,15 +146,15 @@ def sending_stalls(story: Story, facts: Facts) -> Finding | None:
         return None
     fact = f"has been downloading the {step} for {seconds(boot.since, facts.now)}"
     causes = (
-        Cause("the network between here and the machine is slow, or loses packets"),
-        Cause(f"the {step} is large, or its upstream is slow"),
-        Cause("the machine was switched off in between"),
+        "the network between here and the machine is slow, or loses packets",
+        f"the {step} is large, or its upstream is slow",
+        "the machine was switched off in between",
     )
     checks = ("the page and `tinkedge watch` show the artifact cache's downloads; its screen shows how far it is",)
-    return Finding(f"Slow{step.capitalize()}", step, fact, causes, checks, outcome=Outcome.INFO)
+    return Diagnosis(f"Slow{step.capitalize()}", step, fact, causes, checks, outcome=Outcome.INFO)
 
 
-def _last(boot: Boot, outcome: Outcome) -> JourneyEvent | None:
+def _last(boot: MachineBoot, outcome: Outcome) -> JourneyEvent | None:
     """Return the last event of this outcome if no step has succeeded or begun since; other reports don't count."""
     for event, reached in zip(reversed(boot.events), reversed(boot.marks), strict=True):
         if event.outcome is outcome:

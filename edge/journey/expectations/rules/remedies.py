@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.expectations.facts import Cause
-
-Remedy = tuple[tuple[Cause, ...], tuple[str, ...]]
-"""Causes, likeliest first, and checks."""
+from edge.journey.expectations.facts import Why
 
 
 class _Known(NamedTuple):
@@ -33,19 +30,19 @@ _FILE: Final = (
     _known(
         r"404 |410 |no such file",
         "correct that field of the OSIE, or put the file there",
-        causes=("the URL has a slip", "the file was moved or was never uploaded"),
+        causes=("the URL has a typo", "the file was moved or was never uploaded"),
     ),
     _known(
         r"\b(401|403|407) |wants a user",
         "let this host read the file, or give the OSIE another URL",
-        causes=("the upstream wants a user or a token", "it does not serve this host's address"),
+        causes=("the upstream requires a user or a token", "it does not serve this host's address"),
     ),
     _known(r"can't be resolved", "correct the host in the URL, or this host's name servers (/etc/resolv.conf)"),
     _known(
         r"certificate is not trusted|no TLS connection",
         "add the upstream's authority to this host's trusted certificates, or use http with a checksum",
         causes=(
-            "its certificate is of an authority that this host does not know",
+            "its certificate is from an authority that this host does not know",
             "it is for another host, or expired",
         ),
     ),
@@ -73,7 +70,7 @@ _FILE: Final = (
 )
 _MACHINE_STOPPED: Final = _known(
     r"(?i)timeout|timed out|silent|no answer|not confirmed|closed|aborted|broke",
-    "its screen may say why; does its network lose packets ('tinkedge doctor --probe')?",
+    "its screen may show why; does its network lose packets ('tinkedge doctor --probe')?",
     causes=("the machine was switched off or reset", "packets are lost on the way to it"),
 )
 _ACTION: Final = (
@@ -92,22 +89,21 @@ _ACTION: Final = (
         causes=("the registry is down", "the machine does not reach it, or does not trust it"),
     ),
     _known(
-        r"TemplateError|no Template",
-        "correct the Template or the Workflow's parameters, and create another Workflow",
+        r"TemplateError|no Template", "correct the Template or the Workflow's parameters, and create another Workflow"
     ),
     _known(
         r"(Action|Start|Workflow|Cancel)Timeout",
         "look at the action's last output; if it only needs longer, give it a longer timeout in the Template",
-        causes=("the action waits for something that does not come", "it needs longer than its timeout"),
+        causes=("the action waits for something that never arrives", "it needs longer than its timeout"),
     ),
     _known(
         r"AgentLost|RebootAssumed|Rebooted",
-        "its console says why it went away; then create another Workflow",
+        "its console shows why it disappeared; then create another Workflow",
         causes=("the machine lost its power or was reset", "the agent stopped, or lost the network"),
     ),
     _known(
         r"AlreadyFinished|UnknownWorkflow|Rejected|InvalidStatus",
-        "create another Workflow; the agent's log on the machine's console says what it was asked",
+        "create another Workflow; the agent's log on the machine's console shows the request",
     ),
 )
 _BY_STEP: Final[dict[Step, tuple[_Known, ...]]] = {
@@ -131,7 +127,7 @@ _BY_STEP: Final[dict[Step, tuple[_Known, ...]]] = {
         _known(
             r"not signed|expired|token",
             "boot it again from this edge, so that it gets a new token",
-            causes=("its token is of another site or of an earlier key", "another machine calls with its name"),
+            causes=("its token comes from another site or an earlier key", "another machine uses its name"),
         ),
         _known(r"no Hardware has", "register it: `tinkedge watch MAC` prints a Hardware manifest to copy"),
     ),
@@ -148,7 +144,7 @@ _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
         "its screen has iPXE's error, and https://ipxe.org/ERROR explains it: is the kernel one for its firmware?",
     ),
     Step.AGENT: ("look at the agent's log on its console, and at --agent-auth",),
-    Step.WORKFLOW: ("'kubectl describe workflow' has the whole reason; correct that, and create another Workflow",),
+    Step.WORKFLOW: ("'kubectl describe workflow' shows the whole reason; correct that, and create another Workflow",),
     Step.ACTION: ("look at the action's output; correct the Template, and create another Workflow",),
     Step.METADATA: ("correct spec.instance of the Hardware; the machine reads it at its next boot",),
     Step.LOG: ("look at what the machine logged",),
@@ -158,7 +154,7 @@ _WRONG_ADDRESS: Final = (
     _known(
         r"not its address",
         "find out which address its system has and where from ('ip address'), or correct dhcp.ip of the Hardware",
-        causes=("its system has an address of its own or of another DHCP server", "the Hardware says a wrong address"),
+        causes=("its system has an address of its own or of another DHCP server", "the Hardware has a wrong address"),
     ),
     _known(
         r"which is no MAC of this machine",
@@ -168,12 +164,12 @@ _WRONG_ADDRESS: Final = (
 )
 
 
-def remedy(event: JourneyEvent) -> Remedy:
+def remedy(event: JourneyEvent) -> Why:
     """Return the causes and the checks of an event that failed or was refused."""
     known = (*_WRONG_ADDRESS, *_BY_STEP.get(event.step, ()))
     found = next((each for each in known if each.words.search(event.message)), None)
     if found is not None:
-        return tuple(map(Cause, found.causes)), found.checks
+        return found.causes, found.checks
     if event.step is Step.BOOT and event.outcome is Outcome.FAILED:
-        return tuple(map(Cause, _BOOT_CAUSES)), _GENERAL[event.step]
+        return _BOOT_CAUSES, _GENERAL[event.step]
     return (), _GENERAL.get(event.step, ())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from edge.journey.expectations.facts import Cause, Facts
-from edge.journey.expectations.story import Boot
+from edge.journey.expectations.facts import Facts, LikelyCause, Why
+from edge.journey.expectations.story import MachineBoot
 
 API_CHECKS: Final = ("is the Kubernetes API up, and does this host reach it ('tinkedge doctor')?",)
 """Checks for a Kubernetes API that does not answer."""
@@ -37,7 +37,7 @@ def address(facts: Facts) -> str:
     return facts.registered.ip if facts.registered is not None and facts.registered.ip else "an address"
 
 
-def overdue(boot: Boot, facts: Facts) -> bool:
+def overdue(boot: MachineBoot, facts: Facts) -> bool:
     """Return True if the deadline of the next milestone has passed."""
     limit = facts.limit(boot.at) if boot.at is not None else 0.0
     return limit > 0 and facts.now - boot.since >= limit
@@ -52,9 +52,6 @@ def size(count: float) -> str:
 
 REPEATED = 2
 """Packets from which on a port counts as unreachable: one alone may still be answered, a repetition was not."""
-
-Why = tuple[tuple[Cause, ...], tuple[str, ...]]
-"""Causes and checks."""
 
 
 def knocked(facts: Facts, port: str) -> bool:
@@ -75,46 +72,42 @@ def insists(facts: Facts, port: str) -> bool:
     return port.startswith("tcp/") and knocked(facts, port)
 
 
-def _strayed(facts: Facts, port: str, where: str) -> Why:
-    other, address = facts.strayed[port], facts.network.address
-    cause = Cause(
-        f"two interfaces of this host, {where} and {other}, are on one Ethernet, and both answer ARP for {address}",
-        f"it asked {port} by {other}",
-    )
-    return (cause,), (
-        f"sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, or take {other} off that network",
-    )
-
-
 def why_unheard(facts: Facts, port: str) -> Why:
     """Return why no packets reach a port of this host (`udp/69`, `tcp/7080`), and what to do about it."""
     where = facts.network.interface or "this host"
-    if port in facts.strayed:
-        return _strayed(facts, port, where)
+    if (other := facts.strayed.get(port)) is not None:
+        both = f"two interfaces of this host, {where} and {other}, are on the same Ethernet"
+        cause = LikelyCause(
+            f"{both}, and both answer ARP for {facts.network.address}", f"its packets to {port} arrive on {other}"
+        )
+        arp = "sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+        return (cause,), (f"{arp}, or remove {other} from that network",)
     if knocked(facts, port):
         count = (facts.arrived or {})[port]
         if facts.answered.get(port):
-            cause = Cause(f"the answers from {port} are lost on the way back", f"{count} times asked, and answered")
-            other = Cause("another host has the machine's address, and gets the answers")
-            return (cause, other), ("what filters or routes between here and the machine?",)
-        cause = Cause(f"this host's firewall drops {port}", f"arrived {times(count)} on {where}, and never here")
-        return (cause, Cause("this host has too much to do")), (f"let {port} in on {where} ('nft list ruleset')",)
+            requests = f"{count} requests arrived and were answered"
+            cause = LikelyCause(f"the answers from {port} are lost on the way back", requests)
+            causes = (cause, "another host has the machine's address, and gets the answers")
+            return causes, ("check the firewalls and routers between here and the machine",)
+        arrived = f"arrived {times(count)} on {where}, but never at the edge"
+        cause = LikelyCause(f"this host's firewall drops {port}", arrived)
+        return (cause, "this host is overloaded"), (f"allow {port} on {where} ('nft list ruleset')",)
     if facts.answered.get(port):
-        cause = Cause("what it sends by that is lost on the way", f"its connection to {port} was answered")
+        cause = LikelyCause("its data on that connection is lost on the way", f"its connection to {port} was answered")
         return (cause, _STOPPED), ("large packets are lost first: what is the MTU between here and the machine?",)
-    causes = []
+    found: list[str | LikelyCause] = []
     if facts.registered is not None and facts.registered.unreachable_gateway:
-        causes.append(Cause(facts.registered.unreachable_gateway))
+        found.append(facts.registered.unreachable_gateway)
     if facts.is_elsewhere and facts.registered is not None:
         here = ", ".join(map(str, facts.network.served))
-        causes.append(Cause("its address is not of this network", f"{facts.registered.network} is not {here}"))
+        found.append(LikelyCause("its address is not in this network", f"{facts.registered.network} is not {here}"))
     if facts.arrived is None or has_just_knocked(facts, port):
-        causes.append(Cause(f"{port} is blocked on the way, or by this host's firewall"))
+        found.append(f"{port} is blocked on the way, or by this host's firewall")
     else:
         nothing = f"nothing arrived on {where} lately" if not facts.arrived.get(port) else ""
-        causes.append(Cause(f"{port} is blocked on the way", nothing))
-    causes.append(_STOPPED)
-    return tuple(causes), ("look at its screen", "'tinkedge doctor' looks at this host's firewall")
+        found.append(LikelyCause(f"{port} is blocked on the way", nothing))
+    found.append(_STOPPED)
+    return tuple(found), ("look at its screen", "'tinkedge doctor' checks this host's firewall")
 
 
-_STOPPED: Final = Cause("the machine has stopped, was switched off, or goes on by another card or server")
+_STOPPED: Final = "the machine has stopped, was switched off, or continues with another card or server"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
-from edge.journey.expectations.facts import Cause, Facts, Finding
+from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.rules.words import API_CHECKS, overdue, seconds
 from edge.journey.expectations.story import Story
@@ -17,7 +17,7 @@ SILENT_SECONDS = 60.0
 """Seconds without output after which a running action is mentioned; that may be intended."""
 
 
-def no_workflow(story: Story, facts: Facts) -> Finding | None:
+def no_workflow(story: Story, facts: Facts) -> Diagnosis | None:
     """The agent waits, and there is no Workflow for it."""
     boot = story.boot
     if boot.at is not Milestone.AGENT_CONNECTED or facts.workflow or facts.registered is None:
@@ -27,19 +27,18 @@ def no_workflow(story: Story, facts: Facts) -> Finding | None:
     waits = "its agent is connected and waits"
     failed = _last_failure(story)
     if failed is not None:
-        fact = f"{waits}, and its last Workflow has failed: {failed.message}"
-        return Finding("WorkflowFailed", Step.WORKFLOW, fact, *remedy(failed), began=failed.time)
+        fact = f"{waits}, but its last Workflow failed: {failed.message}"
+        return Diagnosis("WorkflowFailed", Step.WORKFLOW, fact, *remedy(failed), began=failed.time)
     if facts.api_away:
-        fact = f"{waits}, and whether there is a Workflow for it is not known: {facts.api_away}"
-        return Finding("APIAway", Step.WORKFLOW, fact, checks=API_CHECKS)
-    asked: tuple[str, ...] = ()
+        fact = f"{waits}, but it is not known if there is a Workflow for it: {facts.api_away}"
+        return Diagnosis("APIAway", Step.WORKFLOW, fact, checks=API_CHECKS)
+    checks: tuple[str, ...] = ()
     if facts.unheard_workflow is not None:
         workflow, hardware = facts.unheard_workflow
-        asked = (
-            f"Workflow {workflow} waits for Hardware {hardware}, which was never heard: is it meant for this one?",
-        )
+        other = f"Workflow {workflow} waits for Hardware {hardware}, whose machine was never seen"
+        checks = (f"{other}: is it meant for this machine?",)
     fact = f"{waits}: {facts.no_workflow}"
-    return Finding("NoWorkflow", Step.WORKFLOW, fact, checks=asked, outcome=Outcome.INFO)
+    return Diagnosis("NoWorkflow", Step.WORKFLOW, fact, checks=checks, outcome=Outcome.INFO)
 
 
 def _last_failure(story: Story) -> JourneyEvent | None:
@@ -49,22 +48,22 @@ def _last_failure(story: Story) -> JourneyEvent | None:
     return last if last is not None and last.outcome is Outcome.FAILED else None
 
 
-def not_begun(story: Story, facts: Facts) -> Finding | None:
+def not_begun(story: Story, facts: Facts) -> Diagnosis | None:
     """The agent is connected and has a Workflow, which does not begin."""
     boot = story.boot
     if boot.at is not Milestone.AGENT_CONNECTED or not facts.workflow or not overdue(boot, facts):
         return None
     waited = seconds(boot.since, facts.now)
-    fact = f"its agent has been connected for {waited}, and Workflow {facts.workflow} has not begun"
+    fact = f"its agent has been connected for {waited}, but Workflow {facts.workflow} has not started"
     if facts.api_away:
-        return Finding("APIAway", Step.WORKFLOW, fact, (Cause(facts.api_away),), API_CHECKS)
-    causes = (Cause(facts.workflow_message),) if facts.workflow_message else ()
-    return Finding(
-        "WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has the whole reason",)
+        return Diagnosis("APIAway", Step.WORKFLOW, fact, (facts.api_away,), API_CHECKS)
+    causes = (facts.workflow_message,) if facts.workflow_message else ()
+    return Diagnosis(
+        "WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' shows the whole reason",)
     )
 
 
-def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
+def pull_stalls(story: Story, _facts: Facts) -> Diagnosis | None:
     """An action waits for its image, whose download stalls, as its agent reports (`tink.agent.output`)."""
     boot = story.boot
     last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
@@ -72,12 +71,12 @@ def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
     if found is None:
         return None
     fact = f"action {boot.detail.get('action', '')} waits for its {found[0]}"
-    causes = (Cause("the registry is down or overloaded"), Cause("the machine's packets to it are lost on the way"))
+    causes = ("the registry is down or overloaded", "the machine's packets to it are lost on the way")
     checks = ("is that registry up, and can the machine reach it?",)
-    return Finding("PullStalls", Step.ACTION, fact, causes, checks)
+    return Diagnosis("PullStalls", Step.ACTION, fact, causes, checks)
 
 
-def silent_action(story: Story, facts: Facts) -> Finding | None:
+def silent_action(story: Story, facts: Facts) -> Diagnosis | None:
     """An action runs and prints nothing. No warning, because that may be intended."""
     boot = story.boot
     if boot.at is not Milestone.ACTION_BEGUN:
@@ -90,6 +89,6 @@ def silent_action(story: Story, facts: Facts) -> Finding | None:
     timeout = boot.detail.get("timeout_seconds", 0)
     until = f"its timeout is {timeout:.0f} s" if isinstance(timeout, int | float) and timeout else "it has no timeout"
     fact = f"action {name} has been running for {seconds(boot.since, facts.now)}, {output}; {until}"
-    causes = (Cause("it prints nothing while it works"), Cause("it waits for something that does not come"))
+    causes = ("it prints nothing while it works", "it waits for something that never arrives")
     checks = ("look at the machine's console; a timeout in the Template ends an action that hangs",)
-    return Finding("ActionSilent", Step.ACTION, fact, causes, checks, Outcome.INFO, began=last.time)
+    return Diagnosis("ActionSilent", Step.ACTION, fact, causes, checks, Outcome.INFO, began=last.time)

@@ -8,11 +8,11 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from edge.journey.events import Milestone, Outcome, Step, Value
-from edge.journey.expectations import Expectations, Facts, Finding, Network, Registered, Story
+from edge.journey.expectations import Diagnosis, Expectations, Facts, KnownNetworks, Registered, Story
 from edge.journey.recorder import Journey
 
 MAC = "52:54:00:00:00:01"
-HERE = Network((IPv4Network("10.0.0.0/24"),), (), "10.0.0.1", "eth1")
+HERE = KnownNetworks((IPv4Network("10.0.0.0/24"),), (), "10.0.0.1", "eth1")
 MACHINE = Registered("default/m1", "10.0.0.5", "255.255.255.0", "10.0.0.1")
 FACTS = Facts(now=0.0, registered=MACHINE, network=HERE, workflow="default/install")
 OSIE = {"osie": "default/lab", "boots": "osie"}
@@ -25,7 +25,7 @@ class Play:
         self.now = 1000.0
         self.began = self.now
         self.facts = facts
-        self.said: list[tuple[float, Finding]] = []
+        self.said: list[tuple[float, Diagnosis]] = []
         self.settled = 0
         self.journey = Journey(lambda: self.now, per_machine=500)
         self.expectations = Expectations(self.journey, self._facts, self._say, lambda: self.now)
@@ -33,7 +33,7 @@ class Play:
     def _facts(self, _story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
         return replace(self.facts, now=now, limit=limit)
 
-    def _say(self, _mac: str, finding: Finding | None) -> None:
+    def _say(self, _mac: str, finding: Diagnosis | None) -> None:
         if finding is not None:
             self.said.append((self.now - self.began, finding))
         else:
@@ -54,7 +54,7 @@ class Play:
         return self
 
     @property
-    def found(self) -> Finding | None:
+    def found(self) -> Diagnosis | None:
         """The last reported finding."""
         self.sweep()
         return self.said[-1][1] if self.said else None

@@ -54,7 +54,7 @@ def test_file_that_the_upstream_does_not_give_says_where_to_look(step: Step, mes
         ("ImagePullFailed: image r:5000/a:1: it wants a user and password", "user and password"),
         ("ImagePullFailed: image r:5999/a:1: r:5999: Connection refused", "--registry-ca"),
         ("ActionTimeout: the action 'write' did not complete within 2 s", "longer timeout"),
-        ("AgentLost: its agent has not been heard", "its console says why"),
+        ("AgentLost: its agent has not been heard", "its console shows why"),
         ("NonZeroExit: exit code 3", "kubectl describe workflow"),
     ],
 )
@@ -71,7 +71,7 @@ def test_workflow_that_failed_says_what_to_correct(message: str, says: str) -> N
         (Step.SCRIPT, FAILED, "no boot: OSIE default/x, which Hardware m1 names, does not exist", "create that OSIE"),
         (Step.METADATA, FAILED, "metadata asked for from 10.0.0.29, which is not its address", "correct dhcp.ip"),
         (Step.BOOT, FAILED, "iPXE could not start the kernel", "https://ipxe.org/"),
-        (Step.TFTP, FAILED, "TFTP transfer of snponly.efi failed, no answer for 16 s", "its screen may say why"),
+        (Step.TFTP, FAILED, "TFTP transfer of snponly.efi failed, no answer for 16 s", "its screen may show why"),
     ],
 )
 def test_refusal_or_failure_has_a_remedy(step: Step, outcome: Outcome, message: str, says: str) -> None:

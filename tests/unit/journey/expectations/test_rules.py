@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from edge.journey.events import MAX_MESSAGE, Milestone, Note, Outcome, Step, Value
-from edge.journey.expectations import Expectations, Facts, Limits, Network, diagnose, read
+from edge.journey.expectations import Expectations, Facts, KnownNetworks, StepLimits, diagnose, read
 from edge.journey.expectations.limits import KEPT, LIMITS
 from edge.journey.recorder import Journey
 from tests.interop.faults import boots, page, work
@@ -90,13 +90,13 @@ def test_later_evidence_is_recorded_and_a_repetition_is_not():
     play.facts = replace(FACTS, arrived={"udp/69": 4})
     play.wait(300)
     assert play.warnings == ["NoTFTPRequest"] * 2
-    assert "this host's firewall drops udp/69 (arrived 4 times on eth1, and never here)" in play.found.message
+    assert "this host's firewall drops udp/69 (arrived 4 times on eth1, but never at the edge)" in play.found.message
     settled = play.settled
     play.program().wait(1)
     assert play.settled > settled, "it is over when the machine gets on"
     assert play.expectations.of(MAC).finding is None
     outside = replace(MACHINE, ip="10.0.9.5", gateway="10.0.9.1")
-    found = Play(replace(FACTS, registered=outside, network=Network())).rom().wait(9).found
+    found = Play(replace(FACTS, registered=outside, network=KnownNetworks())).rom().wait(9).found
     assert "is not of this network" not in found.message, "no cause where no network is known"
 
 
@@ -170,7 +170,7 @@ def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_r
     assert play.warnings == []
     refused = by_uki(Play()).wait(100)
     assert refused.warnings == ["ProgramSilent"]
-    assert refused.found.message.startswith("has the UKI, and sent nothing since")
+    assert refused.found.message.startswith("has the UKI, but has sent nothing for")
     assert "Secure Boot refuses it" in refused.found.message
     assert "ProgramNotStarted" in by_uki(by_uki(Play()).wait(10)).warnings
     # By TFTP, it is no boot program either.
@@ -184,7 +184,7 @@ def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_r
 
 
 def test_limit_follows_the_last_boots_of_the_same_kind_within_its_bounds():
-    limits, usual = Limits(), LIMITS[Milestone.KERNEL_STARTED]
+    limits, usual = StepLimits(), LIMITS[Milestone.KERNEL_STARTED]
     assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == usual.usual
     limits.learn("lab QEMU", Milestone.KERNEL_STARTED, 12.0)
     assert limits.after(Milestone.KERNEL_STARTED, "lab QEMU") == 36.0

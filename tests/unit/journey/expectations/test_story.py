@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge.journey.events import Milestone, Outcome, Step
-from edge.journey.expectations import Limits, Story, read
+from edge.journey.expectations import StepLimits, Story, read
 from edge.page.timeline import chains, events_of, timeline
 from tests.unit.journey.expectations.play import FACTS, MAC, Play
 
@@ -46,7 +46,7 @@ def test_netboot_for_a_second_workflow_is_a_timeline_of_its_own_with_ipxe_in_the
     runs(in_rom(play.wait(60)), TWO)
     first, second = chains(told(play))
     assert [chain.workflows for chain in (first, second)] == [{ONE}, {TWO}]
-    drawn = timeline(first, play.now, Limits(), None)
+    drawn = timeline(first, play.now, StepLimits(), None)
     assert drawn.seconds < 120, "the wait between the two belongs to neither"
     assert not any("workflow default/two" in event.message for boot in first.boots for event in boot.events)
     assert second.boots[0].events[0].message == "workflow default/two: Pending"

@@ -20,7 +20,7 @@ from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import codec, options
 from edge.dhcp_common import DhcpSite
 from edge.journey.events import BEGUN, Outcome, Step, Value
-from edge.journey.expectations import Network, Registered
+from edge.journey.expectations import KnownNetworks, Registered
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from edge.tftp import BootFiles
 from edge.tftp.source import TftpRefusal, TftpRequest
@@ -53,7 +53,7 @@ class Firmware:
         self._lines = lines
         ip, server, self.mac = _addresses(lines)
         registered = Registered("default/m1", ip, "255.255.255.0", server)
-        self.play.facts = replace(FACTS, registered=registered, network=Network())
+        self.play.facts = replace(FACTS, registered=registered, network=KnownNetworks())
         inventory, policy = Inventory(), NetbootPolicy(DhcpMode.RESERVATION)
         inventory.apply(hardware("m1", self.mac, ip))
         for name in ("undionly.kpxe", "snponly.efi", "ipxe.efi", "ipxe-arm64.efi", "snponly-2025.efi", "grubx64.efi"):

@@ -168,7 +168,9 @@ def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> Non
 @pytest.mark.parametrize("when", ["2025-01-01T00:00:00Z", NOW, LATER])
 @pytest.mark.parametrize("count", [10, 11, 14])
 def test_the_bucket_for_old_updates_never_loses_anything(when: str, count: int) -> None:
-    found = {entries.owner(f"A{n:02}", "Update", API, ""): OwnerEntry(API, NOW, {f"f:{n:02}": {}}) for n in range(count)}
+    found = {
+        entries.owner(f"A{n:02}", "Update", API, ""): OwnerEntry(API, NOW, {f"f:{n:02}": {}}) for n in range(count)
+    }
     found[entries.owner(entries.ANCIENT, "Update", API, "")] = OwnerEntry(API, when, {"f:old": {}})
     capped = entries.cap(found)
     assert len(capped) == entries.MAX_UPDATERS
