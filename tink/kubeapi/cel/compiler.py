@@ -260,7 +260,8 @@ class _Compiler(Visitor[Code]):
         declared = declared_field(target, node.field)
         if node.test:
             if declared:
-                return Code(operators.has_field(operand.run, declared.name_in_json), operand.cost)
+                read, key = operand.run, declared.name_in_json
+                return Code(lambda frame: read(frame).get(key) is not None, operand.cost)
             return Code(operators.has_key(operand.run, node.field), operand.cost)
         if isinstance(target, Opaque):
             return self.optional_field(operand, target, node.field)

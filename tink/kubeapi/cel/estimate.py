@@ -247,13 +247,16 @@ class _Estimator(Visitor[Cost]):
         entries, path = self.entry(node.range), self.path(node.range) or ()
         shape = entries.shape if entries else node.range.type.shape
         key, value = (entries.key, entries.value) if entries else (None, None)
-        if not node.variable2:
-            in_list = shape == "list"
-            self.push(node.variable, Facts((*path, "@items" if in_list else "@keys"), value if in_list else key, None))
-            return [node.variable]
-        self.push(node.variable, Facts((*path, "@indices" if shape == "list" else "@keys"), key, None))
-        self.push(node.variable2, Facts((*path, "@items" if shape == "list" else "@values"), value, None))
-        return [node.variable, node.variable2]
+        in_list = shape == "list"
+        first = Facts((*path, "@indices" if in_list else "@keys"), key)
+        second = Facts((*path, "@items" if in_list else "@values"), value)
+        if node.variable2:
+            variables = {node.variable: first, node.variable2: second}
+        else:
+            variables = {node.variable: second if in_list else first}
+        for name, facts in variables.items():
+            self.push(name, facts)
+        return list(variables)
 
 
 def estimate_tree(tree: Expr, variables: Mapping[str, CelType]) -> Cost:

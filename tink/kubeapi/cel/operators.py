@@ -119,11 +119,6 @@ def read_field(operand: Run, name: str, t: CelType, known_as: str) -> Run:
     return lambda frame: convert(plain(frame))
 
 
-def has_field(operand: Run, name: str) -> Run:
-    """Return a function that tests if a declared field is present."""
-    return lambda frame: operand(frame).get(name) is not None
-
-
 # keys and indexes
 
 

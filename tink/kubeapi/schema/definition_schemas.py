@@ -311,7 +311,6 @@ RULE_LIMIT = 10_000_000
 TOTAL_LIMIT = 100_000_000
 """Maximum estimated cost of all rules of a version."""
 MAX_COST = (1 << 64) - 1
-MAX_REQUEST = 3 << 20
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
 REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
@@ -354,10 +353,6 @@ def exceeds_limit(what: str, cost: int, limit: int) -> str:
     )
 
 
-class _UndeclaredError(Exception):
-    """Rules cannot see the values of the schema."""
-
-
 @dataclass(slots=True)
 class Scope:
     """The view of rules at a schema: the CEL type, created on demand, and the number of such values in an object.
@@ -381,17 +376,14 @@ class Scope:
         count = None if self.count is None or limit is None else min(self.count * max(limit, 0), MAX_COST)
         return Scope(schema, count, self, name, self.has_rules or bool(schema.get(_RULES)))
 
-    def kind(self) -> types.CelType:
-        """Return the CEL type. Raises _UndeclaredError."""
+    def kind(self) -> types.CelType | None:
+        """Return the CEL type, or None if rules cannot see the values."""
         if self._kind is None:
-            found = None
-            if self.above is not None and self.above.has_rules:
-                found = part_type(self.above.kind(), self.name)
-            if found is None:
-                found = declare(self.schema, root=self.above is None or embedded(self.schema))
-            if found is None:
-                raise _UndeclaredError
-            self._kind = found
+            above = self.above.kind() if self.above and self.above.has_rules else None
+            if above is None and self.above and self.above.has_rules:
+                return None
+            root = self.above is None or embedded(self.schema)
+            self._kind = part_type(above, self.name) or declare(self.schema, root=root)
         return self._kind
 
 
@@ -586,14 +578,13 @@ def _rule(rule: Schema, schema: Schema, at: str) -> Errors:
 
 def _compile_rules(schema: Schema, at: str, place: SchemaPlace, scope: Scope, found: _Findings) -> Errors:
     """Compile the rules at a schema, and check their expressions and costs."""
-    try:
-        kind = scope.kind()
-    except _UndeclaredError:
+    kind = scope.kind()
+    if kind is None:
         why = "internal error: failed to construct type information for x-kubernetes-validations rules: "
         why += "unable to convert structural schema to CEL declarations"
         yield FieldError(at, "InternalError", f"Internal error: {why}")
         return
-    count = MAX_REQUEST // (types.min_json_size(kind) + 1) if scope.count is None else scope.count
+    count = types.MAX_REQUEST_BYTES // (types.min_json_size(kind) + 1) if scope.count is None else scope.count
     for index, raw in enumerate(schema[_RULES]):
         rule = compile_rule(raw, kind, schema)
         yield from _expression(rule, raw, f"{at}[{index}]", min(rule.cost * count, MAX_COST), place, found)

@@ -65,19 +65,26 @@ def _errors(meta: Mapping[str, Any], rule: NameRule, at: str) -> Iterator[FieldE
     elif wrong := rule(name):
         yield invalid(f"{at}.name", name, wrong)
     for key, value in (meta.get("labels") or {}).items():
-        yield from (invalid(f"{at}.labels", key, words) for words in wrong_keys(key))
-        yield from (invalid(f"{at}.labels", value, words) for words in wrong_values(value))
-    annotations = meta.get("annotations") or {}
-    for key in annotations:
-        yield from (invalid(f"{at}.annotations", key, words) for words in wrong_keys(key.lower()))
-    if sum(len(key) + len(value) for key, value in annotations.items()) > MAX_ANNOTATIONS:
+        for words in wrong_keys(key):
+            yield invalid(f"{at}.labels", key, words)
+        for words in wrong_values(value):
+            yield invalid(f"{at}.labels", value, words)
+    size = 0
+    for key, value in (meta.get("annotations") or {}).items():
+        size += len(key) + len(value)
+        for words in wrong_keys(key.lower()):
+            yield invalid(f"{at}.annotations", key, words)
+    if size > MAX_ANNOTATIONS:
         yield too_long(f"{at}.annotations", MAX_ANNOTATIONS)
     finalizers = meta.get("finalizers") or []
-    yield from (invalid(f"{at}.finalizers", item, words) for item in finalizers for words in wrong_keys(item))
+    for item in finalizers:
+        for words in wrong_keys(item):
+            yield invalid(f"{at}.finalizers", item, words)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         both = "finalizer orphan and foregroundDeletion cannot be both set"
         yield invalid(f"{at}.finalizers", finalizers, both)
-    yield from _owner_errors(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
+    if owners := meta.get("ownerReferences"):
+        yield from _owner_errors(owners, f"{at}.ownerReferences")
 
 
 def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:

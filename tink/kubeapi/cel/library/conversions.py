@@ -32,11 +32,6 @@ _WORDS = {
 }
 
 
-def timestamp_overflow() -> EvaluationError:
-    """Return the error for timestamps outside the years 1 to 9999."""
-    return EvaluationError("timestamp overflow")
-
-
 def _instant(match: re.Match[str]) -> Timestamp | None:
     year, month, day, hour, minute, second = (int(match.group(at)) for at in range(1, 7))
     zone = match.group(8) or "Z"
@@ -69,7 +64,7 @@ def parse_timestamp(text: str) -> Timestamp:
 def checked(ns: int, offset: int = 0) -> Timestamp:
     """Return a timestamp. Raises EvaluationError outside the years 1 to 9999."""
     if not _MIN_SECONDS <= ns // NANO <= _MAX_SECONDS:
-        raise timestamp_overflow()
+        raise EvaluationError("timestamp overflow")
     return Timestamp(ns, offset)
 
 
@@ -133,7 +128,7 @@ def timestamp_text(value: Timestamp) -> str:
     try:
         at = _moment(value, value.offset)
     except OverflowError:
-        raise timestamp_overflow() from None
+        raise EvaluationError("timestamp overflow") from None
     fraction = f".{value.ns % NANO:09d}".rstrip("0").rstrip(".")
     if not value.offset:
         zone = "Z"
