@@ -246,9 +246,7 @@ class WorkflowServer(Collector):
             task.cancel()
 
     async def _follow_readiness(self) -> None:
-        """Keep the health service up to date: SERVING while the informers have listed all objects and the API answers,
-        because events are stored there.
-        """
+        """Report SERVING while the informers have listed all objects and the API answers: events are stored there."""
         while not self._stopping.is_set():
             serving = all(informer.has_synced and informer.failing_for < AWAY_SECONDS for informer in self._informers)
             if serving != self._serving:
@@ -263,9 +261,7 @@ class WorkflowServer(Collector):
                     await self._stopping.wait()
 
     async def _follow_certificates(self, certificates: Certificates) -> None:
-        """Report expiring certificates once a day until the server stops. The check of the settings does so at
-        the start.
-        """
+        """Log expiring certificates once a day. The check of the settings does so at the start."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DAY_SECONDS):
