@@ -587,7 +587,7 @@ class Stack:
         except OSError as error:
             raise StackError(f"{error.strerror or error}: {tcp_advice(error, port, '--grpc-port')}") from error
         self._exit.push_async_callback(server.stop)
-        self.agents_metrics.append(server.metrics())
+        self.agents_metrics.append(server)
         self.metrics.register(self.agents_metrics[-1])
         if agents is not None:
             agents.listens()

@@ -84,9 +84,7 @@ class Callers:
             await self.refuse(context, agent_id, named, credentials, error)
 
     async def agent_of(self, workflow: Raw, credentials: Credentials, context: Context) -> tuple[NamespacedName, str]:
-        """Return the Hardware of a Workflow and the id of its agent, or abort the call if the caller is not that
-        agent.
-        """
+        """Return the Hardware of a Workflow and the id of its agent; abort the call if the caller is not that agent."""
         key = hardware_of(workflow) or NamespacedName("", "")
         stream = self.streams.of(key)
         agent_id = stream.agent_id if stream is not None else self.parts.agents.id_of(key)
@@ -138,9 +136,7 @@ class Callers:
         await abort(context, error.code, error.public_message)
 
     def unknown_method(self, peer: str, method: str) -> None:
-        """Log a call of an unknown method, at a limited rate, and report it on the journey of the machine at
-        that address.
-        """
+        """Log a call of an unknown method at a limited rate, and report it on the journey of the caller's machine."""
         why = f"calls {printable(method, '')[:_MAX_METHOD]}, which this server does not have"
         if self._stranger_log.warning("%s %s", peer, why, key=("method", peer)):
             key = self.parts.agents.at(peer) or NamespacedName("", "")

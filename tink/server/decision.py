@@ -167,7 +167,12 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
     for workflow, state in states:
         if view.says and state is WorkflowState.RUNNING and uid_of(workflow) not in view.started:
             return Recall(workflow)
-    busy = any(_occupies(workflow, state, view) for workflow, state in states)
+    # The agent runs a Workflow, or is about to.
+    busy = any(
+        state in (WorkflowState.RUNNING, WorkflowState.CANCELLING)
+        or (state is WorkflowState.SCHEDULED and uid_of(workflow) in view.started)
+        for workflow, state in states
+    )
     for workflow, state in states:
         unsent = state is WorkflowState.SCHEDULED and uid_of(workflow) not in view.started and not held(workflow)
         if unsent and view.can_be_sent(workflow):
@@ -189,20 +194,9 @@ def ended(workflow: Raw) -> bool:
     return state is not None and state.terminal
 
 
-def _occupies(workflow: Raw, state: WorkflowState | None, view: AgentView) -> bool:
-    """Return True if the agent runs the Workflow, or is about to."""
-    if state is WorkflowState.SCHEDULED:
-        return uid_of(workflow) in view.started
-    return state in (WorkflowState.RUNNING, WorkflowState.CANCELLING)
-
-
 def _ready(workflow: Raw) -> bool:
-    return (
-        not deleted(workflow)
-        and not outdated(workflow)
-        and not held(workflow)
-        and bool(actions_of(status_of(workflow)))
-    )
+    is_blocked = deleted(workflow) or outdated(workflow) or held(workflow)
+    return not is_blocked and bool(actions_of(status_of(workflow)))
 
 
 def _prepared_before(workflow: Raw, now: float) -> float:

@@ -11,13 +11,15 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import grpc.aio
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from proto import metadata, output_pb2
 from proto import workflow_pb2 as pb
@@ -27,6 +29,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import KubeClient
 from tink.kube.objects import NamespacedName
+from tink.metrics.families import counter, gauge, histogram
 from tink.server.activity import ActivityObserver, never_raising
 from tink.server.auth import AgentAuth, AgentAuthorizer, AgentDirectory, OlderAgentAuth, OtherHost, TokenKeys
 from tink.server.callers import Callers
@@ -34,7 +37,6 @@ from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.connections.options import channel_options, connection_limits
 from tink.server.events import EventStore
-from tink.server.metrics import ServerMetrics
 from tink.server.older.service import HELD, AttributesKeeper, OlderAgents, Sessions
 from tink.server.older.service import SERVICES as OLDER_SERVICES
 from tink.server.service import HealthAndReflection, OutputService, WorkflowService
@@ -58,7 +60,7 @@ _SERVICES = [
 ]
 
 
-class WorkflowServer:
+class WorkflowServer(Collector):
     """The gRPC server for agents at `addresses` (HOST:PORT each; port 0 selects a free port, see `port`)."""
 
     def __init__(
@@ -158,10 +160,24 @@ class WorkflowServer:
             self._spawn(self._follow_certificates(self._certificates))
         self._sweep_sessions()
 
-    def metrics(self) -> ServerMetrics:
-        """Return the metrics of a server that has started."""
-        ends = self._certificates.endings if self._certificates is not None else dict
-        return ServerMetrics(self._limiter.counts, self._streams.__len__, lambda: self._serving, ends)
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of a server that has started, for prometheus_client's registry."""
+        # The names of the first three are those of gRPC's interceptors for Prometheus.
+        calls, method = self._limiter.counts, ["grpc_type", "grpc_service", "grpc_method"]
+        yield counter("grpc_server_started", "Calls that have begun.", method, calls.started)
+        yield counter("grpc_server_handled", "Calls that have ended, by code.", [*method, "grpc_code"], calls.handled)
+        yield histogram("grpc_server_handling_seconds", "How long calls took, but for streams.", method, calls.seconds)
+        agents = {(): len(self._streams)}
+        yield gauge("tinkedge_agents_connected", "Agents whose command stream is open here.", [], agents)
+        served = {(): self._serving}
+        yield gauge("tinkedge_agents_served", "Whether agents are served: the gRPC health service.", [], served)
+        endings = self._certificates.endings() if self._certificates is not None else {}
+        yield gauge(
+            "tinkedge_certificate_expiration_timestamp_seconds",
+            "Unix time until which certificates are valid, by the option that names their file.",
+            ["option"],
+            {(flag.removeprefix("--"),): end.timestamp() for flag, end in endings.items()},
+        )
 
     async def listen_at(self, addresses: Collection[str]) -> None:
         """Listen at exactly these addresses (HOST:PORT each). Raises OSError.
@@ -230,9 +246,7 @@ class WorkflowServer:
             task.cancel()
 
     async def _follow_readiness(self) -> None:
-        """Keep the health service up to date: SERVING while the informers have listed all objects and the API answers,
-        because events are stored there.
-        """
+        """Report SERVING while the informers have listed all objects and the API answers: events are stored there."""
         while not self._stopping.is_set():
             serving = all(informer.has_synced and informer.failing_for < AWAY_SECONDS for informer in self._informers)
             if serving != self._serving:
@@ -247,9 +261,7 @@ class WorkflowServer:
                     await self._stopping.wait()
 
     async def _follow_certificates(self, certificates: Certificates) -> None:
-        """Report expiring certificates once a day until the server stops. The check of the settings does so at
-        the start.
-        """
+        """Log expiring certificates once a day. The check of the settings does so at the start."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DAY_SECONDS):

@@ -237,9 +237,7 @@ Write = Callable[[pb.GetWorkflowsResponse], Awaitable[None]]
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 """First and last delay before a failed API call is tried again, unless something changes before."""
 _ACCOUNT_SECONDS = 5.0
-"""Maximum seconds for recording lost Workflows. The agent receives no command before, so after that it must
-reconnect.
-"""
+"""Maximum seconds for recording lost Workflows. The agent gets no command before, so after that it must reconnect."""
 
 _UNDER_WAY = (WorkflowState.RUNNING, WorkflowState.CANCELLING)
 
@@ -301,9 +299,7 @@ class CommandStream:
         self._changed.set()
 
     def note_report(self, uid: str, event: events.AgentEvent) -> None:
-        """Note that the agent reported `event` of a Workflow: it runs the Workflow, even if that has ended according to
-        the API.
-        """
+        """Note that the agent reported `event`: it runs the Workflow, even if that has ended according to the API."""
         if isinstance(event, events.ActionStarted | events.ActionSucceeded) and uid not in self._view.started:
             self._view.runs([uid])
             self._changed.set()
@@ -437,10 +433,9 @@ class CommandStream:
             await self._parts.events.take_back(claimed, before)
 
     async def _send_again(self, workflow: Raw, write: Write) -> bool:
-        """Send a Workflow that is already claimed, perhaps for an earlier stream of this agent. False if that can't be
-        done now.
+        """Send a Workflow that is already claimed, perhaps for an earlier stream. Return False if that fails now.
 
-        If the stream ends before the sending, the claim stays: the other server may have sent the Workflow.
+        If the stream ends before the sending, the claim stays: another server may have sent the Workflow.
         """
         command = self._command(workflow)
         if command is None:
@@ -475,11 +470,9 @@ class CommandStream:
 
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until something changes, at most for `seconds` (None: without limit)."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
 
 
 # --- All streams ---

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,7 +95,11 @@ class Certificates:
 
     def lacking(self, hosts: Iterable[str]) -> list[str]:
         """Return the `hosts` that the certificate does not name: agents that use them would not trust it."""
-        named = _hosts(self._loaded.certificate)
+        named = set[str]()
+        with suppress(x509.ExtensionNotFound):
+            extensions = self._loaded.certificate.extensions
+            names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            named = {*map(str, names.get_values_for_type(x509.IPAddress)), *names.get_values_for_type(x509.DNSName)}
         return [host for host in hosts if host not in named]
 
     def endings(self) -> dict[str, datetime]:
@@ -258,11 +263,3 @@ def _certificates(path: Path, flag: str) -> tuple[bytes, list[x509.Certificate]]
         return pem, x509.load_pem_x509_certificates(pem)
     except ValueError as error:
         raise TlsError(f"{flag} {path}: holds no certificates in PEM (-----BEGIN CERTIFICATE-----)") from error
-
-
-def _hosts(certificate: x509.Certificate) -> frozenset[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return frozenset()
-    return frozenset([*map(str, names.get_values_for_type(x509.IPAddress)), *names.get_values_for_type(x509.DNSName)])

@@ -86,9 +86,7 @@ class WorkflowIndex:
         self._put(workflow, ahead=False)
 
     def refresh(self, workflow: Raw) -> None:
-        """Update a Workflow from the answer to an API call, ahead of the informer. Ignores deleted and ended
-        Workflows.
-        """
+        """Update a Workflow from an answer of the API, ahead of the informer, unless it was deleted or has ended."""
         entry = self._entries.get(uid_of(workflow))
         if entry is None or _another(entry.workflow, workflow):
             return

@@ -130,7 +130,7 @@ async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig) -> No
     await rig.serve()
     agent = await rig.connected()
     registry = CollectorRegistry()
-    registry.register(rig.server.metrics())
+    registry.register(rig.server)
     assert registry.get_sample_value("tinkedge_agents_connected") == 1
     rig.workflow()
     await agent.command()

@@ -411,17 +411,18 @@ class Session:
         resumed = response.status == 206 and response.getheader("Content-Range", "").startswith(f"bytes {offset}-")
         if response.status not in (200, 206) or (response.status == 206 and not resumed):
             raise self._failure(response, f"blob {digest}")
-        return (offset if resumed else 0), self._chunks(response)
+
+        def chunks() -> Iterator[bytes]:
+            while chunk := self._read(response):
+                yield chunk
+            response.read()  # nothing: it lets the connection be used again
+
+        return (offset if resumed else 0), chunks()
 
     def retry_pause(self, backoff: Backoff, least: float = 0.0) -> None:
         """Wait before the next attempt, at least `least` seconds. Raises AbortedError."""
         self._sleep(max(backoff.next(), least))
         self.check_aborted()
-
-    def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
-        while chunk := self._read(response):
-            yield chunk
-        response.read()  # nothing: it lets the connection be used again
 
     def _document(self, path: str, what: str) -> bytes:
         """Return a document of the repository, after several attempts if necessary."""

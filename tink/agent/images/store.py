@@ -22,15 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from tink.agent.images.registry import (
-    ATTEMPTS,
-    AbortedError,
-    Registries,
-    Session,
-    TransientError,
-    parse,
-    retry_backoff,
-)
+from tink.agent.images.registry import ATTEMPTS, AbortedError, Registries, Session, TransientError, parse, retry_backoff
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.output import PullProgress, thread_safe_sink
 from tink.registry.manifests import MANIFEST_LIMIT_BYTES, is_made_for, json_object, own_platform, resolve

@@ -73,12 +73,7 @@ async def run_child(
     transport, reader = await loop.connect_read_pipe(lambda: _Reader(output), file)
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=write_end,
-            stderr=write_end,
-            env=env,
-            start_new_session=True,
+            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=write_end, stderr=write_end, env=env, start_new_session=True
         )
     except BaseException:
         transport.close()

@@ -42,15 +42,7 @@ from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 from tink.net.addresses import Block
 from tink.net.bytes_received import bytes_received
-from tink.server.connections.accounts import (
-    Accepted,
-    Alarm,
-    Connections,
-    Eviction,
-    MemoryWatch,
-    Peer,
-    PortLimits,
-)
+from tink.server.connections.accounts import Accepted, Alarm, Connections, Eviction, MemoryWatch, Peer, PortLimits
 from tink.server.peer import peer_of, spelled
 
 log = logging.getLogger(__name__)

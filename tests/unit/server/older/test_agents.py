@@ -151,7 +151,7 @@ async def test_tink_agent_waits_for_a_workflow_and_runs_it(rig: Rig, agent: Tink
     assert rig.kinds()[:2] == ["connected", "started"]
     assert rig.seen[0].message.startswith("tink-agent connected from 127.0.0.1 (grpc-python")
     registry = CollectorRegistry()
-    registry.register(rig.server.metrics())
+    registry.register(rig.server)
 
     def timed(method: str) -> float | None:
         labels = {"grpc_type": "unary", "grpc_service": SERVICES[0], "grpc_method": method}
