@@ -19,12 +19,12 @@ MAX_TOTAL_BYTES: Final = 2 * 1024 * 1024
 """All arguments and variables: a quarter of the stack, whose usual limit is 8 MiB (fs/exec.c, bprm_stack_limits)."""
 _POINTER_BYTES = 8
 _SHOWN_CHARACTERS = 64
-"""How much of a variable's name a message has: it may be 128 KiB long."""
+"""Maximum length of a variable's name in a message; the name may have 128 KiB."""
 _REMEDY = "put the data into a file or at a URL, and let the action read it from there"
 
 
 class Unstartable(NamedTuple):
-    """A field that keeps an action from being started, and why."""
+    """A field because of which an action can't start, and the reason."""
 
     field: str
     message: str
@@ -34,7 +34,7 @@ class Unstartable(NamedTuple):
 
 
 def unstartable(action: Mapping[str, Any], at: str) -> list[Unstartable]:
-    """Return what of a rendered action Linux can't start; `at` is the path of the action, such as spec.actions[0]."""
+    """Return the problems because of which Linux can't start an action; `at` is its path, such as spec.actions[0]."""
     return [*_unstartable(action, at), *_total(action, at, _sizes(action))]
 
 
@@ -49,7 +49,7 @@ def _unstartable(action: Mapping[str, Any], at: str) -> list[Unstartable]:
 
 
 def unstartable_template(template: Any) -> list[Unstartable]:
-    """Return what of a Template Linux can't start, however it is rendered: texts with `{{` have no size yet."""
+    """Return the problems of a Template that rendering can't remove: texts with `{{` have no size yet."""
     spec = _mapping(_mapping(template).get("spec"))
     shared = _literal(spec)
     shared_sizes, found = _sizes(shared), _variables(shared, "spec")
@@ -62,7 +62,7 @@ def unstartable_template(template: Any) -> list[Unstartable]:
 
 
 def text_count(template: Any) -> int:
-    """Return how many arguments and variables a Template has."""
+    """Return the number of arguments and variables of a Template."""
     spec = _mapping(_mapping(template).get("spec"))
     actions = spec.get("actions")
     holders = [spec, *map(_mapping, actions if isinstance(actions, list) else ())]
@@ -70,7 +70,7 @@ def text_count(template: Any) -> int:
 
 
 def _literal(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the texts of an action that rendering leaves as they are."""
+    """Return the texts of an action that rendering does not change."""
     env = {key: value for key, value in _mapping(holder.get("env")).items() if not _templated(key)}
     return {
         "cmd": None if _templated(holder.get("cmd")) else holder.get("cmd"),
@@ -94,7 +94,7 @@ def _variables(holder: Mapping[str, Any], at: str) -> list[Unstartable]:
 
 
 def _problem(text: object, counted: str, most: int, limit: str, remedy: str) -> str:
-    """Return why Linux does not take a text; "" if it does."""
+    """Return the reason why Linux rejects a text, or "" if it accepts it."""
     if not isinstance(text, str):
         return ""
     if "\0" in text:

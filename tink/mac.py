@@ -1,6 +1,6 @@
-"""MAC addresses as Hardware name interfaces by them: six octets in lowercase hexadecimal, with colons between them.
+"""MAC addresses in the form of Hardware: six octets in lowercase hexadecimal with colons.
 
-An InfiniBand port, which has none, is named by the MAC that is made of its GUID (`guid_mac`).
+An InfiniBand port has none; the MAC derived from its GUID identifies it (`guid_mac`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 PATTERN: Final = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}"
-"""A MAC address as a regular expression, for those that look for one within something longer."""
+"""The regular expression of a MAC address, without anchors."""
 _MAC = re.compile(PATTERN)
 _WRITTEN = re.compile(
     r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}|[0-9a-f]{4}([.:-])[0-9a-f]{4}\2[0-9a-f]{4}"
@@ -23,7 +23,7 @@ def is_mac(text: str) -> bool:
 
 
 def from_any(text: str) -> str | None:
-    """Return the MAC address that `text` writes in one of the usual ways, or None if it writes none.
+    """Return the MAC address in `text`, which may have any of the usual forms, or None.
 
     These are pairs of digits with colons, dashes or dots (iPXE's `hexhyp`), fours with dots or dashes (switches), and
     digits alone (iPXE's `hexraw`), in either case.
@@ -45,7 +45,7 @@ def from_path(segments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def octets(mac: str) -> bytes:
-    """The six bytes of a MAC address in this form. Raises ValueError where it has other digits."""
+    """The six bytes of a MAC address in this form. Raises ValueError if it has other digits."""
     return bytes.fromhex(mac.replace(":", ""))
 
 

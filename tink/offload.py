@@ -1,4 +1,4 @@
-"""Runs large requests in a thread beside the event loop, one at a time, so small requests and DHCP do not wait.
+"""Run large requests in a thread beside the event loop, one at a time, so small requests and DHCP do not wait.
 
 The work is Python code that holds the interpreter's lock in turns (`sys.getswitchinterval`, TURN_SECONDS in a process
 that serves machines). With one thread, the event loop waits for at most one turn when it needs the lock. Small requests
@@ -54,9 +54,9 @@ def is_large(size: int) -> bool:
 
 
 async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do what takes as long as `size` bytes of JSON do: here when it is little, beside the event loop when it is much.
+    """Call a function whose time is that of `size` bytes of JSON: here if it is short, else in the thread.
 
-    Raises what `work` raises. Who is cancelled does not wait for its end; what it changes must be its own.
+    Raises the exceptions of `work`. A cancelled caller does not wait for the end of `work`, which must not share objects.
     """
     if not is_large(size):
         return work(*args, **kwargs)

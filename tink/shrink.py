@@ -1,13 +1,13 @@
-"""Bytes that take no more memory than they have to: for whatever is kept.
+"""Release the unused memory of bytes before they are cached.
 
-orjson writes into a buffer that is eight times too long, most of the time, and hands it out as it is: 1,039 bytes of
-text lie in 8,152 (orjson 3.13, glibc's malloc). For an answer that is sent and forgotten that is fast; a cache that
-counts its bytes by `len` would take eight times what it may.
+orjson usually returns its whole buffer, which is up to eight times as long as the text: 8,152 bytes for 1,039 (orjson
+3.13, glibc's malloc). That is fast for an answer that is sent and dropped, but a cache that counts bytes by `len` would
+use eight times its maximum.
 """
 
 from __future__ import annotations
 
 
 def shrink_to_fit(text: bytes) -> bytes:
-    """The same bytes, in a piece of memory of their own."""
+    """Return a copy of the bytes in memory of exactly their size."""
     return bytes(memoryview(text))

@@ -1,4 +1,4 @@
-"""Moments as text: RFC 3339 in UTC, as Kubernetes, logs and pages have them."""
+"""Timestamps as text: RFC 3339 in UTC, the format of Kubernetes, logs and pages."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ Precision = Literal["seconds", "milliseconds", "microseconds"]
 
 
 def rfc3339(seconds: float, precision: Precision = "seconds") -> str:
-    """`2026-11-25T23:00:00Z` for Unix seconds; of a more exact one, the rest is cut off."""
+    """Return Unix seconds as text such as `2026-11-25T23:00:00Z`, truncated to the precision."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision).removesuffix("+00:00") + "Z"

@@ -1,4 +1,4 @@
-"""`waitdaemon`, the last action of many templates: it has an engine start another image some seconds after its own end.
+"""`waitdaemon`, the last action of many templates. An engine starts another image some seconds after it has ended.
 
 The other image mostly reboots the machine or starts another kernel, so no agent could report its end. `waitdaemon`
 passes its own arguments, environment and volumes on to the image in $IMAGE, except those named here. `tinkedge convert`
@@ -20,16 +20,16 @@ _OF_ENGINES = frozenset(
         *("/var/lib/containerd", "/var/lib/nerdctl", "/opt/cni/bin", "/etc/cni/net.d"),
     }
 )
-"""Where it looks for engines and what theirs is, in its container."""
+"""The sockets and directories of engines that it mounts."""
 
 
 def image_name(image: str) -> str:
-    """The last part of an image's name, without registry, path, tag and digest."""
+    """Return the last part of an image's name, without registry, path, tag and digest."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 def started_by(image: str, env: Mapping[str, str]) -> str:
-    """The image that an action with `image` and `env` would have an engine start; "" where it is no waitdaemon."""
+    """Return the image that an action with `image` and `env` starts by an engine, or "" if it is no waitdaemon."""
     return env.get("IMAGE", "") if image_name(image) == NAME else ""
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 
 async def done_before(work: asyncio.Future[Any], event: asyncio.Event, seconds: float | None = None) -> bool:
-    """Wait for `work`, but only until `event` is set, or for so many seconds (None: any); whether it is done.
+    """Wait until `work` is done, `event` is set or `seconds` have passed. Return True if `work` is done.
 
-    The work goes on, and what it raises is not raised here.
+    The work continues, and its exception is not raised here.
     """
     waiting = asyncio.create_task(event.wait())
     try:
@@ -21,13 +21,10 @@ async def done_before(work: asyncio.Future[Any], event: asyncio.Event, seconds: 
     return work.done()
 
 
-def failure_is_said(
+def log_failure(
     work: asyncio.Task[Any], log: logging.Logger, text: str, then: Callable[[], None] = lambda: None
 ) -> None:
-    """If `work` ends by an exception, log it with `text`, as an error, and call `then`.
-
-    For background tasks that no code awaits: their errors would be lost.
-    """
+    """Log `text` and the exception if `work`, a background task that no code awaits, fails. Then call `then`."""
 
     def ended(work: asyncio.Task[Any]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:

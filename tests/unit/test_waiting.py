@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tests.support.virtual_time import turns
-from tink.waiting import failure_is_said
+from tink.waiting import log_failure
 
 log = logging.getLogger("test.waiting")
 
@@ -18,7 +18,7 @@ async def fails():
 async def test_an_exception_is_logged_once_with_what_it_means(caplog):
     work = asyncio.create_task(fails())
     called = []
-    failure_is_said(work, log, "nobody cleans up any more", lambda: called.append("then"))
+    log_failure(work, log, "nobody cleans up any more", lambda: called.append("then"))
     await asyncio.wait([work])
     await turns()
     assert called == ["then"]
@@ -32,7 +32,7 @@ async def test_an_exception_is_logged_once_with_what_it_means(caplog):
 async def test_success_and_cancellation_are_not_logged(caplog, cancelled):
     work = asyncio.create_task(turns(10))
     called = []
-    failure_is_said(work, log, "nobody cleans up any more", lambda: called.append("then"))
+    log_failure(work, log, "nobody cleans up any more", lambda: called.append("then"))
     if cancelled:
         work.cancel()
     await asyncio.wait([work])

@@ -44,7 +44,7 @@ from tink.server.settings import ServerSettings
 from tink.server.streams import AgentStreams, ServerParts
 from tink.server.tls import Certificates
 from tink.server.workflows import WorkflowIndex
-from tink.waiting import failure_is_said
+from tink.waiting import log_failure
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class WorkflowServer(Collector):
         self._servers[address] = server
         if self._guarding is None:
             self._guarding = asyncio.create_task(self._guard.run())
-            failure_is_said(self._guarding, log, "gRPC server: the guard of its connections has failed")
+            log_failure(self._guarding, log, "gRPC server: the guard of its connections has failed")
         encrypted = "with TLS" if certificates is not None else "without TLS"
         log.info("gRPC server: listening on %s (port %d), %s", address, self.port, encrypted)
         if certificates is not None:

@@ -40,7 +40,7 @@ from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
 from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite
-from tink.waiting import failure_is_said
+from tink.waiting import log_failure
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class ApiServer:
             asyncio.create_task(_every(_DAY_SECONDS, authenticator.warn_of_expiry), name="apiserver tokens"),
         ]
         for task in self._core.tasks:
-            failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
+            log_failure(task, log, f"{task.get_name()} has ended: it begins again when this process does")
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
     def _keep_kubeconfig(self, authority: credentials.Authority, token: str) -> None:
