@@ -86,7 +86,7 @@ def with_sums(members, text):
             lambda members: packed([*(pairs := [*members.items()])[:3], EXTRA, *pairs[3:]]),
             "'debian/evil.deb' of 4 bytes where 'osie/lab/kernel' of 6000 should be",
         ),
-        (lambda members: packed([*members.items(), EXTRA]), "a file more than it names"),
+        (lambda members: packed([*members.items(), EXTRA]), "a file more than SHA256SUMS names"),
         (lambda members: packed([EXTRA, *members.items()]), "where SHA256SUMS should be"),
         (lambda members: packed(members) + b"\0", "goes on after its end"),
         (
