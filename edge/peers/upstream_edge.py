@@ -47,7 +47,7 @@ PATIENCE_SECONDS: Final = 10.0
 """Maximum time until the upstream edge has the first bytes of a file; then the origin is used."""
 DISTRUST_SECONDS: Final = 600.0
 _PARENT: Final = "upstream edge"
-"""Its id beside the ids of peers, which are hexadecimal."""
+"""The id of the upstream edge. The ids of peers are hexadecimal."""
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -76,7 +76,7 @@ class UpstreamEdge:
         """True while files are fetched through the upstream edge."""
         return self._trouble is None
 
-    # --- whether it is there ---
+    # --- the checks of the upstream edge ---
 
     async def run(self) -> None:
         """Check the upstream edge until cancelled."""
