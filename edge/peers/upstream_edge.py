@@ -24,6 +24,7 @@ from typing import Final
 from edge.artifacts.artifact import ArtifactError, NotFoundError, PeerError
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.shared import SCHEME
+from edge.artifacts.store import key_of
 from edge.artifacts.upstream import Copy, Offer, PeerCaches, PeerResponse
 from edge.peers.calls import CallError, Calls
 from edge.peers.messages import (
@@ -198,8 +199,9 @@ async def fetched(
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             with await cache.open(question.url, sha256=question.pin):
+                key = key_of(question.url, question.pin)
                 while True:
-                    copy = cache.held_of(question.url, question.pin)
+                    copy, _ = cache.held(key, question.pin)
                     if copy is not None or clock() >= deadline:
                         break
                     await asyncio.sleep(_PAUSE_SECONDS)  # Another edge sends it, so it is complete in a moment.
