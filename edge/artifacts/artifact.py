@@ -16,7 +16,6 @@ from concurrent.futures import Executor
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, ParamSpec, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -295,9 +294,7 @@ class Artifact:
     def __enter__(self) -> Artifact:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

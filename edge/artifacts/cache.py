@@ -231,10 +231,6 @@ class ArtifactCache:
         copy = Copy(stored.version, stored.size, stored.etag, stored.last_modified, fresh, stored.sha256)
         return copy, flight is not None
 
-    def held_of(self, url: str, pin: str) -> Copy | None:
-        """Return the copy of `url` that other edges may have now, or None."""
-        return self.held(key_of(url, pin), pin)[0]
-
     async def lend(self, url: str, pin: str) -> Copy | None:
         """Return the copy of a shared `edge:` URL that another edge may have, or None. Raises ArtifactError."""
         return await self._lent.lend(url, pin) if self._lent is not None else None

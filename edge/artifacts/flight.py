@@ -283,7 +283,7 @@ class Flight:
             self.download.describe(answer)
         download = self.download
         self._offer, self._signed_sha256 = offer or self._offer, ""
-        download.source = source_of(offer)
+        download.source = offer.source if offer is not None else Source.UPSTREAM
         if offer is not None:
             download.withhold()
         if not self.answered.done():
@@ -451,10 +451,3 @@ class Flight:
             log.warning("artifact cache: no checkpoint of %s: %s", shown(self.url), error.strerror)
             return False
         return True
-
-
-def source_of(offer: Offer | None) -> Source:
-    """Return the source of the bytes of an offer; None means the upstream."""
-    if offer is None:
-        return Source.UPSTREAM
-    return Source.UPSTREAM_EDGE if offer.is_parent else Source.PEER

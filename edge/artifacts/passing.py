@@ -31,7 +31,7 @@ from edge.artifacts.artifact import (
     in_thread,
 )
 from edge.artifacts.download import TAIL_BYTES
-from edge.artifacts.flight import Services, source_of
+from edge.artifacts.flight import Services
 from edge.artifacts.upstream import Offer
 from tink.net.urls import shown
 
@@ -82,7 +82,7 @@ class Passing(GrowingFile):
 
     def reader(self) -> Artifact:
         """Return the reader. Call it once. Bytes before the last offset of `Artifact.filled` are freed soon."""
-        version, source = self._offer.copy.version, source_of(self._offer)
+        version, source = self._offer.copy.version, self._offer.source
         return Artifact(self.url, self._reader_fd, self.size, version, source, self, released=self._released)
 
     async def stop(self) -> None:

@@ -127,8 +127,8 @@ class ArtifactStore:
         # Both in the order of use, the least recently used first.
         self._index: dict[str, StoredArtifact] = {}
         self._unfinished: dict[str, Unfinished] = {}
-        self._claimed: dict[str, int] = {}
-        self._promised: dict[str, int] = {}
+        self._claims: dict[str, tuple[int, int]] = {}
+        """Reserved bytes of each download in progress, and those that the disk has not allocated yet."""
         self._holders: Counter[str] = Counter()
         self._touched: dict[str, float] = {}
         self._lock_fd = -1
@@ -237,7 +237,7 @@ class ArtifactStore:
         """Serve `stored`, which was committed from `part`. Readers of a replaced artifact keep their open file."""
         replaced = self._index.pop(stored.key, None)
         self._index[stored.key] = stored
-        self._give_up_claim(part.name)
+        self._claims.pop(part.name, None)
         self._journal(part.name).unlink(missing_ok=True)
         if replaced is not None and replaced.blob != stored.blob:
             self._touched.pop(replaced.blob, None)
@@ -251,12 +251,11 @@ class ArtifactStore:
 
     def claim(self, part: Path, size: int, *, given: int) -> None:
         """Reserve `size` bytes in all for `part`, of which the disk has allocated `given` already."""
-        self._claimed[part.name] = size
-        self._promised[part.name] = size - given
+        self._claims[part.name] = (size, size - given)
 
     def claimed(self, part: Path) -> int:
         """Return the number of bytes that are reserved for a download."""
-        return self._claimed.get(part.name, 0)
+        return self._claims.get(part.name, (0, 0))[0]
 
     def location(self, unfinished: Unfinished) -> Path:
         """Return the path of an unfinished download."""
@@ -282,12 +281,12 @@ class ArtifactStore:
 
     def keep_unfinished(self, unfinished: Unfinished) -> None:
         """Keep an interrupted download, after its last checkpoint."""
-        self._give_up_claim(unfinished.part)
+        self._claims.pop(unfinished.part, None)
         self._unfinished[unfinished.key] = unfinished
 
     def discard(self, part: Path) -> None:
         """Delete an unusable download."""
-        self._give_up_claim(part.name)
+        self._claims.pop(part.name, None)
         self._journal(part.name).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
 
@@ -295,14 +294,18 @@ class ArtifactStore:
 
     def room(self, budget: int | None) -> Room:
         """Return the room of the cache and its disk. Raises OSError."""
-        disk, promised = os.statvfs(self._directory), sum(self._promised.values())
+        disk, promised = os.statvfs(self._directory), sum(promised for _, promised in self._claims.values())
         return Room(budget, self.used, disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, promised)
 
     @property
     def used(self) -> int:
         """Bytes of the budget in use: by complete artifacts, downloads in progress and unfinished ones."""
         whole = sum(stored.size for stored in self._index.values())
-        return whole + sum(self._claimed.values()) + sum(each.size for each in self._unfinished.values())
+        return (
+            whole
+            + sum(claimed for claimed, _ in self._claims.values())
+            + sum(each.size for each in self._unfinished.values())
+        )
 
     def occupants(self) -> Iterator[Occupant]:
         """Yield the files that may be evicted, in that order."""
@@ -333,10 +336,6 @@ class ArtifactStore:
         return []
 
     # --- files ---
-
-    def _give_up_claim(self, part: str) -> None:
-        self._claimed.pop(part, None)
-        self._promised.pop(part, None)
 
     def _entry(self, key: str) -> Path:
         return self._directory / f"{key}.json"

@@ -31,6 +31,7 @@ from edge.artifacts.artifact import (
     NotFoundError,
     PeerError,
     RefusedUpstreamError,
+    Source,
     UpstreamError,
     UpstreamTimeoutError,
     WrongContentError,
@@ -406,6 +407,11 @@ class Offer:
     address: str
     copy: Copy
     is_parent: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The source of the bytes."""
+        return Source.UPSTREAM_EDGE if self.is_parent else Source.PEER
 
 
 class PeerResponse(UpstreamResponse):

@@ -67,7 +67,7 @@ class BundleError(TinkedgeError):
     """A bundle, or a part of a new one, can't be used; the message names the part, the cause and the remedy."""
 
 
-BUNDLE = ArchiveKind("bundle of tinkedge", BundleError, 0o644, tarfile.USTAR_FORMAT)
+BUNDLE = ArchiveKind("bundle of tinkedge", SUMS, BundleError, 0o644, tarfile.USTAR_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)

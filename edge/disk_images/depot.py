@@ -20,7 +20,7 @@ MAX_LISTED: Final = 10_000
 """Maximum number of files that `entries` returns."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~-]{0,199}", re.ASCII)
 _RESERVE: Final = 64 << 20
-"""Bytes that are left for what else is on the disk."""
+"""Bytes of the disk that stay free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ImageDepot:
 
 
 class _Reading:
-    """One pass over the bytes of a file: its checksums, a copy, and what kind of image it is."""
+    """One pass over the bytes of a file: its checksums, a copy, and its kind of image."""
 
     def __init__(
         self, chunks: Iterator[bytes], shown: str, total: int, progress: Progress, checksum: Checksum | None
@@ -152,7 +152,7 @@ class _Reading:
         """Read all, for a file that is called `name` in the depot. Raises ImageError, OSError."""
         chunks = self._copied(out, check_room)
         image = None if is_any else read_image(chunks, self._shown, lambda kind: _check_ending(name, kind))
-        for _ in chunks:  # what stands behind the image
+        for _ in chunks:  # bytes after the image
             pass
         return image
 

@@ -197,7 +197,7 @@ def read_image(chunks: Iterator[bytes], name: str, check: Callable[[str], None])
 
 
 class _Sampler:
-    """A disk without an end that keeps nothing of what is written to it but the starts of its partitions.
+    """A disk of unlimited size that stores only the starts of its partitions.
 
     It has those members of `Disk` that `Qcow2` uses.
     """
@@ -230,7 +230,7 @@ class _Sampler:
             self._starts.setdefault(each.start, bytearray(SUPERBLOCK_BYTES))
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Keep those bytes that are within the start of a partition."""
+        """Store the bytes that are within the start of a partition."""
         end = offset + len(data)
         for start, kept in self._starts.items():
             first, last = max(offset, start), min(end, start + len(kept))
@@ -238,10 +238,10 @@ class _Sampler:
                 kept[first - start : last - start] = data[first - offset : last - offset]
 
     def zero(self, start: int, end: int) -> None:
-        """Do nothing: what is kept is zero unless it is written."""
+        """Do nothing: unwritten bytes are zero already."""
 
     def image(self, form: str, compression: str, size: int) -> DiskImage:
-        """Return what was seen. Raises ImageError."""
+        """Return the description of the image. Raises ImageError."""
         if not self._head:  # qcow2 with clusters below 8 KiB
             self.look(bytes(self._starts[0][:HEAD_BYTES]), size)
         table = self._table
@@ -265,7 +265,7 @@ class _Sampler:
 
 
 def _refuse_other(name: str, head: bytes) -> None:
-    """Refuse what is no disk image, by its first bytes. Raises ImageError."""
+    """Raise ImageError if the first bytes belong to another kind of file."""
     try:
         refuse_other_formats(name, head, "")
     except ActionError as error:

@@ -166,7 +166,7 @@ class _Web(Web):
         super().__init__(check_certificates=True, proxies=Proxies.of(os.environ))
 
     def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> HTTPResponse:
-        """As the action's; a certificate that is not trusted has another remedy here. Raises AnswerError."""
+        """Request a URL like the action, with another remedy for an untrusted certificate. Raises AnswerError."""
         try:
             return super().get(url, headers, authorization)
         except UntrustedError as error:
@@ -175,7 +175,7 @@ class _Web(Web):
 
 
 def _login(url: str) -> Callable[[AnswerError | None], str]:
-    """Return the authorization of a URL: what stands in it, which `Web` sends by itself."""
+    """Return the authorization of a URL. `Web` itself sends the login in the URL."""
 
     def authorization(refusal: AnswerError | None) -> str:
         if refusal is None:

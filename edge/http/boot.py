@@ -43,8 +43,8 @@ from edge.callers import MEDIUM_PREFIX, Caller, MediumTokens, MetadataTokenError
 from edge.http.answers import client_name, local_address, size_text, text
 from edge.http.context import HttpServices, asked_by
 from edge.http.fast_path import LiveResponse, PreparedResponse
-from edge.http.files import begin_response, break_off, requested_span
-from edge.http.routes import Route
+from edge.http.files import begin_response, break_off, bytes_response
+from edge.http.routes import GRUB_LIST, Route
 from edge.journey.events import NOT_STARTED, STARTING, UP, Outcome, Step, Value
 from edge.machines import Machine
 from ipxe.binaries import is_optional
@@ -58,7 +58,6 @@ from tink.printable import printable
 log = logging.getLogger(__name__)
 
 _KINDS: Final = {kind.value: kind for kind in MediumKind}
-_GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 
 _MAX_ORIGINS = 64
 
@@ -133,7 +132,7 @@ class BootScripts:
         named = machine_of(route.name)
         if named is None:
             # GRUB accepts an empty list, but shows an error if the file is missing.
-            return web.Response(text="", status=200 if _GRUB_LIST.fullmatch(route.name) else 404)
+            return web.Response(text="", status=200 if GRUB_LIST.fullmatch(route.name) else 404)
         mac, services = caller.mac, self._services
         if mac is None:
             return services.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
@@ -160,10 +159,7 @@ class BootScripts:
         if machine is None:
             return services.refuse_caller(caller, "parameters", step=Step.SCRIPT)
         if not decision.allowed:
-            if services.first("parameters", machine.mac, decision.reason):
-                message = f"no parameters: {decision.reason}"
-                services.record(machine.mac, Step.SCRIPT, Outcome.REFUSED, message)
-            return text(f"no netboot: {decision.reason}", status=403)
+            return services.refuse_netboot(machine, "parameters", decision.reason, Step.SCRIPT)
         try:
             words = self._scripts.parameters(machine, EdgeOrigin(local_address(request)))
         except ScriptError as error:
@@ -203,15 +199,12 @@ class BootScripts:
             return text(f"there is no boot program {route.name}", status=404)
         # UEFI HTTP Boot compares the whole header: a charset parameter would break it (EDK2 HttpBootSupport.c).
         media_type = "application/efi" if ".efi" in route.name else "application/octet-stream"
-        headers = {"Content-Type": media_type, "ETag": found.etag, "Accept-Ranges": "bytes"}
-        part = requested_span(request, headers, len(found.content))
-        if isinstance(part, web.Response):
-            return part
-        if request.method == "GET" and mac is not None:
-            message = f"boot program {route.name} sent over HTTP{to}: {size_text(part.length)}"
-            services.record(mac, Step.BINARY, Outcome.OK, message, name=route.name, size_bytes=part.length, **by)
-        body = found.content[part.start : part.end]
-        return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
+        response = bytes_response(request, {"Content-Type": media_type, "ETag": found.etag}, found.content)
+        if request.method == "GET" and mac is not None and response.status in (200, 206):
+            size = response.content_length or 0
+            message = f"boot program {route.name} sent over HTTP{to}: {size_text(size)}"
+            services.record(mac, Step.BINARY, Outcome.OK, message, name=route.name, size_bytes=size, **by)
+        return response
 
     def _booted(self, route: Route, caller: Caller) -> tuple[Machine | None, bool]:
         """Return the machine that a boot program is for, and True if the caller is known to be another one."""

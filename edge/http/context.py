@@ -17,6 +17,7 @@ from edge.journey.events import Outcome, Recorder, Step, Value
 from edge.machines import (
     Artifacts,
     Inventory,
+    Machine,
     MachineScripts,
     NetbootPolicy,
     OsieFiles,
@@ -116,6 +117,12 @@ class HttpServices:
         if self.first_refusal("refused", seen, status):
             log.warning("%s: %d: %s", seen, status, why)
         return text(body, status=status)
+
+    def refuse_netboot(self, machine: Machine, what: str, reason: str, step: Step) -> web.Response:
+        """Return the error for a machine that may not netboot, and asked for `what`; record it once in a while."""
+        if self.first("no netboot", machine.mac, what, reason):
+            self.record(machine.mac, step, Outcome.REFUSED, f"no {what}: {reason}")
+        return text(f"no netboot: {reason}", status=403)
 
     def refuse_caller(self, caller: Caller, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
         """Return the error for a caller that is not recognised as a machine, and asked for `what`.

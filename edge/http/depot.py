@@ -30,7 +30,7 @@ from edge.artifacts.shared import SharedFiles, blob_url, file_url, manifest_url
 from edge.callers import Caller
 from edge.http.answers import size_text, text
 from edge.http.context import HttpServices
-from edge.http.files import Span, requested_span
+from edge.http.files import Span, bytes_response
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from tink.registry.manifests import MANIFEST_LIMIT_BYTES
@@ -117,10 +117,7 @@ class ActionFiles:
         if is_by_digest and digest != reference:
             raise LayoutError(f"{url} came with the digest {digest}")
         headers = _headers(await asyncio.to_thread(media_type_of, content, digest), digest)
-        part = requested_span(request, headers, len(content))
-        if isinstance(part, web.Response):
-            return part
-        return web.Response(body=content[part.start : part.end], status=206 if part.partial else 200, headers=headers)
+        return bytes_response(request, headers, content)
 
     async def _blob(self, request: web.Request, caller: Caller, digest: str) -> web.StreamResponse:
         if not is_digest(digest):

@@ -125,6 +125,14 @@ async def begin_response(
     return response, part
 
 
+def bytes_response(request: web.Request, headers: dict[str, str], content: bytes) -> web.Response:
+    """Return the answer for a file in memory, or for the wanted part of it. `headers` must have the ETag."""
+    part = requested_span(request, headers, len(content))
+    if isinstance(part, web.Response):
+        return part
+    return web.Response(body=content[part.start : part.end], status=206 if part.partial else 200, headers=headers)
+
+
 def break_off(request: web.Request) -> None:
     """Abort the connection: the rest of the promised length will not follow, and HTTP has no other way to say so."""
     if request.transport is not None:

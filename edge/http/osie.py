@@ -118,10 +118,7 @@ class OsieDownloads:
             return self._services.refuse_caller(caller, what, status=status, step=_STEP[route.name])
         if decision.allowed:
             return None
-        if self._services.first("osie", machine.mac, route.name, decision.reason):
-            message = f"no {route.name}: {decision.reason}"
-            self._services.record(machine.mac, _STEP[route.name], Outcome.REFUSED, message)
-        return text(f"no netboot: {decision.reason}", status=403)
+        return self._services.refuse_netboot(machine, route.name, decision.reason, _STEP[route.name])
 
     # --- the journey ---
 

@@ -19,7 +19,7 @@ from ipxe.grub import is_directory, is_script
 from ipxe.scripts import MediumKind
 from tink.mac import from_any, from_path
 
-_GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
+GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 _END_OPTION = re.compile(r"(?:%[fF]{2}|\udcff)+$")
 MAX_PATH = 1024
 """Number of characters of a path that is parsed."""
@@ -141,7 +141,7 @@ def _grub(segments: list[str]) -> Route | None:
     who, rest = from_path(rest)
     if rest and is_script(rest):
         return Route(Place.GRUB, name=rest[-1], who=who or "")
-    if len(rest) > 1 and is_directory(rest[:-1]) and _GRUB_LIST.fullmatch("/".join(rest[-2:])):
+    if len(rest) > 1 and is_directory(rest[:-1]) and GRUB_LIST.fullmatch("/".join(rest[-2:])):
         return Route(Place.GRUB, name="/".join(rest[-2:]))
     return None
 

@@ -18,7 +18,7 @@ from tink.limits.newest import Newest
 
 
 class DhcpMode(StrEnum):
-    """How this edge takes part in DHCP; the names are those that Tinkerbell's operators know."""
+    """How this edge takes part in DHCP; the names are Tinkerbell's."""
 
     RESERVATION = "reservation"  # an address and what to boot, for machines that have a Hardware
     PROXY = "proxy"  # what to boot only, for machines that have a Hardware: beside another DHCP server

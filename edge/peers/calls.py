@@ -40,7 +40,7 @@ class Counts:
     damaged: int = 0
     parent_hits: int = 0
     parent_misses: int = 0
-    """Files that the upstream edge was asked for and could not get; `parent_hits`: those that it had."""
+    """Requested files that the upstream edge could not get; `parent_hits`: files that it had."""
     served: int = 0
     served_bytes: int = 0
     sent: int = 0

@@ -78,7 +78,7 @@ class Membership:
     _claims: Newest[str, tuple[str, float]] = field(default_factory=lambda: Newest(MAX_CLAIMS))
     """By file: the edge that may fetch it, and the time until which it has the claim."""
 
-    # --- what is heard ---
+    # --- hellos ---
 
     def heard(self, edge: Edge, authority: str = "") -> None:
         """Record a hello of an edge. `authority` is where this edge called it, empty if it called here."""
@@ -109,7 +109,7 @@ class Membership:
                 known.lost = True
 
     def changes(self) -> list[Change]:
-        """Return the edges that appeared or went since the last call, and forget those that went long ago."""
+        """Return the edges that appeared or went since the last call, and forget the edges that went long ago."""
         now, changes = self.clock(), []
         for known in self._known.values():
             living = self._lives(known)
@@ -119,7 +119,7 @@ class Membership:
         self._known = {name: known for name, known in self._known.items() if now - known.heard < REMEMBERED_SECONDS}
         return changes
 
-    # --- who there is ---
+    # --- the living edges ---
 
     @property
     def living(self) -> list[Peer]:
@@ -151,7 +151,7 @@ class Membership:
                 (living if self._lives(known) else gone).update(place.address for place in known.edge.places)
         return frozenset(living), frozenset(gone - living)
 
-    # --- who does what ---
+    # --- the use of the edges ---
 
     def arbiter(self, key: str) -> str:
         """Return the id of the edge that decides which edge fetches `key`: this one, or one that it can reach."""

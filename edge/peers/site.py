@@ -125,7 +125,7 @@ class Peers:
             self._publisher = EventPublisher(journey, self._calls, EDGE, self._name, edges, clock=clock, now=now)
         self._logged = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
-    # --- what this edge is ---
+    # --- this edge ---
 
     def place(self, places: Iterable[tuple[str, str]]) -> None:
         """Set this edge's current addresses (IPv4 and IPv6), each with its network in CIDR form."""
@@ -145,7 +145,7 @@ class Peers:
         """Set the `address:port` of the other edges that have a Lease."""
         self._found = frozenset(authorities)
 
-    # --- who there is ---
+    # --- the other edges ---
 
     @property
     def living(self) -> list[Peer]:
@@ -164,7 +164,7 @@ class Peers:
         """Return where `machine`, which has reached this edge at `address`, can continue with another edge."""
         return self._membership.alternatives(self.own, address, machine)
 
-    # --- its life ---
+    # --- running ---
 
     async def start(self) -> None:
         """Open the HTTP session; needs a running event loop."""
@@ -224,7 +224,7 @@ class Peers:
         log.log(logging.INFO if well else logging.WARNING, "%s", line)
         self._announce(Notice(self._now(), Outcome.OK if well else Outcome.FAILED, line, {"edge": edge}))
 
-    # --- what others ask ---
+    # --- requests of other edges ---
 
     def check(self, header: str, request: SignedRequest) -> VerifiedRequest:
         """Return the request with its sender: an edge of this site, or for HAPPENED a server. Raises StrangerError."""

@@ -24,6 +24,7 @@ from typing import Final
 from edge.artifacts.artifact import ArtifactError, NotFoundError, PeerError
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.shared import SCHEME
+from edge.artifacts.store import key_of
 from edge.artifacts.upstream import Copy, Offer, PeerCaches, PeerResponse
 from edge.peers.calls import CallError, Calls
 from edge.peers.messages import (
@@ -47,7 +48,7 @@ PATIENCE_SECONDS: Final = 10.0
 """Maximum time until the upstream edge has the first bytes of a file; then the origin is used."""
 DISTRUST_SECONDS: Final = 600.0
 _PARENT: Final = "upstream edge"
-"""Its id beside the ids of peers, which are hexadecimal."""
+"""The id of the upstream edge. The ids of peers are hexadecimal."""
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -76,7 +77,7 @@ class UpstreamEdge:
         """True while files are fetched through the upstream edge."""
         return self._trouble is None
 
-    # --- whether it is there ---
+    # --- the checks of the upstream edge ---
 
     async def run(self) -> None:
         """Check the upstream edge until cancelled."""
@@ -198,8 +199,9 @@ async def fetched(
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             with await cache.open(question.url, sha256=question.pin):
+                key = key_of(question.url, question.pin)
                 while True:
-                    copy = cache.held_of(question.url, question.pin)
+                    copy, _ = cache.held(key, question.pin)
                     if copy is not None or clock() >= deadline:
                         break
                     await asyncio.sleep(_PAUSE_SECONDS)  # Another edge sends it, so it is complete in a moment.

@@ -300,7 +300,7 @@ def tinkedge(directory: Path, version: str = "0.1.0+deb12", depends: str = "pyth
     return make(directory, "tinkedge", f"Version: {version}\nDepends: {depends}")
 
 
-BOOKWORM = sources.Program("0.1.0+deb12", "bookworm", "amd64")
+BOOKWORM = sources.BundledProgram("0.1.0+deb12", "bookworm", "amd64")
 
 
 def test_only_packages_missing_on_an_empty_debian_are_fetched(mirror: Path, tmp_path: Path) -> None:

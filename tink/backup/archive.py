@@ -30,7 +30,7 @@ class ArchiveError(TinkedgeError):
     """A file is no backup, or is damaged."""
 
 
-BACKUP = ArchiveKind("backup", ArchiveError, 0o600, tarfile.GNU_FORMAT)
+BACKUP = ArchiveKind("backup", MANIFEST, ArchiveError, 0o600, tarfile.GNU_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,17 @@ Contents = Iterator[tuple[Member, Iterator[bytes]]]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKind:
-    """A kind of archive. `name` is for messages. All errors are of the type `error`, apart from OSError.
+    """A kind of archive.
 
-    `mode` is the mode of all files, `tar_format` that of the headers of files below 8 GiB.
+    name: of the kind, for messages.
+    listing: the file that names all others, for messages.
+    error: the type of all errors, apart from OSError.
+    mode: of all files.
+    tar_format: that of the headers of files below 8 GiB.
     """
 
     name: str
+    listing: str
     error: type[TinkedgeError]
     mode: int
     tar_format: Literal[0, 1, 2]
@@ -132,7 +137,7 @@ class ArchiveReader:
             self._check_header(block, name, size)
             yield member, self._content(member)
         if any(self._exactly(2 * _BLOCK)):
-            raise self._kind.error("it has a file more than it names: it was changed; copy it again")
+            raise self._kind.error(f"it has a file more than {self._kind.listing} names: it was changed; copy it again")
         if self._read(1):  # of a gzip file, this also checks the sum at its end
             raise self._kind.error("it goes on after its end: it was changed; copy it again")
 

@@ -52,7 +52,7 @@ class MoveError(TinkedgeError):
 
 @dataclass(slots=True)
 class MoveReport:
-    """The result of a move: the number of objects of each kind at the source, and of those that were created; notes.
+    """The result of a move: the number of objects by kind at the source, the number of created ones, and notes.
 
     With `problems`, nothing was changed.
     """

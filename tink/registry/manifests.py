@@ -1,4 +1,4 @@
-"""From a tag or digest to one manifest, through image indexes, by containerd's platform rules.
+"""Finds the manifest of a tag or digest, through image indexes, by containerd's platform rules.
 
 - An index entry is a candidate if its platform is one that this machine runs (`_preferences`); the best one wins, and
   of equal ones the first.

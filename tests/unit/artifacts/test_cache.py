@@ -174,7 +174,7 @@ async def test_killed_in_mid_fill_serves_no_partial_file(start_cache, upstream, 
 
 
 @pytest.mark.parametrize(("etag", "left"), [("", []), ('"v1"', [".journal", ".part"])])
-async def test_stop_in_mid_fill_tells_the_reader_and_keeps_what_can_be_gone_on_with(cache, upstream, files, etag, left):
+async def test_stop_during_a_download_fails_its_readers_and_keeps_resumable_bytes(cache, upstream, files, etag, left):
     upstream.etag = etag
     upstream.gate.clear()
     reader = asyncio.create_task(read(await cache.open(upstream.url)))
@@ -280,7 +280,7 @@ def scraped(cache):
     }
 
 
-async def test_counters_tell_what_machines_and_upstream_cost(start_cache, upstream, clock):
+async def test_counters_count_opens_downloads_and_bytes(start_cache, upstream, clock):
     cache = await start_cache({"retries": 1})
     upstream.answers = [upstream.breaks_after(300_000)]
     for seconds, mode in ((0, ""), (0, ""), (11, ""), (11, "503")):

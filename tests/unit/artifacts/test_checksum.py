@@ -64,7 +64,7 @@ def test_every_common_form_of_a_checksum_file_is_understood(content):
         (f"{OTHER}  vmlinuz a\n{HEX}  vmlinuz a\n", "more than one checksum for vmlinuz a"),
     ],
 )
-def test_what_gives_no_checksum_says_why(content, reason):
+def test_text_without_a_checksum_is_rejected_with_the_reason(content, reason):
     with pytest.raises(ValueError, match=reason):
         from_sidecar(content.encode(), URL)
 
@@ -208,7 +208,7 @@ async def test_file_is_fetched_once_for_each_url_whether_a_checksum_is_demanded_
     assert len(upstream.requests) == requests
 
 
-async def test_new_annotation_is_checked_against_what_is_stored_and_gets_the_new_kernel(cache, upstream):
+async def test_new_annotation_is_compared_with_the_stored_file_and_fetches_the_new_kernel(cache, upstream):
     await fetch(cache, upstream.url)
     with pytest.raises(ChecksumError):
         await fetch(cache, upstream.url, HEX)
@@ -267,7 +267,7 @@ async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "mode", "said"),
+    ("content", "status", "mode", "reported"),
     [
         (b"<html>nothing here</html>", 200, "", "kernel.sha256 is ignored"),
         (b"\x00" * 100_000, 200, "", "kernel.sha256 is ignored"),
@@ -278,12 +278,12 @@ async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_
     ],
     ids=["page", "zeros", "500", "403", "breaks", "never comes"],
 )
-async def test_malformed_checksum_file_is_ignored(start_cache, upstream, caplog, content, status, mode, said):
+async def test_malformed_checksum_file_is_ignored(start_cache, upstream, caplog, content, status, mode, reported):
     cache = await start_cache({"sidecar": 0.05} if mode == "sidecar silent" else None)
     upstream.sidecar, upstream.sidecar_status, upstream.mode = content, status, mode
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
-    assert said in caplog.text
-    assert said or "is ignored" not in caplog.text
+    assert reported in caplog.text
+    assert reported or "is ignored" not in caplog.text
 
 
 async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream):

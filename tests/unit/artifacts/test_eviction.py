@@ -238,7 +238,7 @@ async def test_kernel_larger_than_the_cache_is_refused_whether_its_length_is_kno
     assert (await fetch(cache, url("d")))[0] is Source.UPSTREAM
 
 
-async def test_what_was_broken_off_counts_and_goes_first(start_cache, upstream, url, files):
+async def test_unfinished_downloads_count_and_are_evicted_first(start_cache, upstream, url, files):
     cache = await start_cache(budget=2 * MIB)
     await fetch(cache, url("a"))
     upstream.answers = [upstream.breaks_after(300_000)]

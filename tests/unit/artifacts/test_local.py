@@ -56,7 +56,7 @@ def root(tmp_path):
         ("zero", lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))),
     ],
 )
-def test_no_name_leads_out_or_to_what_is_no_file(root, name, make):
+def test_no_name_leads_outside_or_to_anything_but_a_file(root, name, make):
     if make is not None:
         make(root / name)
     before = len(list(Path("/proc/self/fd").iterdir()))

@@ -80,7 +80,7 @@ async def test_new_version_of_another_length_or_none_is_not_waited_for(start_cac
         await fetch(cache, upstream.url)
 
 
-async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next_machine(start_cache, upstream, files):
+async def test_attempts_without_progress_end_and_received_bytes_are_kept(start_cache, upstream, files):
     cache = await start_cache({"retries": 3})
     upstream.answers = [upstream.breaks_after(THIRD)] + [upstream.breaks_after(0)] * 3
     with pytest.raises(UpstreamError, match="connection broke after 0 bytes"):
@@ -195,7 +195,7 @@ async def test_wrong_answer_to_a_range_makes_all_come_again(start_cache, upstrea
     assert ranges(upstream) == ["", f"bytes={THIRD}-", ""]
 
 
-async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_believed(start_cache, upstream):
+async def test_upstream_that_ignores_if_range_is_detected_by_its_validators(start_cache, upstream):
     cache = await start_cache({"retries": 1})
     upstream.etag, upstream.modified = "", 1_700_000_000.0
     newer = lying(206, f"bytes {THIRD}-1048575/1048576", Last_Modified="Wed, 15 Nov 2023 00:00:00 GMT")
@@ -313,7 +313,7 @@ async def test_journal_that_can_not_be_right_or_whose_part_is_damaged_is_not_bel
 
 
 @pytest.mark.parametrize("what", ["end lost", "no part", "no journal", "a week old"])
-async def test_restart_sweeps_what_can_not_be_gone_on_with_or_is_asked_for_no_more(restart, directory, files, what):
+async def test_restart_deletes_downloads_that_are_not_resumable_or_too_old(restart, directory, files, what):
     (part,), (journal,) = directory.glob("*.part"), directory.glob("*.journal")
     if what == "end lost":
         os.truncate(part, THIRD - 1)

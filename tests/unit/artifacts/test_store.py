@@ -291,7 +291,7 @@ def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_n
 
 @given(events)
 @settings(max_examples=60, deadline=None)
-def test_index_in_memory_is_what_a_restart_finds(history_events):
+def test_restart_finds_the_same_index_as_in_memory(history_events):
     with tempfile.TemporaryDirectory(prefix="store-") as directory:
         history = History(Path(directory))
         with Machine().watching():
@@ -330,7 +330,7 @@ def put(store, url, content, version):
 
 
 @pytest.mark.parametrize("broken", ["fsync", "rename", "replace"])
-def test_commit_that_fails_leaves_what_was_there(store, directory, monkeypatch, broken):
+def test_failed_commit_changes_nothing(store, directory, monkeypatch, broken):
     old = put(store, URLS[0], b"old", "a")
     calls = []
 
@@ -506,8 +506,8 @@ async def test_damaged_file_is_named_and_not_served_though_the_upstream_is_away(
     upstream.mode = ""
     assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
-    said = [record.message for record in caplog.records if "damaged" in record.message]
-    assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched again"]
+    reported = [record.message for record in caplog.records if "damaged" in record.message]
+    assert reported == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched again"]
 
 
 async def test_stored_file_is_read_once_after_a_start(start_cache, upstream, clock, hashed):

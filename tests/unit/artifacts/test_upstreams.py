@@ -73,7 +73,7 @@ async def raw(answer, *, then_close=True, tls=None):
         ("application/octet-stream", b"\x00<html>", False),
     ],
 )
-async def test_web_page_is_not_booted_and_a_kernel_is_whatever_the_upstream_calls_it(
+async def test_web_page_is_rejected_and_a_kernel_is_accepted_with_any_media_type(
     cache, upstream, files, kind, content, is_page
 ):
     upstream.kind, upstream.content = kind.partition(";")[0], content
@@ -183,14 +183,14 @@ async def test_unusable_answer_is_an_error_with_words_for_the_log(cache, files, 
     assert [suffix for suffix in files() if suffix != ".part"] == []
 
 
-def test_what_others_wrote_is_short_and_printable_and_a_url_is_shown_without_its_secrets():
+def test_foreign_text_is_short_and_printable_and_a_url_is_shown_without_its_secrets():
     assert foreign("a\r\nb\x1b") == "a??b?"
     assert foreign("x" * 101) == "x" * 100 + "…"
     assert "secret" not in str(UpstreamError("http://user:secret@host/k?sig=secret", "down"))
 
 
 @pytest.mark.parametrize("length", [b"", b"Content-Length: %d\r\n" % (32 * MIB)])
-async def test_body_is_whole_whose_connection_is_closed_at_once(cache, length):
+async def test_body_is_complete_if_its_connection_closes_at_once(cache, length):
     """An HTTP/1.0 server may announce no length; the library holds some megabytes unread when the connection ends."""
     content = bytes(range(256)) * (32 << 12)
     async with raw(b"HTTP/1.0 200 OK\r\n" + length + b"\r\n" + content) as url:
@@ -356,7 +356,7 @@ async def test_checksum_file_is_requested_beside_the_url_as_written_and_another_
     assert upstream.sidecar_paths == ["/a%2Fb.sha256?sig=%2B", "/a/b.sha256?sig=%2B", "/a%2Fb.sha256?sig=+"]
 
 
-async def test_edge_behind_a_proxy_fetches_through_it_but_not_what_is_near(cache, monkeypatch):
+async def test_edge_behind_a_proxy_fetches_through_it_except_from_no_proxy_hosts(cache, monkeypatch):
     answer = OK + b"Content-Length: %d\r\n\r\n%s"
     async with raw(answer % (7, b"far-off")) as proxy, raw(answer % (4, b"near")) as near:
         monkeypatch.setenv("http_proxy", proxy)

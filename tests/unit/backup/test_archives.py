@@ -37,7 +37,7 @@ def test_content_comes_back(size: int) -> None:
     assert decrypted(io.BytesIO(content), PASSPHRASE).read() == plain
 
 
-def test_wrong_passphrase_is_told_from_a_damaged_file() -> None:
+def test_wrong_passphrase_and_damaged_file_give_different_errors() -> None:
     with pytest.raises(EncryptionError, match="passphrase"):
         decrypted(io.BytesIO(sealed(b"x")), b"another passphrase")
 
@@ -88,7 +88,7 @@ async def test_directory_gets_a_backup_of_its_own_name_and_the_newest_stay(site:
     (backups / "notes").write_bytes(b"")
     words = ["backup", str(backups), "--data-dir", str(site.directory)]
     assert CliRunner().invoke(main, words).exit_code == 0
-    assert (backups / day(20)).exists(), "nobody has said how many stay"
+    assert (backups / day(20)).exists(), "nobody has reported how many stay"
     done = CliRunner().invoke(main, [*words, "--keep", "1"])
     assert (done.exit_code, day(20) in done.stderr) == (0, True), done.output
     (made,) = {each.name for each in backups.iterdir()} - {"notes"}

@@ -73,7 +73,7 @@ async def test_running_state_comes_back_with_its_keys_and_without_its_caches(sit
     assert not list(site.directory.glob(".backup.*"))
 
 
-async def test_boot_files_and_images_come_on_request_beside_what_is_there_and_caches_stay(site, tmp_path) -> None:
+async def test_boot_files_and_images_are_restored_on_request_and_caches_stay(site, tmp_path) -> None:
     site.add_keys()
     for name in ("images/blobs", "files", "osie/lab"):  # as `tinkedge bundle load` puts them: osie/NAME/kernel
         (site.directory / name).mkdir(parents=True)
@@ -284,7 +284,7 @@ def refused(content: bytes, directory: Path, **options: Any) -> str:
 async def test_file_that_no_data_directory_has_is_refused_by_name(site: Site, tmp_path: Path, name: str) -> None:
     state = await _state(site)
     message = refused(packed([("state.db", state), (name, b"x")]), tmp_path / "new")
-    assert any(said in message for said in (repr(name), "can't be in a backup", "a file and a folder"))
+    assert any(reported in message for reported in (repr(name), "can't be in a backup", "a file and a folder"))
 
 
 @pytest.mark.parametrize(

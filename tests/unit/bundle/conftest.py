@@ -42,10 +42,10 @@ class Site:
         (directory / "osie/initrd").write_bytes(b"initrd" * 1000)
         (directory / "disk.raw").write_bytes(bytes(range(256)) * 10)
         self.contents = Contents(osies=(Osie.of(f"lab={directory}/osie"),), files=(str(directory / "disk.raw"),))
-        self.said: list[str] = []
+        self.reported: list[str] = []
 
     def around(self, now: datetime = NOW) -> Surroundings:
-        return Surroundings(ROOT / "deploy", self.directory / "cache", "0.1.0", now, quiet, self.said.append)
+        return Surroundings(ROOT / "deploy", self.directory / "cache", "0.1.0", now, quiet, self.reported.append)
 
     def create(self, contents: Contents | None = None, now: datetime = NOW) -> None:
         create(contents or self.contents, self.file, sign, self.around(now))

@@ -75,7 +75,7 @@ def with_sums(members, text):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reported"),
     [
         *((lambda members, left=left: packed(members)[:left], "cut off") for left in (0, 100, 511, 512, 2000, -512)),
         (
@@ -86,7 +86,7 @@ def with_sums(members, text):
             lambda members: packed([*(pairs := [*members.items()])[:3], EXTRA, *pairs[3:]]),
             "'debian/evil.deb' of 4 bytes where 'osie/lab/kernel' of 6000 should be",
         ),
-        (lambda members: packed([*members.items(), EXTRA]), "a file more than it names"),
+        (lambda members: packed([*members.items(), EXTRA]), "a file more than SHA256SUMS names"),
         (lambda members: packed([EXTRA, *members.items()]), "where SHA256SUMS should be"),
         (lambda members: packed(members) + b"\0", "goes on after its end"),
         (
@@ -110,11 +110,11 @@ def with_sums(members, text):
         (lambda members: with_sums(members, b"0" * 64 + b" *manifest.json\n"), "line 1: it is no hash and name"),
     ],
 )
-def test_bundle_that_is_not_as_it_was_signed_is_refused(site, change, said):
-    assert said in refused(site, change(site.members()))
+def test_bundle_that_is_not_as_it_was_signed_is_refused(site, change, reported):
+    assert reported in refused(site, change(site.members()))
 
 
-def test_signature_is_checked_before_what_it_is_of_is_read(site):
+def test_signature_is_checked_before_the_signed_text_is_parsed(site):
     seen = []
 
     def no(text, _signature):
@@ -145,13 +145,13 @@ def test_signature_is_checked_before_what_it_is_of_is_read(site):
     ],
 )
 def test_name_that_leads_elsewhere_is_refused_even_if_it_is_signed(site, name, why):
-    said = refused(site, packed(site.members() | {name: b"x"}, signed=True))
-    assert f"{name!r} can't be in a bundle" in said
-    assert why in said
+    reported = refused(site, packed(site.members() | {name: b"x"}, signed=True))
+    assert f"{name!r} can't be in a bundle" in reported
+    assert why in reported
 
 
 @pytest.mark.parametrize(
-    ("member", "field", "said"),
+    ("member", "field", "reported"),
     [
         ("files/disk.raw", {156: b"2"}, "is no plain file"),  # a link
         ("files/disk.raw", {156: b"1"}, "is no plain file"),  # a hard link
@@ -163,18 +163,18 @@ def test_name_that_leads_elsewhere_is_refused_even_if_it_is_signed(site, name, w
         ("files/disk.raw", {100: b"0004755\0"}, "files/disk.raw in it has another header than tinkedge writes"),
     ],
 )
-def test_header_of_anything_but_a_plain_file_is_refused(site, member, field, said):
+def test_header_of_anything_but_a_plain_file_is_refused(site, member, field, reported):
     content = bytearray(packed(site.members()))
     at = next(place for place in range(0, len(content), 512) if content[place:].startswith(member.encode() + b"\0"))
     ((offset, value),) = field.items()
     content[at + offset : at + offset + len(value)] = value
     content[at + 148 : at + 156] = b"        "
     content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
-    assert said in refused(site, bytes(content))
+    assert reported in refused(site, bytes(content))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reported"),
     [
         (
             lambda fields: fields.update(format=2),
@@ -195,11 +195,11 @@ def test_header_of_anything_but_a_plain_file_is_refused(site, member, field, sai
         ),
     ],
 )
-def test_manifest_of_another_release_or_without_a_field_is_refused(site, change, said):
+def test_manifest_of_another_release_or_without_a_field_is_refused(site, change, reported):
     members = site.members()
     fields = json.loads(members["manifest.json"])
     change(fields)
-    assert said in refused(site, packed(members | {"manifest.json": json.dumps(fields).encode()}, signed=True))
+    assert reported in refused(site, packed(members | {"manifest.json": json.dumps(fields).encode()}, signed=True))
 
 
 def test_name_that_is_as_long_as_a_wheels_comes_through_tar(site, tmp_path):
@@ -333,8 +333,8 @@ def test_older_bundle_with_a_good_signature_is_refused_with_both_dates(site, dat
     load(site.reader(new), data, quiet)
     with pytest.raises(BundleError) as caught:
         load(site.reader(old), data, quiet)
-    for said in ("2026-11-23 12:00:00 UTC", "2026-11-25 12:00:00 UTC", "--allow-older"):
-        assert said in str(caught.value)
+    for reported in ("2026-11-23 12:00:00 UTC", "2026-11-25 12:00:00 UTC", "--allow-older"):
+        assert reported in str(caught.value)
     assert (data / "osie/lab/kernel").read_bytes() == b"mended"
     load(site.reader(old), data, quiet, allow_older=True)
     assert (data / "osie/lab/kernel").read_bytes() == b"kernel" * 1000
@@ -455,7 +455,7 @@ def upstream():
         made.server.server_close()
 
 
-def test_url_is_requested_byte_for_byte_but_for_what_no_url_may_have(upstream, tmp_path):
+def test_url_is_requested_unchanged_except_for_invalid_characters(upstream, tmp_path):
     for path in ("/a%2Fb%40?sig=%2B%2f+", "/my kernel/é"):
         download(upstream.url.replace("/kernel", path), tmp_path, quiet)
     assert upstream.paths == ["/a%2Fb%40?sig=%2B%2f+", "/my%20kernel/%C3%A9"]
@@ -474,18 +474,18 @@ def test_download_that_breaks_goes_on_where_it_was(upstream, tmp_path):
 
 
 def test_download_sends_the_login_of_its_url_and_nothing_shows_its_secrets(upstream, tmp_path):
-    told: list[str] = []
+    shown: list[str] = []
     url = upstream.url.replace("//", "//me:secret@") + "?sig=secret"
-    path = download(url, tmp_path, lambda line, *_: told.append(line))
+    path = download(url, tmp_path, lambda line, *_: shown.append(line))
     assert path.read_bytes() == CONTENT
     assert upstream.logins == ["Basic bWU6c2VjcmV0"]
-    told += [each.read_text() for each in tmp_path.glob("*.json")]
+    shown += [each.read_text() for each in tmp_path.glob("*.json")]
     upstream.status = 403
     for bad in (url + "&more", url.replace("//", "//a:my/secret:b@"), url.replace("kernel", "a secret kernel?")):
         with pytest.raises(BundleError) as caught:
             download(bad, tmp_path, quiet)
-        told.append(str(caught.value))
-    assert not [line for line in told if "sig=" in line or "me:" in line or "secret:" in line]
+        shown.append(str(caught.value))
+    assert not [line for line in shown if "sig=" in line or "me:" in line or "secret:" in line]
 
 
 @pytest.mark.parametrize(("tag", "again"), [('"v1"', f"bytes={len(CONTENT) * 15 // 16}-"), ('"v2"', "all")])
@@ -519,7 +519,7 @@ def test_image_is_named_as_machines_will_ask_for_it(given, name, source):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reported"),
     [
         ("oci:build/inspect:1", "give it a name, as Templates will have it"),
         ("Upper=busybox", "no repository:tag"),
@@ -528,6 +528,6 @@ def test_image_is_named_as_machines_will_ask_for_it(given, name, source):
         (f"quay.io/x@sha256:{'0' * 64}", "give it a name"),
     ],
 )
-def test_image_without_a_name_that_a_template_can_have_is_refused(given, said):
-    with pytest.raises(BundleError, match=said):
+def test_image_without_a_name_that_a_template_can_have_is_refused(given, reported):
+    with pytest.raises(BundleError, match=reported):
         Wanted.of(given)

@@ -208,20 +208,20 @@ def test_image_of_every_format_is_kept_byte_for_byte_and_its_root_partition_is_f
     content, described = FORMATS[name]
     (tmp_path / name).write_bytes(content)
     site.files[name] = content
-    said = imported(data, f"{site.url}/{name}" if from_server else tmp_path / name)
+    reported = imported(data, f"{site.url}/{name}" if from_server else tmp_path / name)
     assert files(data) == {name: content}
     assert (data / "files" / name).stat().st_mode & 0o777 == 0o600
-    assert f", {described}, 8 MB on the disk" in said
-    assert re.search(r"^   1  3 MB  ext4  Linux       rootfs  <- root filesystem$", said, re.MULTILINE)
-    assert re.search(r"^  15  2 MB  -     EFI system$", said, re.MULTILINE)
-    (lines,) = re.findall(r"spec.templateParams:\n((?:    .*\n)+)", said)
+    assert f", {described}, 8 MB on the disk" in reported
+    assert re.search(r"^   1  3 MB  ext4  Linux       rootfs  <- root filesystem$", reported, re.MULTILINE)
+    assert re.search(r"^  15  2 MB  -     EFI system$", reported, re.MULTILINE)
+    (lines,) = re.findall(r"spec.templateParams:\n((?:    .*\n)+)", reported)
     assert yaml.safe_load(lines) == {
         "image": f"http://10.0.0.1:7080/files/{name}",
         "sha256": hashlib.sha256(content).hexdigest(),
         "partition": "1",
     }
-    assert f'COMPRESSED: "{"true" if "," in described else "false"}"' in said
-    assert "FS_TYPE: ext4" in said
+    assert f'COMPRESSED: "{"true" if "," in described else "false"}"' in reported
+    assert "FS_TYPE: ext4" in reported
 
 
 def test_lines_of_an_import_are_options_of_an_example(data: Path, tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_partition_for_the_workflow_is_chosen(
 def test_lvm_has_no_partition_with_the_root_filesystem(data: Path, tmp_path: Path) -> None:
     lvm = (2, "e6d6d379-f507-44c2-a23c-238f2a3df928", "", 2, 9, b"")
     (tmp_path / "x.raw").write_bytes(gpt_image((1, EFI, "", 1, 1, b""), lvm))
-    said = imported(data, tmp_path / "x.raw")
-    assert ("LVM" in said, "partition:" in said) == (True, False)
+    reported = imported(data, tmp_path / "x.raw")
+    assert ("LVM" in reported, "partition:" in reported) == (True, False)
 
 
 def test_mbr_and_sectors_of_4096_bytes_are_read_too(data: Path, tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ def test_mbr_and_sectors_of_4096_bytes_are_read_too(data: Path, tmp_path: Path) 
 
 def test_filesystem_without_a_partition_table_is_an_image(data: Path, tmp_path: Path) -> None:
     (tmp_path / "root.ext4").write_bytes(ext4().ljust(2 * MIB, b"\0"))
-    said = imported(data, tmp_path / "root.ext4")
-    assert ("one filesystem, ext4" in said, "partition:" in said) == (True, False)
+    reported = imported(data, tmp_path / "root.ext4")
+    assert ("one filesystem, ext4" in reported, "partition:" in reported) == (True, False)
 
 
 # --- checksums ----------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_wrong_checksum_leaves_nothing(algorithm: str, data: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         (f"{SHA256}  other.raw\n", "SUMS: has no checksum of disk.raw: it has those of other.raw"),
         ("<html>", "SUMS: has no checksum of disk.raw: it has no SHA-256 or SHA-512 of any file"),
@@ -327,13 +327,13 @@ def test_wrong_checksum_leaves_nothing(algorithm: str, data: Path, tmp_path: Pat
         ("x" * (MIB + 1), "SUMS: is larger than 1048576 bytes: it is no file of checksums"),
     ],
 )
-def test_file_of_checksums_that_does_not_help_is_refused(text: str, said: str, data: Path, tmp_path: Path) -> None:
+def test_file_of_checksums_that_does_not_help_is_refused(text: str, reported: str, data: Path, tmp_path: Path) -> None:
     (tmp_path / "disk.raw").write_bytes(CLOUD)
     (tmp_path / "SUMS").write_text(text)
-    assert said in refused(data, tmp_path / "disk.raw", "--sha256", tmp_path / "SUMS")
+    assert reported in refused(data, tmp_path / "disk.raw", "--sha256", tmp_path / "SUMS")
 
 
-def test_checksum_that_is_none_is_refused_with_what_may_be_given(data: Path, tmp_path: Path) -> None:
+def test_invalid_checksum_is_refused_with_the_valid_forms(data: Path, tmp_path: Path) -> None:
     (tmp_path / "disk.raw").write_bytes(CLOUD)
     message = refused(data, tmp_path / "disk.raw", "--sha256", "abc")
     assert "'abc': is neither a SHA-256 (64 hexadecimal digits) or SHA-512 (128), nor a file or URL" in message
@@ -348,7 +348,7 @@ SPOILED = CLOUD[:520] + b"\xff" + CLOUD[521:]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "reported"),
     [
         ("x.raw", b"<!DOCTYPE html><html><body>404</body></html>\n", "is a web page (HTML), not a disk image; give"),
         ("x.raw.gz", gzip.compress(b"<html>404</html>\n"), "is a web page (HTML), not a disk image"),
@@ -369,21 +369,21 @@ SPOILED = CLOUD[:520] + b"\xff" + CLOUD[521:]
     ids=lambda value: value[:30] if isinstance(value, str) else "content",
 )  # fmt: skip
 def test_file_that_image2disk_would_fail_with_is_refused_and_leaves_nothing(
-    name: str, content: bytes, said: str, data: Path, tmp_path: Path
+    name: str, content: bytes, reported: str, data: Path, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    assert said in refused(data, tmp_path / name)
+    assert reported in refused(data, tmp_path / name)
 
 
 def test_any_file_is_imported_on_demand(data: Path, tmp_path: Path) -> None:
     (tmp_path / "installer.iso").write_bytes(bytes(ISO))
-    said = imported(data, tmp_path / "installer.iso", "--any")
+    reported = imported(data, tmp_path / "installer.iso", "--any")
     assert files(data) == {"installer.iso": bytes(ISO)}
-    assert ("imported as it is" in said, "templateParams" in said) == (True, False)
+    assert ("imported as it is" in reported, "templateParams" in reported) == (True, False)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reported"),
     [
         (["nowhere.raw"], "nowhere.raw: No such file or directory"),
         (["/dev/null"], "/dev/null: is no file"),
@@ -396,9 +396,9 @@ def test_any_file_is_imported_on_demand(data: Path, tmp_path: Path) -> None:
         (["{site}/disk.raw", "--sha256", "{site}/SUMS"], "/SUMS: 404 Not Found"),
     ],
 )
-def test_source_or_name_that_can_not_be_is_refused(words: list[str], said: str, data: Path, site: Site) -> None:
+def test_source_or_name_that_can_not_be_is_refused(words: list[str], reported: str, data: Path, site: Site) -> None:
     site.files["disk.raw"] = CLOUD
-    assert said in refused(data, *(word.replace("{site}", site.url) for word in words))
+    assert reported in refused(data, *(word.replace("{site}", site.url) for word in words))
 
 
 # --- downloads, room, what is there -------------------------------------------------------------------------------
@@ -406,11 +406,11 @@ def test_source_or_name_that_can_not_be_is_refused(words: list[str], said: str, 
 
 def test_download_that_breaks_goes_on_where_it_broke(data: Path, site: Site) -> None:
     site.files["disk.raw"], site.cuts = CLOUD, [3 * MIB]
-    pauses, said = list[float](), list[str]()
-    with opened(f"{site.url}/disk.raw", say=said.append, is_proved=True, sleep=pauses.append) as source:
+    pauses, reported = list[float](), list[str]()
+    with opened(f"{site.url}/disk.raw", say=reported.append, is_proved=True, sleep=pauses.append) as source:
         stored = ImageDepot(data).put(source, "disk.raw", lambda *_: None, checksum=Checksum.of(SHA256))
     assert (site.asked, len(pauses)) == (["", f"bytes={3 * MIB}-"], 1)
-    assert f"goes on from byte {3 * MIB}" in said[0]
+    assert f"goes on from byte {3 * MIB}" in reported[0]
     assert (stored.sha256, files(data)) == (SHA256, {"disk.raw": CLOUD})
 
 
@@ -434,7 +434,9 @@ def test_password_in_a_url_is_not_shown(data: Path, site: Site) -> None:
     assert ("404 Not Found" in message, "secret" in message) == (True, False)
 
 
-def test_full_disk_is_said_before_anything_is_fetched(data: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_before_anything_is_fetched(
+    data: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.files["disk.raw"] = CLOUD
     usage = namedtuple("usage", "total used free")(1, 1, 66 * MIB)  # type: ignore[call-arg]
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)

@@ -97,7 +97,7 @@ def messages(blocks: list[str]) -> list[str]:
     return [json.loads(block.removeprefix("data: "))["message"] for block in blocks]
 
 
-async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk):
+async def test_active_machines_come_first_and_strangers_have_their_manifest(desk):
     desk.offer()
     desk.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen, not registered", manifest="kind: Hardware\n")
     stranger, heard, silent = await desk.json("/api/v1/machines")
@@ -113,8 +113,8 @@ async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk)
 
 async def test_journey_of_one_machine(desk):
     desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent", size_bytes=5)
-    said = {"step": "kernel", "outcome": "ok", "message": "kernel sent", "detail": {"size_bytes": 5}}
-    expected = [{"time": 1000.0, "mac": MAC, **said}]
+    reported = {"step": "kernel", "outcome": "ok", "message": "kernel sent", "detail": {"size_bytes": 5}}
+    expected = [{"time": 1000.0, "mac": MAC, **reported}]
     for mac, events in ((MAC, expected), (MAC.replace(":", "-"), expected), (OTHER_MAC, [])):
         assert await desk.json(f"/api/v1/machines/{mac}/events") == events
     assert (await desk.ask("/api/v1/machines/02:00:00:00:00:77/events"))[0] == 404
@@ -208,7 +208,7 @@ async def test_metrics_count_steps_by_outcome_and_bytes_beside_those_of_other_se
 @pytest.mark.parametrize(
     "shown", ["", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xff\xfe"]
 )
-async def test_what_names_a_machine_is_for_those_with_the_token(desk, path, shown):
+async def test_answers_that_name_machines_need_the_token(desk, path, shown):
     desk.journey.record(MAC, Step.ACTION, Outcome.INFO, "password: 1234")
     async with desk.client.get(path, headers={"Authorization": shown}) as response:
         body = await response.text()
@@ -238,7 +238,7 @@ async def test_browser_led_here_by_another_name_is_sent_away(desk, host, status)
     assert (await desk.ask("/metrics", Host=host))[0] == 200, "a proxy that shows the token may pass on any name"
 
 
-async def test_only_what_there_is_and_only_to_be_read(desk):
+async def test_unknown_paths_and_writing_methods_are_rejected(desk):
     for path in ("/", "/api", "/api/v1/machines/x", "/api/v1/machines/x/y/events"):
         assert (await desk.ask(path))[0] == 404
     for path in (*GUARDED, "/metrics"):

@@ -75,7 +75,7 @@ async def test_script_under_smees_path_is_the_callers_own(two, path):
     assert (await two.ask(path, ip=UNKNOWN_IP)).status in (403, 404)
 
 
-async def test_probe_of_smee_finds_what_it_reads(rack):
+async def test_probe_of_smee_finds_its_fields(rack):
     reply = await rack.ask("/healthcheck")
     assert reply.headers["Content-Type"].startswith("application/json")
     assert set(json.loads(reply.body)) == {"git_rev", "uptime_seconds", "goroutines"}
@@ -149,7 +149,7 @@ async def test_machine_that_cannot_boot_shows_why_and_goes_on(rack, spec, outcom
 
 
 @pytest.mark.parametrize("path", [f"/ipxe/binary/{MAC}/snponly.efi", "/ipxe/binary/snponly.efi"])
-async def test_uefi_http_boot_gets_what_it_insists_on(rack, path):
+async def test_uefi_http_boot_gets_the_headers_that_it_needs(rack, path):
     rack.register()
     head = await rack.ask(path, method="HEAD")
     reply = await rack.ask(path)
@@ -247,7 +247,7 @@ async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did
 
 
 @pytest.mark.parametrize("name", ["x86_64-efi/command.lst", "fonts/unicode.pf2", "grub.cfg-x", "x86_64-efi/http.mod"])
-async def test_what_grub_asks_for_and_does_without_is_no_event(rack, name):
+async def test_optional_files_of_grub_are_no_event(rack, name):
     rack.register()
     reply = await rack.ask(f"/grub/{name}")
     assert (reply.status, reply.body) == (200 if name.endswith(".lst") else 404, b"")
@@ -310,7 +310,7 @@ async def test_unified_kernel_image_is_sent_as_a_program_for_uefi(rack):
         ("00000000ffff0700", "zz", None),
     ],
 )
-async def test_what_ipxe_says_before_the_kernel_is_on_the_journey(rack, below, above, mib):
+async def test_report_of_ipxe_before_the_kernel_is_on_the_journey(rack, below, above, mib):
     rack.register()
     reply = await rack.ask(f"/sign/starting?model=Maker%20Model&uuid=u&memory={below}&above={above}")
     assert (reply.status, reply.text) == (200, "ok\n")

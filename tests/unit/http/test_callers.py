@@ -197,7 +197,7 @@ async def test_smuggled_request_is_the_senders_own(machines):
         assert b"secret-of-m1" not in await raw(machines, GET_USER_DATA + framing + b"\r\n0\r\n\r\n" + inner)
 
 
-async def test_log_says_whose_metadata_was_asked_for_in_vain(machines, caplog):
+async def test_log_names_the_machine_whose_metadata_was_refused(machines, caplog):
     for whom, ip, who in ((OTHER_MAC, IP, "m1"), ("m1", OTHER_IP, "m2")):
         assert (await machines.ask(f"/nocloud/{whom}/user-data", ip=ip)).status == 403
         assert f"asked for as {whom}, but this address is that of default/{who}" in caplog.text
@@ -271,7 +271,7 @@ async def test_second_address_opens_no_way_by_nat_nor_to_a_session_token_but_a_s
         assert (await rack.ask(f"/machine/{token}/latest/user-data")).text == "secret-of-m1"
 
 
-async def test_what_a_proxy_says_of_an_address_on_our_link_needs_no_entry_of_the_kernel(other_rack):
+async def test_forwarded_address_on_our_link_needs_no_entry_of_the_kernel(other_rack):
     """The machine talks to the proxy, and perhaps never to us."""
     links = Links()
     links.macs[IP] = ""
@@ -305,7 +305,7 @@ async def test_hardware_with_one_address_are_named_and_none_is_served(machines, 
 # --- proxies --------------------------------------------------------------------------------------------------------
 
 
-async def test_trusted_proxy_says_whose_request_it_brings(trusting):
+async def test_trusted_proxy_names_the_machine_of_its_request(trusting):
     for value in (IP, f"{OTHER_IP}, {IP}", f"{IP}:4711", f"::ffff:{IP}", f"{IP}, {SECOND_PROXY}", f"junk,{IP}"):
         assert (await trusting.ask(USER_DATA, ip=PROXY, X_Forwarded_For=value)).text == "secret-of-m1"
     script = await trusting.ask(f"/ipxe/script/{MAC}/auto.ipxe", ip=PROXY, X_Forwarded_For=IP)

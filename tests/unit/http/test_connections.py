@@ -153,7 +153,7 @@ async def test_unread_answer_is_dropped_and_a_slow_reader_gets_all_of_its_answer
     ],
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
 )
-async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(rack, caplog, request_bytes, status, line):
+async def test_input_that_is_not_http_gets_one_line_and_is_logged_once(rack, caplog, request_bytes, status, line):
     if request_bytes.startswith(b"\x16"):
         line += "Received HTTPS"
     for _ in range(5):
@@ -169,7 +169,7 @@ async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(rack, cap
 
 
 @pytest.mark.parametrize("loop_turns", [0, 50])
-async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(rack, caplog, monkeypatch, loop_turns):
+async def test_body_that_contradicts_its_headers_is_aborted_in_time(rack, caplog, monkeypatch, loop_turns):
     monkeypatch.setattr(metadata, "PHONE_HOME_SECONDS", 0.3)
     rack.register()
     connection = await rack.connect()

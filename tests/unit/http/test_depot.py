@@ -178,7 +178,7 @@ async def branch(tmp_path: Path, beyond: Beyond) -> AsyncIterator[Rack]:
         yield rack
 
 
-async def test_what_is_not_here_is_had_from_another_edge_and_what_is_here_is_not_asked_for(branch, beyond, image):
+async def test_missing_files_come_from_another_edge_and_local_files_do_not(branch, beyond, image):
     assert (await branch.ask("/files/own")).body == b"own"
     assert beyond.asked == []
     assert (await branch.ask(FILE)).body == CONTENT
@@ -202,9 +202,9 @@ async def test_why_another_edge_gives_nothing_is_on_the_journey(branch, beyond):
     for answer in (file, image):
         assert (answer.status, answer.headers["retry-after"]) == (503, "10"), "it may be there in a moment"
     assert json.loads(image.body)["errors"][0]["code"] == "UNAVAILABLE"
-    said = [message for _, _, message in branch.lines()]
-    assert "and no such file on the edge's machine" in said[0]
-    assert all("no other edge that can be asked has it" in message for message in said[1:])
+    reported = [message for _, _, message in branch.lines()]
+    assert "and no such file on the edge's machine" in reported[0]
+    assert all("no other edge that can be asked has it" in message for message in reported[1:])
 
 
 async def test_manifest_with_another_digest_than_was_asked_for_is_refused(branch, depot):

@@ -85,11 +85,11 @@ class Edges:
 
     def both(self, parts: list[bytes], ip: str = IP, *, half_close: bool = False) -> tuple[bytes, bytes]:
         """Return both servers' answers to the same parts. Each part is a segment of its own."""
-        fast, slow = (_said(rack.port, parts, ip, half_close) for rack in (self.fast, self.slow))
+        fast, slow = (_answer_to(rack.port, parts, ip, half_close) for rack in (self.fast, self.slow))
         return fast, slow
 
 
-def _said(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> bytes:
+def _answer_to(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> bytes:
     """Return all bytes until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, (ip, 0)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -166,7 +166,7 @@ CORPUS = [
 ]
 
 
-def test_every_answer_is_what_aiohttp_would_say(edges):
+def test_every_answer_equals_that_of_aiohttp(edges):
     for request in CORPUS:
         for ip in (IP, STRANGER):
             fast, slow = edges.both([request + LAST], ip, half_close=b"h2c" in request)  # nothing comes after that
@@ -251,7 +251,7 @@ WILD = conversations(
 
 
 @pytest.fixture
-def heard() -> Iterator[list[logging.LogRecord]]:
+def log_records() -> Iterator[list[logging.LogRecord]]:
     """Everything that is logged as a mistake of ours, or with what strangers sent as they sent it."""
     records: list[logging.LogRecord] = []
 
@@ -267,7 +267,7 @@ def heard() -> Iterator[list[logging.LogRecord]]:
 
 
 @pytest.mark.parametrize("tame", [True, False])
-def test_no_conversation_breaks_the_server_or_tells_that_there_is_a_lane(edges, heard, tame):
+def test_no_conversation_breaks_the_server_or_reveals_the_fast_path(edges, log_records, tame):
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(TAME if tame else st.one_of(WILD, st.binary(max_size=200)))
     def check(sent: bytes) -> None:
@@ -277,7 +277,7 @@ def test_no_conversation_breaks_the_server_or_tells_that_there_is_a_lane(edges, 
             for status in re.findall(rb"^HTTP/1\.[01] (\d+) ", answer, re.M):
                 assert status[:1] != b"5" or status == b"501", (sent, answer[:500])  # 501: no such method
             assert answer == b"" or answer.startswith(b"HTTP/1."), (sent, answer[:500])
-        assert heard == [], (sent, heard[0].getMessage())
+        assert log_records == [], (sent, log_records[0].getMessage())
 
     check()
     assert edges.both([b"GET /healthz HTTP/1.0\r\n\r\n"])[0].endswith(b"ok\n")
@@ -300,7 +300,7 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response):
     async def answer(_request: web.Request) -> web.Response:
         return response()
 
-    said = []
+    reported = []
     for prepared in ({b"/": PreparedResponse.of(response())}, None):
         loop = asyncio.get_running_loop()
         server = BoundedServer(answer, HttpLimits(), loop.time, {"": prepared, "127.0.0.1": prepared}.get)
@@ -308,12 +308,12 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response):
         port = listening.sockets[0].getsockname()[1]
         request = get(b"/") + get(b"/", b"Connection: close")
         try:
-            said.append(await asyncio.to_thread(_said, port, [request], "127.0.0.1"))
+            reported.append(await asyncio.to_thread(_answer_to, port, [request], "127.0.0.1"))
         finally:  # otherwise uvloop would wait without end
             listening.close()
             await server.shutdown(1)
-    assert said[0] == said[1]
-    assert said[0].count(b"HTTP/1.1 ") == 2
+    assert reported[0] == reported[1]
+    assert reported[0].count(b"HTTP/1.1 ") == 2
 
 
 def test_answer_that_is_no_bytes_is_not_taken_for_ready():

@@ -117,7 +117,7 @@ async def test_head_ranges_and_conditions_are_those_of_a_file(media):
     assert (changed.status, len(changed.body)) == (200, size)
 
 
-async def test_static_medium_without_an_address_says_what_is_missing(media):
+async def test_static_medium_without_an_address_names_the_missing_field(media):
     media.register()
     reply = await media.ask(f"/iso/{MAC}/static.iso")
     field = f"Hardware default/m1: spec.networkInterfaces[{MAC}].dhcp"
@@ -125,7 +125,7 @@ async def test_static_medium_without_an_address_says_what_is_missing(media):
     assert media.lines()[0][:2] == (Step.MEDIUM, Outcome.FAILED)
 
 
-async def test_host_that_can_make_none_says_what_to_install(tmp_path, other_rack):
+async def test_host_without_the_parts_of_media_names_the_packages_to_install(tmp_path, other_rack):
     async with other_rack(ipxe_dir=tmp_path / "empty") as rack:
         rack.register()
         reply = await rack.ask(BOOT)
@@ -135,7 +135,7 @@ async def test_host_that_can_make_none_says_what_to_install(tmp_path, other_rack
         assert (await rack.ask(BOOT)).status == 200, "mended without a restart"
 
 
-async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media):
+async def test_script_for_a_medium_names_it_and_gives_the_osie_its_address(media):
     path = f"/ipxe/script/{MAC}/auto.ipxe"
     assert " ipam=52-54-00-00-00-01::127.0.0.5:255.0.0.0:" in (await media.ask(f"{path}?medium=static")).text
     assert " ipam=" not in (await media.ask(f"{path}?medium=boot")).text

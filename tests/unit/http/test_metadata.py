@@ -65,7 +65,7 @@ async def test_missing_document_is_not_found_and_a_stranger_gets_its_address(mac
 
 
 @pytest.mark.parametrize("fast", [True, False])
-async def test_rootio_without_partitions_fails_and_the_journey_says_what_is_missing(rack, fast):
+async def test_rootio_without_partitions_fails_and_the_journey_names_the_missing_field(rack, fast):
     rack.register()
     headers = {"User_Agent": "bootkit"} | ({} if fast else {"X_Any": "makes it no plain request"})
     reply = await rack.ask("/metadata", **headers)
@@ -135,7 +135,7 @@ async def test_report_is_bounded(machines, data, status):
 @pytest.mark.parametrize(
     ("path", "datasource"), [("/2009-04-04/user-data", "Ec2"), ("/nocloud/m1/user-data", "NoCloud")]
 )
-async def test_report_of_cloud_init_says_which_datasource_this_instance_of_this_machine_had(machines, path, datasource):
+async def test_report_of_cloud_init_names_the_datasource_of_this_instance(machines, path, datasource):
     async def report(name: str, instance: str) -> str:
         await machines.ask(f"/phone-home/{name}", method="POST", data={"hostname": name, "instance_id": instance})
         step, outcome, line = machines.lines()[-1]
@@ -237,7 +237,7 @@ def site() -> Site:
     return Site()
 
 
-def test_what_clients_ask_for_stands_ready(site):
+def test_documents_that_clients_request_are_prepared(site):
     site.apply(instance={"userdata": "u"})
     compiled, responses = site.compiled(), site.responses()
     for path, body in compiled.tree.ec2.items():
@@ -274,7 +274,7 @@ def test_everything_else_takes_a_closer_look(site, target):
     assert (responses.get(target), len(responses)) == (None, 0)
 
 
-def test_what_is_not_there_stands_ready_too_for_every_cloud_init_asks(site):
+def test_missing_documents_are_prepared_too(site):
     site.apply()
     responses = site.responses()
     for path in ("2021-03-23/meta-data/instance-id", "latest/user-data", "2009-04-04/vendor-data"):
@@ -426,7 +426,7 @@ async def test_two_keys_of_one_secret_are_two_documents(reading):
         assert await reading.document(SecretReference("s1", (key,))) == key.encode()
 
 
-async def test_api_is_not_asked_by_a_whole_rack_at_once(reading):
+async def test_concurrent_calls_of_the_api_are_limited(reading):
     for number in range(100):
         reading.api.put(secret(f"s{number}"))
     gate = reading.api.hold("get")

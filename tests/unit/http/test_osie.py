@@ -80,7 +80,7 @@ async def test_local_file_is_sent_as_it_is_and_has_one_line(rack, tmp_path, monk
         assert rack.lines()[-1][2].endswith("(file)")
 
 
-async def test_download_is_resumed_by_range_with_what_head_tells(rack):
+async def test_download_is_resumed_by_range_with_the_values_of_head(rack):
     rack.register()
     head = await rack.ask(KERNEL, method="HEAD")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(SIZE))
@@ -502,7 +502,7 @@ async def test_closed_connection_and_shortened_file_are_reported_differently(thr
         await thread.send(Part(pair[0].fileno(), file, 0, 1000))
 
 
-async def test_stop_gives_everything_up_and_what_comes_later_too(thread, file, pair):
+async def test_stop_aborts_all_parts_and_later_ones_too(thread, file, pair):
     before = descriptors()
     sending = sent(thread, pair[0], file)
     await until(lambda: thread.load)

@@ -22,11 +22,11 @@ TABLES = yaml.safe_load(Path(__file__).with_name("routes.yaml").read_text())
 
 
 @pytest.mark.parametrize(("path", "leads"), [*TABLES["routes"].items(), ("/latest/" + "a" * 2000, None)])
-def test_path_means_what_the_table_says(path, leads):
+def test_path_leads_to_the_resource_in_the_table(path, leads):
     assert route(path) == (Route(**{**leads, "place": Place[leads["place"]]}) if leads else None)
 
 
-def test_each_path_of_smee_and_tootles_that_the_guide_names_is_as_it_says():
+def test_paths_of_smee_and_tootles_in_the_guide_are_served():
     section = GUIDE.read_text().partition("\n## What Smee and Tootles answer\n")[2].partition("\n## ")[0]
     rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| `/")]
     found = {}

@@ -347,7 +347,7 @@ def test_accepted_boot_paths_are_the_existing_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("obj", "reason", "said"),
+    ("obj", "reason", "reported"),
     [
         (hardware("10.0.0.1"), "ServerAddress", "dhcp.ip: 10.0.0.1 is the address of the edge here itself"),
         (hardware(gateway="10.0.1.1"), "GatewayOutsideNetwork", "10.0.1.1 is not in the network 10.0.0.0/24"),
@@ -367,11 +367,11 @@ def test_accepted_boot_paths_are_the_existing_ones() -> None:
         ),
     ],
 )
-def test_each_mistake_is_named_with_its_field(obj: Raw, reason: str, said: str) -> None:
+def test_each_mistake_is_named_with_its_field(obj: Raw, reason: str, reported: str) -> None:
     osies = {"bad": {"metadata": {"annotations": {"tinkerbell.org/kernel-sha256": "sha256:12"}}}}
     (found,) = hardware_mistakes(obj, site(), lambda _, name: osies.get(name))
     assert found.reason == reason
-    assert said in str(found)
+    assert reported in str(found)
 
 
 def test_machine_with_an_ipv6_address_alone_is_no_mistake_but_for_the_servers_own() -> None:
@@ -440,7 +440,7 @@ async def test_mistake_is_shown_until_it_is_corrected_and_a_valid_hardware_is_ne
         assert await shown(api) == ("True", "OSIENotFound")
 
 
-async def test_network_behind_a_relay_is_unknown_until_the_relay_is_heard_and_known_after_a_restart() -> None:
+async def test_network_behind_a_relay_is_unknown_until_the_relay_is_seen_and_known_after_a_restart() -> None:
     api = InProcessApi(hardware("10.9.0.5"))
     async with looking(api, site()) as writer:
         assert await shown(api) == ("Unknown", "NetworkNotServed")
@@ -602,7 +602,7 @@ def placed(api: InProcessApi, name: str = "a") -> list[str | None]:
     return [status.get(field) for field in STATES]
 
 
-async def test_hardware_shows_its_first_address_before_its_machine_was_ever_heard() -> None:
+async def test_hardware_shows_its_first_address_before_its_machine_was_seen() -> None:
     two = {"52:54:00:00:00:01": {}, MAC: {"dhcp": {"ip": "10.0.0.5"}}}
     ipv6 = {OTHER: {"dhcp": {"ipv6": {"address": "fd00:77::50"}}}}
     api = InProcessApi(
@@ -618,7 +618,7 @@ async def test_hardware_shows_its_first_address_before_its_machine_was_ever_hear
         assert placed(api)[2:] == [OTHER, "10.0.0.7"], "as the spec is now"
 
 
-async def test_state_is_written_once_with_its_time_and_the_interface_that_was_heard(api: InProcessApi) -> None:
+async def test_state_is_written_once_with_its_time_and_the_active_interface(api: InProcessApi) -> None:
     both = {MAC: {"dhcp": {"ip": "10.0.0.5"}}, OTHER: {"dhcp": {"ip": "10.0.0.6"}}}
     obj = api.put(objects.hardware("a", interfaces=both, namespace="d"))
     async with placing(api) as writer:

@@ -68,7 +68,9 @@ def test_handlers_are_called_for_macs_that_appear_change_and_go(inventory: Inven
     ("interface", "reason"),
     [({}, ""), ({"disableNetboot": True}, "disableNetboot"), ({"disableDhcp": True}, "disableDhcp")],
 )
-def test_policy_says_which_field_forbids_netboot(inventory: Inventory, interface: dict[str, Any], reason: str) -> None:
+def test_policy_names_the_field_that_forbids_netboot(
+    inventory: Inventory, interface: dict[str, Any], reason: str
+) -> None:
     inventory.apply(hardware("a", MAC, **interface))
     decision = NetbootPolicy().decide(inventory.by_mac(MAC))
     assert decision.allowed is (not reason)

@@ -126,11 +126,11 @@ def test_only_the_last_ended_workflow_of_each_machine_is_stored(work: PendingWor
 
 class Site:
     def __init__(self, usual: BootPath = BootPath.IPXE, *, has_grub: bool = True) -> None:
-        self.inventory, self.said, self.changed = Inventory(), [], []
+        self.inventory, self.reported, self.changed = Inventory(), [], []
         self.paths = BootPaths(self.inventory, self._record, usual, has_grub=has_grub, changed=self.changed.append)
 
     def _record(self, mac: str, step: Step, outcome: Outcome, message: str, **_: Any) -> None:
-        self.said.append((mac, step, outcome, message))
+        self.reported.append((mac, step, outcome, message))
 
     def machine(self, path: str | None, mac: str = MAC) -> Machine:
         annotations = {} if path is None else {BOOT_PATH_ANNOTATION: path}
@@ -145,7 +145,7 @@ def test_machine_whose_firmware_refuses_ipxe_is_offered_shim_and_grub_and_the_ot
     site.paths.not_started(MAC)
     assert site.paths.of(machine) is BootPath.GRUB
     message = "boot path auto: iPXE was not started, so it is offered shim and GRUB from now on"
-    assert site.said == [(MAC, Step.DHCP, Outcome.INFO, message)]
+    assert site.reported == [(MAC, Step.DHCP, Outcome.INFO, message)]
     site.paths.not_started(MAC)
     assert site.paths.of(machine) is BootPath.IPXE
     assert site.changed == [MAC, MAC]
@@ -167,15 +167,15 @@ def test_boot_path_stays_if_it_is_given_or_the_machine_is_unknown() -> None:
         site.paths.not_started(MAC)
         assert site.paths.of(machine) is (BootPath(path) if path is not None else None)
     site.paths.not_started(OTHER_MAC)
-    assert (site.said, site.changed) == ([], [])
+    assert (site.reported, site.changed) == ([], [])
 
 
-def test_edge_without_shim_and_grub_says_what_to_install_and_stays_with_ipxe() -> None:
+def test_edge_without_shim_and_grub_names_the_packages_and_stays_with_ipxe() -> None:
     site = Site(has_grub=False)
     machine = site.machine("auto")
     site.paths.not_started(MAC)
     assert site.paths.of(machine) is BootPath.AUTO
-    assert "there is no shim and GRUB here to offer instead (packages shim-signed" in site.said[0][3]
+    assert "there is no shim and GRUB here to offer instead (packages shim-signed" in site.reported[0][3]
     assert site.changed == []
 
 

@@ -33,7 +33,7 @@ from tests.unit.peers.conftest import REPORTS_KEY, key_file
 from tink.files.key_file import KeyFile
 
 
-def told(edge, mac=MAC):
+def received(edge, mac=MAC):
     """Return the events of a machine on an edge's journey: the message and the sender (empty for its own)."""
     return [(event.message, str(event.detail.get("seen_by", ""))) for event in edge.journey.events(mac)]
 
@@ -52,7 +52,7 @@ async def server(tmp_path):
     await reports.stop()
 
 
-async def test_every_edge_has_what_each_of_them_has_seen_in_one_order_and_once(make_site):
+async def test_every_edge_has_all_events_once_and_in_one_order(make_site):
     one, two, three = await make_site(3)
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer", stage="iPXE", dhcp="offer")
     two.journey.record(MAC, Step.SCRIPT, Outcome.OK, "script")
@@ -63,7 +63,7 @@ async def test_every_edge_has_what_each_of_them_has_seen_in_one_order_and_once(m
         await tell(one, two, three)
     for edge in (one, two, three):
         seen = [("offer", one), ("script", two), ("kernel", three)]
-        assert told(edge) == [(message, "" if by is edge else by.address) for message, by in seen]
+        assert received(edge) == [(message, "" if by is edge else by.address) for message, by in seen]
         assert sum(edge.journey.counts().values()) == 1
         assert edge.journey.sent_bytes()[Step.KERNEL] == (7 if edge is three else 0)
     assert [(each.kind, each.name) for each in one.peers.publishers] == [("edge", "127.0.7.2"), ("edge", "127.0.7.3")]
@@ -77,11 +77,11 @@ async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edg
     journey.record(MAC, Step.ACTION, Outcome.INFO, "line", action="disk", output="line 1\nline 2")
     await reports.publish()
     for edge in (one, two):
-        assert told(edge) == [("agent connected", "server-0-of-rack"), ("line", "server-0-of-rack")]
+        assert received(edge) == [("agent connected", "server-0-of-rack"), ("line", "server-0-of-rack")]
         assert edge.journey.events(MAC)[1].detail["output"] == "line 1\nline 2"
         assert [(each.kind, each.name) for each in edge.peers.publishers] == [("server", "server-0-of-rack")]
     await tell(one, two)
-    assert len(told(one)) == len(told(two)) == 2, "a server's word is told by nobody else"
+    assert len(received(one)) == len(received(two)) == 2, "a server's word is received by nobody else"
 
 
 async def test_events_from_the_api_are_not_published(make_site):
@@ -90,7 +90,7 @@ async def test_events_from_the_api_are_not_published(make_site):
     one.journey.record(MAC, Step.ACTION, Outcome.INFO, "action started", state="Running", action="disk")
     one.journey.record(MAC, Step.LOG, Outcome.INFO, "a line")
     await tell(one)
-    assert told(two) == [("a line", "127.0.7.1")]
+    assert received(two) == [("a line", "127.0.7.1")]
 
 
 async def test_new_or_returning_edge_gets_earlier_events(make_site):
@@ -101,12 +101,12 @@ async def test_new_or_returning_edge_gets_earlier_events(make_site):
     await one.peers.look()
     one.journey.record(OTHER, Step.DHCP, Outcome.OK, "while it was away")
     await tell(one)
-    assert told(two, OTHER) == []
+    assert received(two, OTHER) == []
     await two.serve()
     await one.peers.look()
     await tell(one)
-    assert told(two) == [("before it came", "127.0.7.1")]
-    assert told(two, OTHER) == [("while it was away", "127.0.7.1")]
+    assert received(two) == [("before it came", "127.0.7.1")]
+    assert received(two, OTHER) == [("while it was away", "127.0.7.1")]
 
 
 async def test_failed_batch_is_sent_later(make_site, monkeypatch):
@@ -118,11 +118,11 @@ async def test_failed_batch_is_sent_later(make_site, monkeypatch):
         await tell(one)
     assert (one.peers.counts.failed_batches, one.peers.counts.sent) == (1, 0)
     await tell(one)
-    assert told(two) == [], "it is left alone for a while"
+    assert received(two) == [], "it is left alone for a while"
     one.times[1] += 1e6
     await one.peers.look()
     await tell(one)
-    assert told(two) == [("offer", "127.0.7.1")]
+    assert received(two) == [("offer", "127.0.7.1")]
 
 
 async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_site, server, monkeypatch):
@@ -142,7 +142,7 @@ async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_s
         await reports.publish()
     next(iter(reports._publisher._subscribers.values())).not_before = 0.0
     await reports.publish()
-    assert [len(told(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
+    assert [len(received(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
 
 
 async def test_storm_is_published_in_bounded_batches_with_the_newest_events_of_each_machine(make_site):
@@ -159,8 +159,8 @@ async def test_storm_is_published_in_bounded_batches_with_the_newest_events_of_e
         turns += 1
         assert turns < 20
     assert turns > 1
-    assert len(told(two)) <= EVENTS_OF_A_MACHINE
-    assert told(two)[-1][0] == "line 199"
+    assert len(received(two)) <= EVENTS_OF_A_MACHINE
+    assert received(two)[-1][0] == "line 199"
 
 
 async def test_sender_without_the_key_publishes_nothing(make_site, tmp_path):
@@ -176,7 +176,7 @@ async def test_sender_without_the_key_publishes_nothing(make_site, tmp_path):
     assert edge.peers.publishers == []
 
 
-async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_site, tmp_path):
+async def test_key_of_servers_is_valid_for_event_batches_only(make_site, tmp_path):
     (edge,) = await make_site(1)
     signatures = Signatures(KeyFile(tmp_path / "reports", "key"), time.time)
     as_edge = {"kind": "edge", "name": "10.0.0.2", "now": time.time(), "events": []}
@@ -357,11 +357,11 @@ def test_answer_is_to_this_request_and_as_it_was_given(pair):
     one, two = pair
     header, nonce = one.request(REQUEST)
     asked = two.check(header, REQUEST)
-    said = asked.sign_response(200, b"yes")
-    assert one.is_response(nonce, 200, b"yes", said)
-    assert not one.is_response(nonce, 206, b"yes", said)
-    assert not one.is_response(nonce, 200, b"no", said)
-    assert not one.is_response("another", 200, b"yes", said)
+    reported = asked.sign_response(200, b"yes")
+    assert one.is_response(nonce, 200, b"yes", reported)
+    assert not one.is_response(nonce, 206, b"yes", reported)
+    assert not one.is_response(nonce, 200, b"no", reported)
+    assert not one.is_response("another", 200, b"yes", reported)
     assert not one.is_response(nonce, 200, b"yes", "é")
     digest = asked.sign_digest("0" * 64).decode()
     assert one.is_digest(nonce, digest[:64], digest[64:])

@@ -55,7 +55,7 @@ def membership(clock, *numbers, own=1):
     return found
 
 
-def test_edge_is_gone_when_it_has_not_said_hello_for_a_while_and_at_once_when_nobody_listens():
+def test_edge_is_gone_after_a_while_without_hello_and_at_once_if_its_port_refuses():
     clock = Clock()
     site = membership(clock, 2, 3)
     assert site.addresses == (frozenset({"10.0.0.2", "10.0.0.3"}), frozenset())
@@ -88,7 +88,7 @@ def test_restarted_edge_is_the_same_member():
     assert site.addresses == (frozenset({"10.0.0.2"}), frozenset())
 
 
-def test_edge_that_called_is_looked_for_where_it_says_that_it_is_and_not_asked_before_it_was_reached():
+def test_edge_that_called_gets_hello_at_its_addresses_and_no_query_before_it_was_reached():
     site = membership(Clock())
     site.heard(edge(2))
     assert site.authorities == {"10.0.0.2:7080"}
@@ -105,7 +105,7 @@ def test_number_of_known_edges_is_bounded():
     assert [peer.id for peer in site.living] == [edge(200).id]
 
 
-def test_all_edges_agree_who_decides_and_when_one_goes_only_what_was_its_own_moves():
+def test_all_edges_agree_on_the_arbiter_and_only_the_files_of_a_gone_edge_move():
     clock = Clock()
     sites = [membership(clock, *{1, 2, 3} - {own}, own=own) for own in (1, 2, 3)]
     keys = [f"{number:032x}" for number in range(300)]
@@ -191,7 +191,7 @@ def test_number_of_claims_is_bounded():
 # --- addresses of IPv6 ---
 
 
-def test_message_of_an_edge_is_what_older_versions_read_and_theirs_is_read():
+def test_messages_of_older_and_newer_versions_are_compatible():
     sent = Edge.read(edge(1, **BOTH).encoded())
     assert sent == edge(1, **BOTH)
     assert sent.authorities == ("10.0.0.1:7080", "[fd00:77::1]:7080")

@@ -187,7 +187,7 @@ async def test_damaged_copy_is_detected_and_not_requested_again(pair, upstream, 
     assert two.peers.counts.damaged == 1
 
 
-async def test_upstream_that_has_no_such_file_is_heard_by_each_edge_without_waiting_for_others(make_site, upstream):
+async def test_missing_file_is_reported_to_each_edge_without_waiting_for_others(make_site, upstream):
     edges = await make_site(3)
     upstream.mode = "404"
     errors = await asyncio.gather(*(edge.read(upstream.url) for edge in edges), return_exceptions=True)
@@ -225,7 +225,7 @@ async def test_edge_that_comes_and_goes_is_logged_once(make_site):
     ]
 
 
-async def test_edges_without_ipv4_share_what_they_have(make_site, upstream):
+async def test_edges_without_ipv4_share_their_files(make_site, upstream):
     first, second = await make_site(2, ipv6=True)
     assert [peer.authority for peer in first.peers.living] == [second.authority]
     assert await first.read(upstream.url) == await second.read(upstream.url) == upstream.content
@@ -260,9 +260,9 @@ REQUESTS = [
 async def test_client_without_the_key_gets_no_information(make_site, method, target, body):
     (edge,) = await make_site(1)
     for header in ("", "v1", "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43):
-        status, said = await answered(edge, SignedRequest(method, edge.authority, target, body), header)
+        status, reported = await answered(edge, SignedRequest(method, edge.authority, target, body), header)
         assert status == 403
-        assert said.startswith(("only edges of this site", "not signed with a key"))
+        assert reported.startswith(("only edges of this site", "not signed with a key"))
 
 
 async def test_copied_request_is_rejected(make_site):
@@ -281,10 +281,10 @@ async def test_edge_with_a_wrong_clock_gets_the_reason(make_site):
     (edge,) = await make_site(1)
     late = Signatures(KeyFile(edge.directory.parent / "key1", "key"), lambda: 1.0)
     request = SignedRequest("POST", edge.authority, "/peers/ask", QUESTION)
-    status, said = await answered(edge, request, late.request(request)[0])
+    status, reported = await answered(edge, request, late.request(request)[0])
     assert status == 403
-    assert "clock is -" in said
-    assert "set both by NTP" in said
+    assert "clock is -" in reported
+    assert "set both by NTP" in reported
 
 
 @pytest.mark.parametrize(
@@ -403,13 +403,13 @@ async def test_undetected_loop_ends_at_the_origin(make_sites, upstream, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "reported"),
     [({"downstream": False}, "no --downstream-edges"), ({"keys": {2: "x" * 64}}, "--metadata-token-key")],
 )
-async def test_edge_fetches_for_others_only_if_configured_and_with_the_key(make_sites, upstream, how, said):
+async def test_edge_fetches_for_others_only_if_configured_and_with_the_key(make_sites, upstream, how, reported):
     _center, branch = await make_sites({1: 0, 2: 1}, **how)
     assert not branch.peers.upstream.is_used
-    assert said in branch.notices[-1]
+    assert reported in branch.notices[-1]
     assert await branch.read(upstream.url) == upstream.content
 
 
@@ -486,7 +486,7 @@ async def test_changed_file_is_fetched_again_and_a_deleted_one_is_dropped(make_s
         await branch.read(file_url("disk"))
 
 
-async def test_center_that_is_away_costs_nothing_of_what_the_branch_has(make_sites, put):
+async def test_branch_serves_its_own_files_while_the_center_is_away(make_sites, put):
     center, branch = await make_sites({1: 0, 2: 1})
     put(1, "disk")
     put(1, "other")

@@ -136,7 +136,7 @@ def test_token_is_asked_for_with_the_challenges_service_and_scope_or_our_scope(p
         (BEARER, {"given": b'{"token": 7}'}, "its token service sent no token"),
     ],
 )
-def test_login_that_can_not_be_done_says_why_and_what_to_do(field, more, message):
+def test_impossible_login_is_reported_with_reason_and_remedy(field, more, message):
     with pytest.raises(RegistryError, match=message):
         answers(field, **more)
 

@@ -137,7 +137,7 @@ def test_document_that_is_image_and_index_is_refused(site):
             resolve("tag", site.get, site.get, own="amd64")
 
 
-def test_other_bytes_than_the_digest_says_are_refused_at_each_step(site):
+def test_bytes_with_another_digest_are_refused_at_each_step(site):
     config = site.add({"os": "linux", "architecture": "amd64"})
     manifest = site.add({"config": {"digest": config}, "layers": []})
     index = site.add({"manifests": [{"digest": manifest}]})
