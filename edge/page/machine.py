@@ -73,9 +73,7 @@ class WorkflowShown:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The problem of a machine: the facts since `began` (Unix time), the likely causes, and the remedy. `warning`
-    False: it may be intended.
-    """
+    """The problem of a machine since `began` (Unix time), with causes and remedy. `warning` False: it may be intended."""
 
     reason: str
     warning: bool
@@ -87,9 +85,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class MachineShown:
-    """One machine. `output` is the last output of its actions and its system, oldest line first; `last_line` is its
-    last line, received at `printed`. `is_over`: the boot that is shown has ended.
-    """
+    """One machine. `output` has the last lines of its actions and its system; `last_line` came at `printed`."""
 
     row: Row
     wrong: Wrong | None

@@ -27,10 +27,7 @@ async def start_operators(
     readiness: Callable[[], Readiness],
     api: Callable[[], Api],
 ) -> None:
-    """Start the operators' HTTP, if it is one of the services. `api()` describes the Kubernetes API.
-
-    Raises AdminTokenError, ServingError.
-    """
+    """Start the operators' HTTP, if it is one of the services. Raises AdminTokenError, ServingError."""
     settings, edge = context.settings, context.settings.edge
     if Service.ADMIN not in settings.services:
         return

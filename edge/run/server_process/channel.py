@@ -137,9 +137,8 @@ class Channel:
     """One end of the channel. Belongs to the running event loop; `start` begins to receive."""
 
     def __init__(self, sock: socket.socket, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
-        """Take over `sock`. `receive` is called with each message.
-
-        `lost` is called once, when the other end has closed or has sent something that is no message.
+        """Take over `sock`. `receive` gets each message. `lost` is called once, at the end of the other side or a wrong
+        message.
         """
         sock.setblocking(False)
         self._sock = sock

@@ -89,10 +89,7 @@ def child_settings(settings: StackSettings, kubeconfig: Path | None) -> StackSet
 
 
 class ServerProcess:
-    """The gRPC server's process. Belongs to one event loop.
-
-    `start` starts the child, `listening` waits until it listens, and `stop` stops it.
-    """
+    """The gRPC server's process: `start`, wait until it is `listening`, and `stop` it. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -132,9 +129,8 @@ class ServerProcess:
         self._keeper = asyncio.create_task(self._keep(), name="gRPC server")
 
     async def listening(self) -> None:
-        """Wait until the child listens for agents. Raises StackError if it can't.
-
-        A certificate that can't be used is waited for while the other services run: then this returns at once.
+        """Wait until the child listens for agents, unless its certificate can't be used yet. Raises StackError if it
+        can't.
         """
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -297,9 +293,8 @@ class ServerProcess:
                 self._began.set()
 
     def reread(self) -> bool:
-        """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
-
-        The child logs the result. Without a child, return whether the certificate can be used now.
+        """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`), and logs the
+        result.
         """
         if self._channel is not None:
             self._channel.send(Reread(logging.getLogger().level))
