@@ -73,7 +73,7 @@ class WorkflowShown:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The problem of a machine since `began` (Unix time), with causes and remedy. `warning` False: it may be intended."""
+    """The problem of a machine since `began` (Unix time), its causes and remedy. `warning` False: may be intended."""
 
     reason: str
     warning: bool

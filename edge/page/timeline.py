@@ -196,7 +196,9 @@ def timeline(
         )
         for each in stretches
     )
-    return Timeline(began, end - began, _state(last), bars, tuple(_ticks(whole)), dropped)
+    step = next((step for step in _STEPS if whole / step <= _TICKS), whole / _TICKS)
+    ticks = tuple(Tick(round(100 * at * step / whole, 3), at * step) for at in range(int(whole / step) + 1))
+    return Timeline(began, end - began, _state(last), bars, ticks, dropped)
 
 
 def _marks(chain: BootChain) -> Iterator[_Mark]:
@@ -237,11 +239,3 @@ def _state(mark: _Mark) -> str:
     if mark.reached is Milestone.ACTION_BEGUN and mark.action:
         return f"action {mark.action}"
     return STATES[mark.reached]
-
-
-def _ticks(whole: float) -> Iterator[Tick]:
-    step = next((step for step in _STEPS if whole / step <= _TICKS), whole / _TICKS)
-    at = 0.0
-    while at <= whole:
-        yield Tick(round(100 * at / whole, 3), at)
-        at += step

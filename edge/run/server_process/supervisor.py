@@ -165,7 +165,14 @@ class ServerProcess:
             except Exception as error:  # Whatever the error is: agents need another child.
                 log.exception("the gRPC server's process")
                 how = f"can't be started: {error!r}"
-            self._ended(self._failure or how)
+            how = self._failure or how
+            self._failure, self._state = how, ServerState("", "")
+            how = f"the gRPC server's process {how}"
+            if self._began.is_set():
+                log.error("%s: it is started again, and agents connect again", how)
+                self._announce(Notice(time.time(), Outcome.FAILED, how))
+            self._ends.append((self._clock(), how))
+            self._began.set()
             if self._clock() - since >= GOOD_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
@@ -259,15 +266,6 @@ class ServerProcess:
                 if self._serves and self._channel is not None:
                     self._asked += 1
                     self._channel.send(Ping(self._asked))
-
-    def _ended(self, how: str) -> None:
-        self._failure, self._state = how, ServerState("", "")
-        how = f"the gRPC server's process {how}"
-        if self._began.is_set():
-            log.error("%s: it is started again, and agents connect again", how)
-            self._announce(Notice(time.time(), Outcome.FAILED, how))
-        self._ends.append((self._clock(), how))
-        self._began.set()
 
     # --- messages from the child --------------------------------------------------------------------------------------
 
