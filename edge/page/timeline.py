@@ -106,7 +106,7 @@ class _Mark:
     time: float
     action: str = ""
     failed: bool = False
-    said: str = ""
+    state: str = ""
 
 
 @dataclass(slots=True)
@@ -212,8 +212,8 @@ def _marks(chain: BootChain) -> Iterator[_Mark]:
                                    and reached is not Milestone.OS_OFFERED):  # fmt: skip
                 continue
             action = str(event.detail.get("action", "")) if event.step is Step.ACTION else ""
-            said = str(event.detail.get("state", ""))
-            yield _Mark(reached, event.time, action, event.outcome is Outcome.FAILED, said)
+            state = str(event.detail.get("state", ""))
+            yield _Mark(reached, event.time, action, event.outcome is Outcome.FAILED, state)
             last = reached
 
 
@@ -234,8 +234,8 @@ def _label(mark: _Mark) -> str:
 
 
 def _state(mark: _Mark) -> str:
-    if mark.reached is Milestone.WORKFLOW_ENDED and mark.said:
-        return f"Workflow {mark.said.lower()}"
+    if mark.reached is Milestone.WORKFLOW_ENDED and mark.state:
+        return f"Workflow {mark.state.lower()}"
     if mark.reached is Milestone.ACTION_BEGUN and mark.action:
         return f"action {mark.action}"
     return STATES[mark.reached]

@@ -93,7 +93,7 @@ class BootEnds:
             last = chain.boots[-1].latest
             if after is not None and last > since and _was_a_boot(chain):
                 self._reported_until[mac] = since = last
-                yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine began anew")
+                yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine has restarted")
 
     def _boot(self, mac: str, chain: BootChain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
         events = [event for boot in chain.boots for event in boot.events if began <= event.time <= ended]

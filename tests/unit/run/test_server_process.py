@@ -57,20 +57,20 @@ class Child:
     def __init__(self, begin: ServerBegin, channel: int, stderr: int) -> None:
         self.begin = begin
         self.stderr = os.dup(stderr)
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.returncode: int | None = None
         self._ended = asyncio.Event()
         self.lost = asyncio.Event()
-        self.channel = Channel(socket.socket(fileno=os.dup(channel)), self.heard.append, self._lost)
+        self.channel = Channel(socket.socket(fileno=os.dup(channel)), self.received.append, self._lost)
         self.channel.start()
 
     def _lost(self) -> None:
         self.lost.set()
         self.end(0)
 
-    def end(self, status: int, said: bytes = b"") -> None:
+    def end(self, status: int, reported: bytes = b"") -> None:
         if self.returncode is None:
-            os.write(self.stderr, said or b"\n")
+            os.write(self.stderr, reported or b"\n")
             os.close(self.stderr)
             self.returncode = status
             self.channel.close()
@@ -142,8 +142,8 @@ async def test_start_waits_until_the_child_listens_and_reports_why_it_can_not(pa
     child.end(1)
     with pytest.raises(StackError, match=r"^the port is taken: choose another one with --grpc-port$"):
         await parent.process.listening()
-    said = "agents are not served: the gRPC server's process can't start: the port is"
-    assert parent.process.problem.startswith(said)
+    reported = "agents are not served: the gRPC server's process can't start: the port is"
+    assert parent.process.problem.startswith(reported)
     (await parent.child()).channel.send(Up())
     await parent.until("")
     await parent.process.listening()
@@ -200,7 +200,7 @@ async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -
 async def test_sighup_reaches_the_child_and_stop_ends_it_in_order(parent: Parent) -> None:
     child = await parent.serving_child()
     assert parent.process.reread()
-    await until(lambda: Reread(logging.getLogger().level) in child.heard)
+    await until(lambda: Reread(logging.getLogger().level) in child.received)
     await parent.process.stop()
     assert child.lost.is_set()
     assert child.returncode == 0
@@ -306,14 +306,14 @@ class Side:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.lost = asyncio.Event()
-        self.channel = Channel(sock, self.heard.append, self.lost.set)
+        self.channel = Channel(sock, self.received.append, self.lost.set)
         self.channel.start()
 
     async def has(self, count: int) -> list[Message]:
-        await until(lambda: len(self.heard) >= count)
-        return self.heard
+        await until(lambda: len(self.received) >= count)
+        return self.received
 
 
 @pytest.fixture
