@@ -196,16 +196,14 @@ class ServerProcess:
         lost = asyncio.Event()
         self._failure, self._asked, self._answered = "", 0, 0
         ours, theirs = pair()
-        channel = Channel(ours, self._take, lost.set)
-        try:
-            process, core_log = await self._started(theirs.fileno())
-        except BaseException:
-            channel.close()
-            raise
-        finally:
-            theirs.close()
+        with theirs:
+            channel = await Channel.open(ours, self._take, lost.set)
+            try:
+                process, core_log = await self._started(theirs.fileno())
+            except BaseException:
+                channel.close()
+                raise
         self._process, self._channel = process, channel
-        channel.start()
         watching = asyncio.create_task(self._watch(process))
         try:
             await process.wait()
