@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.expectations import Finding, read
-from edge.machines import Machine
-from edge.page.rack import Rack
+from edge.journey.expectations import Expectations, Finding, read
+from edge.journey.recorder import Journey
+from edge.machines import Inventory, Machine
 from edge.page.rows import Row, as_it_was, named, row, traits
 from edge.page.timeline import Timeline, chains, events_of, timeline
 from edge.page.words import RowKind
@@ -110,14 +110,15 @@ WorkflowLookup = Callable[[str, str], Raw | None]
 """Returns the current Workflow of a Hardware, by namespace and name, or the last one."""
 
 
+@dataclass(frozen=True)
 class Machines:
-    """Collects the content of the pages of machines."""
+    """Collects the content of the pages of machines. `clock` is the journey's."""
 
-    def __init__(self, rack: Rack, workflow: WorkflowLookup, clock: Callable[[], float]) -> None:
-        """`clock` is the journey's."""
-        self.journey, self.inventory, self.expectations = rack.journey, rack.inventory, rack.expectations
-        self.workflow = workflow
-        self.clock = clock
+    journey: Journey
+    inventory: Inventory
+    expectations: Expectations
+    workflow: WorkflowLookup
+    clock: Callable[[], float]
 
     def state(self, mac: str) -> object:
         """Return a value that changes when there is something new to show of this machine."""
