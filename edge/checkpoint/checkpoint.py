@@ -144,17 +144,15 @@ class Checkpoint:
         return self._database.counts.get(HARDWARE, 0)
 
     async def restore(self) -> float | None:
-        """Restore the objects into the informers, which may run. Of very many Hardware, none is restored before
-        `recall`.
-
-        Returns the Unix time at which they were known to be current, or None if machines can't be served from them.
+        """Restore the objects into the informers, which may run. Return the Unix time at which they were current, if
+        usable.
         """
         known = self._known
         if known is None or not self.exists:
             log.info("there is no checkpoint of Hardware in %s", self._directory)
             return None
         self.is_restoring = True
-        for name in self._collections:
+        for name in self._collections:  # of very many Hardware, none is restored before `recall`
             if name != HARDWARE or self.hardware_count <= _MAX_AT_ONCE:
                 await self._restore_all(name)
         return min(known, self._clock())

@@ -22,6 +22,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -61,31 +62,23 @@ ReadSecret = Callable[[str, str], Awaitable[Raw]]
 """`read(namespace, name)` returns the Secret from the API. Raises ApiError."""
 
 
+@dataclass(eq=False)
 class SecretStore:
-    """The copies of one edge. `run` reads ahead; `read` answers machines. Belongs to one event loop."""
+    """The copies of one edge, in a `directory`: `run` reads ahead with `request`; `read` answers machines.
 
-    def __init__(
-        self,
-        directory: Path,
-        key: KeyFile,
-        read: ReadSecret,
-        cluster: frozenset[str],
-        *,
-        has_synced: Callable[[], bool],
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Create the store of a directory. `read` reads from the API of the `cluster`.
+    Once `has_synced()` is True, all Hardware are known, so copies that no Hardware names are removed.
+    """
 
-        Once `has_synced()` is True, all Hardware are known, so copies that no Hardware names are removed.
-        """
-        self._directory = directory
-        self._key = key
-        self._request = read
-        self._cluster = cluster
-        self._has_synced = has_synced
-        self._clock = clock
-        self._monotonic = monotonic
+    directory: Path
+    key: KeyFile
+    request: ReadSecret
+    cluster: frozenset[str]
+    _: KW_ONLY
+    has_synced: Callable[[], bool]
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._named: Index[NamespacedName, NamespacedName] = Index()  # the Secrets that each Hardware names
         self._due: OrderedDict[NamespacedName, float] = OrderedDict()
         """The monotonic time at which each Secret is to be read, the next one first."""
@@ -123,7 +116,7 @@ class SecretStore:
         has_copy = self._has_copy(key)
         try:
             async with asyncio.timeout(_READ_SECONDS if has_copy else None):
-                secret: Raw = await self._request(namespace, name)
+                secret: Raw = await self.request(namespace, name)
         except NotFoundError:
             self._forget(key)
             raise
@@ -146,7 +139,7 @@ class SecretStore:
         """Read the Secrets that Hardware name, until cancelled."""
         swept = False
         while True:
-            if not swept and self._has_synced():
+            if not swept and self.has_synced():
                 await asyncio.to_thread(self._sweep, {self._path(key).name for key in self._due})
                 swept = True
             await asyncio.sleep(await self.step())
@@ -154,22 +147,22 @@ class SecretStore:
     async def step(self) -> float:
         """Read the next Secret if one is due; return the seconds until the next step."""
         key, due = next(iter(self._due.items()), (None, 0.0))
-        if key is None or due > self._monotonic():
+        if key is None or due > self.monotonic():
             return 1.0
         try:
             async with asyncio.timeout(_AWAY_SECONDS):
-                secret: Raw = await self._request(*key)
+                secret: Raw = await self.request(*key)
         except NotFoundError:
             self._forget(key)
         except (ApiError, TimeoutError) as error:
             if not isinstance(error, ApiError) or error.is_away:
                 return _AWAY_SECONDS
-            if self._logged_once.due(key.namespace, self._monotonic()):
+            if self._logged_once.due(key.namespace, self.monotonic()):
                 log.warning("Secret %s can't be copied to the disk: %s", key, error)
         else:
             await self._write_copy(key, secret)
         if key in self._due:
-            self._due[key] = self._monotonic() + _REFRESH_SECONDS
+            self._due[key] = self.monotonic() + _REFRESH_SECONDS
             self._due.move_to_end(key)
         return _PAUSE_SECONDS
 
@@ -185,13 +178,13 @@ class SecretStore:
         if self._digests.get(key) == digest:
             return
         if len(plain) > MAX_SECRET_BYTES or self._bytes - self._sizes.get(key, 0) + size > MAX_BYTES:
-            if self._logged_once.due("", self._monotonic()):
+            if self._logged_once.due("", self.monotonic()):
                 log.warning("Secret %s is not copied to the disk: it is too large, or all copies together are", key)
             return
         try:
             await asyncio.to_thread(self._store, key, data)
         except OSError as error:
-            if self._logged_once.due("", self._monotonic()):
+            if self._logged_once.due("", self.monotonic()):
                 log.warning("Secrets can't be copied to the disk: %s", error.strerror or error)
             return
         self._digests[key] = digest
@@ -199,7 +192,7 @@ class SecretStore:
         self._sizes[key] = size
 
     def _path(self, key: NamespacedName) -> Path:
-        return self._directory / hashlib.sha256(str(key).encode()).hexdigest()
+        return self.directory / hashlib.sha256(str(key).encode()).hexdigest()
 
     def _has_copy(self, key: NamespacedName) -> bool:
         try:
@@ -209,10 +202,10 @@ class SecretStore:
 
     def _store(self, key: NamespacedName, data: Raw) -> None:
         """Encrypt and write a copy, in a thread. Raises OSError."""
-        plain = orjson.dumps({"known": self._clock(), "cluster": sorted(self._cluster), **data})
+        plain = orjson.dumps({"known": self.clock(), "cluster": sorted(self.cluster), **data})
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = AESGCM(self._key.derived(_LABEL)[0]).encrypt(nonce, plain, _associated(key))
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sealed = AESGCM(self.key.derived(_LABEL)[0]).encrypt(nonce, plain, _associated(key))
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_files.write(self._path(key), _MAGIC + nonce + sealed)
 
     def _load(self, key: NamespacedName) -> Raw | None:
@@ -220,7 +213,7 @@ class SecretStore:
         try:
             with self._path(key).open("rb") as file:
                 found = self._decrypt(key, file.read(2 * MAX_SECRET_BYTES))
-            if found is not None and frozenset(found["cluster"]) & self._cluster:
+            if found is not None and frozenset(found["cluster"]) & self.cluster:
                 return found
             why = "it is of another cluster" if found else "it is not encrypted with a key of this edge, or damaged"
         except OSError as error:
@@ -234,7 +227,7 @@ class SecretStore:
         if not content.startswith(_MAGIC):
             return None
         nonce, sealed = content[len(_MAGIC) :][:_NONCE_BYTES], content[len(_MAGIC) + _NONCE_BYTES :]
-        for each in self._key.derived(_LABEL):
+        for each in self.key.derived(_LABEL):
             with suppress(InvalidTag, ValueError):
                 found: Raw = orjson.loads(AESGCM(each).decrypt(nonce, sealed, _associated(key)))
                 return found
@@ -251,7 +244,7 @@ class SecretStore:
     def _sweep(self, wanted: set[str]) -> None:
         """Remove the copies that no Hardware names."""
         with suppress(OSError):
-            for path in self._directory.iterdir():
+            for path in self.directory.iterdir():
                 if path.name not in wanted:
                     path.unlink()
 

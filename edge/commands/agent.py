@@ -20,13 +20,10 @@ _FILE = FilePath(exists=True, dir_okay=False)
 
 
 class AgentFormatter(logging.Formatter):
-    """Formats records for the machine's console: `agent: message`, then the indented lines of an exception.
-
-    Parts of the text come from servers, registries and actions. They are escaped, so that they can't start a line or
-    move the cursor.
-    """
+    """Formats records for the machine's console: `agent: message`, then the indented lines of an exception."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        # Texts of servers, registries and actions must not start a line or move the cursor.
         return "agent: " + "\t".join(map(escaped, record.message.split("\t")))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name

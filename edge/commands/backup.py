@@ -56,10 +56,8 @@ def name_at(now: datetime, *, encrypted: bool) -> str:
 
 
 def too_many(names: Iterable[str], made: str, keep: int) -> list[str]:
-    """Return the backups among `names` to remove, so that `keep` stay; `made` is the name of the newest one.
-
-    Other files are ignored. A backup with a later time than `made` comes from a wrong clock, and is removed first.
-    """
+    """Return the backups among `names` to remove, so that `keep` stay; `made` is the name of the newest one."""
+    # A backup with a later time than `made` comes from a wrong clock, and is removed first.
     others = {name for name in names if _BACKUP_NAME.fullmatch(name)} - {made}
     stay = sorted(others, key=lambda name: (name < made, name), reverse=True)[: max(0, keep - 1)]
     return sorted(others - {*stay})

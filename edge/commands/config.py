@@ -79,10 +79,7 @@ def _summary(found: ConfigFile) -> str:
 
 
 def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Return the errors and warnings of the services; without `roles`, only those about keys in the file.
-
-    A value that only some services reject may be right on this host, which may run the others. So it is a warning.
-    """
+    """Return the errors and warnings of the services; without `roles`, only those about keys in the file."""
     by_line: dict[str, dict[str, SettingsFinding]] = {}
     asked: dict[str, set[str]] = {}
     for role in roles or ROLES:
@@ -104,6 +101,7 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
     for line, found in by_line.items():
         keys = set(next(iter(found.values())).keys)
         concerned = roles or [role for role, known in asked.items() if keys <= known]
+        # A value that only some services reject may be right on this host, which may run the others.
         certain = bool(roles) or set(concerned) <= set(found)
         wrong = any(each.is_error for each in found.values()) and certain
         (errors if wrong else warnings).append(f"{line} (tinkedge {', '.join(found)})")

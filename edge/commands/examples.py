@@ -151,10 +151,7 @@ def _title(file: Path) -> str:
 
 
 def _public_key(file: Path) -> str:
-    """Return the one public key in a file, with its comment if that has no special characters.
-
-    Raises click.BadParameter.
-    """
+    """Return the one public key in a file, with its comment if that is plain. Raises click.BadParameter."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_MAX_KEY_BYTES).decode(errors="replace")

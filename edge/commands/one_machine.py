@@ -61,8 +61,7 @@ def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> lis
 def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...], ip: str = "") -> tuple[str, str]:
     """Return the edge's address and a description of its source; both are empty if the address is not known here.
 
-    It is `public_ip`, else the address of one of `interfaces`, else that of the default route's interface. Of several
-    interfaces it is the one in whose network the machine's address `ip` is, else the first.
+    Of several interfaces it is the one in whose network the machine's address `ip` is, else the first.
     """
     from edge.neighbour.host import HostError, Network, default_interface, state_of
     from edge.neighbour.links import look

@@ -65,9 +65,8 @@ def errors_shown(
 
 
 def run_interruptible(work: Coroutine[Any, Any, T], run: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run) -> T:
-    """Run a coroutine with `run`, and cancel it on SIGINT, SIGTERM and SIGHUP, so that it cleans up.
-
-    Raises asyncio.CancelledError then.
+    """Run a coroutine with `run`; SIGINT, SIGTERM and SIGHUP cancel it, so that it cleans up. Raises CancelledError
+    then.
     """
 
     async def cancellable() -> T:

@@ -278,37 +278,29 @@ def begin(ctx: click.Context) -> tuple[Step, ...]:
     schema = schema_of(ctx)
     for sentence in unknown_variables(os.environ, command, (*SERVICES, *TOOLS), schema).values():
         log.warning("%s", sentence)
-    return (_CurrentSettings(ctx).reload,)
+    return (partial(_reload, ctx, dict(ctx.params)),)
 
 
-class _CurrentSettings:
-    """The values with which a service runs: those of its start, and the log level of the last reload.
+def _reload(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Read the file again, if there was one or is one now. Flags are stronger than the file, and stay.
 
-    All other values are built into the running services, so the log says that they need a restart.
+    `values` are those in use. All but the log level are built into the running services, so they need a restart.
     """
-
-    def __init__(self, ctx: click.Context) -> None:
-        self._ctx = ctx
-        self._values = dict(ctx.params)
-
-    def reload(self) -> None:
-        """Read the file again, if there was one or is one now. Flags are stronger than the file, and stay."""
-        ctx = self._ctx
-        file = file_of(ctx)
-        args = ["--config", str(file.path)] if file is not None else []
-        try:
-            with ctx.command.make_context(ctx.info_name, args, parent=ctx.parent) as made:
-                found = {each.key: each for each in origins(made, args)}
-        except click.ClickException as error:
-            log.error("SIGHUP: the settings stay as they are: %s", error.format_message())
-            return
-        for param in settable(ctx.command):
-            name, each = str(param.name), found[key(param)]
-            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE or self._values[name] == made.params[name]:
-                continue
-            if each.key == "log-level":
-                logging.getLogger().setLevel(str(each.value).upper())
-                log.info("SIGHUP: log-level is %s now (%s)", each.value, each.text)
-                self._values[name] = made.params[name]
-            else:
-                log.warning("SIGHUP: %s has changed (%s) and takes a restart", each.key, each.text)
+    file = file_of(ctx)
+    args = ["--config", str(file.path)] if file is not None else []
+    try:
+        with ctx.command.make_context(ctx.info_name, args, parent=ctx.parent) as made:
+            found = {each.key: each for each in origins(made, args)}
+    except click.ClickException as error:
+        log.error("SIGHUP: the settings stay as they are: %s", error.format_message())
+        return
+    for param in settable(ctx.command):
+        name, each = str(param.name), found[key(param)]
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE or values[name] == made.params[name]:
+            continue
+        if each.key == "log-level":
+            logging.getLogger().setLevel(str(each.value).upper())
+            log.info("SIGHUP: log-level is %s now (%s)", each.value, each.text)
+            values[name] = made.params[name]
+        else:
+            log.warning("SIGHUP: %s has changed (%s) and takes a restart", each.key, each.text)

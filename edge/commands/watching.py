@@ -220,13 +220,9 @@ def _step_line(step: Mapping[str, Any], width: int) -> str:
 class Table:
     """The table of all machines: takes changes and writes them with `echo`.
 
-    Make an empty table.
-
-    as_json: write one JSON object for each change instead.
-    live: draw the whole table again and again, in a terminal of `size()` columns and lines.
-    once: wait until all machines have arrived, and write them once. Not with `live`.
-    width: the most columns of a line, if not `live`; None: no limit.
-    clock: seconds since the epoch.
+    With `as_json` it writes one JSON object for each change. With `live` it draws the whole table again and again, in a
+    terminal of `size()` columns and lines. With `once` it waits for all machines and writes them once. `width` is the
+    most columns of a line, if not `live`.
     """
 
     _: KW_ONLY

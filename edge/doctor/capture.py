@@ -119,9 +119,8 @@ class Capture:
 
 
 def listen(scapy: Any, interface: str, program: bytes, *, promiscuous: bool = False) -> Any:
-    """Open a socket of scapy that receives the frames which the BPF `program` accepts, undissected.
-
-    Raises DiagnoseError.
+    """Open a socket of scapy that receives the frames which the BPF `program` accepts, undissected. Raises
+    DiagnoseError.
     """
     if interface not in {name for _, name in socket.if_nameindex()}:
         raise DiagnoseError(f"there is no interface {interface} ('ip -brief link' lists them)")
@@ -257,11 +256,8 @@ def _select_ipv6() -> list[bpf.Line]:
 
 
 def _select_machine(mac: bytes) -> list[bpf.Line]:
-    """Return the lines that jump to "its" if the frame is of the machine, else to "none".
-
-    A frame is of the machine if the MAC is its source or destination, or if it is a DHCP message with the MAC as
-    chaddr: those are broadcast before the machine has an address.
-    """
+    """Return the lines that jump to "its" if the frame is of the machine, else to "none"."""
+    # Its MAC is the source or the destination, or the chaddr of a DHCP message, before the machine has an address.
     high, low = struct.unpack("!IH", mac)
     return [
         (bpf.LOAD, 0),

@@ -93,8 +93,8 @@ def _with_address(network: Network) -> Network | None:
 
 
 def probe(serving: ExaminedServices) -> Iterator[Finding]:
-    """Ask the network for some seconds, as a machine would: by DHCPDISCOVERs of a machine that does not exist, by TFTP,
-    and by requests to our own ports that arrive on the interface.
+    """Ask the network for some seconds, as a machine would: by DHCP, by TFTP, and by requests that arrive on the
+    interface.
     """
     try:
         for network in serving.networks():

@@ -38,18 +38,12 @@ class MissingExtraError(DiagnoseError):
 
 
 def scapy() -> Any:
-    """Import `scapy.all`, with the dissectors of all protocols. It takes most of a second.
-
-    Raises MissingExtraError if the extra is not installed.
-    """
+    """Import `scapy.all`, with all dissectors; it takes most of a second. Raises MissingExtraError."""
     return _import_quietly("scapy.all")
 
 
 def scapy_sockets() -> Any:
-    """Import the part of scapy that captures and sends, in a quarter of the time. The names are those of `scapy.all`.
-
-    Raises MissingExtraError if the extra is not installed.
-    """
+    """Import the names of `scapy.all` that capture and send, in a quarter of the time. Raises MissingExtraError."""
     _import_quietly("scapy.arch")  # gives `conf` the sockets of this operating system
     modules = {module: _import_quietly(module) for module in _SOCKET_NAMES}
     return SimpleNamespace(

@@ -277,10 +277,7 @@ _RELAY_ADDRESSES = (5, 11)
 
 
 def describe_dhcp(payload: bytes) -> str:
-    """Describe a DHCP message in one line: `DHCPOFFER to 52:54:00:cc:00:01 xid 1f2e3d4c yiaddr 10.0.0.5 ...`.
-
-    The server's own codec parses it. A message that it rejects is shown with the reason.
-    """
+    """Describe a DHCP message in one line: `DHCPOFFER to 52:54:00:cc:00:01 xid 1f2e3d4c yiaddr 10.0.0.5 ...`."""
     try:
         message = codec.parse(payload)
     except codec.ParseError as error:

@@ -117,10 +117,7 @@ def check_ipv6(
     look_up: Callable[[str], HostLink | None] = look,
     settings: Path = IPV6_SETTINGS,
 ) -> Iterator[Finding]:
-    """Examine the IPv6 address, the forwarding (`is_router`) and the DHCPv6 port (`serves_dhcp`) of one interface.
-
-    Raises OSError if the kernel does not answer.
-    """
+    """Examine address, forwarding (`is_router`) and DHCPv6 port (`serves_dhcp`) of one interface. Raises OSError."""
     name = f"IPv6 on {interface}"
     link = look_up(interface)
     if link is None:

@@ -47,10 +47,7 @@ def check_link_metadata(
 
 
 def probe_link_metadata(interface: str) -> Iterator[Finding]:
-    """Ask the link which host has the address, unless this host has it, and ask that host whether it is an edge.
-
-    Raises OSError if the kernel does not answer.
-    """
+    """Ask the link which other host has the address, and ask that host whether it is an edge. Raises OSError."""
     link = look(interface)
     ours = (AddressState.HELD, AddressState.FIXED)
     if link is None or not link.carrier or address_state(link.index, METADATA_ADDRESS) in ours:

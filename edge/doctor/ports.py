@@ -100,19 +100,14 @@ def holders(port: Port) -> Iterator[Holder]:
     inodes = {line[9] for line in lines if line[1].endswith(f":{port.number:04X}") and line[3] == state}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if inodes.isdisjoint(_sockets_of(process)):
+            sockets = []
+            for descriptor in (process / "fd").iterdir():
+                with suppress(FileNotFoundError):  # It was closed meanwhile, as that of this very directory is.
+                    sockets += re.findall(r"^socket:\[(\d+)\]$", str(descriptor.readlink()))
+            if inodes.isdisjoint(sockets):
                 continue
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             name = (process / "comm").read_text().strip()
         except OSError:
             continue  # The process has ended, or is another user's.
         yield Holder(int(process.name), name, any(Path(word).name in _OUR_PROGRAMS for word in words[:4]))
-
-
-def _sockets_of(process: Path) -> Iterator[str]:
-    """Yield the inodes of a process's sockets. Raises OSError."""
-    for descriptor in (process / "fd").iterdir():
-        with suppress(FileNotFoundError):  # It was closed meanwhile, as that of this very directory is.
-            found = re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink()))
-            if found is not None:
-                yield found[1]

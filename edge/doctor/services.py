@@ -132,10 +132,7 @@ def check_api_users(data_dir: Path, now: datetime) -> Iterator[Finding]:
 
 
 def check_certificates(files: Mapping[str, Path | None], *, now: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """Check that the certificates in each file are valid, and for how long.
-
-    `files` are the files by their options (`--grpc-tls-cert`, `--registry-ca REGISTRY`); None: not given.
-    """
+    """Check that the certificates in files are valid, and for how long. `files` are by option; None: not given."""
     given = {option: path for option, path in files.items() if path is not None}
     if not given:
         return

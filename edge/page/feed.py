@@ -59,11 +59,7 @@ class RowsSource:
 
 
 def row_json(row: Row) -> dict[str, object]:
-    """Return a row for programs. Times are in seconds since the epoch, or null.
-
-    `action` of `actions` is the position in the Workflow; the step that the machine is `waiting_for` is due at
-    `deadline`.
-    """
+    """Return a row for programs; times are Unix seconds or null. `action` of `actions` is the position in it."""
     return {
         "mac": row.mac,
         "hardware": row.name or None,

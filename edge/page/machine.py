@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.expectations import Diagnosis, read
-from edge.machines import Machine
-from edge.page.rack import Rack
+from edge.journey.expectations import Diagnosis, Expectations, read
+from edge.journey.recorder import Journey
+from edge.machines import Inventory, Machine
 from edge.page.rows import Row, as_it_was, named, row, traits
 from edge.page.timeline import Timeline, chains, events_of, timeline
 from edge.page.words import RowKind
@@ -73,9 +73,7 @@ class WorkflowShown:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The problem of a machine: the facts since `began` (Unix time), the likely causes, and the remedy. `warning`
-    False: it may be intended.
-    """
+    """The problem of a machine since `began` (Unix time), its causes and remedy. `warning` False: may be intended."""
 
     reason: str
     warning: bool
@@ -87,9 +85,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class MachineShown:
-    """One machine. `output` is the last output of its actions and its system, oldest line first; `last_line` is its
-    last line, received at `printed`. `is_over`: the boot that is shown has ended.
-    """
+    """One machine. `output` has the last lines of its actions and its system; `last_line` came at `printed`."""
 
     row: Row
     wrong: Wrong | None
@@ -114,14 +110,15 @@ WorkflowLookup = Callable[[str, str], Raw | None]
 """Returns the current Workflow of a Hardware, by namespace and name, or the last one."""
 
 
+@dataclass(frozen=True)
 class Machines:
-    """Collects the content of the pages of machines."""
+    """Collects the content of the pages of machines. `clock` is the journey's."""
 
-    def __init__(self, rack: Rack, workflow: WorkflowLookup, clock: Callable[[], float]) -> None:
-        """`clock` is the journey's."""
-        self.journey, self.inventory, self.expectations = rack.journey, rack.inventory, rack.expectations
-        self.workflow = workflow
-        self.clock = clock
+    journey: Journey
+    inventory: Inventory
+    expectations: Expectations
+    workflow: WorkflowLookup
+    clock: Callable[[], float]
 
     def state(self, mac: str) -> object:
         """Return a value that changes when there is something new to show of this machine."""

@@ -27,7 +27,8 @@ class Pages:
     clock: Callable[[], float]
 
     def __post_init__(self) -> None:
-        self.machines = Machines(self.rack, self.workflow, self.clock)
+        rack = self.rack
+        self.machines = Machines(rack.journey, rack.inventory, rack.expectations, self.workflow, self.clock)
         self.templates = Templates()
 
     # --- the rack -------------------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ class Rack:
             self._closing = None
 
     async def update(self, turns: TimeSlice | None = None, shown: Iterable[str] = ()) -> None:
-        """Bring all rows up to date. With `turns`, while the event loop is busy, the machines of `shown` and those in
-        trouble come first, and some others the next time.
+        """Bring all rows up to date. With `turns`, if the event loop is busy: those of `shown` and in trouble first,
+        others later.
         """
         working = turns or TimeSlice()
         working.leave()
@@ -157,9 +157,7 @@ class Rack:
         return failed or (awaited is not None and awaited.finding is not None)
 
     async def _look_at_waiting(self, turns: TimeSlice) -> None:
-        """Make the rows that wait, each once, in the order of the changes; those in trouble first while the event loop
-        is busy.
-        """
+        """Make the rows that wait in the order of changes; those in trouble first while the event loop is busy."""
         by_urgency = False
         while self._waiting:
             if turns.is_busy and not by_urgency:

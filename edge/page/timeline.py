@@ -106,7 +106,7 @@ class _Mark:
     time: float
     action: str = ""
     failed: bool = False
-    said: str = ""
+    state: str = ""
 
 
 @dataclass(slots=True)
@@ -196,7 +196,9 @@ def timeline(
         )
         for each in stretches
     )
-    return Timeline(began, end - began, _state(last), bars, tuple(_ticks(whole)), dropped)
+    step = next((step for step in _STEPS if whole / step <= _TICKS), whole / _TICKS)
+    ticks = tuple(Tick(round(100 * at * step / whole, 3), at * step) for at in range(int(whole / step) + 1))
+    return Timeline(began, end - began, _state(last), bars, ticks, dropped)
 
 
 def _marks(chain: BootChain) -> Iterator[_Mark]:
@@ -210,8 +212,8 @@ def _marks(chain: BootChain) -> Iterator[_Mark]:
                                    and reached is not Milestone.OS_OFFERED):  # fmt: skip
                 continue
             action = str(event.detail.get("action", "")) if event.step is Step.ACTION else ""
-            said = str(event.detail.get("state", ""))
-            yield _Mark(reached, event.time, action, event.outcome is Outcome.FAILED, said)
+            state = str(event.detail.get("state", ""))
+            yield _Mark(reached, event.time, action, event.outcome is Outcome.FAILED, state)
             last = reached
 
 
@@ -232,16 +234,8 @@ def _label(mark: _Mark) -> str:
 
 
 def _state(mark: _Mark) -> str:
-    if mark.reached is Milestone.WORKFLOW_ENDED and mark.said:
-        return f"Workflow {mark.said.lower()}"
+    if mark.reached is Milestone.WORKFLOW_ENDED and mark.state:
+        return f"Workflow {mark.state.lower()}"
     if mark.reached is Milestone.ACTION_BEGUN and mark.action:
         return f"action {mark.action}"
     return STATES[mark.reached]
-
-
-def _ticks(whole: float) -> Iterator[Tick]:
-    step = next((step for step in _STEPS if whole / step <= _TICKS), whole / _TICKS)
-    at = 0.0
-    while at <= whole:
-        yield Tick(round(100 * at / whole, 3), at)
-        at += step

@@ -114,16 +114,14 @@ class Authorities:
         return self._good.get(name, b"")
 
     def _document(self, errors: list[str]) -> bytes:
-        """Return the registries' certificates as JSON. Raises TlsError.
-
-        Edges with the same files return the same bytes, because an agent may fetch the document from any edge.
-        """
+        """Return the registries' certificates as JSON. Raises TlsError."""
         found: dict[str, str] = {}
         for host, file in self._files:
             flag = f"--registry-ca {host}={file}"
             pem = self._used(errors, flag, partial(authority_of, None, file, flag))
             if pem:
                 found[host] = found.get(host, "") + pem.decode()
+        # Edges with the same files return the same bytes: an agent may fetch the document from any edge.
         document = json.dumps(found, sort_keys=True).encode() if found else b""
         if len(document) > MAX_REGISTRIES_BYTES:
             raise TlsError(

@@ -610,8 +610,8 @@ class Stack:
 
 
 def callers_of(settings: StackSettings, inventory: Inventory, exit_stack: AsyncExitStack) -> Callers:
-    """Return what identifies the sender of a request; `exit_stack` closes it. Raises OSError if the DHCP mode needs the
-    kernel's neighbour table, and it can't be read.
+    """Return what identifies the sender of a request; `exit_stack` closes it. Raises OSError if the DHCP mode needs
+    that.
     """
     edge = settings.edge
     neighbours: Neighbours = UNSEEN

@@ -279,9 +279,8 @@ _NO_NAME: Final = re.compile(r"[^A-Z0-9_]")
 class JournalWriter(StreamWriter):
     """Writes entries in the journal's native protocol (systemd.io, "Native Journal Protocol").
 
-    An entry is a datagram of NAME=VALUE lines. A value with line breaks is NAME, its length (64 bit, little endian)
-    and the value. An entry that the journal does not accept, because it is away or the entry is too large, goes to
-    `stream`: standard error, which leads to the journal as well.
+    An entry is a datagram of NAME=VALUE lines; a value with line breaks is NAME, its length (64 bit, little endian) and
+    the value. An entry that the journal does not accept goes to `stream`: standard error, which leads there as well.
     """
 
     def __init__(self, stream: TextIO, path: Path = SOCKET) -> None:

@@ -106,9 +106,9 @@ class AgentJourney:
 
 def _so_says(activity: AgentActivity) -> str:
     """Return the message with its sender; a long message is cut, and the sender is not."""
-    who = f" (so says {activity.peer})"
-    said, room = activity.message.removesuffix(who), MAX_MESSAGE - len(who)
-    return (said if len(said) <= room else said[: room - 1] + "…") + who
+    sender = f" (so says {activity.peer})"
+    text, room = activity.message.removesuffix(sender), MAX_MESSAGE - len(sender)
+    return (text if len(text) <= room else text[: room - 1] + "…") + sender
 
 
 _LOOKED_AT = 100  # number of a machine's last events that are searched for the same events of an earlier run

@@ -28,10 +28,7 @@ async def start_operators(
     readiness: Callable[[], Readiness],
     api: Callable[[], Api],
 ) -> None:
-    """Start the operators' HTTP, if it is one of the services. `api()` describes the Kubernetes API.
-
-    Raises AdminTokenError, ServingError.
-    """
+    """Start the operators' HTTP, if it is one of the services. Raises AdminTokenError, ServingError."""
     settings, edge = context.settings, context.settings.edge
     if Service.ADMIN not in settings.services:
         return
@@ -44,7 +41,10 @@ async def start_operators(
         journey,
         serving.cache,
         time.monotonic,
-        others=lambda: _reporters(serving),
+        others=lambda: [
+            Other(each.kind, each.name, each.events)
+            for each in (serving.peers.publishers if serving.peers is not None else ())
+        ],
         about=ThisEdge(settings.data_dir, api).about,
         osies=lambda: osies_of(context.informers[OSIE].list() if OSIE in context.informers else ()),
     )
@@ -64,12 +64,6 @@ async def start_operators(
     )
     make_site = await sites_of(admin_runner(app), context.exit_stack)
     await Sites(make_site, edge.admin_port, "admin HTTP", "--admin-port").follow("", edge.admin_address)
-
-
-def _reporters(serving: MachineServers) -> list[Other]:
-    """Return the edges and servers that report events to this edge."""
-    publishers = serving.peers.publishers if serving.peers is not None else []
-    return [Other(each.kind, each.name, each.events) for each in publishers]
 
 
 def _workflow_of(context: Context, namespace: str, name: str) -> Raw | None:

@@ -20,9 +20,8 @@ Changed = Callable[[frozenset[str], frozenset[str]], None]
 
 
 def peers_of(context: Context, keys: KeyFile, changed: Changed, keep: Callable[[Happened], None]) -> Peers | None:
-    """Return the peers of this edge, or None if its settings name none.
-
-    `changed(living, gone)` is called with their addresses; `keep` receives their events. Raises KeyFileError.
+    """Return the peers of this edge, or None if its settings name none. `keep` receives their events. Raises
+    KeyFileError.
     """
     settings, edge, journey = context.settings, context.settings.edge, context.journey
     if not (edge.peers or edge.peer_group or edge.reports_key or edge.upstream_edge or edge.downstream_edges):
@@ -62,10 +61,7 @@ def say_hello(context: Context, peers: Peers) -> None:
 
 
 async def start_reports(context: Context) -> ServerReports | None:
-    """Start to report the agents' activity to the edges, if the settings name any. Raises KeyFileError.
-
-    This is for a gRPC server that runs apart from the edges.
-    """
+    """Start to report the agents' activity to the edges, for a server apart from them. Raises KeyFileError."""
     settings, edge, journey = context.settings, context.settings.edge, context.journey
     if edge.reports_key is None or not (edge.peers or edge.peer_group):
         return None

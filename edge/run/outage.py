@@ -106,7 +106,17 @@ class SavedState:
             lookup_values=lookup_values,
         )
         self._inventory = inventory
-        self.secrets = _secrets(settings, client, informers[HARDWARE]) if settings.edge.checkpoint_secrets else None
+        self.secrets: SecretStore | None = None
+        if settings.edge.checkpoint_secrets:
+            given, hardware = settings.edge.checkpoint_key, informers[HARDWARE]
+            self.secrets = SecretStore(
+                settings.data_dir / CHECKPOINT / "secrets",
+                KeyFile(given or settings.data_dir / KEY_FILE, "checkpoint key", create=given is None),
+                lambda namespace, name: client.get(SECRET, name, namespace),
+                _source(client, settings),
+                has_synced=lambda: hardware.has_synced,
+            )
+            hardware.add_event_handler(self.secrets.apply, self.secrets.remove)
         self._informers = tuple(informers.values())
         self._known: float | None = None
 
@@ -164,16 +174,3 @@ def remove_unwanted(settings: StackSettings) -> None:
             discard(settings.data_dir)
     except OSError as error:
         log.warning("%s can't be removed: %s", settings.data_dir / CHECKPOINT, error.strerror or error)
-
-
-def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) -> SecretStore:
-    given = settings.edge.checkpoint_key
-    secrets = SecretStore(
-        settings.data_dir / CHECKPOINT / "secrets",
-        KeyFile(given or settings.data_dir / KEY_FILE, "checkpoint key", create=given is None),
-        lambda namespace, name: client.get(SECRET, name, namespace),
-        _source(client, settings),
-        has_synced=lambda: hardware.has_synced,
-    )
-    hardware.add_event_handler(secrets.apply, secrets.remove)
-    return secrets

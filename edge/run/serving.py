@@ -55,9 +55,8 @@ _TICK_SECONDS: Final = 1.0
 
 
 class MachineServers:
-    """The edge's servers for machines. Made before the inventory is filled.
-
-    `start` starts the parts that all networks share. `network_changed` then serves a network as it is now.
+    """The edge's servers for machines, made before the inventory is filled. `network_changed` serves a network as it is
+    now.
     """
 
     def __init__(

@@ -187,8 +187,7 @@ def _value_problem(value: yaml.Node) -> str | None:
 
 
 def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> None:
-    """Read the file and make its values the defaults of the command `name`, which runs in `ctx`. Raises
-    click.UsageError.
+    """Read the file and make its values the defaults of the command that runs in `ctx`. Raises click.UsageError.
 
     `given` is the file that the user named. None means the default file, if it can be read; /dev/null means no file.
     """
@@ -409,15 +408,12 @@ _HEAD: Final = f"""\
 
 
 def example_file(schema: Schema) -> str:
-    """Return a file with every key of the services, its help and its default, all commented out.
-
-    The keys of the agent are left out: its settings come from the kernel command line.
-    """
+    """Return a file with every key of the services, its help and its default, all commented out."""
     options: dict[str, click.Option] = {}
     commands: dict[str, list[str]] = {}
     groups: dict[Group, list[str]] = {}
     for name in SERVICES:
-        if name == "agent":
+        if name == "agent":  # its settings come from the kernel command line
             continue
         command = schema(name)
         for option in settable(command):

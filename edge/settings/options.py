@@ -112,10 +112,7 @@ _FIELDS_OWN: Final = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The option from which a field of a settings model gets its value.
-
-    A command has the option if it runs one of `services` and none of `unless`.
-    """
+    """The option of a field of a settings model. A command has it if it runs one of `services` and none of `unless`."""
 
     help: str
     group: Group

@@ -72,10 +72,9 @@ def _variables(command: click.Command) -> Iterator[str]:
 def variable_problems(
     environment: Mapping[str, str], command: click.Command, schema: Schema, file: Path = VARIABLES_FILE
 ) -> Iterator[VariableProblem]:
-    """Yield the problems of the TINKEDGE_ variables of `environment`, and of those in `file`.
+    """Yield the problems of the TINKEDGE_ variables of `environment`, and of those in `file`; `command` runs now.
 
-    A name that is unknown in both is reported once, for `environment`. The values in `file` are checked as those of
-    the services; a process checks its own at its start. `command` is the one that runs now.
+    A name that is unknown in both is reported once. The values in `file` are checked as those of the services.
     """
     try:
         with file.open(errors="replace") as opened:

@@ -36,16 +36,13 @@ class LogFiles:
         while len(known) > self._machines:
             oldest = next(iter(known))
             del known[oldest]
-            for path in (self.path(oldest), self._older(oldest)):
+            newest = self.path(oldest)
+            for path in (newest, newest.with_name(f"{newest.name}.1")):
                 path.unlink(missing_ok=True)
 
     def path(self, mac: str) -> Path:
         """Return the path of a machine's newest lines."""
         return self._directory / f"{mac.replace(':', '-')}.log"
-
-    def _older(self, mac: str) -> Path:
-        path = self.path(mac)
-        return path.with_name(f"{path.name}.1")
 
     def _list(self) -> dict[str, None]:
         if self._known is None:

@@ -54,10 +54,8 @@ class _Pending:
 class MachineLogs:
     """Receives datagrams by `take`; `run` writes their lines. It belongs to one event loop.
 
-    `mac_at(ip, interface)` returns the MAC of the registered machine at an address.
-
-    `interface` is the one that received the packet (empty: any). `clock` returns monotonic seconds, `now` Unix
-    seconds.
+    `mac_at(ip, interface)` returns the MAC of the registered machine at an address; an empty `interface` is any.
+    `clock` returns monotonic seconds, `now` Unix seconds.
     """
 
     mac_at: Callable[[str, str], str | None]

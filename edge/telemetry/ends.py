@@ -93,10 +93,11 @@ class BootEnds:
             last = chain.boots[-1].latest
             if after is not None and last > since and _was_a_boot(chain):
                 self._reported_until[mac] = since = last
-                yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine began anew")
+                yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine has restarted")
 
     def _boot(self, mac: str, chain: BootChain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
         events = [event for boot in chain.boots for event in boot.events if began <= event.time <= ended]
+        warned = [event for event in events if event.outcome is Outcome.WARNING][:_MAX_WARNINGS]
         bars = timeline_of(chain, ended, self._limits, None).bars
         facts = {name: str(value) for event in events for name in _FACTS if (value := event.detail.get(name))}
         return EndedBoot(
@@ -107,7 +108,7 @@ class BootEnds:
             message,
             tuple(_step(bar) for bar in bars if bar.begin >= began and bar.begin < ended),
             tuple(facts.items()),
-            tuple(_warnings(events)),
+            tuple((each.time, str(each.detail.get("rule", each.step.value)), each.message) for each in warned),
         )
 
 
@@ -135,9 +136,3 @@ def _step(bar: Bar) -> EndedStep:
     action = bar.label.removeprefix("action ") if bar.label.startswith("action ") else ""
     label = "action" if action else bar.label
     return EndedStep(label, action, bar.phase.value, bar.begin, bar.begin + bar.seconds, bar.failed)
-
-
-def _warnings(events: list[JourneyEvent]) -> Iterator[tuple[float, str, str]]:
-    warned = [event for event in events if event.outcome is Outcome.WARNING]
-    for event in warned[:_MAX_WARNINGS]:
-        yield event.time, str(event.detail.get("rule", event.step.value)), event.message

@@ -46,8 +46,7 @@ class Traces:
     """Sends traces. Call `take` in one thread at a time, and `close` at the end."""
 
     def __init__(self, endpoint: str) -> None:
-        """`endpoint` is the collector's, as in OTEL_EXPORTER_OTLP_ENDPOINT: http://collector:4318. Raises
-        TracesError."""
+        """`endpoint` is that of OTEL_EXPORTER_OTLP_ENDPOINT, such as http://collector:4318. Raises TracesError."""
         self.boots = 0
         self.skipped = 0  # boots beyond the limit per second, which have no trace
         self._provider, self._tracer = _made(endpoint)

@@ -106,15 +106,15 @@ async def extend_start(notifier: Notifier) -> None:
 
 async def report(notifier: Notifier, not_ready: Callable[[], str], status: Callable[[], str]) -> None:
     """Notify the manager when the process is ready, and then of each change of the status, until cancelled."""
-    said, is_ready = "", False
+    reported, is_ready = "", False
     while notifier.address:
         text = status()
         if not is_ready and not not_ready():
             notifier.ready(text)
             is_ready = True
-        elif text != said:
+        elif text != reported:
             notifier.status(text)
-        said = text
+        reported = text
         await asyncio.sleep(_STATUS_SECONDS)
 
 

@@ -80,10 +80,11 @@ def main() -> None:
 class _Child:
     """The child's side of the channel: reports events to the parent and executes its requests."""
 
-    def __init__(self, begin: ServerBegin, sock: socket.socket) -> None:
+    channel: Channel
+
+    def __init__(self, begin: ServerBegin) -> None:
         self._begin = begin
         self.lost = asyncio.Event()
-        self.channel = Channel(sock, self._take, self.lost.set)
         agents = AgentsObserver(
             self._observe, self._listens, lambda blocks: self.channel.send(KeptAway(blocks)), begin.kept_away
         )
@@ -91,13 +92,13 @@ class _Child:
 
     async def run(self) -> None:
         """Serve until the parent ends or closes the channel."""
-        self.channel.start()
         try:
             await self._stack.start()
         except Exception as error:
             log.debug("where", exc_info=True)
             self.channel.send(Failed(str(error) or repr(error)))
             self.channel.close()
+            await self.channel.closed()
             raise SystemExit(1) from None
         gc.collect()
         gc.freeze()
@@ -106,6 +107,7 @@ class _Child:
         reporting.cancel()
         await self._stack.stop()
         self.channel.close()
+        await self.channel.closed()
 
     def _listens(self) -> None:
         if self._begin.settings.server.memory is not None:
@@ -128,7 +130,8 @@ class _Child:
             reported = state
             await asyncio.sleep(STATE_SECONDS)
 
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """Execute a request of the parent."""
         match message:
             case Reread():
                 if message.log_level:
@@ -154,7 +157,8 @@ def _is_own(record: logging.LogRecord) -> bool:
 
 
 async def _run(begin: ServerBegin, sock: socket.socket) -> None:
-    child = _Child(begin, sock)
+    child = _Child(begin)
+    child.channel = await Channel.open(sock, child.take, child.lost.set)
     handler = ChannelHandler(child.channel, begin.log_level)
     handler.addFilter(_is_own)
     with handler:

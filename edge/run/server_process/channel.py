@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from types import TracebackType
-from typing import Any, Final, Self, get_args
+from typing import Any, Final, Self, cast, get_args
 
 import orjson
 
@@ -32,9 +32,8 @@ log = logging.getLogger(__name__)
 MAX_FRAME_BYTES: Final = 64 << 20
 MAX_WAITING_LOG_BYTES: Final = 4 << 20  # number of waiting bytes from which on the child drops its log lines
 _LENGTH: Final = struct.Struct(">I")
-_READ_BYTES: Final = 256 << 10
-_READS_PER_TURN: Final = 16
 _BUFFER_BYTES: Final = 1 << 20
+_CLOSE_SECONDS: Final = 1.0
 _NOISY_LOGGERS: Final = ("aiohttp.access", "asyncio")
 
 
@@ -133,125 +132,86 @@ def _valid_unicode(value: Any) -> Any:
     return [_valid_unicode(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-class Channel:
-    """One end of the channel. Belongs to the running event loop; `start` begins to receive."""
+class Channel(asyncio.Protocol):
+    """One end of the channel; `open` makes it. Belongs to the running event loop."""
 
-    def __init__(self, sock: socket.socket, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
-        """Take over `sock`. `receive` is called with each message.
-
-        `lost` is called once, when the other end has closed or has sent something that is no message.
-        """
-        sock.setblocking(False)
-        self._sock = sock
+    def __init__(self, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
         self._receive = receive
         self._lost = lost
-        self._loop = asyncio.get_running_loop()
         self._received = bytearray()
-        self._waiting = bytearray()
-        self._is_writing = False
-        self._is_closed = False
+        self._transport: asyncio.Transport
         self._is_lost = False
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def open(cls, sock: socket.socket, receive: Callable[[Message], None], lost: Callable[[], None]) -> Self:
+        """Take over `sock`. `receive` gets each message; `lost` is called once, at the end or at a wrong message."""
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        return (await loop.create_unix_connection(lambda: cls(receive, lost), sock=sock))[1]
 
     @property
     def waiting_bytes(self) -> int:
         """The number of bytes that the other end has not read and the kernel has no room for."""
-        return len(self._waiting)
-
-    def start(self) -> None:
-        """Begin to receive messages."""
-        self._loop.add_reader(self._sock, self._readable)
+        return self._transport.get_write_buffer_size()
 
     def finish(self) -> None:
         """Tell the other end that no more messages follow. Messages from there are still received."""
-        if not self._is_closed:
-            with suppress(OSError):
-                self._sock.shutdown(socket.SHUT_WR)
+        if not self._transport.is_closing():
+            self._transport.write_eof()
 
     def close(self) -> None:
-        """Close this end. Bytes that are still waiting are lost."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
-        self._sock.close()
-        self._waiting.clear()
+        """Close this end, after the bytes that are still waiting."""
+        self._transport.close()
+
+    async def closed(self) -> None:
+        """Return when this end is closed, or after a second: the other end may not read."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._closed.wait()
 
     def send(self, message: Message) -> None:
         """Send a message now, or as soon as the other end reads. Does nothing after `close`."""
-        if self._is_closed:
-            return
-        content = encoded(message)
-        self._waiting += _LENGTH.pack(len(content)) + content
-        if not self._is_writing:
-            self._write()
+        if not self._transport.is_closing():
+            content = encoded(message)
+            self._transport.write(_LENGTH.pack(len(content)) + content)
 
-    def _write(self) -> None:
-        try:
-            while self._waiting:
-                del self._waiting[: self._sock.send(self._waiting)]
-        except (BlockingIOError, InterruptedError):
-            if not self._is_writing:
-                self._is_writing = True
-                self._loop.add_writer(self._sock, self._write)
-            return
-        except OSError:
-            self._end()
-            return
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(self._sock)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
 
-    def _readable(self) -> None:
-        for _ in range(_READS_PER_TURN):
-            if self._is_closed:
-                return
-            try:
-                content = self._sock.recv(_READ_BYTES)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                content = b""
-            self._received += content
-            self._take_messages()
-            if not content:
-                self._report_loss()
-                return
+    def eof_received(self) -> bool:
+        """Called by asyncio. Messages can still be sent."""
+        self._report_loss()
+        return True
 
-    def _take_messages(self) -> None:
-        """Hand on all messages that are complete."""
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Called by asyncio."""
+        self._closed.set()
+        self._report_loss()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on all messages that are complete. Called by asyncio."""
+        self._received += data
         at = 0
-        while len(self._received) - at >= _LENGTH.size and not self._is_closed:
+        while len(self._received) - at >= _LENGTH.size and not self._transport.is_closing():
             (size,) = _LENGTH.unpack_from(self._received, at)
             end = at + _LENGTH.size + size
             if size > MAX_FRAME_BYTES:
-                self._end()
-                return
+                self._transport.abort()
             if len(self._received) < end:
                 break
             content, at = bytes(self._received[at + _LENGTH.size : end]), end
-            self._hand_on(content)
+            try:
+                self._receive(decoded(content))
+            except MessageError as error:
+                log.error("the channel to the gRPC server's process: %s", error)
+                self._transport.abort()
+            except Exception:
+                log.exception("internal error at a message of the gRPC server's process: %s", content[:80])
         del self._received[:at]
 
-    def _hand_on(self, content: bytes) -> None:
-        try:
-            message = decoded(content)
-        except MessageError as error:
-            log.error("the channel to the gRPC server's process: %s", error)
-            self._end()
-            return
-        try:
-            self._receive(message)
-        except Exception:
-            log.exception("internal error at a message of the gRPC server's process: %s", type(message).__name__)
-
-    def _end(self) -> None:
-        self.close()
-        self._report_loss()
-
     def _report_loss(self) -> None:
-        if not self._is_closed:
-            self._loop.remove_reader(self._sock)
         if not self._is_lost:
             self._is_lost = True
             self._lost()

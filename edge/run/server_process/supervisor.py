@@ -89,10 +89,7 @@ def child_settings(settings: StackSettings, kubeconfig: Path | None) -> StackSet
 
 
 class ServerProcess:
-    """The gRPC server's process. Belongs to one event loop.
-
-    `start` starts the child, `listening` waits until it listens, and `stop` stops it.
-    """
+    """The gRPC server's process: `start`, wait until it is `listening`, and `stop` it. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -132,9 +129,8 @@ class ServerProcess:
         self._keeper = asyncio.create_task(self._keep(), name="gRPC server")
 
     async def listening(self) -> None:
-        """Wait until the child listens for agents. Raises StackError if it can't.
-
-        A certificate that can't be used is waited for while the other services run: then this returns at once.
+        """Wait until the child listens for agents, unless its certificate can't be used yet. Raises StackError if it
+        can't.
         """
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -169,7 +165,14 @@ class ServerProcess:
             except Exception as error:  # Whatever the error is: agents need another child.
                 log.exception("the gRPC server's process")
                 how = f"can't be started: {error!r}"
-            self._ended(self._failure or how)
+            how = self._failure or how
+            self._failure, self._state = how, ServerState("", "")
+            how = f"the gRPC server's process {how}"
+            if self._began.is_set():
+                log.error("%s: it is started again, and agents connect again", how)
+                self._announce(Notice(time.time(), Outcome.FAILED, how))
+            self._ends.append((self._clock(), how))
+            self._began.set()
             if self._clock() - since >= GOOD_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
@@ -193,16 +196,14 @@ class ServerProcess:
         lost = asyncio.Event()
         self._failure, self._asked, self._answered = "", 0, 0
         ours, theirs = pair()
-        channel = Channel(ours, self._take, lost.set)
-        try:
-            process, core_log = await self._started(theirs.fileno())
-        except BaseException:
-            channel.close()
-            raise
-        finally:
-            theirs.close()
+        with theirs:
+            channel = await Channel.open(ours, self._take, lost.set)
+            try:
+                process, core_log = await self._started(theirs.fileno())
+            except BaseException:
+                channel.close()
+                raise
         self._process, self._channel = process, channel
-        channel.start()
         watching = asyncio.create_task(self._watch(process))
         try:
             await process.wait()
@@ -264,15 +265,6 @@ class ServerProcess:
                     self._asked += 1
                     self._channel.send(Ping(self._asked))
 
-    def _ended(self, how: str) -> None:
-        self._failure, self._state = how, ServerState("", "")
-        how = f"the gRPC server's process {how}"
-        if self._began.is_set():
-            log.error("%s: it is started again, and agents connect again", how)
-            self._announce(Notice(time.time(), Outcome.FAILED, how))
-        self._ends.append((self._clock(), how))
-        self._began.set()
-
     # --- messages from the child --------------------------------------------------------------------------------------
 
     def _take(self, message: Message) -> None:
@@ -297,9 +289,8 @@ class ServerProcess:
                 self._began.set()
 
     def reread(self) -> bool:
-        """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
-
-        The child logs the result. Without a child, return whether the certificate can be used now.
+        """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`), and logs the
+        result.
         """
         if self._channel is not None:
             self._channel.send(Reread(logging.getLogger().level))

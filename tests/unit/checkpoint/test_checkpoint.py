@@ -550,14 +550,14 @@ async def test_reading_ahead_is_slow_and_goes_round(edge: Edge) -> None:
 
 async def test_copy_of_another_key_cluster_or_secret_is_named_and_not_served(edge, tmp_path, caplog) -> None:
     [path] = edge.files()
-    for other, said in (
+    for other, reported in (
         (Edge(tmp_path, key="key2"), "not encrypted with a key of this edge, or damaged"),
         (Edge(tmp_path, frozenset({"ca:2"})), "of another cluster"),
     ):
         other.answers["s"] = AWAY
         with pytest.raises(UnreachableError):
             await other.secrets.read("ns", "s")
-        assert f"Secret ns/s can't be used: it is {said}" in caplog.text
+        assert f"Secret ns/s can't be used: it is {reported}" in caplog.text
     edge.answers["other"] = SECRET
     edge.secrets.apply(hardware("other", userdata="other"))
     await edge.secrets.step()

@@ -189,10 +189,10 @@ async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more_and_the_c
     async with site.served() as client, client.get("/live") as response:
         assert "in trouble" in (await message(response))["parts"]["counts"]
         site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
-        told = await message(response)
-        assert "no longer registered" in told["rows"]["html"][element(mac)]
-        assert "in trouble" not in told["parts"]["counts"]
-        assert "not registered" in told["parts"]["counts"]
+        reported = await message(response)
+        assert "no longer registered" in reported["rows"]["html"][element(mac)]
+        assert "in trouble" not in reported["parts"]["counts"]
+        assert "not registered" in reported["parts"]["counts"]
     (row,) = (await feed.news(TimeSlice()))["rows"]
     assert (row["kind"], row["wrong"], row["reason"], row["waiting_for"]) == ("unregistered", None, None, None)
     assert site.pages.machines.shown(mac).wrong is None
@@ -257,8 +257,8 @@ def test_search_sort_and_filter_find_the_rows():
 def test_groups_stand_together_and_those_without_come_last():
     found = [row("a", ip=""), row("b", ip="y"), row("c", ip="x"), row("d", ip="y")]
     selection = chosen(found, group="rack")
-    told = [(group, each.name.removeprefix("default/")) for group, each in selection.rows]
-    assert told == [("x", "c"), ("y", "b"), ("y", "d"), ("", "a")]
+    reported = [(group, each.name.removeprefix("default/")) for group, each in selection.rows]
+    assert reported == [("x", "c"), ("y", "b"), ("y", "d"), ("", "a")]
     assert selection.groups == {"x": 1, "y": 2, "": 1}
     assert names(chosen(found, **{"group": "rack", "in": "y"})) == ["b", "d"]
     assert names(chosen(found, **{"group": "rack", "in": ""})) == ["a"]
@@ -359,10 +359,10 @@ async def test_what_happens_to_a_machine_changes_its_row_alone():
     async with site.served() as client, client.get("/live") as response:
         assert set((await message(response))["rows"]["html"]) == {element(one), element(other)}
         site.journey.record(one, Step.DHCP, Outcome.OK, "DHCPOFFER", **OFFER)
-        told = await message(response)
-        assert list(told["rows"]["html"]) == [element(one)]
-        assert "was offered an address" in told["rows"]["html"][element(one)]
-        assert "health" not in told.get("parts", {})
+        reported = await message(response)
+        assert list(reported["rows"]["html"]) == [element(one)]
+        assert "was offered an address" in reported["rows"]["html"][element(one)]
+        assert "health" not in reported.get("parts", {})
 
 
 async def test_page_that_is_filtered_hears_of_machines_that_come_and_go():
@@ -382,9 +382,9 @@ async def test_machine_page_hears_output_and_a_new_state_of_its_workflow():
         async with client.get(f"/live/machine/{mac}") as response:
             assert set((await message(response))["parts"]) >= {"summary", "timeline", "workflow", "output", "events"}
             site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output="640 MiB written", action="stream-image")
-            told = await message(response)
-            assert "640 MiB written" in told["parts"]["output"]
-            assert "workflow" not in told["parts"]
+            reported = await message(response)
+            assert "640 MiB written" in reported["parts"]["output"]
+            assert "workflow" not in reported["parts"]
             assert len(site.live) == 1
             response.close()
         await until(lambda: len(site.live) == 0)  # a page that is closed is followed no more

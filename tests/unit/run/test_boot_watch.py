@@ -179,8 +179,8 @@ def test_agent_without_a_workflow_is_shown_the_workflow_that_waits_for_a_silent_
     site.journey.record(MAC, Step.AGENT, Outcome.OK, "connected")
     for _ in range(9):
         site.sweep()
-    (said,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
-    assert said.endswith("waits for Hardware d/b, whose machine was never seen: is it meant for this machine?")
+    (logged,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
+    assert logged.endswith("waits for Hardware d/b, whose machine was never seen: is it meant for this machine?")
 
 
 def is_refused(site: Site, reason: str) -> None:
@@ -208,8 +208,8 @@ def test_refused_machine_has_a_problem_unless_it_is_to_boot_the_disk_that_its_wo
 
 
 def test_firmware_that_does_not_run_its_boot_program_is_reported_to_the_handler() -> None:
-    site, told = Site(), []
-    site.watch.on_not_started = told.append
+    site, reported = Site(), []
+    site.watch.on_not_started = reported.append
 
     def dhcp(what: str) -> None:
         site.journey.record(MAC, Step.DHCP, Outcome.OK, f"DHCP{what}", stage="PXE ROM", dhcp=what, boot="x.efi")
@@ -224,7 +224,7 @@ def test_firmware_that_does_not_run_its_boot_program_is_reported_to_the_handler(
     dhcp("offer")
     for _ in range(10):
         site.sweep()
-    assert told == [MAC, MAC], "once for each time"
+    assert reported == [MAC, MAC], "once for each time"
 
 
 def test_sweeps_use_a_fiftieth_of_a_processor_and_pauses_are_bounded() -> None:
@@ -232,7 +232,7 @@ def test_sweeps_use_a_fiftieth_of_a_processor_and_pauses_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dhcp", "networks6", "said"),
+    ("dhcp", "networks6", "logged"),
     [
         ("reply", ("fd00:77::/64",), "GRUB, which solicits no IPv6 router, has no route to this edge"),
         ("reply", ("fd00:77::/64", "fd00:78::/64"), "Secure Boot refuses it"),
@@ -242,7 +242,7 @@ def test_sweeps_use_a_fiftieth_of_a_processor_and_pauses_are_bounded() -> None:
     ids=["behind-a-router", "on-a-link-of-the-edge", "nothing-known", "by-ipv4"],
 )
 def test_grub_that_is_silent_has_no_router_only_where_it_needs_one(
-    dhcp: str, networks6: tuple[str, ...], said: str
+    dhcp: str, networks6: tuple[str, ...], logged: str
 ) -> None:
     state = NetworkState("eth1", networks6=tuple(map(IPv6Network, networks6)))
     site = Site(state)
@@ -252,7 +252,7 @@ def test_grub_that_is_silent_has_no_router_only_where_it_needs_one(
     site.now += 60
     site.sweep()
     (warning,) = site.warnings(MAC)
-    assert warning.partition("for 61 s: ")[2].startswith(said), warning
+    assert warning.partition("for 61 s: ")[2].startswith(logged), warning
 
 
 def test_deadline_of_an_action_moves_with_each_line_that_it_prints() -> None:

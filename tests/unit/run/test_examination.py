@@ -52,8 +52,8 @@ async def test_osie_at_the_edges_own_address_gets_the_advice_to_use_a_file(direc
     (localhost,) = await examine("OSIE", osie("http://localhost/vmlinuz"))
     assert localhost.startswith("spec.kernelUrl: 127.0.0.1 is a loopback address: an edge fetches nothing from there")
     uki = osie("http://192.0.2.9/k") | {"metadata": {"annotations": {"tinkerbell.org/uki-url": f"http://{OWN}/u.efi"}}}
-    (said,) = await examine("OSIE", uki)
-    assert said.startswith(f"metadata.annotations[tinkerbell.org/uki-url]: {OWN} is an address of this host")
+    (reported,) = await examine("OSIE", uki)
+    assert reported.startswith(f"metadata.annotations[tinkerbell.org/uki-url]: {OWN} is an address of this host")
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.9/k", "https://kernels.example/k", "http://[::1/k", "http://a:b/k"])
@@ -73,11 +73,11 @@ async def test_file_of_an_osie_must_be_there_below_the_directory_and_readable(di
         f"file into {root} and write file://{root}/vmlinuz"
     ]
     (root / "empty").touch()
-    (said,) = await examine("OSIE", osie(f"file://{root}/empty"))
-    assert "an empty file" in said
+    (reported,) = await examine("OSIE", osie(f"file://{root}/empty"))
+    assert "an empty file" in reported
     (root / "loop").symlink_to(root / "loop")
-    (said,) = await examine("OSIE", osie(f"file://{root}/loop"))
-    assert "spec.kernelUrl" in said
+    (reported,) = await examine("OSIE", osie(f"file://{root}/loop"))
+    assert "spec.kernelUrl" in reported
 
 
 async def test_process_without_an_edge_knows_special_addresses_and_no_files(directory: Path) -> None:
@@ -91,7 +91,7 @@ async def test_process_without_an_edge_knows_special_addresses_and_no_files(dire
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reported"),
     [
         ('console=ttyS0 x="a b', "has a quotation mark without its pair"),
         ("ip={{.Ip}}", "has {{.Ip}}, and there are {{.MAC}}"),
@@ -99,18 +99,18 @@ async def test_process_without_an_edge_knows_special_addresses_and_no_files(dire
         ("console=ttyS0 mac={{.MAC}}", ""),
     ],
 )
-async def test_words_of_an_osie_that_keep_machines_from_booting(directory: Path, words: str, said: str) -> None:
+async def test_words_of_an_osie_that_keep_machines_from_booting(directory: Path, words: str, reported: str) -> None:
     found = await examination(directory)(
         "OSIE", osie("http://192.0.2.9/k", **{"tinkerbell.org/kernel-parameters": words})
     )
-    assert len(found) == bool(said)
+    assert len(found) == bool(reported)
     for each in found:
-        assert each.startswith(f"metadata.annotations[tinkerbell.org/kernel-parameters]: {said}")
+        assert each.startswith(f"metadata.annotations[tinkerbell.org/kernel-parameters]: {reported}")
         assert each.endswith(": no machine boots this OSIE until that is corrected")
 
 
 @pytest.mark.parametrize(
-    ("annotations", "spec", "said"),
+    ("annotations", "spec", "reported"),
     [
         ({}, {"kernelParams": ['x="a', 'b"']}, ""),
         ({}, {"kernelParams": ["ok", 'x="a b']}, "spec.kernelParams has a quotation mark without its pair"),
@@ -122,12 +122,12 @@ async def test_words_of_an_osie_that_keep_machines_from_booting(directory: Path,
     ],
 )
 async def test_hardware_that_can_not_boot_as_it_is(
-    directory: Path, annotations: dict[str, str], spec: dict[str, Any], said: str
+    directory: Path, annotations: dict[str, str], spec: dict[str, Any], reported: str
 ) -> None:
     found = await examination(directory)("Hardware", objects.hardware(annotations=annotations, **spec))
-    assert len(found) == bool(said)
+    assert len(found) == bool(reported)
     for each in found:
-        assert each.startswith(said)
+        assert each.startswith(reported)
     off = objects.hardware(interfaces={MAC: {"disableNetboot": True}}, annotations=annotations, **spec)
     if "kernelParams" in spec:
         assert await examination(directory)("Hardware", off) == [], "it boots nothing anyway"
@@ -144,8 +144,8 @@ async def test_image_that_the_edges_own_registry_lacks(directory: Path) -> None:
         return objects.template({"name": "a", "image": image})
 
     examine, images = examination(directory), directory / "images"
-    (said,) = await examine("Template", template(f"{OWN}:7080/actions/image2disk:1"))
-    assert said == (
+    (reported,) = await examine("Template", template(f"{OWN}:7080/actions/image2disk:1"))
+    assert reported == (
         f"spec.actions[0].image: this edge is that registry, and {images} has no image actions/image2disk:1: 'skopeo "
         f"copy docker://REGISTRY/IMAGE oci:{images}:actions/image2disk:1' or 'tinkedge bundle load' adds it"
     )

@@ -203,7 +203,7 @@ async def test_part_that_ends_by_itself_ends_the_stack_and_is_named(
 
 
 @pytest.mark.parametrize(
-    ("service", "port", "said"),
+    ("service", "port", "logged"),
     [
         (Service.APISERVER, "api_port", "choose another port with --api-port"),
         (Service.HTTP, "http_port", "choose another port with --http-port"),
@@ -212,14 +212,14 @@ async def test_part_that_ends_by_itself_ends_the_stack_and_is_named(
     ],
 )
 async def test_taken_port_is_named_with_what_to_do_and_nothing_is_left_running(
-    make: Make, service: Service, port: str, said: str
+    make: Make, service: Service, port: str, logged: str
 ) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         number = other.getsockname()[1]
         stack = make(Service.APISERVER, service, **{port: number})
-        with pytest.raises(Exception, match=rf"127\.0\.0\.1:{number}.*{said}"):
+        with pytest.raises(Exception, match=rf"127\.0\.0\.1:{number}.*{logged}"):
             await stack.start()
     # Everything that had started is down again: the same data directory can be used at once.
     again = make(Service.APISERVER, service)
@@ -305,7 +305,7 @@ async def fetch(one: Stack, path: str, machine: str = "127.0.0.1") -> tuple[int,
         return answer.status, await answer.text()
 
 
-async def told(one: Stack, path: str) -> str:
+async def reported(one: Stack, path: str) -> str:
     """Return the beginning of the operators' answer."""
     token = (one._settings.data_dir / "admin-token").read_text().strip()
     url = f"http://127.0.0.1:{one._settings.edge.admin_port}{path}"
@@ -331,12 +331,12 @@ async def test_edge_serves_its_saved_state_reports_it_and_follows_the_api_when_i
     assert one._informers[OSIE].get("default", "osie") is not None
     status, script = await fetch(one, f"/ipxe/script/{mac(1)}/auto.ipxe", "127.0.1.1")
     assert status == 200, script
-    said = "serving from what was known at 20"
+    logged = "serving from what was known at 20"
     assert one.not_ready == ""
-    assert one.readiness.text.startswith(f"ok: {said}")
-    await until(lambda: any(line.startswith(said) for line in caplog.messages))
-    assert (await told(one, "/readyz")).startswith(f"ok: {said}")
-    assert said in await told(one, "/api/v1/events?since=now"), "also for who looks later"
+    assert one.readiness.text.startswith(f"ok: {logged}")
+    await until(lambda: any(line.startswith(logged) for line in caplog.messages))
+    assert (await reported(one, "/readyz")).startswith(f"ok: {logged}")
+    assert logged in await reported(one, "/api/v1/events?since=now"), "also for who looks later"
     await api.come()
     async with await api.client() as client:
         await client.delete(HARDWARE, "m2", "default")
@@ -477,13 +477,13 @@ async def test_running_edge_serves_without_the_api_and_reports_since_when(
     caplog.set_level("INFO")
     one = beside(Service.HTTP, Service.ADMIN)
     await one.start()
-    with one.journey.subscribe() as told:
+    with one.journey.subscribe() as reported:
         await api.go()
-        assert (await anext(told)).message.startswith("serving from what was known at 20")
+        assert (await anext(reported)).message.startswith("serving from what was known at 20")
         assert one.not_ready == ""
         assert one.readiness.text.startswith("ok: serving from what was known at 20")
         await api.come()
-        assert "answers again" in (await anext(told)).message
+        assert "answers again" in (await anext(reported)).message
     assert one.readiness.text == "ok"
 
 
@@ -513,7 +513,7 @@ async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize(
-    ("informer", "away", "said"),
+    ("informer", "away", "logged"),
     [
         ({"is_unreachable": True, "failing_for": 4.0}, True, "has not listed hardware"),
         ({}, True, "has not listed hardware"),
@@ -522,13 +522,15 @@ async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
     ],
     ids=["refused", "swallowed", "404", "403"],
 )
-async def test_silent_api_is_away_and_one_that_refuses_is_not(informer: dict[str, Any], away: bool, said: str) -> None:
+async def test_silent_api_is_away_and_one_that_refuses_is_not(
+    informer: dict[str, Any], away: bool, logged: str
+) -> None:
     silent = InMemoryInformer(HARDWARE, synced=False)
     for name, state in informer.items():
         setattr(silent, name, state)
     if away:
         assert await listed(silent) is False
-    with pytest.raises(StackError, match=said):
+    with pytest.raises(StackError, match=logged):
         await listed(silent, alone=not away)
 
 

@@ -112,10 +112,10 @@ def test_text_names_level_and_logger_and_strangers_words_forge_no_line(capsys: p
 
 def test_one_line_is_written_once_however_often_logging_is_set_up(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("info", "json")
-    for said in ("once", "twice"):
+    for reported in ("once", "twice"):
         set_up("info", "json")
-        log.info(said)
-        assert [line["message"] for line in lines(capsys)] == [said]
+        log.info(reported)
+        assert [line["message"] for line in lines(capsys)] == [reported]
     wait_until(lambda: sum(thread.name == "log" for thread in threading.enumerate()) <= 1, "threads of earlier set-ups")
 
 
@@ -143,13 +143,13 @@ def test_time_of_each_line_is_its_own(form: str, capsys: pytest.CaptureFixture[s
         record.created, record.msecs = moment, int(moment % 1 * 1000)
         log.handle(record)
     written()
-    said = capsys.readouterr().err.splitlines()
+    reported = capsys.readouterr().err.splitlines()
     if form == "json":
         expected = [datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] for moment in times]
-        assert [json.loads(line)["time"] for line in said] == [f"{moment}Z" for moment in expected]
+        assert [json.loads(line)["time"] for line in reported] == [f"{moment}Z" for moment in expected]
     else:
         expected = [datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3] for moment in times]  # noqa: DTZ006
-        assert [line[:23] for line in said] == expected
+        assert [line[:23] for line in reported] == expected
 
 
 # --- the journal -----------------------------------------------------------------------------------------------------
@@ -296,12 +296,12 @@ def test_reader_of_standard_error_that_has_stopped_delays_no_server_and_loses_no
     pipe.handler.flush()
     pipe.log.info("again")
     pipe.log.info("and again")
-    said = pipe.read_all()
-    assert said[-2:] == ["again", "and again"]
-    assert [line for line in said if line.startswith("write")] == [f"write {n}" for n in range(0, 10_000, 100)]
-    missing = [re.fullmatch(r"(\d+) log lines are missing here: standard error was .*", line) for line in said]
+    reported = pipe.read_all()
+    assert reported[-2:] == ["again", "and again"]
+    assert [line for line in reported if line.startswith("write")] == [f"write {n}" for n in range(0, 10_000, 100)]
+    missing = [re.fullmatch(r"(\d+) log lines are missing here: standard error was .*", line) for line in reported]
     lost = sum(int(each[1]) for each in missing if each is not None)
-    there = [int(line.split()[0]) for line in said if line.endswith("x")]
+    there = [int(line.split()[0]) for line in reported if line.endswith("x")]
     assert len(there) + lost == 10_000
     assert there == list(range(len(there)))
 
@@ -334,10 +334,10 @@ def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeyp
 
 def test_everything_is_written_when_the_program_ends_and_after_an_error_it_may_end_as_it_likes() -> None:
     patient = "from edge.run import logs; logs._ERROR_SECONDS = 20\n"
-    said = _program(f"{patient}for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
-    assert [line.rpartition(" ")[2] for line in said] == [*map(str, range(100)), "end"]
-    said = _program("for n in range(3000): log.info('%d', n)")
-    assert [line.rpartition(" ")[2] for line in said] == list(map(str, range(3000)))
+    reported = _program(f"{patient}for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
+    assert [line.rpartition(" ")[2] for line in reported] == [*map(str, range(100)), "end"]
+    reported = _program("for n in range(3000): log.info('%d', n)")
+    assert [line.rpartition(" ")[2] for line in reported] == list(map(str, range(3000)))
 
 
 def test_program_ends_although_its_log_is_not_read() -> None:

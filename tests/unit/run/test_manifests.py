@@ -69,7 +69,7 @@ def osies(api: InProcessApi) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         (json.dumps(objects.hardware() | {"metadata": {"name": "my_node"}}), "Hardware my_node: .*RFC 1123"),
         ("apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: {name: m}", "tinkedge convert"),
@@ -78,14 +78,14 @@ def osies(api: InProcessApi) -> list[str]:
         ("\0", "control characters"),
     ],
 )  # fmt: skip
-async def test_bad_object_is_named_and_all_others_are_applied(api, write, tmp_path, caplog, text, said) -> None:
+async def test_bad_object_is_named_and_all_others_are_applied(api, write, tmp_path, caplog, text, reported) -> None:
     for name in ("a", "z"):
         write(name)
     write("m", json.dumps(objects.osie("before")) + "\n---\n" + text)
     async with applying(api, tmp_path) as applier:
         assert {"a", "z"} <= set(osies(api))
         assert applier.note == f"1 of --manifests not applied, and tried again: {tmp_path}/m.yaml, see the log"
-        assert re.search(f"^{tmp_path}/m.yaml: .*{said}", applier.problems[0])
+        assert re.search(f"^{tmp_path}/m.yaml: .*{reported}", applier.problems[0])
         assert [next(iter(applier.metrics())).samples[0].value] == [1.0]
         await elapse(10 * MAX_PAUSE_SECONDS)
         assert caplog.text.count("m.yaml: ") == 1, "said once"

@@ -47,7 +47,7 @@ class Manager:
         self.socket.bind(str(path))
         self.socket.setblocking(False)
 
-    def heard(self) -> list[str]:
+    def received(self) -> list[str]:
         found = []
         with suppress(BlockingIOError):
             while True:
@@ -94,11 +94,11 @@ async def test_ready_is_sent_when_machines_can_be_served_and_not_before(manager:
         report(notifier, lambda: reasons[0], lambda: f"not ready: {reasons[0]}" if reasons[0] else "serving")
     )
     await elapse(60)
-    assert manager.heard() == ["STATUS=not ready: no address"]
+    assert manager.received() == ["STATUS=not ready: no address"]
     reasons[0] = ""
     await elapse(60)
     task.cancel()
-    assert manager.heard() == ["READY=1\nSTATUS=serving"]
+    assert manager.received() == ["READY=1\nSTATUS=serving"]
 
 
 @pytest.mark.looptime
@@ -109,16 +109,16 @@ async def test_watchdog_is_fed_while_the_loop_and_its_probes_answer(
     answers.set()
     task = asyncio.create_task(Watchdog(notifier, {"the embedded API": answers.wait}).run())
     await elapse(20)
-    assert set(manager.heard()) == {"WATCHDOG=1"}
+    assert set(manager.received()) == {"WATCHDOG=1"}
     answers.clear()
     await elapse(20)
     assert "from: the embedded API; after 20 s this is ended" in caplog.text
-    manager.heard()
+    manager.received()
     await elapse(3600)
-    assert manager.heard() == []
+    assert manager.received() == []
     answers.set()
     await elapse(20)
-    assert set(manager.heard()) == {"WATCHDOG=1"}
+    assert set(manager.received()) == {"WATCHDOG=1"}
     task.cancel()
 
 
@@ -128,8 +128,8 @@ def test_status_says_what_is_served_and_where() -> None:
     assert status_line(settings, networks, Readiness(), 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
     assert status_line(settings, networks, Readiness("starting"), 1) == "not ready: starting"
     leads = Readiness("", ("this replica leads",))
-    said = status_line(StackSettings(frozenset({Service.CONTROLLER})), [], leads, 0)
-    assert said == "serving controller; this replica leads"
+    reported = status_line(StackSettings(frozenset({Service.CONTROLLER})), [], leads, 0)
+    assert reported == "serving controller; this replica leads"
 
 
 async def test_sighup_reads_keys_again_and_says_which_are_bad(
@@ -144,11 +144,11 @@ async def test_sighup_reads_keys_again_and_says_which_are_bad(
     bad.write_text("short\n")
     reload = Reload(notifier, lambda: "serving")
     reload.hangup()
-    assert manager.heard() == []  # not before the start is done
+    assert manager.received() == []  # not before the start is done
     reload.ready()
-    heard = manager.heard()
-    assert heard[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert heard[1:] == ["READY=1\nSTATUS=serving"]
+    received = manager.received()
+    assert received[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert received[1:] == ["READY=1\nSTATUS=serving"]
     assert keys[0].holds("n" * 41)
     assert keys[1].holds("k" * 40)
     assert f"key {bad}: a key has less than" in caplog.text

@@ -54,23 +54,27 @@ class Child:
 
     pid = 2**22 + 1  # no process has this id
 
-    def __init__(self, begin: ServerBegin, channel: int, stderr: int) -> None:
+    channel: Channel
+
+    def __init__(self, begin: ServerBegin, stderr: int) -> None:
         self.begin = begin
         self.stderr = os.dup(stderr)
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.returncode: int | None = None
         self._ended = asyncio.Event()
         self.lost = asyncio.Event()
-        self.channel = Channel(socket.socket(fileno=os.dup(channel)), self.heard.append, self._lost)
-        self.channel.start()
+
+    async def open(self, channel: int) -> None:
+        sock = socket.socket(fileno=os.dup(channel))
+        self.channel = await Channel.open(sock, self.received.append, self._lost)
 
     def _lost(self) -> None:
         self.lost.set()
         self.end(0)
 
-    def end(self, status: int, said: bytes = b"") -> None:
+    def end(self, status: int, reported: bytes = b"") -> None:
         if self.returncode is None:
-            os.write(self.stderr, said or b"\n")
+            os.write(self.stderr, reported or b"\n")
             os.close(self.stderr)
             self.returncode = status
             self.channel.close()
@@ -93,7 +97,8 @@ class Parent:
         self.process = ServerProcess(SETTINGS, Path("kubeconfig"), self.seen.append, self.notices.append)
 
     async def start_process(self, begin: ServerBegin, channel: int, stderr: int) -> Child:
-        child = Child(begin, channel, stderr)
+        child = Child(begin, stderr)
+        await child.open(channel)
         self.started.append(child)
         self.children.put_nowait(child)
         return child
@@ -142,8 +147,8 @@ async def test_start_waits_until_the_child_listens_and_reports_why_it_can_not(pa
     child.end(1)
     with pytest.raises(StackError, match=r"^the port is taken: choose another one with --grpc-port$"):
         await parent.process.listening()
-    said = "agents are not served: the gRPC server's process can't start: the port is"
-    assert parent.process.problem.startswith(said)
+    reported = "agents are not served: the gRPC server's process can't start: the port is"
+    assert parent.process.problem.startswith(reported)
     (await parent.child()).channel.send(Up())
     await parent.until("")
     await parent.process.listening()
@@ -200,7 +205,7 @@ async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -
 async def test_sighup_reaches_the_child_and_stop_ends_it_in_order(parent: Parent) -> None:
     child = await parent.serving_child()
     assert parent.process.reread()
-    await until(lambda: Reread(logging.getLogger().level) in child.heard)
+    await until(lambda: Reread(logging.getLogger().level) in child.received)
     await parent.process.stop()
     assert child.lost.is_set()
     assert child.returncode == 0
@@ -304,21 +309,26 @@ async def test_bad_certificate_starts_no_child_and_ends_no_start_until_it_is_rep
 class Side:
     """One end of a channel, and the messages that it has received."""
 
+    channel: Channel
+
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.lost = asyncio.Event()
-        self.channel = Channel(sock, self.heard.append, self.lost.set)
-        self.channel.start()
+
+    async def open(self) -> None:
+        self.channel = await Channel.open(self.sock, self.received.append, self.lost.set)
 
     async def has(self, count: int) -> list[Message]:
-        await until(lambda: len(self.heard) >= count)
-        return self.heard
+        await until(lambda: len(self.received) >= count)
+        return self.received
 
 
 @pytest.fixture
 async def sides() -> AsyncIterator[tuple[Side, Side]]:
     one, other = map(Side, pair())
+    await one.open()
+    await other.open()
     yield one, other
     one.channel.close()
     other.channel.close()
@@ -335,11 +345,11 @@ async def test_bytes_that_the_other_side_does_not_read_wait_and_sending_does_not
     sides: tuple[Side, Side],
 ) -> None:
     main, child = sides
-    asyncio.get_running_loop().remove_reader(child.sock)
+    child.channel._transport.pause_reading()
     for number in range(100):
         main.channel.send(ServerState(str(number), "x" * 100_000))
     assert main.channel.waiting_bytes > 5_000_000
-    child.channel.start()
+    child.channel._transport.resume_reading()
     assert await child.has(100) == [ServerState(str(number), "x" * 100_000) for number in range(100)]
     await until(lambda: main.channel.waiting_bytes == 0)
 
@@ -364,7 +374,7 @@ async def test_parent_that_has_finished_still_receives_the_last_messages(sides: 
 
 async def test_message_of_an_absurd_length_ends_the_channel(sides: tuple[Side, Side]) -> None:
     main, child = sides
-    main.sock.send(b"\xff\xff\xff\xff")
+    main.channel._transport.write(b"\xff\xff\xff\xff")
     await child.lost.wait()
 
 

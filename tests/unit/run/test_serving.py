@@ -114,10 +114,10 @@ async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inv
     assert serving.peers is not None
     inventory.apply(hardware("w"))
     serving.peers.place([("127.0.0.1", "127.0.0.0/8")])
-    told: list[tuple[frozenset[str], frozenset[str]]] = []
+    reported: list[tuple[frozenset[str], frozenset[str]]] = []
     (services,) = serving._services.values()
     assert services.responder is not None
-    services.responder.peers_changed = lambda *peers: told.append(peers)  # type: ignore[method-assign]
+    services.responder.peers_changed = lambda *peers: reported.append(peers)  # type: ignore[method-assign]
 
     def script() -> str:
         return serving.scripts.script(MAC, EdgeOrigin("127.0.0.1"), client="iPXE")
@@ -131,7 +131,7 @@ async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inv
     serving.peers._tell()
     assert "127.0.0.99" not in script()
     gone = frozenset({"127.0.0.99"})
-    assert told == [(gone, frozenset()), (frozenset(), gone)]
+    assert reported == [(gone, frozenset()), (frozenset(), gone)]
 
 
 @pytest.mark.parametrize(

@@ -137,14 +137,14 @@ async def test_full_disk_loses_lines_and_not_the_journey(tmp_path: Path, caplog:
 
 @pytest.mark.parametrize("form", ["--rfc3164", "--rfc5424"])
 async def test_message_of_logger_is_received_and_a_used_port_is_reported(form: str) -> None:
-    heard: list[tuple[bytes, str]] = []
-    server = SyslogServer(lambda datagram, ip: heard.append((datagram, ip)), host="127.0.0.1", port=0)
+    received: list[tuple[bytes, str]] = []
+    server = SyslogServer(lambda datagram, ip: received.append((datagram, ip)), host="127.0.0.1", port=0)
     await server.start()
     command = ("logger", "-n", "127.0.0.1", "-P", str(server.port), "-d", form, "-t", "image2disk", "-p", "daemon.err")
     try:
         await (await asyncio.create_subprocess_exec(*command, "written: 3 GiB")).wait()
-        await until(lambda: heard)
-        ((datagram, ip),) = heard
+        await until(lambda: received)
+        ((datagram, ip),) = received
         assert (parse(datagram).line, ip) == ("err image2disk: written: 3 GiB", "127.0.0.1")
         with pytest.raises(SyslogServerError, match=r"another program has it.*without this service \(--syslog off\)"):
             await SyslogServer(lambda *_: None, host="127.0.0.1", port=server.port).start()

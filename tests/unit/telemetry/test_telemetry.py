@@ -46,7 +46,7 @@ class Rack:
         self.site.play(self.mac, events, began, "m1")
         self.site.at += 1
 
-    def told(self) -> list[EndedBoot]:
+    def reported(self) -> list[EndedBoot]:
         return [boot for boot in self.ends.take() if boot is not None]
 
     def metrics(self) -> dict[str, float]:
@@ -109,7 +109,7 @@ async def rack() -> AsyncIterator[Rack]:
 
 async def test_boot_is_reported_once_from_its_first_packet_to_the_end_of_its_workflow(rack):
     rack.play(INSTALLATION[:-3], T0)
-    (boot,) = rack.told()
+    (boot,) = rack.reported()
     assert (boot.mac, boot.began, boot.outcome) == (rack.mac, T0, "Succeeded")
     assert boot.ended == pytest.approx(T0 + 96.1)
     actions = [(step.action, round(step.ended - step.began, 1)) for step in boot.steps if step.action]
@@ -119,26 +119,26 @@ async def test_boot_is_reported_once_from_its_first_packet_to_the_end_of_its_wor
     assert sum(step.ended - step.began for step in boot.steps) == pytest.approx(96.1)
     assert dict(boot.facts)["model"] == "Supermicro X12STH"
     rack.play(INSTALLATION[-3:], T0)
-    assert rack.told() == []
+    assert rack.reported() == []
     rack.play(INSTALLATION, T0 + 5000)
-    assert [boot.began for boot in rack.told()] == [T0 + 5000]
+    assert [boot.began for boot in rack.reported()] == [T0 + 5000]
 
 
 async def test_boot_that_ends_before_its_workflow_is_reported_when_the_next_begins(rack):
     rack.play(cut(Milestone.ACTION_BEGUN), T0)
-    assert rack.told() == []
+    assert rack.reported() == []
     rack.play(cut(Milestone.SCRIPT_SENT), T0 + 300)
-    (boot,) = rack.told()
+    (boot,) = rack.reported()
     assert (boot.outcome, boot.began, boot.ended) == ("Abandoned", T0, pytest.approx(T0 + 47.1))
     rack.play(cut(Milestone.KERNEL_STARTED)[7:], T0 + 301)
-    assert rack.told() == []
+    assert rack.reported() == []
 
 
 async def test_second_workflow_of_one_boot_begins_where_the_first_has_ended(rack):
     rack.play(INSTALLATION[:-3], T0)
-    rack.told()
+    rack.reported()
     rack.play([event for event in INSTALLATION[:-3] if event[0] > 46.6], T0 + 200)
-    (boot,) = rack.told()
+    (boot,) = rack.reported()
     assert boot.began == pytest.approx(T0 + 96.1)
     assert [step.action for step in boot.steps if step.action] == ["stream-image", "grow-partition", "reboot"]
 
@@ -149,7 +149,7 @@ async def test_boot_at_another_edge_is_reported_by_that_edge(rack):
     rack.site.at += 1
     rack.site.journey.take_in(rack.mac, rack.site.at, Note(Step.SCRIPT, Outcome.OK, "script", here))
     rack.play(INSTALLATION[16:-3], T0)
-    assert rack.told() == []
+    assert rack.reported() == []
 
 
 async def test_durations_are_histograms_with_fixed_labels(rack):
@@ -199,8 +199,12 @@ async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch):
     named = {span.name: (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 for span in children}
     assert named["takes the address"] == pytest.approx(4.9)
     assert named["action stream-image"] == pytest.approx(43.5)
-    told = [root.status.message, *(each.value.string_value for each in root.events[0].attributes), *attributes.values()]
-    assert all(text.isprintable() for text in told), told
+    reported = [
+        root.status.message,
+        *(each.value.string_value for each in root.events[0].attributes),
+        *attributes.values(),
+    ]
+    assert all(text.isprintable() for text in reported), reported
     assert "secret" not in str(collector.spans)
     assert collector.headers[0] == "secret"
     assert {each["service.name"] for each in collector.resources} == {"tinkedge"}
@@ -235,9 +239,9 @@ def test_failed_export_is_logged_without_a_stack_trace(caplog):
         for name in ("opentelemetry.sdk._shared_internal", "edge.journey"):
             logging.getLogger(name).exception("from %s", name)
     traces.close()
-    said = {record.name: record.exc_info for record in caplog.records}
-    assert said["opentelemetry.sdk._shared_internal"] is None
-    assert said["edge.journey"]
+    logged = {record.name: record.exc_info for record in caplog.records}
+    assert logged["opentelemetry.sdk._shared_internal"] is None
+    assert logged["edge.journey"]
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", "nonsense"])
