@@ -136,9 +136,9 @@ class _KnownLayout(KnownLayout):
     """
 
     __slots__ = (
-        "acknowledges", "addresses", "before", "boots", "client", "client_id", "iaids", "is_by_duid", "lease", "link",
-        "mac", "mac_of", "names_boot", "netboots", "networks", "no_boot", "peer", "relays", "report", "requested",
-        "size", "start", "transaction",
+        "acknowledges", "addresses", "before", "boots", "client", "client_id", "expected", "iaids", "is_by_duid",
+        "lease", "link", "mac", "mac_of", "mask", "names_boot", "netboots", "networks", "no_boot", "peer", "relays",
+        "report", "requested", "size", "start", "transaction",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
@@ -171,6 +171,10 @@ class _KnownLayout(KnownLayout):
         named = boot if self.names_boot else NOTHING
         note = reply_note(self.report, self.client, named, self.lease) if named.shared else None
         return _BootParts(boot, boot.options, note)
+
+    def fits(self, packet: bytes) -> bool:
+        """Return True if the packet, which has the right length, is of this layout."""
+        return int.from_bytes(packet, "big") & self.mask == self.expected
 
     def _learn_places(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
         mask = Mask(packet)

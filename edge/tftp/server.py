@@ -65,15 +65,11 @@ ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 1000.0, 100.0
 """Number of requests from one address that are parsed. GRUB requests a hundred files in seconds."""
 _MAX_SENDERS = 4096
-UNRESOLVED_SECONDS = 1.0
-UNRESOLVED, UNRESOLVED_IN_ALL = 8, 50
-"""Maximum number of requests from addresses on the link whose MAC the kernel does not know: of one address, and of all.
-
-They are counted in UNRESOLVED_SECONDS. A client resolves our MAC by ARP before it sends, which enters the client in the
-kernel's neighbour table (RFC 826). An answer to an invented address adds a useless entry. Above gc_thresh2 (512) the
-kernel drops such entries every 5 s; at gc_thresh3 (1,024) it searches the table with every packet (neigh_alloc in
-net/core/neighbour.c).
-"""
+# Requests from addresses on the link whose MAC the kernel does not know: of one address, and of all. A client resolves
+# our MAC by ARP before it sends, which enters the client in the kernel's neighbour table (RFC 826). An answer to an
+# invented address adds a useless entry. Above gc_thresh2 (512) the kernel drops such entries every 5 s; at gc_thresh3
+# (1,024) it searches the table with every packet (neigh_alloc in net/core/neighbour.c).
+UNRESOLVED, UNRESOLVED_IN_ALL, UNRESOLVED_SECONDS = 8, 50, 1.0
 
 _LOG_INTERVAL_SECONDS, _MAX_LINES = 60.0, 600
 BEGUN_SECONDS = 3.0  # UEFI asks for the size, then for the file; a machine that restarts needs longer
