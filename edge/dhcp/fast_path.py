@@ -26,7 +26,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from edge.dhcp.boot import PI_NAME, PI_NAME_AT, identify
-from edge.dhcp.context import BROADCAST, CLIENT_PORT, SERVER_PORT, DhcpContext, Reply, size_limit
+from edge.dhcp.context import BROADCAST, CLIENT_PORT, SERVER_PORT, DhcpContext, size_limit
 from edge.dhcp.reservation import OptionPlan, Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
@@ -41,6 +41,7 @@ from edge.dhcp_common import (
     NoLayoutError,
     Quarantine,
     RecentLeases,
+    Reply,
     Stage,
     reply_note,
 )

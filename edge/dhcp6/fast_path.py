@@ -42,7 +42,6 @@ from edge.dhcp6.wire import (
     MessageType6,
     Option,
     Relay,
-    Reply6,
     is_local,
     is_mac,
     is_of_infiniband,
@@ -58,6 +57,7 @@ from edge.dhcp_common import (
     KnownLayouts,
     Mask,
     NoLayoutError,
+    Reply,
     Stage,
     reply_note,
 )
@@ -305,7 +305,7 @@ class FastPath6:
         """By length."""
         self._layouts_of = self.layouts.lists.get
 
-    def answer(self, packet: bytes, source: bytes, *, is_unicast: bool) -> Reply6 | None:
+    def answer(self, packet: bytes, source: bytes, *, is_unicast: bool) -> Reply | None:
         """Return the reply to a packet from `source`, or None. `is_unicast`: it was not sent to a group."""
         layouts = self._layouts_of(len(packet))
         if layouts is None:
@@ -376,8 +376,8 @@ class FastPath6:
         else:
             named = boot if known.names_boot else NOTHING
             self._reports.sent(machine.mac, known.report, known.client, named, lease=known.lease)
-        # The same as Reply6(), in half the time.
-        return tuple.__new__(Reply6, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT))
+        # The same as Reply(), in half the time.
+        return tuple.__new__(Reply, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT, b""))
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""

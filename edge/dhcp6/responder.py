@@ -33,12 +33,11 @@ from edge.dhcp6.wire import (
     Option,
     Received6,
     Relay,
-    Reply6,
     Status,
     mac_of,
     text_of,
 )
-from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine
+from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine, Reply
 from edge.journey.events import Value
 from edge.machines import Machine
 from tink.limits.newest import Newest
@@ -133,7 +132,7 @@ class Responder6:
 
     # --- receive ------------------------------------------------------------------------------------------------------
 
-    def respond(self, packet: bytes, received: Received6) -> Reply6 | None:
+    def respond(self, packet: bytes, received: Received6) -> Reply | None:
         """Return the reply to one UDP payload, or None for silence. Never raises because of a packet's content."""
         if self.fast_path is not None:
             reply = self.fast_path.answer(packet, received.source.packed, is_unicast=received.is_unicast)
@@ -141,7 +140,7 @@ class Responder6:
                 return reply
         return self.respond_in_full(packet, received)
 
-    def respond_in_full(self, packet: bytes, received: Received6) -> Reply6 | None:
+    def respond_in_full(self, packet: bytes, received: Received6) -> Reply | None:
         """Return the reply without the fast path, which learns from the packet."""
         try:
             message, relays = wire.parse(packet)
@@ -164,7 +163,7 @@ class Responder6:
             return None
         if self.fast_path is not None:
             self.fast_path.learn(packet, message, relays)
-        return Reply6(wire.relayed(answer, relays), text_of(received.source.packed), query.reply_port)
+        return Reply(wire.relayed(answer, relays), text_of(received.source.packed), query.reply_port)
 
     # --- validate -----------------------------------------------------------------------------------------------------
 

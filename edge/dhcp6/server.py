@@ -15,10 +15,9 @@ from edge.dhcp6.wire import (
     MAX_MESSAGE_BYTES,
     SERVER_PORT,
     Received6,
-    Reply6,
     address_of,
 )
-from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
+from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Reply, Server
 from edge.listener import ReceiveBuffers, advice, icmp6_socket, receive_icmp6, udp_socket
 from edge.neighbour import discovery
 from edge.neighbour.links import look
@@ -39,7 +38,7 @@ class Dhcp6Server(Server):
         )
 
 
-class Dhcp6Port(Port[Reply6]):
+class Dhcp6Port(Port):
     """Port 547. One socket receives what is sent to the groups and to this host, and sends the replies."""
 
     def __init__(self, responder: Responder6, interface: str) -> None:
@@ -70,7 +69,7 @@ class Dhcp6Port(Port[Reply6]):
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
-        fast_path, buffers, replies = self._fast_path, self._buffers, self._segments.waiting
+        fast_path, buffers, replies = self._fast_path, self._buffers, self._waiting
         for number, packet in enumerate(packets):
             source, is_unicast = buffers.address(number), buffers.destination(number)[0] != _MULTICAST
             try:
@@ -84,13 +83,13 @@ class Dhcp6Port(Port[Reply6]):
             if reply is not None:
                 replies.append(reply)
 
-    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply6) -> None:
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply) -> None:
         self._socket.sendmsg(payloads, ancillary, 0, self._destination(first))
 
-    def _send(self, reply: Reply6) -> None:
+    def _send(self, reply: Reply) -> None:
         self._socket.sendto(reply.payload, self._destination(reply))
 
-    def _destination(self, reply: Reply6) -> tuple[str, int, int, int]:
+    def _destination(self, reply: Reply) -> tuple[str, int, int, int]:
         return reply.address, reply.port, 0, self._scope if is_link_local(reply.address) else 0
 
 

@@ -4,12 +4,10 @@ turns        a socket on the event loop that reads a limited number of datagrams
              turn, which all sockets share; opening a socket, and the error if that fails; dropped datagrams
 moderation   gathers fast packets for a moment before they are read
 recvmmsg     receives many datagrams with one system call
-segments     sends many replies with one system call
 """
 
 from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
-from edge.listener.segments import Datagram, Segments
 from edge.listener.turns import (
     IP_PKTINFO,
     DatagramListener,
@@ -24,6 +22,6 @@ from edge.listener.turns import (
 )
 
 __all__ = [
-    "IP_PKTINFO", "Datagram", "DatagramListener", "ModeratedListener", "ReceiveBuffers", "Segments", "advice",
+    "IP_PKTINFO", "DatagramListener", "ModeratedListener", "ReceiveBuffers", "advice",
     "enlarge_buffer", "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6", "turn_budget", "udp_socket",
 ]  # fmt: skip
