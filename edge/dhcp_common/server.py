@@ -8,10 +8,8 @@ follows the interface and its address, and replaces the server.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
-import struct
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,7 +17,15 @@ from typing import Final
 
 from edge.dhcp_common.boot import Reply
 from edge.dhcp_common.prober import Prober
-from edge.listener import ModeratedListener, ReceiveBuffers, enlarge_buffer
+from edge.listener import (
+    MAX_PAYLOAD_BYTES,
+    MAX_SEGMENTS,
+    NO_SEGMENTS,
+    ModeratedListener,
+    ReceiveBuffers,
+    enlarge_buffer,
+    segments_of,
+)
 from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 
@@ -30,12 +36,6 @@ _TICK_SECONDS: Final = 1.0
 _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 # Room for the replies of one turn, many times over.
 _SEND_BUFFER_BYTES: Final = 1024 * 1024
-
-_SOL_UDP: Final = 17
-_UDP_SEGMENT: Final = 103  # linux/udp.h
-_NO_SEGMENTS: Final = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
-MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones accept twice as many
-MAX_PAYLOAD_BYTES: Final = 65507  # of a UDP datagram, which the kernel splits
 
 
 class DhcpServerError(TinkedgeError):
@@ -127,11 +127,10 @@ class Port(ABC):
         """Send replies of one size to one relay, as one datagram that the kernel splits, or singly."""
         refused = False
         if len(group) > 1:
-            segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(group[0].payload)))
             try:
-                self._send_together([reply.payload for reply in group], [segment], group[0])
+                self._send_together([reply.payload for reply in group], [segments_of(len(group[0].payload))], group[0])
             except OSError as error:
-                refused = error.errno in _NO_SEGMENTS  # other errors are reported when the replies are sent singly
+                refused = error.errno in NO_SEGMENTS  # other errors are reported when the replies are sent singly
             else:
                 return
         sent = [self._try_to_send(reply) for reply in group]

@@ -10,6 +10,9 @@ from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
 from edge.listener.turns import (
     IP_PKTINFO,
+    MAX_PAYLOAD_BYTES,
+    MAX_SEGMENTS,
+    NO_SEGMENTS,
     DatagramListener,
     advice,
     enlarge_buffer,
@@ -17,11 +20,13 @@ from edge.listener.turns import (
     listener_metrics,
     packet_info,
     receive_icmp6,
+    segments_of,
     turn_budget,
     udp_socket,
 )
 
 __all__ = [
-    "IP_PKTINFO", "DatagramListener", "ModeratedListener", "ReceiveBuffers", "advice",
-    "enlarge_buffer", "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6", "turn_budget", "udp_socket",
+    "IP_PKTINFO", "MAX_PAYLOAD_BYTES", "MAX_SEGMENTS", "NO_SEGMENTS", "DatagramListener", "ModeratedListener",
+    "ReceiveBuffers", "advice", "enlarge_buffer", "icmp6_socket", "listener_metrics", "packet_info", "receive_icmp6",
+    "segments_of", "turn_budget", "udp_socket",
 ]  # fmt: skip

@@ -251,7 +251,7 @@ def test_kernel_that_does_not_segment_sends_singly_and_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr("edge.dhcp_common.server._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
+    monkeypatch.setattr("edge.listener.turns._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
     with network.serving(dhcp.start, "uvloop"):
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED
