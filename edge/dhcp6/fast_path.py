@@ -33,21 +33,7 @@ from edge.dhcp6 import wire
 from edge.dhcp6.boot import identify, is_netboot
 from edge.dhcp6.context import Context6
 from edge.dhcp6.reservation import Network6, Reservation6
-from edge.dhcp6.wire import (
-    CLIENT_PORT,
-    MAX_IAS,
-    RENEWALS,
-    SERVER_PORT,
-    Message6,
-    MessageType6,
-    Option,
-    Relay,
-    is_local,
-    is_mac,
-    is_of_infiniband,
-    of_duid,
-    text_of,
-)
+from edge.dhcp6.wire import CLIENT_PORT, RENEWALS, SERVER_PORT, Message6, MessageType6, Option, Relay, text_of
 from edge.dhcp_common import (
     MAX_LAYOUTS,
     NOTHING,
@@ -183,7 +169,7 @@ class _KnownLayout(KnownLayout):
         places: list[tuple[slice, slice]] = []
         begin, end = 0, len(packet)
         # The number of the relay whose link-address is the client's link, or -1.
-        counts = max((number for number, relay in enumerate(relays) if not is_local(relay.link)), default=-1)
+        counts = max((number for number, relay in enumerate(relays) if not wire.is_local(relay.link)), default=-1)
         for number in range(len(relays)):
             mask.vary(begin + 1, begin + (2 if number > counts else 18))
             mask.vary(begin + 18, begin + _RELAY_HEAD)
@@ -198,7 +184,7 @@ class _KnownLayout(KnownLayout):
         self.relays = tuple((*place, sum(sizes[number + 1 :])) for number, place in enumerate(places))
         if self.mac_of is MacOf.DUID:
             duid = packet[self.client_id][_OPTION_HEAD:]
-            if of_duid(duid) is None or duid[2:4] != _ETHERNET:
+            if wire.of_duid(duid) is None or duid[2:4] != _ETHERNET:
                 raise NoLayoutError
             mask.fix(self.client_id.start + _OPTION_HEAD, b"\xff" * 4)  # the type of DUID, and the hardware type
             self.mac = slice(self.client_id.stop - 6, self.client_id.stop)
@@ -239,7 +225,7 @@ class _KnownLayout(KnownLayout):
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _HEAD, end):
             if code == Option.IA_NA:
-                if len(iaids) == MAX_IAS or stop - at < _IA_HEAD:
+                if len(iaids) == wire.MAX_IAS or stop - at < _IA_HEAD:
                     raise NoLayoutError
                 iaids.append(slice(at, at + 4))
                 mask.vary(at, at + _IA_HEAD)
@@ -266,9 +252,9 @@ def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
     # The packet of an InfiniBand port does not contain the MAC. The DUID is the last choice.
     if not relays:
         return MacOf.SOURCE
-    if is_mac(relays[-1].link_layer):
+    if wire.is_mac(relays[-1].link_layer):
         return MacOf.LINK_LAYER
-    if is_of_infiniband(relays[-1].link_layer):
+    if wire.is_of_infiniband(relays[-1].link_layer):
         raise NoLayoutError
     peer = relays[-1].peer
     return MacOf.PEER if peer.is_link_local and eui64_mac(peer) is not None else MacOf.DUID

@@ -8,15 +8,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from edge.dhcp6 import wire
 from edge.dhcp6.responder import Responder6
-from edge.dhcp6.wire import (
-    ALL_RELAYS_AND_SERVERS,
-    ALL_SERVERS,
-    MAX_MESSAGE_BYTES,
-    SERVER_PORT,
-    Received6,
-    address_of,
-)
+from edge.dhcp6.wire import SERVER_PORT, Received6, address_of
 from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Reply, Server
 from edge.listener import ReceiveBuffers, advice, icmp6_socket, receive_icmp6, udp_socket
 from edge.neighbour import discovery
@@ -42,7 +36,7 @@ class Dhcp6Port(Port):
     """Port 547. One socket receives what is sent to the groups and to this host, and sends the replies."""
 
     def __init__(self, responder: Responder6, interface: str) -> None:
-        buffers = ReceiveBuffers(MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
+        buffers = ReceiveBuffers(wire.MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
         super().__init__("DHCPv6", interface, SERVER_PORT, SERVER_PORT, buffers)
         self._responder = responder
         self._fast_path = responder.fast_path
@@ -64,7 +58,7 @@ class Dhcp6Port(Port):
     def _prepare(self, sock: socket.socket) -> None:
         super()._prepare(sock)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-        for group in (ALL_RELAYS_AND_SERVERS, ALL_SERVERS):
+        for group in (wire.ALL_RELAYS_AND_SERVERS, wire.ALL_SERVERS):
             request = group.packed + struct.pack("=I", self._scope)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
 
