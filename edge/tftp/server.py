@@ -22,22 +22,13 @@ from dataclasses import dataclass
 
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
 from edge.listener import DatagramListener, advice, enlarge_buffer, udp_socket
-from edge.tftp import packets
+from edge.tftp import packets, transport
 from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
 from edge.tftp.session import ActiveTransfers, Session, TransferScheduler, close
 from edge.tftp.source import Opened, OpenFile, TftpFile, TftpRefusal, TftpRequest
 from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
-from edge.tftp.transport import (
-    Address,
-    UdpTransport,
-    allow_fragments,
-    destination_address,
-    max_block_bytes,
-    report_destinations,
-    sender,
-    transfer_socket,
-)
+from edge.tftp.transport import Address, UdpTransport
 from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
@@ -304,9 +295,9 @@ class TftpServer:
     def _begin(self, incoming: _Incoming, file: TftpFile) -> None:
         request, client, local, own = incoming.request, incoming.client, incoming.local, None
         try:
-            largest = max_block_bytes(client, local, self._interface)
+            largest = transport.max_block_bytes(client, local, self._interface)
             if not self._single_port:
-                own = transfer_socket(local, self._interface)
+                own = transport.transfer_socket(local, self._interface)
         except OSError as error:
             close(file)
             if self._due(client[0], "connect"):
@@ -321,8 +312,8 @@ class TftpServer:
         transfer = ReadTransfer(
             self._blocks(request, file, agreed), agreed, self._now(), request_bytes=request.size_bytes
         )
-        transport = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
-        session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
+        channel = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
+        session = Session(request, file, transfer, channel, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
         self._record_begun(file, client)
@@ -458,7 +449,7 @@ def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcom
 
 def _receive(sock: socket.socket) -> _Arrived:
     datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
-    return datagram, sender(client), destination_address(ancillary)
+    return datagram, transport.sender(client), transport.destination_address(ancillary)
 
 
 def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: str) -> None:
@@ -478,8 +469,8 @@ def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:
 
 
 def _prepare(sock: socket.socket) -> None:
-    report_destinations(sock)
-    allow_fragments(sock)
+    transport.report_destinations(sock)
+    transport.allow_fragments(sock)
     # Room for the requests of a rack that powers on, and for windows if all transfers share the socket.
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         enlarge_buffer(sock, option, _BUFFER_BYTES)
