@@ -83,14 +83,16 @@ class RequestCallers:
         self._inventory = inventory
         self._callers = callers
         self._tokens = tokens
-        self._trusted = trusted
+        self.proxies = trusted.proxies
+        """The networks of proxies whose X-Forwarded-For is believed."""
+        self._nat = trusted.nat
 
     def caller(self, request: web.Request, claim: str = "") -> Caller:
         """Return the sender; `claim` is the token, MAC or name in the path, if there is one. Raises ForwardedError."""
         name = request.protocol.peername
         peer = other_end(name) if isinstance(name, tuple) else ""
         proxied = self.is_proxy(peer)
-        address = forwarded_for(request.headers.getall(FORWARDED, ()), self._trusted.proxies) if proxied else peer
+        address = forwarded_for(request.headers.getall(FORWARDED, ()), self.proxies) if proxied else peer
         if address is not None:
             found = self._at(address, proxied)
         else:
@@ -104,23 +106,18 @@ class RequestCallers:
         if found.machine is not None:
             return self._checked(found, found.machine, claim)
         # With rivals the sender is one of them, not the machine with the claimed MAC.
-        if address is not None and inside(address, self._trusted.nat) and is_mac(claim) and not found.rivals:
+        if address is not None and inside(address, self._nat) and is_mac(claim) and not found.rivals:
             why = f"as {claim} from behind a NAT"
             return self._machine(found, claim, f"no Hardware has the MAC {claim}", why)
         return found
 
-    @property
-    def proxies(self) -> Networks:
-        """The networks of proxies whose X-Forwarded-For is believed."""
-        return self._trusted.proxies
-
     def is_proxy(self, address: str) -> bool:
         """Return True if this is the address of a trusted proxy."""
-        return inside(address, self._trusted.proxies)
+        return inside(address, self.proxies)
 
     def machine_at(self, address: str) -> Machine | None:
         """Return the machine of all requests of a connection; None if there is none, and for a proxy."""
-        if self._trusted.proxies and self.is_proxy(address):
+        if self.proxies and self.is_proxy(address):
             return None
         return self._callers.machine(address, connected=True)
 

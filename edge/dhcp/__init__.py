@@ -12,10 +12,10 @@
 Each part uses only those below it. `edge.dhcp_common` has what DHCPv6 shares.
 """
 
-from edge.dhcp.context import DhcpSettings, DhcpSettingsError, Received, Reply
+from edge.dhcp.context import DhcpSettings, DhcpSettingsError, Received
 from edge.dhcp.responder import Responder
 from edge.dhcp.server import DhcpServer
-from edge.dhcp_common import DhcpServerError
+from edge.dhcp_common import DhcpServerError, Reply
 
 __all__ = [
     "DhcpServer", "DhcpServerError", "DhcpSettings", "DhcpSettingsError", "Received", "Reply", "Responder",

@@ -17,7 +17,7 @@ from edge.dhcp.boot import BootChoice
 from edge.dhcp.reservation import Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
-from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Stage
+from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Reply, Stage
 from edge.journey.events import Value
 from edge.machines import Machine
 from tink.limits.allowance import Allowance
@@ -58,19 +58,6 @@ class Received(NamedTuple):
     source: str
     source_port: int
     port: int = SERVER_PORT
-
-
-class Reply(NamedTuple):
-    """A packet to send from the port that received the request; `address` may be BROADCAST.
-
-    `ethernet` is the client's hardware address if the client does not answer ARP yet. Then the packet leaves as a frame
-    to this address, or as a broadcast if no frame can be sent.
-    """
-
-    payload: bytes
-    address: str
-    port: int
-    ethernet: bytes = b""
 
 
 class Query(NamedTuple):

@@ -4,7 +4,7 @@ A layout is learnt from a packet that was answered in full with an OFFER or ACK.
 layout is one join of prepared parts:
 
     the kind of client   order and choice of options, size limit, words for the journey: `_KnownLayout`
-    its network          mask, router, servers, lease: `_NetworkParts` for each pair of layout and network
+    its network          mask, router, servers, lease: `OptionPlan` for each pair of layout and network
     its boot file        header fields and options: `_BootParts` for each pair of layout and maker of machines
     the machine          address, host name: `edge.dhcp.reservation`
     the packet           transaction, flags, relay, and the options that are echoed
@@ -26,8 +26,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from edge.dhcp.boot import PI_NAME, PI_NAME_AT, identify
-from edge.dhcp.context import BROADCAST, CLIENT_PORT, SERVER_PORT, DhcpContext, Reply, size_limit
-from edge.dhcp.reservation import Reservation, Subnet
+from edge.dhcp.context import BROADCAST, CLIENT_PORT, SERVER_PORT, DhcpContext, size_limit
+from edge.dhcp.reservation import OptionPlan, Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
 from edge.dhcp_common import (
@@ -41,6 +41,7 @@ from edge.dhcp_common import (
     NoLayoutError,
     Quarantine,
     RecentLeases,
+    Reply,
     Stage,
     reply_note,
 )
@@ -77,14 +78,6 @@ _SECS: Final = bytes(2)
 _LEASES: Final = {(MessageType.DISCOVER, MessageType.OFFER), (MessageType.REQUEST, MessageType.ACK)}
 # The values of flags and `ciaddr` together; `ciaddr` must be zero, or it is a renewal.
 _IS_BROADCAST: Final = {bytes(6): False, b"\x80" + bytes(5): True}
-
-
-class _NetworkParts(NamedTuple):
-    """Options 53, 54, the lease and the network, before and behind the host's name."""
-
-    before: bytes
-    names_host: bool
-    behind: bytes
 
 
 class _BootParts(NamedTuple):
@@ -126,7 +119,8 @@ class _KnownLayout(KnownLayout):
         self.limit = size_limit(message)
         # The link selection of option 82; without it, the link is the relay's address of each packet.
         self.link = relay_agent_of(message._replace(giaddr=codec.NO_ADDRESS)).link
-        self.networks: Newest[Subnet, _NetworkParts] = Newest(MAX_NETWORKS_OF_A_LAYOUT)
+        # The plans, each with options 53 and 54 and the lease in front.
+        self.networks: Newest[Subnet, OptionPlan] = Newest(MAX_NETWORKS_OF_A_LAYOUT)
         self.no_boot = self.prepare(NOTHING)
         # By the first three bytes of the MAC.
         self.boots_of_makers: Newest[bytes, _BootParts] = Newest(MAX_MAKERS_OF_A_LAYOUT)
@@ -172,7 +166,6 @@ class _KnownLayout(KnownLayout):
         if uuid is not NOWHERE:
             self.pi_name_at = slice(uuid.start + 2 + PI_NAME_AT.start, uuid.start + 2 + PI_NAME_AT.stop)
         self.is_pi = packet[self.pi_name_at] == PI_NAME
-        self.mask, self.expected = mask.numbers()
 
         pieces, fixed = [_HEADER_FORMAT], [0, 5]
         for is_fixed, length in mask.runs(236):
@@ -185,14 +178,14 @@ class _KnownLayout(KnownLayout):
 
     def fits(self, packet: bytes) -> bool:
         """Return True if the packet, which has the right length, is of this layout."""
-        return super().fits(packet) and (packet[self.pi_name_at] == PI_NAME) is self.is_pi
+        is_fixed = self.fixed(self.unpack(packet)) == self.fixed_values
+        return is_fixed and (packet[self.pi_name_at] == PI_NAME) is self.is_pi
 
-    def parts_of(self, network: Subnet) -> _NetworkParts:
+    def plan_of(self, network: Subnet) -> OptionPlan:
         """Prepare the parts for a network that this layout meets for the first time."""
         plan = network.plan(self.parameter_request_list)
-        parts = _NetworkParts(self.start + network.lease + plan.before, plan.names_host, plan.behind)
-        self.networks[network] = parts
-        return parts
+        plan = self.networks[network] = plan._replace(before=self.start + network.lease + plan.before)
+        return plan
 
     def prepare(self, boot: BootAnswer) -> _BootParts:
         """Return the parts of a reply that a boot file determines."""
@@ -267,7 +260,7 @@ class FastPath:
         if boot_parts is None:
             return None
         boot, siaddr, header, boot_options, note = boot_parts
-        before, names_host, behind = known.networks.get(network) or known.parts_of(network)
+        before, names_host, behind, _ = known.networks.get(network) or known.plan_of(network)
 
         payload = b"".join(
             (

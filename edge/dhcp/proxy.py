@@ -21,7 +21,6 @@ from edge.dhcp.context import (
     SERVER_PORT,
     DhcpContext,
     Received,
-    Reply,
     TooSmallError,
     assemble,
     first_options,
@@ -30,7 +29,7 @@ from edge.dhcp.context import (
 )
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
-from edge.dhcp_common import BootAnswer, Client, Stage
+from edge.dhcp_common import BootAnswer, Client, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import Machine
 

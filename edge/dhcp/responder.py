@@ -32,7 +32,6 @@ from edge.dhcp.context import (
     DhcpSettingsError,
     Query,
     Received,
-    Reply,
     echo_client_identifier,
     first_options,
     several_hardware,
@@ -43,7 +42,7 @@ from edge.dhcp.proxy import Learn, Proxy, boot_server_reply
 from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
-from edge.dhcp_common import Declines, DhcpSite, Quarantine, Stage
+from edge.dhcp_common import Declines, DhcpSite, Quarantine, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Machine
 from tink.limits.token_bucket import TokenBuckets

@@ -8,10 +8,10 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from edge.dhcp.context import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.context import BROADCAST, PXE_PORT, SERVER_PORT, Received
 from edge.dhcp.responder import Responder
 from edge.dhcp.wire import codec, frames, options
-from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
+from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Reply, Server
 from edge.listener import ModeratedListener, ReceiveBuffers, advice, packet_info, udp_socket
 from tink.limits.once_per import OncePer
 
@@ -39,7 +39,7 @@ class DhcpServer(Server):
         )
 
 
-class DhcpPort(Port[Reply]):
+class DhcpPort(Port):
     """One UDP port, with two sockets.
 
     One socket receives and sends broadcasts. The other one has the server's address: its packets come from the address
@@ -105,7 +105,7 @@ class DhcpPort(Port[Reply]):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
-        fast_path, replies = self._fast_path, self._segments.waiting
+        fast_path, replies = self._fast_path, self._waiting
         for number, packet in enumerate(packets):
             try:
                 reply = fast_path.answer(packet) if fast_path is not None else None

@@ -14,6 +14,6 @@ Each part uses only those below it. `edge.dhcp_common` has what DHCPv4 shares.
 from edge.dhcp6.context import Settings6, server_duid
 from edge.dhcp6.responder import Responder6
 from edge.dhcp6.server import Dhcp6Server
-from edge.dhcp6.wire import Received6, Reply6
+from edge.dhcp6.wire import Received6
 
-__all__ = ["Dhcp6Server", "Received6", "Reply6", "Responder6", "Settings6", "server_duid"]
+__all__ = ["Dhcp6Server", "Received6", "Responder6", "Settings6", "server_duid"]

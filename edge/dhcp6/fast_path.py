@@ -33,22 +33,7 @@ from edge.dhcp6 import wire
 from edge.dhcp6.boot import identify, is_netboot
 from edge.dhcp6.context import Context6
 from edge.dhcp6.reservation import Network6, Reservation6
-from edge.dhcp6.wire import (
-    CLIENT_PORT,
-    MAX_IAS,
-    RENEWALS,
-    SERVER_PORT,
-    Message6,
-    MessageType6,
-    Option,
-    Relay,
-    Reply6,
-    is_local,
-    is_mac,
-    is_of_infiniband,
-    of_duid,
-    text_of,
-)
+from edge.dhcp6.wire import CLIENT_PORT, RENEWALS, SERVER_PORT, Message6, MessageType6, Option, Relay, text_of
 from edge.dhcp_common import (
     MAX_LAYOUTS,
     NOTHING,
@@ -58,6 +43,7 @@ from edge.dhcp_common import (
     KnownLayouts,
     Mask,
     NoLayoutError,
+    Reply,
     Stage,
     reply_note,
 )
@@ -136,9 +122,9 @@ class _KnownLayout(KnownLayout):
     """
 
     __slots__ = (
-        "acknowledges", "addresses", "before", "boots", "client", "client_id", "iaids", "is_by_duid", "lease", "link",
-        "mac", "mac_of", "names_boot", "netboots", "networks", "no_boot", "peer", "relays", "report", "requested",
-        "size", "start", "transaction",
+        "acknowledges", "addresses", "before", "boots", "client", "client_id", "expected", "iaids", "is_by_duid",
+        "lease", "link", "mac", "mac_of", "mask", "names_boot", "netboots", "networks", "no_boot", "peer", "relays",
+        "report", "requested", "size", "start", "transaction",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
@@ -172,6 +158,10 @@ class _KnownLayout(KnownLayout):
         note = reply_note(self.report, self.client, named, self.lease) if named.shared else None
         return _BootParts(boot, boot.options, note)
 
+    def fits(self, packet: bytes) -> bool:
+        """Return True if the packet, which has the right length, is of this layout."""
+        return int.from_bytes(packet, "big") & self.mask == self.expected
+
     def _learn_places(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
         mask = Mask(packet)
         self.mac_of = _mac_of(relays)
@@ -179,7 +169,7 @@ class _KnownLayout(KnownLayout):
         places: list[tuple[slice, slice]] = []
         begin, end = 0, len(packet)
         # The number of the relay whose link-address is the client's link, or -1.
-        counts = max((number for number, relay in enumerate(relays) if not is_local(relay.link)), default=-1)
+        counts = max((number for number, relay in enumerate(relays) if not wire.is_local(relay.link)), default=-1)
         for number in range(len(relays)):
             mask.vary(begin + 1, begin + (2 if number > counts else 18))
             mask.vary(begin + 18, begin + _RELAY_HEAD)
@@ -194,7 +184,7 @@ class _KnownLayout(KnownLayout):
         self.relays = tuple((*place, sum(sizes[number + 1 :])) for number, place in enumerate(places))
         if self.mac_of is MacOf.DUID:
             duid = packet[self.client_id][_OPTION_HEAD:]
-            if of_duid(duid) is None or duid[2:4] != _ETHERNET:
+            if wire.of_duid(duid) is None or duid[2:4] != _ETHERNET:
                 raise NoLayoutError
             mask.fix(self.client_id.start + _OPTION_HEAD, b"\xff" * 4)  # the type of DUID, and the hardware type
             self.mac = slice(self.client_id.stop - 6, self.client_id.stop)
@@ -235,7 +225,7 @@ class _KnownLayout(KnownLayout):
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _HEAD, end):
             if code == Option.IA_NA:
-                if len(iaids) == MAX_IAS or stop - at < _IA_HEAD:
+                if len(iaids) == wire.MAX_IAS or stop - at < _IA_HEAD:
                     raise NoLayoutError
                 iaids.append(slice(at, at + 4))
                 mask.vary(at, at + _IA_HEAD)
@@ -262,9 +252,9 @@ def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
     # The packet of an InfiniBand port does not contain the MAC. The DUID is the last choice.
     if not relays:
         return MacOf.SOURCE
-    if is_mac(relays[-1].link_layer):
+    if wire.is_mac(relays[-1].link_layer):
         return MacOf.LINK_LAYER
-    if is_of_infiniband(relays[-1].link_layer):
+    if wire.is_of_infiniband(relays[-1].link_layer):
         raise NoLayoutError
     peer = relays[-1].peer
     return MacOf.PEER if peer.is_link_local and eui64_mac(peer) is not None else MacOf.DUID
@@ -301,7 +291,7 @@ class FastPath6:
         """By length."""
         self._layouts_of = self.layouts.lists.get
 
-    def answer(self, packet: bytes, source: bytes, *, is_unicast: bool) -> Reply6 | None:
+    def answer(self, packet: bytes, source: bytes, *, is_unicast: bool) -> Reply | None:
         """Return the reply to a packet from `source`, or None. `is_unicast`: it was not sent to a group."""
         layouts = self._layouts_of(len(packet))
         if layouts is None:
@@ -372,8 +362,8 @@ class FastPath6:
         else:
             named = boot if known.names_boot else NOTHING
             self._reports.sent(machine.mac, known.report, known.client, named, lease=known.lease)
-        # The same as Reply6(), in half the time.
-        return tuple.__new__(Reply6, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT))
+        # The same as Reply(), in half the time.
+        return tuple.__new__(Reply, (payload, text_of(source), SERVER_PORT if known.relays else CLIENT_PORT, b""))
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""

@@ -24,21 +24,8 @@ from edge.dhcp6.boot import identify
 from edge.dhcp6.context import Context6, Settings6
 from edge.dhcp6.fast_path import FastPath6
 from edge.dhcp6.reservation import Reservation6, compile_reservation
-from edge.dhcp6.wire import (
-    CLIENT_PORT,
-    SERVER_PORT,
-    Message6,
-    MessageType6,
-    Neighbour6,
-    Option,
-    Received6,
-    Relay,
-    Reply6,
-    Status,
-    mac_of,
-    text_of,
-)
-from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine
+from edge.dhcp6.wire import Message6, MessageType6, Option, Received6, Relay, Status
+from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine, Reply
 from edge.journey.events import Value
 from edge.machines import Machine
 from tink.limits.newest import Newest
@@ -77,10 +64,10 @@ class Query6(NamedTuple):
     def reply_port(self) -> int:
         """The port to which the reply goes."""
         if not self.relays:
-            return CLIENT_PORT
+            return wire.CLIENT_PORT
         # RFC 8357 section 5.2: with option 135 it is the port from which the nearest relay has sent. A source port 0
         # means that there is no port for replies (RFC 768), and no kernel sends there.
-        return self.received.source_port or SERVER_PORT if self.relays[0].port is not None else SERVER_PORT
+        return self.received.source_port or wire.SERVER_PORT if self.relays[0].port is not None else wire.SERVER_PORT
 
     @property
     def associations(self) -> list[bytes]:
@@ -95,7 +82,7 @@ class Responder6:
         self,
         site: DhcpSite,
         settings: Settings6,
-        neighbour: Neighbour6 = lambda _: None,
+        neighbour: wire.Neighbour6 = lambda _: None,
         quarantine: Quarantine | None = None,
     ) -> None:
         """Create the responder of one interface.
@@ -133,7 +120,7 @@ class Responder6:
 
     # --- receive ------------------------------------------------------------------------------------------------------
 
-    def respond(self, packet: bytes, received: Received6) -> Reply6 | None:
+    def respond(self, packet: bytes, received: Received6) -> Reply | None:
         """Return the reply to one UDP payload, or None for silence. Never raises because of a packet's content."""
         if self.fast_path is not None:
             reply = self.fast_path.answer(packet, received.source.packed, is_unicast=received.is_unicast)
@@ -141,7 +128,7 @@ class Responder6:
                 return reply
         return self.respond_in_full(packet, received)
 
-    def respond_in_full(self, packet: bytes, received: Received6) -> Reply6 | None:
+    def respond_in_full(self, packet: bytes, received: Received6) -> Reply | None:
         """Return the reply without the fast path, which learns from the packet."""
         try:
             message, relays = wire.parse(packet)
@@ -153,7 +140,7 @@ class Responder6:
             query = Query6(message, reservation, relays, received)
             # A relay of the machine's own network may serve a whole site, so it has no limit (as with `edge.dhcp`).
             # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
-            is_limited = not query.is_by_own_relay or query.reply_port != SERVER_PORT
+            is_limited = not query.is_by_own_relay or query.reply_port != wire.SERVER_PORT
             if is_limited and not self._context.replies.take(received.source.packed, self._context.clock()):
                 return None
             answer = self._answer(query)
@@ -164,7 +151,7 @@ class Responder6:
             return None
         if self.fast_path is not None:
             self.fast_path.learn(packet, message, relays)
-        return Reply6(wire.relayed(answer, relays), text_of(received.source.packed), query.reply_port)
+        return Reply(wire.relayed(answer, relays), wire.text_of(received.source.packed), query.reply_port)
 
     # --- validate -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +179,7 @@ class Responder6:
 
     def _reservation(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> Reservation6 | None:
         """Return the reservation of the machine that sent the message; None if there is none, or it is not served."""
-        mac = mac_of(message, relays, received, self._neighbour)
+        mac = wire.mac_of(message, relays, received, self._neighbour)
         if mac is None:
             return None
         machine = self._inventory.by_mac(mac)

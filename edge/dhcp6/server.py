@@ -8,17 +8,10 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from edge.dhcp6 import wire
 from edge.dhcp6.responder import Responder6
-from edge.dhcp6.wire import (
-    ALL_RELAYS_AND_SERVERS,
-    ALL_SERVERS,
-    MAX_MESSAGE_BYTES,
-    SERVER_PORT,
-    Received6,
-    Reply6,
-    address_of,
-)
-from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Server
+from edge.dhcp6.wire import SERVER_PORT, Received6, address_of
+from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Reply, Server
 from edge.listener import ReceiveBuffers, advice, icmp6_socket, receive_icmp6, udp_socket
 from edge.neighbour import discovery
 from edge.neighbour.links import look
@@ -39,11 +32,11 @@ class Dhcp6Server(Server):
         )
 
 
-class Dhcp6Port(Port[Reply6]):
+class Dhcp6Port(Port):
     """Port 547. One socket receives what is sent to the groups and to this host, and sends the replies."""
 
     def __init__(self, responder: Responder6, interface: str) -> None:
-        buffers = ReceiveBuffers(MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
+        buffers = ReceiveBuffers(wire.MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
         super().__init__("DHCPv6", interface, SERVER_PORT, SERVER_PORT, buffers)
         self._responder = responder
         self._fast_path = responder.fast_path
@@ -65,12 +58,12 @@ class Dhcp6Port(Port[Reply6]):
     def _prepare(self, sock: socket.socket) -> None:
         super()._prepare(sock)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-        for group in (ALL_RELAYS_AND_SERVERS, ALL_SERVERS):
+        for group in (wire.ALL_RELAYS_AND_SERVERS, wire.ALL_SERVERS):
             request = group.packed + struct.pack("=I", self._scope)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
 
     def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
-        fast_path, buffers, replies = self._fast_path, self._buffers, self._segments.waiting
+        fast_path, buffers, replies = self._fast_path, self._buffers, self._waiting
         for number, packet in enumerate(packets):
             source, is_unicast = buffers.address(number), buffers.destination(number)[0] != _MULTICAST
             try:
@@ -84,13 +77,13 @@ class Dhcp6Port(Port[Reply6]):
             if reply is not None:
                 replies.append(reply)
 
-    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply6) -> None:
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply) -> None:
         self._socket.sendmsg(payloads, ancillary, 0, self._destination(first))
 
-    def _send(self, reply: Reply6) -> None:
+    def _send(self, reply: Reply) -> None:
         self._socket.sendto(reply.payload, self._destination(reply))
 
-    def _destination(self, reply: Reply6) -> tuple[str, int, int, int]:
+    def _destination(self, reply: Reply) -> tuple[str, int, int, int]:
         return reply.address, reply.port, 0, self._scope if is_link_local(reply.address) else 0
 
 

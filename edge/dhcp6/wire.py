@@ -157,14 +157,6 @@ class Received6(NamedTuple):
     is_unicast: bool = False
 
 
-class Reply6(NamedTuple):
-    """A message to send from port 547. `address` is text; if it is link-local, it is on the server's interface."""
-
-    payload: bytes
-    address: str
-    port: int
-
-
 def parse(packet: bytes) -> tuple[Message6, tuple[Relay, ...]]:
     """Return the client's message and its relays, the one nearest to us first. Raises ParseError."""
     if len(packet) > MAX_MESSAGE_BYTES:

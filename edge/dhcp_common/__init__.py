@@ -11,7 +11,7 @@ quarantine  addresses that are not offered because another host uses them
 layouts     packets of one layout, for the fast paths
 """
 
-from edge.dhcp_common.boot import NOTHING, REFUSED_FILE, RPIBOOT, BootAnswer, Client, Stage, uki_path
+from edge.dhcp_common.boot import NOTHING, REFUSED_FILE, RPIBOOT, BootAnswer, Client, Reply, Stage, uki_path
 from edge.dhcp_common.declines import AddressClaim, Declines, RecentLeases
 from edge.dhcp_common.layouts import MAX_LAYOUTS, NOWHERE, KnownLayout, KnownLayouts, Mask, NoLayoutError
 from edge.dhcp_common.prober import Prober
@@ -24,6 +24,6 @@ from edge.dhcp_common.site import DhcpSite
 __all__ = [
     "FREE_ADDRESS", "IPV4", "IPV6", "MAX_LAYOUTS", "NOTHING", "NOWHERE", "REFUSED_FILE", "RPIBOOT", "AddressClaim",
     "BootAnswer", "Changed", "Client", "Declines", "DhcpReports", "DhcpServerError", "DhcpSite", "KnownLayout",
-    "KnownLayouts", "Mask", "NoLayoutError", "Port", "Prober", "Quarantine", "RecentLeases", "Relays", "Server",
-    "Stage", "reply_note", "uki_path",
+    "KnownLayouts", "Mask", "NoLayoutError", "Port", "Prober", "Quarantine", "RecentLeases", "Relays", "Reply",
+    "Server", "Stage", "reply_note", "uki_path",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Netboot clients and what they boot, as far as DHCPv4 and DHCPv6 agree. Pure."""
+"""Netboot clients, what they boot, and replies, as far as DHCPv4 and DHCPv6 agree. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from edge.machines import UKI_FILE, Machine
@@ -97,3 +97,16 @@ def uki_path(machine: Machine) -> str:
     if named is None or not named.name:
         raise NoBinaryError("boot path uki: spec.osie.name is not set: name the OSIE that the machine is to boot")
     return f"osie/{quote(named.name, safe='')}/{UKI_FILE}"
+
+
+class Reply(NamedTuple):
+    """A packet to send from the port that received the request; a link-local address is on the server's interface.
+
+    `ethernet` is the client's hardware address if the client does not answer ARP yet. Then the packet leaves as a frame
+    to this address, or as a broadcast if no frame can be sent.
+    """
+
+    payload: bytes
+    address: str
+    port: int
+    ethernet: bytes = b""

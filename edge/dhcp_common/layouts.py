@@ -8,6 +8,7 @@ same places parses in the same way and requests the same, so the fast path of a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Final, TypeVar
@@ -47,25 +48,22 @@ class Mask:
             yield is_fixed, len(list(run))
 
     def numbers(self) -> tuple[int, int]:
-        """Return `mask` and `expected` of a `KnownLayout`."""
+        """Return `mask` and `expected`: packets fulfil `int.from_bytes(packet, "big") & mask == expected`."""
         mask = int.from_bytes(self._bits, "big")
         return mask, int.from_bytes(self._packet, "big") & mask
 
 
-class KnownLayout:
-    """A layout that was learnt: its packets fulfil `int.from_bytes(packet, "big") & mask == expected`."""
+class KnownLayout(ABC):
+    """A layout that was learnt. `used`: a packet was answered by it since layouts were displaced last."""
 
-    __slots__ = ("expected", "mask", "used")
-
-    mask: int
-    expected: int
+    __slots__ = ("used",)
 
     def __init__(self) -> None:
         self.used = False
 
+    @abstractmethod
     def fits(self, packet: bytes) -> bool:
         """Return True if the packet, which has the right length, is of this layout."""
-        return int.from_bytes(packet, "big") & self.mask == self.expected
 
 
 L = TypeVar("L", bound=KnownLayout)

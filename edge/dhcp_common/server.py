@@ -11,11 +11,21 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final
 
+from edge.dhcp_common.boot import Reply
 from edge.dhcp_common.prober import Prober
-from edge.listener import Datagram, ModeratedListener, ReceiveBuffers, Segments, enlarge_buffer
+from edge.listener import (
+    MAX_PAYLOAD_BYTES,
+    MAX_SEGMENTS,
+    NO_SEGMENTS,
+    ModeratedListener,
+    ReceiveBuffers,
+    enlarge_buffer,
+    segments_of,
+)
 from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 
@@ -27,15 +37,18 @@ _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 # Room for the replies of one turn, many times over.
 _SEND_BUFFER_BYTES: Final = 1024 * 1024
 
-R = TypeVar("R", bound=Datagram)
-
 
 class DhcpServerError(TinkedgeError):
     """The server can't start; the text names the port and what to do."""
 
 
-class Port(ABC, Generic[R]):
-    """One UDP port of one interface: what it receives goes to the responder; the replies of a turn leave together."""
+class Port(ABC):
+    """One UDP port of one interface: what it receives goes to the responder; the replies of a turn leave together.
+
+    The replies of one turn to one relay mostly have one size. The kernel can then split one large datagram into them
+    (UDP_SEGMENT, Linux 4.18). Replies to clients are sent singly: if a virtual network card segments UDP, a client
+    would receive frames that hold several replies, and DHCP clients read frames.
+    """
 
     def __init__(self, protocol: str, interface: str, number: int, relay_port: int, buffers: ReceiveBuffers) -> None:
         """`protocol` is "DHCP" or "DHCPv6"; replies to `relay_port` may leave together."""
@@ -47,9 +60,10 @@ class Port(ABC, Generic[R]):
         self._loop = asyncio.get_running_loop()
         self._once = OncePer(10.0, 20)
         self._listeners: list[ModeratedListener] = []
-        self._segments: Segments[R] = Segments(
-            f"{protocol} on {interface}", relay_port, self._try_to_send, self._send_together
-        )
+        self._relay_port = relay_port
+        self._may_segment = True
+        self._waiting: list[Reply] = []
+        """The replies of this turn."""
 
     @abstractmethod
     def open(self) -> None:
@@ -60,11 +74,11 @@ class Port(ABC, Generic[R]):
         """Add the replies to these packets to those that wait for the end of the turn."""
 
     @abstractmethod
-    def _send(self, reply: R) -> None:
+    def _send(self, reply: Reply) -> None:
         """Send one reply. Raises OSError."""
 
     @abstractmethod
-    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: R) -> None:
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply) -> None:
         """Send several payloads to the destination of the first reply. Raises OSError."""
 
     def close(self) -> None:
@@ -79,7 +93,7 @@ class Port(ABC, Generic[R]):
 
     def _listen(self, sock: socket.socket) -> None:
         receive, answer = self._buffers.receive, self._answer
-        listener = ModeratedListener(sock, self._name, receive, answer, after_turn=self._segments.send_all)
+        listener = ModeratedListener(sock, self._name, receive, answer, after_turn=self._send_all)
         listener.start()
         self._listeners.append(listener)
 
@@ -88,7 +102,44 @@ class Port(ABC, Generic[R]):
         if self._once.due("fault", self._loop.time()):
             log.error("%s: internal error on %s", self._name, packet.hex(), exc_info=error)
 
-    def _try_to_send(self, reply: R) -> bool:
+    def _send_all(self) -> None:
+        """Send the replies of this turn, in any order."""
+        replies = self._waiting
+        if not replies:
+            return
+        self._waiting = []
+        if len(replies) == 1 or not self._may_segment:
+            for reply in replies:
+                self._try_to_send(reply)
+            return
+        alike: defaultdict[tuple[int, str], list[Reply]] = defaultdict(list)
+        for reply in replies:
+            if reply.port == self._relay_port:
+                alike[len(reply.payload), reply.address].append(reply)
+            else:
+                self._try_to_send(reply)
+        for (size, _), group in alike.items():
+            most = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // size)
+            for at in range(0, len(group), most):
+                self._send_group(group[at : at + most])
+
+    def _send_group(self, group: list[Reply]) -> None:
+        """Send replies of one size to one relay, as one datagram that the kernel splits, or singly."""
+        refused = False
+        if len(group) > 1:
+            try:
+                self._send_together([reply.payload for reply in group], [segments_of(len(group[0].payload))], group[0])
+            except OSError as error:
+                refused = error.errno in NO_SEGMENTS  # other errors are reported when the replies are sent singly
+            else:
+                return
+        sent = [self._try_to_send(reply) for reply in group]
+        if refused and all(sent) and self._may_segment:
+            self._may_segment = False
+            where = f"{self._protocol} on {self._interface}"
+            log.info("%s: this kernel or interface does not segment UDP; replies go singly", where)
+
+    def _try_to_send(self, reply: Reply) -> bool:
         """Send a reply and return True, or log the error and return False."""
         try:
             self._send(reply)
@@ -110,7 +161,7 @@ class Port(ABC, Generic[R]):
 class Server:
     """Serves DHCP on one interface: its ports, and the probes for declined addresses."""
 
-    def __init__(self, title: str, ports: Sequence[Port[Any]], prober: Prober | None) -> None:
+    def __init__(self, title: str, ports: Sequence[Port], prober: Prober | None) -> None:
         """`title` is for the log; `prober` is None if the responder assigns no address."""
         self._title = title
         self._ports = ports

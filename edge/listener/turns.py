@@ -44,6 +44,12 @@ _SO_MEMINFO: Final = 55
 _MEMINFO: Final = struct.Struct("=9I")
 IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)
 """linux/in.h. The socket module has no name for it before Python 3.12."""
+_SOL_UDP, _UDP_SEGMENT = 17, 103  # linux/udp.h
+MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones accept twice as many
+MAX_PAYLOAD_BYTES: Final = 65507  # of a datagram over IPv4; IPv6 allows 20 more
+# A packet exceeds the path's MTU or the kernel has another limit; the interface computes no checksums, which older
+# kernels need for this; the kernel does not have it.
+NO_SEGMENTS: Final = frozenset({errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _ICMP6_FILTER: Final = 1  # linux/icmpv6.h
 
 D = TypeVar("D")
@@ -253,6 +259,11 @@ def udp_socket(
         sock.close()
         raise
     return sock
+
+
+def segments_of(size_bytes: int) -> tuple[int, int, bytes]:
+    """Return the ancillary data by which the kernel cuts a datagram into packets of this size (udp(7), Linux 4.18)."""
+    return _SOL_UDP, _UDP_SEGMENT, struct.pack("=H", size_bytes)
 
 
 def packet_info(family: int, source: str = "", interface: int = 0) -> tuple[int, int, bytes]:

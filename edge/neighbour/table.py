@@ -33,17 +33,8 @@ from ipaddress import IPv4Address, ip_address
 from typing import Final
 
 from edge.listener import packet_info
-from edge.neighbour.netlink import (
-    HEADER,
-    NLMSG_ERROR,
-    Notifications,
-    attribute,
-    attributes_of,
-    dump,
-    error_of,
-    open_socket,
-    request,
-)
+from edge.neighbour import netlink
+from edge.neighbour.netlink import HEADER
 from edge.neighbour.route import Route, RouteKind, parse_route, route_request, route_to
 from tink.limits.allowance import Allowance
 from tink.mac import guid_mac
@@ -76,7 +67,7 @@ _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, interface, state, flag
 _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the family of the hardware address
 
 
-def neighbour_changes(on_change: Callable[[str | None], None]) -> Notifications:
+def neighbour_changes(on_change: Callable[[str | None], None]) -> netlink.Notifications:
     """Call `on_change(ip)` for each entry that changes; None: any entry may have. Raises OSError."""
 
     def notify(message: bytes | None) -> None:
@@ -87,7 +78,7 @@ def neighbour_changes(on_change: Callable[[str | None], None]) -> Notifications:
         if message is None or ip is not None:
             on_change(ip)
 
-    return Notifications(_RTMGRP_NEIGH, notify)
+    return netlink.Notifications(_RTMGRP_NEIGH, notify)
 
 
 class NeighbourTable:
@@ -96,7 +87,7 @@ class NeighbourTable:
     def __init__(self, interfaces: Iterable[str]) -> None:
         """Raises OSError if the kernel does not answer queries for single entries."""
         self._interfaces = tuple(interfaces)
-        self._socket = open_socket()
+        self._socket = netlink.open_socket()
         self._indexes: dict[str, int] = {}
         self._sequence = 0
         self._ask(socket.if_nametoindex("lo"), socket.inet_aton("127.0.0.1"))
@@ -223,8 +214,8 @@ def _family(address: bytes) -> int:
 
 def neighbour_request(interface: int, address: bytes, sequence: int) -> bytes:
     """Build the rtnetlink request for one entry."""
-    body = _NEIGHBOUR.pack(_family(address), interface, 0, 0, 0) + attribute(_NDA_DST, address)
-    return request(_RTM_GETNEIGH, body, sequence)
+    body = _NEIGHBOUR.pack(_family(address), interface, 0, 0, 0) + netlink.attribute(_NDA_DST, address)
+    return netlink.request(_RTM_GETNEIGH, body, sequence)
 
 
 Neighbours4 = Mapping[int, frozenset[tuple[str, str]]]
@@ -234,9 +225,9 @@ Neighbours4 = Mapping[int, frozenset[tuple[str, str]]]
 def neighbours4() -> Neighbours4:
     """Return all IPv4 neighbours that the kernel knows now. Raises OSError."""
     found: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
-    for message in dump(_RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), _RTM_NEWNEIGH):
+    for message in netlink.dump(_RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), _RTM_NEWNEIGH):
         family, index, *_ = _NEIGHBOUR.unpack_from(message, HEADER.size)
-        address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
+        address = netlink.attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
         if family != socket.AF_INET or len(address) != 4:
             continue
         mac = hardware_address(message, index, address)
@@ -249,8 +240,8 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
     """Return the hardware address in the kernel's answer, if that is a valid entry of the neighbour. Raises OSError."""
     # For an InfiniBand port it is the MAC of its GUID, by which a Hardware names it.
     kind = HEADER.unpack_from(answer)[1]
-    if kind == NLMSG_ERROR:
-        number = error_of(answer)
+    if kind == netlink.NLMSG_ERROR:
+        number = netlink.error_of(answer)
         if number in (0, errno.ENOENT, errno.ENODEV):
             return None
         raise OSError(number, f"RTM_GETNEIGH: {os.strerror(number)}")
@@ -259,7 +250,7 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
     family, found, state, flags, _ = _NEIGHBOUR.unpack_from(answer, HEADER.size)
     if family != _family(address) or found != interface or not state & _NUD_KNOWN or flags & _NTF_PROXY:
         return None
-    attributes = attributes_of(answer, HEADER.size + _NEIGHBOUR.size)
+    attributes = netlink.attributes_of(answer, HEADER.size + _NEIGHBOUR.size)
     mac = attributes.get(_NDA_LLADDR, b"")
     if len(mac) == _INFINIBAND_BYTES:
         mac = guid_mac(mac[-8:])
@@ -277,7 +268,7 @@ def changed_address(message: bytes) -> str | None:
         return None
     if HEADER.unpack_from(message)[1] not in (_RTM_NEWNEIGH, _RTM_DELNEIGH):
         return None
-    address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
+    address = netlink.attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
     if len(address) != (4 if family == socket.AF_INET else 16):
         return None
     ip = socket.inet_ntop(family, address)

@@ -22,22 +22,13 @@ from dataclasses import dataclass
 
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
 from edge.listener import DatagramListener, advice, enlarge_buffer, udp_socket
-from edge.tftp import packets
+from edge.tftp import packets, transport
 from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
 from edge.tftp.session import ActiveTransfers, Session, TransferScheduler, close
 from edge.tftp.source import Opened, OpenFile, TftpFile, TftpRefusal, TftpRequest
 from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
-from edge.tftp.transport import (
-    Address,
-    UdpTransport,
-    allow_fragments,
-    destination_address,
-    max_block_bytes,
-    report_destinations,
-    sender,
-    transfer_socket,
-)
+from edge.tftp.transport import Address, UdpTransport
 from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
@@ -65,15 +56,11 @@ ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 1000.0, 100.0
 """Number of requests from one address that are parsed. GRUB requests a hundred files in seconds."""
 _MAX_SENDERS = 4096
-UNRESOLVED_SECONDS = 1.0
-UNRESOLVED, UNRESOLVED_IN_ALL = 8, 50
-"""Maximum number of requests from addresses on the link whose MAC the kernel does not know: of one address, and of all.
-
-They are counted in UNRESOLVED_SECONDS. A client resolves our MAC by ARP before it sends, which enters the client in the
-kernel's neighbour table (RFC 826). An answer to an invented address adds a useless entry. Above gc_thresh2 (512) the
-kernel drops such entries every 5 s; at gc_thresh3 (1,024) it searches the table with every packet (neigh_alloc in
-net/core/neighbour.c).
-"""
+# Requests from addresses on the link whose MAC the kernel does not know: of one address, and of all. A client resolves
+# our MAC by ARP before it sends, which enters the client in the kernel's neighbour table (RFC 826). An answer to an
+# invented address adds a useless entry. Above gc_thresh2 (512) the kernel drops such entries every 5 s; at gc_thresh3
+# (1,024) it searches the table with every packet (neigh_alloc in net/core/neighbour.c).
+UNRESOLVED, UNRESOLVED_IN_ALL, UNRESOLVED_SECONDS = 8, 50, 1.0
 
 _LOG_INTERVAL_SECONDS, _MAX_LINES = 60.0, 600
 BEGUN_SECONDS = 3.0  # UEFI asks for the size, then for the file; a machine that restarts needs longer
@@ -308,9 +295,9 @@ class TftpServer:
     def _begin(self, incoming: _Incoming, file: TftpFile) -> None:
         request, client, local, own = incoming.request, incoming.client, incoming.local, None
         try:
-            largest = max_block_bytes(client, local, self._interface)
+            largest = transport.max_block_bytes(client, local, self._interface)
             if not self._single_port:
-                own = transfer_socket(local, self._interface)
+                own = transport.transfer_socket(local, self._interface)
         except OSError as error:
             close(file)
             if self._due(client[0], "connect"):
@@ -325,8 +312,8 @@ class TftpServer:
         transfer = ReadTransfer(
             self._blocks(request, file, agreed), agreed, self._now(), request_bytes=request.size_bytes
         )
-        transport = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
-        session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
+        channel = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
+        session = Session(request, file, transfer, channel, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
         self._record_begun(file, client)
@@ -462,7 +449,7 @@ def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcom
 
 def _receive(sock: socket.socket) -> _Arrived:
     datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
-    return datagram, sender(client), destination_address(ancillary)
+    return datagram, transport.sender(client), transport.destination_address(ancillary)
 
 
 def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: str) -> None:
@@ -482,8 +469,8 @@ def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:
 
 
 def _prepare(sock: socket.socket) -> None:
-    report_destinations(sock)
-    allow_fragments(sock)
+    transport.report_destinations(sock)
+    transport.allow_fragments(sock)
     # Room for the requests of a rack that powers on, and for windows if all transfers share the socket.
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         enlarge_buffer(sock, option, _BUFFER_BYTES)

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any, Final, NamedTuple
 
-from edge.listener import IP_PKTINFO, packet_info, udp_socket
+from edge.listener import IP_PKTINFO, MAX_PAYLOAD_BYTES, MAX_SEGMENTS, NO_SEGMENTS, packet_info, segments_of, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Burst
 
@@ -27,9 +27,6 @@ Ancillary = list[tuple[int, int, bytes]]
 MIN_SEGMENTED: Final = 3
 """Number of packets from which on the kernel cuts them. Two packets cost as much either way (measured)."""
 _NEVER: Final = 1 << 62
-MAX_SEGMENTS: Final = 64
-"""UDP_MAX_SEGMENTS of older kernels. Newer kernels accept 128."""
-_MAX_DATAGRAM_BYTES: Final = 65507  # the maximum of UDP over IPv4; IPv6 allows 20 more
 _HEADERS_BYTES: Final = {socket.AF_INET: 20 + 8 + 4, socket.AF_INET6: 40 + 8 + 4}  # IP, UDP, TFTP
 
 
@@ -48,18 +45,6 @@ _OPTIONS: Final = {
     socket.AF_INET6: _Options(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 23, 25, 24),
 }
 _PMTUDISC_DONT = 0
-_SOL_UDP = 17
-_UDP_SEGMENT = 103
-
-_NOT_SEGMENTED = frozenset(
-    {
-        errno.EINVAL,  # a block exceeds the path's MTU, or the kernel has another limit
-        errno.EIO,  # the interface computes no checksums, which older kernels need for this
-        errno.EMSGSIZE,
-        errno.ENOPROTOOPT,
-        errno.EOPNOTSUPP,
-    }
-)
 _REFUSED = struct.pack("=I", errno.ECONNREFUSED)
 _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOBUFS})
 
@@ -75,8 +60,8 @@ class UdpTransport:
         if local is not None:
             self._ancillary.append(packet_info(socket.AF_INET6 if ":" in local else socket.AF_INET, local))
         self._packet_bytes = packet_bytes = block_bytes + 4
-        self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
-        segments = min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
+        self._segmented = [*self._ancillary, segments_of(packet_bytes)]
+        segments = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // packet_bytes)
         self._per_call_bytes = segments * packet_bytes
         # The kernel cuts larger bursts.
         self._uncut_bytes = (MIN_SEGMENTED - 1) * packet_bytes if segments >= MIN_SEGMENTED else _NEVER
@@ -118,7 +103,7 @@ class UdpTransport:
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     return self._count(size - at)
-                if error.errno not in _NOT_SEGMENTED:
+                if error.errno not in NO_SEGMENTS:
                     raise
                 log.debug("TFTP to %s: the kernel does not cut windows (%s)", self.client[0], error.strerror)
                 self._uncut_bytes = _NEVER

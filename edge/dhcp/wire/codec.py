@@ -165,7 +165,7 @@ def finish(parts: list[bytes]) -> bytes:
 
 def padded_size(size: int, limit: int) -> int:
     """Return the size to which a reply of `size` bytes is padded, if the client takes `limit` bytes."""
-    # There are few sizes, because replies of one size to one relay leave with one system call (`Segments`).
+    # There are few sizes, because replies of one size to one relay leave with one system call (`Port`).
     steps = (size - MIN_PACKET_BYTES + _SIZE_STEP_BYTES - 1) // _SIZE_STEP_BYTES
     return min(MIN_PACKET_BYTES + max(steps, 0) * _SIZE_STEP_BYTES, limit)
 

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from edge.callers import Callers
-from edge.dhcp6 import Dhcp6Server, Reply6, Responder6, Settings6, server_duid
+from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
 from edge.dhcp6.wire import MessageType6, Option, addresses_in, option, options, parse
-from edge.dhcp_common import DhcpSite
-from edge.listener import Segments
+from edge.dhcp_common import DhcpSite, Port, Reply
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.arrivals import Arrivals
 from edge.neighbour.discovery import Advertised
@@ -221,13 +220,13 @@ def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_togethe
         mac = f"02:00:00:00:06:{number:02x}"
         lab.inventory.apply(hardware(f"m-{number}", mac, f"fd77:6::1:{number:x}"))
     groups: list[int] = []
-    send_group = Segments._send_group
+    send_group = Port._send_group
 
-    def counted(segments: Segments[Reply6], group: list[Reply6]) -> None:
+    def counted(port: Port, group: list[Reply]) -> None:
         groups.append(len(group))
-        send_group(segments, group)
+        send_group(port, group)
 
-    monkeypatch.setattr(Segments, "_send_group", counted)
+    monkeypatch.setattr(Port, "_send_group", counted)
     got = {}
     with (
         network.serving(lab.start, "uvloop"),

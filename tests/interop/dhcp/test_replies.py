@@ -21,7 +21,7 @@ from scapy.packet import Packet
 
 from edge.dhcp import Reply
 from edge.dhcp.server import FrameSender, NoLinkError
-from edge.listener import Segments
+from edge.dhcp_common import Port
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
@@ -199,13 +199,13 @@ def burst(
     for number in range(MACHINES):
         dhcp.register(f"10.77.6.{100 + number}", mac(number), f"m-{number}")
     groups: list[int] = []
-    send_group = Segments._send_group
+    send_group = Port._send_group
 
-    def counted(segments: Segments[Reply], group: list[Reply]) -> None:
+    def counted(port: Port, group: list[Reply]) -> None:
         groups.append(len(group))
-        send_group(segments, group)
+        send_group(port, group)
 
-    monkeypatch.setattr(Segments, "_send_group", counted)
+    monkeypatch.setattr(Port, "_send_group", counted)
 
     def ask(port: int, giaddr: str = "0.0.0.0", flags: int = 0) -> tuple[dict[int, str], int]:
         with speaking(network, "" if flags else RELAY_IP, port) as asker:
@@ -253,7 +253,7 @@ def test_kernel_without_segmentation_sends_packets_singly_and_logs_it_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr("edge.listener.segments._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
+    monkeypatch.setattr("edge.listener.turns._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
     with network.serving(dhcp.start, "uvloop"):
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
+from edge.dhcp6 import Received6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
-from edge.dhcp_common import IPV6, DhcpSite, Quarantine, Relays
+from edge.dhcp_common import IPV6, DhcpSite, Quarantine, Relays, Reply
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries, BootPath
@@ -77,7 +77,7 @@ class Edge6:
 
     def send(
         self, packet: bytes, source: IPv6Address = LINK_LOCAL, *, alone: bool = False, port: int = 546
-    ) -> Reply6 | None:
+    ) -> Reply | None:
         return self.responder.respond(packet, Received6(source, port, alone))
 
     def answer(self, packet: bytes, source: IPv6Address = LINK_LOCAL, *, alone: bool = False) -> Message6:

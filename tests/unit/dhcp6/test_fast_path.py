@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp6 import Reply6, fast_path, wire
+from edge.dhcp6 import fast_path, wire
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, option
+from edge.dhcp_common import Reply
 from edge.journey.events import Outcome
 from tests.unit.dhcp.harness import Calls, Pair, check_layouts
 from tests.unit.dhcp6.harness import (
@@ -172,7 +173,7 @@ def test_message_of_another_machine_is_answered_by_the_fast_path(
     assert full.count <= 1
 
 
-def _inner(reply: Reply6) -> bytes:
+def _inner(reply: Reply) -> bytes:
     packet = reply.payload
     while packet[0] == M.RELAY_REPL:
         packet = next(value for code, value in wire.options(packet[34:]) if code == Option.RELAY_MSG)

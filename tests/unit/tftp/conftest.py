@@ -21,7 +21,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
-    """The server runs on both loops: uvloop, which serves, has its own way with sockets that had an error."""
+    """Run the server on both loops, because uvloop handles sockets with an error in its own way."""
     loops: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
     if item.path.name == "test_server.py":
         loops["uvloop"] = uvloop.new_event_loop
@@ -29,7 +29,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 
 def packets_of(burst: Burst, block_bytes: int = 0) -> list[bytes]:
-    """Each packet whole; of those that are ready, `block_bytes` tells where they end."""
+    """Return the packets of a burst; `block_bytes` is the block size of assembled packets."""
     if isinstance(burst, memoryview):
         return [bytes(burst[at : at + block_bytes + 4]) for at in range(0, len(burst), block_bytes + 4)]
     assert len(burst) % 2 == 0
@@ -37,13 +37,13 @@ def packets_of(burst: Burst, block_bytes: int = 0) -> list[bytes]:
 
 
 def numbers(burst: Burst) -> list[int]:
-    """The block numbers on the wire."""
+    """Return the block numbers of the packets."""
     return [int.from_bytes(packet[2:4], "big") for packet in packets_of(burst)]
 
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[..., Awaitable[Loopback]]]:
-    """Starts a server of one file, or of what a function opens, until the test ends."""
+    """Start a server of one file, or of a function that opens files, until the test ends."""
     async with AsyncExitStack() as stack:
 
         async def start(opens: Any, file: dict[str, Any] | None = None, **settings: Any) -> Loopback:

@@ -1,4 +1,4 @@
-"""A TFTP server on loopback, and what clients of it send and take, packet by packet."""
+"""A TFTP server on loopback, and clients that send and receive single packets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ack(number: int) -> bytes:
 
 
 class Client:
-    """A client of the server; it sends to the port that has answered it last."""
+    """A client of the server. It sends to the port of the last answer."""
 
     def __init__(self, server: Address, ip: str = "127.0.0.1") -> None:
         self.socket = udp(ip)
@@ -59,7 +59,7 @@ class Client:
         return None
 
     async def ask(self, *options: str, **how: str) -> bytes:
-        """The answer to a request."""
+        """Send a request and return the answer."""
         self.request(*options, **how)
         return await self.receive()
 
@@ -69,7 +69,7 @@ class Client:
         return await self.receive()
 
     async def begin(self, *options: str, **how: str) -> bytes:
-        """Take the first block of a file, or the offer of options, and acknowledge it: what comes then."""
+        """Acknowledge the first block of a file, or the OACK, and return the next packet."""
         first = await self.ask(*options, **how)
         self.send(ack(0 if first[1] == 6 else 1))
         while (packet := await self.receive()) == first:  # sent again before the acknowledgement was there
@@ -77,14 +77,14 @@ class Client:
         return packet
 
     def drained(self) -> list[bytes]:
-        """All that has come and was not received yet."""
+        """Return the packets that have arrived and were not received yet."""
         packets = []
         while (received := self._received()) is not None:
             packets.append(received[0])
         return packets
 
     async def download(self, block: int = 512, window: int = 1, *options: str, **how: str) -> bytes:
-        """The file, as a client without faults takes it."""
+        """Download a file as a correct client does, and return its content."""
         sizes = (("blksize", block, 512), ("windowsize", window, 1))
         self.request(
             *(text for name, size, usual in sizes if size != usual for text in (name, str(size))), *options, **how
@@ -108,12 +108,12 @@ class Client:
 
 
 class Loopback:
-    """A server on a free port of loopback, and what it recorded."""
+    """A server on a free port of loopback, and the events that it recorded."""
 
     def __init__(self, open_file: OpenFile) -> None:
         self.open_file = open_file
         self.events: list[JourneyEvent] = []
-        """The ends of transfers, and refusals: beginnings, and silence in between, are left out."""
+        """The ends of transfers, and refusals, without the events of phases."""
         self._clients: list[Client] = []
 
     @asynccontextmanager
@@ -134,7 +134,7 @@ class Loopback:
         return self._clients[-1]
 
     def clients(self, count: int, ip: str = "127.0.0.1") -> list[Client]:
-        """`{}` in `ip` is the number of the client."""
+        """Create clients; `{}` in `ip` is replaced by the number of the client."""
         return [self.client(ip.format(number)) for number in range(count)]
 
     @property
@@ -146,12 +146,12 @@ class Loopback:
             self.events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
 
     async def settled(self, count: int) -> list[str]:
-        """The messages, when `count` of them are there."""
+        """Wait for `count` events and return their messages."""
         await until(lambda: len(self.events) >= count)
         await turns(3)
         return [event.message for event in self.events]
 
     async def has_read(self) -> None:
-        """The server has read, and answered at once, all requests that were sent before: it reads them in order."""
+        """Wait until the server has read all earlier requests, which it reads in order."""
         assert await self.client().ask(mode="mail") == b"\0\5\0\4only the modes octet and netascii are served\0"
         await turns(3)

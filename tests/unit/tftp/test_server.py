@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from edge.journey.events import Outcome, Step
-from edge.tftp import TftpServer, TftpServerError
+from edge.tftp import TftpServer, TftpServerError, transport
 from edge.tftp import server as server_module
 from edge.tftp.blocks import FramedBlocks
 from edge.tftp.packets import ErrorCode
@@ -594,7 +594,7 @@ async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_th
     loopback = await serve(b"x" * 600, {"close": lambda: closed.append(True)})
     client = loopback.client()
     with monkeypatch.context() as patch:
-        patch.setattr(server_module, "transfer_socket", none_left)
+        patch.setattr(transport, "transfer_socket", none_left)
         for _ in range(3):
             client.request()
         await loopback.has_read()
