@@ -211,9 +211,7 @@ def _write_each(result: ConversionResult, output: str, directory: Path, progress
 
 
 def _not_written(place: str, error: OSError) -> ConversionFinding:
-    return ConversionFinding(
-        FindingKind.ERROR, ObjectPlace(place, 0, "", "", ""), "", f"not written: {error.strerror or error}"
-    )
+    return ConversionFinding(FindingKind.ERROR, ObjectPlace(place, 0), "", f"not written: {error.strerror or error}")
 
 
 @contextlib.asynccontextmanager
