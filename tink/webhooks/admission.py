@@ -216,15 +216,6 @@ def _follow(informers: Mapping[ResourceType, Informer], reviewer: Reviewer) -> N
 
 
 # --- Plugin of the embedded API ---
-#
-# The reviewer inside the embedded API, as its admission plugin (`tink.kubeapi.apiserver.AdmissionPlugin`).
-#
-# The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
-# without delay. A write reserves its claims from the review until it has been stored or has failed. A write that can't
-# be reviewed is rejected: no call could get lost, and no policy admits it. Deletions and removals of finalizers are
-# admitted even then, because an operator must be able to remove any object, and they claim nothing.
-#
-# Informers feed the references once they run. References only cause warnings, so no write waits for them.
 
 
 Find = Callable[[str, str, str], Awaitable[Raw | None]]
@@ -234,7 +225,15 @@ _KEYS: Final = {each.kind: f"{each.group}/{each.plural}" for each in (HARDWARE, 
 
 
 class ReviewPlugin:
-    """Reviews writes in the process of the API server. `find` reads its store."""
+    """Reviews writes in the process of the API server (`tink.kubeapi.apiserver.AdmissionPlugin`).
+
+    The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
+    without delay. A write reserves its claims from the review until it has been stored or has failed. A write that
+    can't be reviewed is rejected: no call could get lost, and no policy admits it. Deletions and removals of finalizers
+    are admitted even then, because an operator must be able to remove any object, and they claim nothing.
+
+    Informers feed the references once they run. References only cause warnings, so no write waits for them.
+    """
 
     followed = f"{GROUP}/{HARDWARE.plural}"
 
@@ -248,7 +247,7 @@ class ReviewPlugin:
         clock: Callable[[], float] = time.monotonic,
         examine: Examine | None = None,
     ) -> None:
-        """Review the objects of these `namespaces`; empty: of all."""
+        """Review the objects of these `namespaces`; empty: of all. `find` reads the store."""
         self.webhooks = reviewed(namespaces)
         self.metrics = ReviewMetrics()
         self._informers: dict[str, Informer] = {}
