@@ -276,8 +276,8 @@ class Room:
 
     __slots__ = ("left",)
 
-    def __init__(self, left: int = MAX_CHARACTERS) -> None:
-        self.left = left
+    def __init__(self) -> None:
+        self.left = MAX_CHARACTERS
 
     def take(self, count: int) -> None:
         """Count characters. Raises CallError if the text becomes too large."""
