@@ -210,7 +210,8 @@ def _with_names(obj: Raw, spec_names: Raw, hint_names: Raw, empty_checksum_type:
     def image(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {**value, _CHECKSUM_TYPE: value.get(_CHECKSUM_TYPE) or empty_checksum_type}
+        given = value.get(_CHECKSUM_TYPE) not in (None, "")
+        return dict(value) if given else {**value, _CHECKSUM_TYPE: empty_checksum_type}
 
     def provisioning(value: Any) -> Any:
         return _changed(value, {_ROOT_HINTS: hints, "raid": raid, "image": image})
