@@ -60,12 +60,10 @@ class TemplateProcess:
         cpu_seconds: float = CPU_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
         busy_seconds: float = BUSY_SECONDS,
-        most: int = WAITING,
     ) -> None:
         self._cpu_seconds = cpu_seconds
         self._idle_seconds = idle_seconds
         self._busy_seconds = busy_seconds
-        self._most = most
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -114,7 +112,7 @@ class TemplateProcess:
         return [TemplateSyntaxError(said, name=name, line=line, column=column) for said, name, line, column in found]
 
     def _is_full(self, namespace: str) -> bool:
-        return self._waiting[namespace] >= WAITING_PER_NAMESPACE or self._waiting.total() >= self._most
+        return self._waiting[namespace] >= WAITING_PER_NAMESPACE or self._waiting.total() >= WAITING
 
     def render_actions(self, template: Raw, hardware: Raw, params: Mapping[str, str]) -> list[dict[str, Any]]:
         """Render a Template as `tink.template.render_actions` does; blocks the calling thread.

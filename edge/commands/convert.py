@@ -200,9 +200,7 @@ def _write_each(result: ConversionResult, output: str, directory: Path, progress
 
 
 def _not_written(place: str, error: OSError) -> ConversionFinding:
-    return ConversionFinding(
-        FindingKind.ERROR, ObjectPlace(place, 0, "", "", ""), "", f"not written: {error.strerror or error}"
-    )
+    return ConversionFinding(FindingKind.ERROR, ObjectPlace(place, 0), "", f"not written: {error.strerror or error}")
 
 
 async def _read(cluster: _Cluster, to: str | None, progress: ProgressLine) -> list[InputDocument | ConversionFinding]:

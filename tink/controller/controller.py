@@ -80,8 +80,6 @@ from tink.workflow.status import (
 log = logging.getLogger(__name__)
 
 # --- History ---
-#
-# Finds the ended Workflows that exceed the history limit: all but the newest of each Hardware.
 
 
 class _Ended(NamedTuple):
@@ -93,7 +91,7 @@ class _Ended(NamedTuple):
 
 
 class WorkflowHistory:
-    """The ended Workflows by Hardware. `limit`: maximum number for each Hardware; None: no limit."""
+    """Finds the ended Workflows that exceed the history limit: all but the newest `limit` (None: all) of a Hardware."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -145,11 +143,7 @@ class WorkflowHistory:
         return len(row) - bisect_left(row, ended) > self._limit
 
 
-# --- Kubernetes events ---
-#
-# The Kubernetes Events of a Workflow, for `kubectl describe workflow`.
-#
-# `event_for` derives an Event from two versions of a Workflow; `tink.kube.runtime.events` records it.
+# --- Kubernetes Events, for `kubectl describe workflow` ---
 
 
 COMPONENT = "tinkedge-controller"

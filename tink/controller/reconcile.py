@@ -69,18 +69,6 @@ from tink.workflow.status import (
 from tink.workflow.table import Author
 
 # --- Ages ---
-#
-# Computes the age of a Workflow's timestamps, independent of clock changes.
-#
-# Every deadline counts from a timestamp in the Workflow, so that it survives a restart of the controller. But
-# timestamps come from the clocks of several hosts or were edited by hand, and clocks are adjusted: a clock that jumps
-# ahead by a day must not end every running Workflow, and one that is set back must not keep them running without end.
-#
-# So the wall clock is read once for each timestamp, when it is first seen; from then on its age grows with the
-# monotonic clock. A timestamp in the future has age 0 when it is first seen. A timestamp from a change that this
-# process observed is not older than the previous version of the object, however far the writer's clock is behind.
-#
-# After a restart no timestamp has been seen, so the wall clock decides again.
 
 
 Stamp = tuple[str, float]
@@ -103,7 +91,16 @@ class _Workflow:
 
 
 class TimestampAges:
-    """The ages of timestamps of Workflows that have not ended. `wall` and `steady` are clocks, in seconds."""
+    """The ages of timestamps of Workflows that have not ended. `wall` and `steady` are clocks, in seconds.
+
+    Every deadline counts from a timestamp in the Workflow, so that it survives a restart of the controller. But
+    timestamps come from the clocks of several hosts or were edited by hand, and clocks are adjusted: a clock that jumps
+    ahead by a day must not end every running Workflow, and one that is set back must not keep them running without end.
+
+    So the wall clock is read once for each timestamp, when it is first seen; from then on its age grows with the
+    monotonic clock. A timestamp in the future has age 0 when it is first seen. A timestamp from a change that this
+    process observed is not older than the previous version of the object, however far the writer's clock is behind.
+    """
 
     def __init__(self, wall: Callable[[], float], steady: Callable[[], float]) -> None:
         self._wall = wall
@@ -258,7 +255,7 @@ def reconcile(
     elif to_be_rendered(workflow):
         return _prepare(_unprepared(workflow), hardware, template, context, again=True)
     elif condition(status_of(workflow), ConditionType.STARTED).get("reason") == REASON_HELD:
-        status: Status = dict(status_of(workflow))
+        status = dict(status_of(workflow))
         set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now)
         status["message"] = summary(status)
         noticed = Decision(_status(workflow, status))

@@ -65,7 +65,7 @@ async def read_cluster(
             denied += 1
             if error.status != _FORBIDDEN or missing + denied == len(types):
                 raise
-            source = ObjectPlace(CLUSTER, 0, resource.kind, namespace or "", "")
+            source = ObjectPlace(CLUSTER, 0, resource.kind, namespace or "")
             found.append(ConversionFinding(FindingKind.ERROR, source, "", f"none of this kind was read: {error}"))
     if missing == len(types):
         raise NotFoundError(404, "NotFound", f"the cluster does not serve {types[0].api_version}")
@@ -137,9 +137,7 @@ async def apply_all(
             for answer in answers:
                 if isinstance(answer, UnreachableError):
                     reason = f"{answer}: {result.count} of {len(converted)} objects were applied. Apply it once more"
-                    result.refused.append(
-                        ConversionFinding(FindingKind.ERROR, ObjectPlace(CLUSTER, 0, "", "", ""), "", reason)
-                    )
+                    result.refused.append(ConversionFinding(FindingKind.ERROR, ObjectPlace(CLUSTER, 0), "", reason))
                     return result
                 if isinstance(answer, BaseException):
                     raise answer

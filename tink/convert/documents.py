@@ -110,9 +110,13 @@ def validated(document: InputDocument) -> InputDocument | ConversionFinding:
     return document
 
 
+def _error(source: ObjectPlace, reason: str, path: str = "") -> ConversionFinding:
+    return ConversionFinding(FindingKind.ERROR, source, path, reason)
+
+
 def error_in(document: InputDocument, path: str, reason: str) -> ConversionFinding:
     """Return an error finding for a field of the document's object."""
-    return ConversionFinding(FindingKind.ERROR, document.source, nested(document.prefix, path), reason)
+    return _error(document.source, reason, nested(document.prefix, path))
 
 
 def _too_deep(obj: Raw) -> str | None:
@@ -150,15 +154,13 @@ def read(file: str, content: bytes) -> Iterator[InputDocument | ConversionFindin
         try:
             content = content.decode("utf-16").encode()
         except UnicodeDecodeError as error:
-            yield ConversionFinding(
-                FindingKind.ERROR, ObjectPlace(file, 1, "", "", ""), "", f"not UTF-16, as it says: byte {error.start}"
-            )
+            yield _error(ObjectPlace(file, 1), f"not UTF-16, as it says: byte {error.start}")
             return
     number = 1
     for line, chunk in _chunks(content.removeprefix(_BOM)):
         parts = _json_chunk(file, number, line, chunk)
         if parts is None:
-            parts = [list(_yaml_chunk(ObjectPlace(file, number, "", "", ""), line, chunk))]
+            parts = [list(_yaml_chunk(ObjectPlace(file, number), line, chunk))]
         for part in parts:
             yield from part
         number += len(parts)
@@ -184,15 +186,13 @@ def _yaml_chunk(source: ObjectPlace, first_line: int, chunk: bytes) -> Iterator[
         text = chunk.decode()
     except UnicodeDecodeError as error:
         line = first_line + chunk.count(b"\n", 0, error.start)
-        yield ConversionFinding(
-            FindingKind.ERROR, source, "", f"line {line}: not UTF-8 (byte 0x{chunk[error.start]:02x})"
-        )
+        yield _error(source, f"line {line}: not UTF-8 (byte 0x{chunk[error.start]:02x})")
         return
     try:
         values = list(read_yaml(text))
     except YamlError as error:
         where = f"line {first_line + error.line - 1}: " if error.line else ""
-        yield ConversionFinding(FindingKind.ERROR, source, "", f"not YAML: {where}{error}")
+        yield _error(source, f"not YAML: {where}{error}")
         return
     kept = text if has_comments(text) else None
     for found in values:
@@ -212,7 +212,7 @@ def _json_chunk(
     at = _skip_space(text, len("---") if text.startswith("---") else 0)
     parts: list[list[InputDocument | ConversionFinding]] = []
     while at < len(text):
-        source = ObjectPlace(file, number + len(parts), "", "", "")
+        source = ObjectPlace(file, number + len(parts))
         try:
             obj, end = _DECODER.raw_decode(text, at)
             # The standard library accepts half a surrogate pair, which is no JSON.
@@ -226,8 +226,9 @@ def _json_chunk(
             if not parts and not file.endswith(".json"):
                 return None
             line = first_line + text.count("\n", 0, getattr(error, "pos", at))
-            reason = f"not JSON: line {line}: {_json_problem(error)}"
-            parts.append([ConversionFinding(FindingKind.ERROR, source, "", reason)])
+            deep = isinstance(error, RecursionError)
+            why = f"nested deeper than {MAX_DEPTH} levels" if deep else getattr(error, "msg", "") or str(error)
+            parts.append([_error(source, f"not JSON: line {line}: {why}")])
             following = _NEXT_OBJECT.search(text, at + 1)
             end = following.start() if following else len(text)
         at = _skip_space(text, end)
@@ -253,12 +254,6 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> Raw:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique_fields)
 
 
-def _json_problem(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return f"nested deeper than {MAX_DEPTH} levels"
-    return getattr(error, "msg", "") or str(error)
-
-
 def _skip_space(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
@@ -275,9 +270,7 @@ def _objects(
     while pending:
         prefix, obj, api_version, kind = pending.pop()
         if not isinstance(obj, dict):
-            yield ConversionFinding(
-                FindingKind.ERROR, source, prefix, f"must be a Kubernetes object, is {type_name(obj)}"
-            )
+            yield _error(source, f"must be a Kubernetes object, is {type_name(obj)}", prefix)
             continue
         if kind:
             obj = {"apiVersion": api_version, "kind": kind} | obj
@@ -285,7 +278,7 @@ def _objects(
         if items is None:
             yield _document(source, obj, prefix, text, size)
         elif prefix.count("items") >= MAX_DEPTH:
-            yield ConversionFinding(FindingKind.ERROR, source, "", f"Lists nested deeper than {MAX_DEPTH} levels")
+            yield _error(source, f"Lists nested deeper than {MAX_DEPTH} levels")
         else:
             at = join(prefix, "items")
             below = [(join(at, index), item, *_kind_of_items(obj)) for index, item in enumerate(items)]
@@ -369,12 +362,12 @@ def read_all(paths: Iterable[str]) -> Iterator[InputDocument | ConversionFinding
             try:
                 content = _content(file, seen, listed=file != path)
             except OSError as error:
-                yield _unreadable(file, error.strerror or str(error))
+                yield _error(ObjectPlace(file, 1), f"the file can't be read: {error.strerror or error}")
                 continue
             if content is None:
                 continue
             if len(content) > MAX_FILE_BYTES:
-                yield _unreadable(file, f"larger than {MAX_FILE_BYTES} bytes")
+                yield _error(ObjectPlace(file, 1), f"the file can't be read: larger than {MAX_FILE_BYTES} bytes")
                 continue
             yield from read(file, content)
 
@@ -423,10 +416,6 @@ def _content(file: str, seen: set[tuple[int, int]], *, listed: bool) -> bytes | 
         return stream.read(MAX_FILE_BYTES + 1)
 
 
-def _unreadable(file: str, why: str) -> ConversionFinding:
-    return ConversionFinding(FindingKind.ERROR, ObjectPlace(file, 1, "", "", ""), "", f"the file can't be read: {why}")
-
-
 # --- comments ---------------------------------------------------------------------------------------------------------
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
@@ -434,14 +423,6 @@ _HASH = re.compile(r"(?<![^ \t])#")
 _BLOCK_HEADER = re.compile(r"[|>][0-9+-]*")
 END = "\0end"
 """The path of a comment that stands below all fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The line on which a field of the document begins."""
-
-    line: int
-    path: str
 
 
 def has_comments(text: str) -> bool:
@@ -459,11 +440,11 @@ def collect(text: str) -> list[Comment]:
         return []
     if root is None:
         return []
-    places: list[_Place] = []
+    fields: dict[int, list[str]] = {}
     scalars: list[yaml.ScalarNode] = []
-    _collect_places(root, "", places, scalars, set())
+    _collect_fields(root, "", fields, scalars, set())
     lines = text.split("\n")
-    return list(_comments(lines, places, _covered(scalars, lines)))
+    return list(_comments(lines, fields, _covered(scalars, lines)))
 
 
 def placed(
@@ -481,10 +462,13 @@ def placed(
     return found
 
 
-def _collect_places(
-    node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.ScalarNode], seen: set[int]
+def _collect_fields(
+    node: yaml.Node, path: str, fields: dict[int, list[str]], scalars: list[yaml.ScalarNode], seen: set[int]
 ) -> None:
-    """Collect fields and scalars in order. A node that an alias repeats is visited once: its marks are the anchor's."""
+    """Collect the fields by their first lines, and the scalars.
+
+    A node that an alias repeats is visited once: its marks are the anchor's.
+    """
     if isinstance(node, yaml.ScalarNode):
         scalars.append(node)
         return
@@ -492,17 +476,17 @@ def _collect_places(
         return
     seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
-        for key, item in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                scalars.append(key)
-                at = join(path, key.value)
-                places.append(_Place(key.start_mark.line, at))
-                _collect_places(item, at, places, scalars, seen)
+        scalars += [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        children = [
+            (key.start_mark.line, join(path, key.value), item)
+            for key, item in node.value
+            if isinstance(key, yaml.ScalarNode)
+        ]
     else:
-        for index, item in enumerate(node.value):
-            at = join(path, index)
-            places.append(_Place(item.start_mark.line, at))
-            _collect_places(item, at, places, scalars, seen)
+        children = [(item.start_mark.line, join(path, index), item) for index, item in enumerate(node.value)]
+    for line, at, item in children:
+        fields.setdefault(line, []).append(at)
+        _collect_fields(item, at, fields, scalars, seen)
 
 
 def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list[tuple[int, int]]]:
@@ -523,10 +507,9 @@ def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list
     return covered
 
 
-def _comments(lines: list[str], places: list[_Place], covered: dict[int, list[tuple[int, int]]]) -> Iterator[Comment]:
-    at_line: dict[int, list[str]] = {}
-    for place in sorted(places, key=lambda place: place.line):
-        at_line.setdefault(place.line, []).append(place.path)
+def _comments(
+    lines: list[str], at_line: dict[int, list[str]], covered: dict[int, list[tuple[int, int]]]
+) -> Iterator[Comment]:
     starts = sorted(at_line)
     following, previous = 0, -1
     for number, line in enumerate(lines):
@@ -633,7 +616,7 @@ class _Lines:
 
     def document(self, obj: Raw) -> str:
         if obj:
-            self._mapping(obj, 0, "", "")
+            self._children(obj, 0, "")
         else:
             self._lines.append("{}\n")
         return "".join(self._lines)
@@ -656,42 +639,24 @@ class _Lines:
             result.append(f"{line[:-1]} {beside[number]}\n" if number in beside else line)
         return "".join(result)
 
-    def _mapping(self, mapping: Raw, depth: int, path: str, first: str) -> None:
-        """Write a mapping. `first` replaces the indentation of the first key: the dash of a list's item."""
+    def _children(self, value: Raw | list[Any], depth: int, path: str, first: str = "") -> None:
+        """Write a mapping or a list. `first` replaces the first indentation: the dash of a list's item."""
+        is_mapping = isinstance(value, dict)
         indent = "  " * depth
         start = first or indent
-        for key, item in mapping.items():
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             at = path
             if self._there is not None:
                 at = join(path, key)
                 self._there[at] = len(self._lines)
-            self._entry(f"{start}{_text(key)}:", item, depth, at)
-            start = indent
-
-    def _entry(self, start: str, item: Any, depth: int, path: str) -> None:
-        if isinstance(item, dict) and item:
-            self._lines.append(start + "\n")
-            self._mapping(item, depth + 1, path, "")
-        elif isinstance(item, list) and item:
-            self._lines.append(start + "\n")
-            self._sequence(item, depth + 1, path, "")
-        else:
-            self._lines += _scalar_lines(start, item, depth)
-
-    def _sequence(self, items: list[Any], depth: int, path: str, first: str) -> None:
-        indent = "  " * depth
-        start = first or indent
-        for index, item in enumerate(items):
-            at = path
-            if self._there is not None:
-                at = join(path, index)
-                self._there[at] = len(self._lines)
-            if isinstance(item, dict) and item:
-                self._mapping(item, depth + 1, at, start + "- ")
-            elif isinstance(item, list) and item:
-                self._sequence(item, depth + 1, at, start + "- ")
+            start += f"{_text(key)}:" if isinstance(key, str) else "-"
+            if not item or not isinstance(item, dict | list):
+                self._lines += _scalar_lines(start, item, depth)
+            elif is_mapping:
+                self._lines.append(start + "\n")
+                self._children(item, depth + 1, at)
             else:
-                self._lines += _scalar_lines(start + "-", item, depth)
+                self._children(item, depth + 1, at, start + " ")
             start = indent
 
 

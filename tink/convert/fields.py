@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -190,17 +189,11 @@ class Fields:
         for key in keys:
             self._unread.pop(key, None)
 
-    def unread(self) -> Iterator[tuple[str, Any]]:
-        """Yield the fields that are not read yet and not empty, with their paths."""
-        for key in self._unread:
-            value = self._value[key]
-            if not says_nothing(value):
-                yield self.at(key), value
-
     def rest(self, reason: str = UNKNOWN) -> None:
         """Report all unread fields as dropped: one finding a field, whatever is below it."""
-        for path, _ in self.unread():
-            self._findings.dropped(path, reason)
+        for key in self._unread:
+            if not says_nothing(self._value[key]):
+                self._findings.dropped(self.at(key), reason)
         self._unread.clear()
 
     def _typed(self, key: str, kind: type, name: str) -> Any:

@@ -30,9 +30,9 @@ class ObjectPlace:
     """A path; "-" for standard input, "cluster" for a live cluster."""
     document: int
     """The number of the document in the file, from 1; 0 for the whole file."""
-    kind: str
-    namespace: str
-    name: str
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
 
     @property
     def label(self) -> str:

@@ -14,6 +14,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import orjson
 
@@ -179,57 +180,46 @@ def convert_documents(
     for hosts that change their version. `image_registry` is put before images of v1alpha1 Templates that name no
     registry. Findings among `documents` are passed on.
     """
-    run = _Run(to, hosts or HostOptions(), versions or ConversionSettings(), image_registry)
+    inputs: list[InputDocument] = []
+    found: list[ConversionFinding] = []
     for document in documents:
         if isinstance(document, ConversionFinding):
-            run.findings.append(document)
+            found.append(document)
         else:
-            run.documents.append(document)
-    return run.result()
+            inputs.append(document)
 
+    @cache
+    def index() -> dict[tuple[str, str, str], Raw]:
+        return {_identity(document.obj)[1:]: document.obj for document in inputs}
 
-class _Run:
-    """One run over many objects, which may refer to each other."""
+    def lookup(kind: str, namespace: str, name: str) -> Raw | None:
+        return index().get((kind, namespace or DEFAULT_NAMESPACE, name))
 
-    def __init__(self, to: str | None, hosts: HostOptions, versions: ConversionSettings, image_registry: str) -> None:
-        self.documents: list[InputDocument] = []
-        self.findings: list[ConversionFinding] = []
-        self._context = ConversionContext(self._lookup, to, hosts, versions, image_registry)
-        self._made: dict[tuple[str, str, str, str], Converted] = {}
-        self._index: dict[tuple[str, str, str], Raw] | None = None
-
-    def result(self) -> ConversionResult:
-        for document in self.documents:
-            findings = Findings(document.source, document.prefix)
-            for position, obj in enumerate(self._convert(document.obj, findings)):
-                first = position == 0
-                made = Converted(obj, document, findings.moves, findings.comments) if first else Converted(obj)
-                # Equal objects are added once (an OSIE that several Hardware need).
-                identity = _identity(made.obj)
-                existing = self._made.setdefault(identity, made)
-                if existing is not made and existing.obj != made.obj:
-                    _, kind, namespace, name = identity
-                    where = f" ({existing.document.source})" if existing.document is not None else ""
-                    findings.error(
-                        "metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept"
-                    )
-            self.findings.extend(findings)
-        osies = [each for each in self._made.values() if each.obj["kind"] == "OSIE"]
-        others = [each for each in self._made.values() if each.obj["kind"] != "OSIE"]
-        return ConversionResult(osies + others, self.findings)
-
-    def _convert(self, obj: Raw, findings: Findings) -> list[Raw]:
-        """Convert one object. An exception in a converter is a finding and loses this object alone."""
+    context = ConversionContext(
+        lookup, to, hosts or HostOptions(), versions or ConversionSettings(), image_registry=image_registry
+    )
+    results: dict[tuple[str, str, str, str], Converted] = {}
+    for document in inputs:
+        findings = Findings(document.source, document.prefix)
         try:
-            return converter_of(obj["apiVersion"], obj["kind"], self._context.to)(obj, findings, self._context)
-        except Exception as error:
+            converter = converter_of(document.obj["apiVersion"], document.obj["kind"], to)
+            objects = converter(document.obj, findings, context)
+        except Exception as error:  # loses this object alone
             findings.error("", f"the converter failed ({type(error).__name__}: {error}): please report this object")
-            return []
-
-    def _lookup(self, kind: str, namespace: str, name: str) -> Raw | None:
-        if self._index is None:
-            self._index = {_identity(document.obj)[1:]: document.obj for document in self.documents}
-        return self._index.get((kind, namespace or DEFAULT_NAMESPACE, name))
+            objects = []
+        for position, obj in enumerate(objects):
+            first = position == 0
+            made = Converted(obj, document, findings.moves, findings.comments) if first else Converted(obj)
+            # Equal objects are added once (an OSIE that several Hardware need).
+            identity = _identity(made.obj)
+            existing = results.setdefault(identity, made)
+            if existing is not made and existing.obj != made.obj:
+                _, kind, namespace, name = identity
+                where = f" ({existing.document.source})" if existing.document is not None else ""
+                findings.error("metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept")
+        found.extend(findings)
+    # OSIEs first; sorting keeps the order of the others.
+    return ConversionResult(sorted(results.values(), key=lambda each: each.obj["kind"] != "OSIE"), found)
 
 
 def _identity(obj: Raw) -> tuple[str, str, str, str]:
@@ -305,15 +295,12 @@ def as_table(findings: Iterable[ConversionFinding], width: int) -> Iterator[str]
 def summary(result: ConversionResult, done: str = "written") -> str:
     """Return one line with the counts of objects, errors, dropped and changed fields. `done` is the objects' verb."""
     counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in FindingKind}
-    prices = [
-        f"{_count(counts[FindingKind.ERROR], 'error')}",
-        f"{_count(counts[FindingKind.DROPPED], 'field')} dropped",
-        f"{counts[FindingKind.CHANGED]} changed",
-    ]
     objects = _count(len(result.converted), "object")
     if result.lost:
         objects = f"{len(result.converted) - result.lost} of {len(result.converted)} objects"
-    return f"{objects} {done}; {', '.join(prices)}"
+    errors = _count(counts[FindingKind.ERROR], "error")
+    dropped = _count(counts[FindingKind.DROPPED], "field")
+    return f"{objects} {done}; {errors}, {dropped} dropped, {counts[FindingKind.CHANGED]} changed"
 
 
 def as_json(result: ConversionResult) -> str:

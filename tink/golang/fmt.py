@@ -276,8 +276,8 @@ class Room:
 
     __slots__ = ("left",)
 
-    def __init__(self, left: int = MAX_CHARACTERS) -> None:
-        self.left = left
+    def __init__(self) -> None:
+        self.left = MAX_CHARACTERS
 
     def take(self, count: int) -> None:
         """Count characters. Raises CallError if the text becomes too large."""
@@ -322,6 +322,8 @@ def _formatted(flags: Flags, value: Value, verb: str, room: Room, depth: int) ->
     formatter = _FORMATTERS.get(type(value))
     if formatter is None:
         raise CallError(f"can't print a {type(value).__name__}")
+    if depth == 0 and verb in "pw" and formatter in (_slice, _map, _struct):
+        return _bad_verb(flags, value, verb, room, depth)
     return formatter(flags, value, verb, room, depth)
 
 
@@ -481,8 +483,6 @@ def _with_point(text: str, style: str, precision: int) -> str:
 
 
 def _slice(flags: Flags, value: list[Value], verb: str, room: Room, depth: int) -> str:
-    if depth == 0 and verb in "pw":
-        return _bad_verb(flags, value, verb, room, depth)
     room.take(2 + len(value))
     parts = [_element(flags, item, verb, room, depth) for item in value]
     if flags.sharp_v:
@@ -491,8 +491,6 @@ def _slice(flags: Flags, value: list[Value], verb: str, room: Room, depth: int) 
 
 
 def _map(flags: Flags, value: dict[str, Value], verb: str, room: Room, depth: int) -> str:
-    if depth == 0 and verb in "pw":
-        return _bad_verb(flags, value, verb, room, depth)
     room.take(5 + 2 * len(value))
     parts = [
         f"{_string(flags, key, verb, room, depth)}:{_element(flags, value[key], verb, room, depth)}"
@@ -506,8 +504,6 @@ def _map(flags: Flags, value: dict[str, Value], verb: str, room: Room, depth: in
 def _struct(flags: Flags, value: Struct, verb: str, room: Room, depth: int) -> str:
     if value.text is not None and verb in "vsxXq" and not flags.sharp_v:
         return _string(flags, value.text, verb, room, depth)
-    if depth == 0 and verb in "pw":
-        return _bad_verb(flags, value, verb, room, depth)
     named = flags.plus_v or flags.sharp_v
     parts = [
         (f"{name}:" if named else "") + _formatted(flags, item, verb, room, depth + 1)

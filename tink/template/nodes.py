@@ -192,9 +192,8 @@ class ContinueNode(ParseNode):
 
 @dataclass(slots=True)
 class BranchNode(ParseNode):
-    """`if` or `with`: pipelines that are tried in order, each with its body, then the body of `else`."""
+    """`if` or `with` (True): pipelines that are tried in order, each with its body, then the body of `else`."""
 
-    is_with: bool
     arms: list[tuple[bool, PipeNode, list[Statement]]]
     otherwise: list[Statement] | None = None
 

@@ -276,7 +276,7 @@ class _Parser:
         while True:
             pipe = self._pipeline(keyword.text, TokenKind.RIGHT_DELIM)
             if node is None:
-                node = nodes.BranchNode(pipe.position, is_with, [])
+                node = nodes.BranchNode(pipe.position, [])
             body, closing = self._list()
             node.arms.append((is_with, pipe, body))
             if closing.kind is TokenKind.END:

@@ -87,7 +87,6 @@ class Admission:
         namespaces: Sequence[str] = (),
         name: str = NAME,
         parse: Parse = parse_here,
-        clock: Callable[[], float] = time.monotonic,
         examine: Examine | None = None,
     ) -> None:
         """Review objects of these `namespaces` (empty: of all). `name` is the name of the configuration.
@@ -101,9 +100,8 @@ class Admission:
         self._differences: tuple[str, ...] = ()
         """The last log message about a configuration that the chart or an operator made."""
         self._informers = {each.kind: informers[each] for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
-        self._clock = clock
         self.metrics = ReviewMetrics()
-        self._reviewer = Reviewer(self._look_up, self._cached, clock, site, parse=parse, examine=examine)
+        self._reviewer = Reviewer(self._look_up, self._cached, site=site, parse=parse, examine=examine)
         _follow(informers, self._reviewer)
         claims = self._reviewer.claims
         informers[HARDWARE].add_event_handler(lambda new, _: claims.apply(new), claims.remove)
@@ -147,7 +145,7 @@ class Admission:
             return web.Response(status=408, text=f"no AdmissionReview within {_READ_SECONDS:.0f} s\n")
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             return web.Response(status=400, text=f"no AdmissionReview: {error}\n")
-        begun, request_read = self._clock(), ReviewRequest.read(asked)
+        begun, request_read = time.monotonic(), ReviewRequest.read(asked)
         try:
             verdict = await self._reviewer.review(request_read)
         except Exception as error:
@@ -155,7 +153,7 @@ class Admission:
             self._not_decided(asked, "failed")
             return web.Response(status=500, text=f"the review has failed: {error or type(error).__name__}\n")
         self.metrics.decided(asked, verdict.outcome)
-        if self._clock() - begun > TIMEOUT_SECONDS:
+        if time.monotonic() - begun > TIMEOUT_SECONDS:
             self._not_decided(asked, "late")
         response = {"uid": uid, **respond(verdict, asked)}
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
@@ -216,15 +214,6 @@ def _follow(informers: Mapping[ResourceType, Informer], reviewer: Reviewer) -> N
 
 
 # --- Plugin of the embedded API ---
-#
-# The reviewer inside the embedded API, as its admission plugin (`tink.kubeapi.apiserver.AdmissionPlugin`).
-#
-# The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
-# without delay. A write reserves its claims from the review until it has been stored or has failed. A write that can't
-# be reviewed is rejected: no call could get lost, and no policy admits it. Deletions and removals of finalizers are
-# admitted even then, because an operator must be able to remove any object, and they claim nothing.
-#
-# Informers feed the references once they run. References only cause warnings, so no write waits for them.
 
 
 Find = Callable[[str, str, str], Awaitable[Raw | None]]
@@ -234,7 +223,15 @@ _KEYS: Final = {each.kind: f"{each.group}/{each.plural}" for each in (HARDWARE, 
 
 
 class ReviewPlugin:
-    """Reviews writes in the process of the API server. `find` reads its store."""
+    """Reviews writes in the process of the API server (`tink.kubeapi.apiserver.AdmissionPlugin`).
+
+    The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
+    without delay. A write reserves its claims from the review until it has been stored or has failed. A write that
+    can't be reviewed is rejected: no call could get lost, and no policy admits it. Deletions and removals of finalizers
+    are admitted even then, because an operator must be able to remove any object, and they claim nothing.
+
+    Informers feed the references once they run. References only cause warnings, so no write waits for them.
+    """
 
     followed = f"{GROUP}/{HARDWARE.plural}"
 
@@ -248,7 +245,7 @@ class ReviewPlugin:
         clock: Callable[[], float] = time.monotonic,
         examine: Examine | None = None,
     ) -> None:
-        """Review the objects of these `namespaces`; empty: of all."""
+        """Review the objects of these `namespaces`; empty: of all. `find` reads the store."""
         self.webhooks = reviewed(namespaces)
         self.metrics = ReviewMetrics()
         self._informers: dict[str, Informer] = {}

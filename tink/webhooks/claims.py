@@ -34,10 +34,6 @@ from tink.limits.newest import Newest
 from tink.mac import mac_in
 
 # --- References ---
-#
-# Index of references: Hardware to OSIEs, Workflows that have not ended to Hardware and Templates.
-#
-# Informers feed it. A look-up is a dictionary access.
 
 
 _REFERENCES = {"Hardware": (("osie", "OSIE"),), "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template"))}
@@ -63,7 +59,10 @@ def ended(workflow: Raw) -> bool:
 
 
 class References:
-    """The references between objects. For one event loop."""
+    """An index of references: Hardware to OSIEs, Workflows that have not ended to Hardware and Templates.
+
+    Informers feed it. For one event loop.
+    """
 
     def __init__(self) -> None:
         self._referrers: Index[ObjectReference, ObjectReference] = Index()

@@ -41,8 +41,6 @@ from tink.webhooks.registration import Address, RegistrationError
 log = logging.getLogger(__name__)
 
 # --- Settings ---
-#
-# The operator's settings of the webhooks.
 
 
 _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"

@@ -98,12 +98,7 @@ def last_action_reboots(status: Mapping[str, Any]) -> bool:
     )
 
 
-# --- Finalizer ---
-#
-# The finalizer of Workflows. Without it a deletion would not stop the agent.
-#
-# The controller adds it before it prepares a Workflow. The embedded API adds it to each new Workflow (`protect`), which
-# saves that write and its delay.
+# --- Finalizer: without it, the deletion of a Workflow would not stop the agent ---
 
 
 def protected(workflow: Raw) -> bool:
@@ -114,7 +109,8 @@ def protected(workflow: Raw) -> bool:
 def protect(obj: Raw) -> None:
     """Add the finalizer to a Workflow, in place. Other objects are not changed.
 
-    A Workflow that is being moved from another API is not changed either, so that the copy equals the original.
+    The embedded API does this for each new Workflow, so that the controller need not. A Workflow that is being moved
+    from another API is not changed either, so that the copy equals the original.
     """
     if obj.get("kind") != "Workflow" or obj.get("apiVersion") != API_VERSION or paused(obj) or protected(obj):
         return

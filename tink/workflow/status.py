@@ -17,9 +17,7 @@ from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, Raw, Wor
 from tink.errors import TinkedgeError
 from tink.timestamps import rfc3339
 
-# --- Reasons ---
-#
-# The reasons in conditions: why a Workflow did not succeed, or succeeded without its agent's report.
+# --- Reasons in conditions: why a Workflow did not succeed, or succeeded without its agent's report ---
 
 
 REASON_CANCELED = "Canceled"
@@ -293,11 +291,6 @@ def status_patch(workflow: Raw, status: Status) -> Raw:
 
 
 # --- Summary ---
-#
-# The column MESSAGE of `kubectl get workflows`: `.status.message`, which is never empty.
-#
-# It is computed from the rest of the status, and every writer of a status writes it too. The controller adds it to a
-# status of an older release, or one that was edited by hand. Programs read the conditions instead.
 
 
 TO_RELEASE = "; to let it run: "
@@ -311,7 +304,12 @@ _ENDED = tuple(str(state) for state in WorkflowState if state.terminal)
 
 
 def summary(status: Mapping[str, Any]) -> str:
-    """Return the progress or the end of a Workflow in one line of at most `MAX_SUMMARY` characters."""
+    """Return the progress or the end of a Workflow in one line of at most `MAX_SUMMARY` characters.
+
+    It is `.status.message`, the column MESSAGE of `kubectl get workflows`, and never empty. Every writer of a status
+    writes it too. The controller adds it to a status of an older release, or one that was edited by hand. Programs read
+    the conditions instead.
+    """
     text = " ".join(_summary(status).split()) or UNPREPARED
     if len(text) <= MAX_SUMMARY:
         return text

@@ -353,7 +353,7 @@ def test_comments_change_no_value_and_stay_when_written_again(lines: list[str]) 
         return
     if not isinstance(obj, dict):
         return
-    source = ObjectPlace("in.yaml", 1, "", "", "")
+    source = ObjectPlace("in.yaml", 1)
     once = yaml_document(Converted(obj, InputDocument(source, obj, text=text)))
     assert list(kubernetes_yaml.documents(once)) == [obj]
     kept = sorted(comment.text for comment in collect(text))

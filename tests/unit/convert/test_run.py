@@ -135,7 +135,7 @@ def test_second_conversion_changes_nothing(converting: Converting) -> None:
     ],
 )
 def test_exit_code_tells_scripts_whether_anything_was_lost(kinds: list[FindingKind], code: int, allowed: int) -> None:
-    source = ObjectPlace("f", 1, "", "", "")
+    source = ObjectPlace("f", 1)
     result = ConversionResult([], [ConversionFinding(kind, source, "", "") for kind in kinds])
     assert (result.exit_code(), result.exit_code(allow_loss=True)) == (code, allowed)
 

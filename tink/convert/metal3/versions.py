@@ -137,6 +137,8 @@ KIND = "BareMetalHost"
 
 _HINTS = {"deviceName": "devicePath", "model": "modelContains", "vendor": "vendorContains"}
 _SPEC = {"online": "poweredOn"}
+_OLD_HINTS = {new: old for old, new in _HINTS.items()}
+_OLD_SPEC = {new: old for old, new in _SPEC.items()}
 _AUTO = "auto"
 _PROFILE = "hardwareProfile"
 _HARDWARE = "hardware"
@@ -180,57 +182,45 @@ def wrongly_md5(host: Raw) -> list[str]:
     With `empty_checksum_type` md5 the converted images could not be deployed.
     """
     images = {".".join(path): _at(host, path) for path in _IMAGES}
-    return [path for path, image in images.items() if image is not None and _is_wrongly_md5(image)]
-
-
-def _is_wrongly_md5(image: Raw) -> bool:
-    checksum = image.get("checksum")
-    if image.get(_CHECKSUM_TYPE) or not isinstance(checksum, str) or not _HEX.issuperset(checksum):
-        return False  # it has a type, or the checksum is a URL
-    return len(checksum) not in (0, _MD5_DIGITS)
+    found: list[str] = []
+    for path, image in images.items():
+        checksum = image.get("checksum") if image and not image.get(_CHECKSUM_TYPE) else None
+        # Other characters are a URL's.
+        if isinstance(checksum, str) and _HEX.issuperset(checksum) and len(checksum) not in (0, _MD5_DIGITS):
+            found.append(path)
+    return found
 
 
 # --- What is the same in both directions: names, in all places of hints and images --------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Renaming:
-    """The new names of fields, and the type to write for a checksum whose type is empty."""
+def _with_names(obj: Raw, spec_names: Raw, hint_names: Raw, empty_checksum_type: str) -> Raw:
+    """Return a host with new names for fields and a type for each checksum. Changed mappings are copies."""
 
-    spec_names: Mapping[str, str]
-    hint_names: Mapping[str, str]
-    empty_checksum_type: str
+    def hints(value: Any) -> Any:
+        return _renamed(value, hint_names)
 
-    def host(self, obj: Raw) -> Raw:
-        """Return a host with the new names and with types for all checksums. Changed mappings are copies."""
-        host: Raw = _changed(obj, {"spec": self._spec, "status": self._status})
-        return host
+    def disks(volume: Any) -> Any:
+        return _changed(volume, {"physicalDisks": lambda disks: _each(disks, hints)})
 
-    def hints(self, value: Any) -> Any:
-        return _renamed(value, self.hint_names)
-
-    def _spec(self, value: Any) -> Any:
-        places = {_ROOT_HINTS: self.hints, "raid": self._raid, "image": self._image}
-        return _changed(_renamed(value, self.spec_names), places)
-
-    def _status(self, value: Any) -> Any:
-        return _changed(value, {"provisioning": self._provisioning, "lastAttemptedImage": self._image})
-
-    def _provisioning(self, value: Any) -> Any:
-        return _changed(value, {_ROOT_HINTS: self.hints, "raid": self._raid, "image": self._image})
-
-    def _raid(self, value: Any) -> Any:
+    def raid(value: Any) -> Any:
         # The disks of hardware RAID are names, not hints.
-        return _changed(value, {"softwareRAIDVolumes": _each(_each_in("physicalDisks", self.hints))})
+        return _changed(value, {"softwareRAIDVolumes": lambda volumes: _each(volumes, disks)})
 
-    def _image(self, value: Any) -> Any:
+    def image(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         given = value.get(_CHECKSUM_TYPE) not in (None, "")
-        return dict(value) if given else {**value, _CHECKSUM_TYPE: self.empty_checksum_type}
+        return dict(value) if given else {**value, _CHECKSUM_TYPE: empty_checksum_type}
 
+    def provisioning(value: Any) -> Any:
+        return _changed(value, {_ROOT_HINTS: hints, "raid": raid, "image": image})
 
-_DOWN = _Renaming({new: old for old, new in _SPEC.items()}, {new: old for old, new in _HINTS.items()}, _AUTO)
+    def status(value: Any) -> Any:
+        return _changed(value, {"provisioning": provisioning, "lastAttemptedImage": image})
+
+    host: Raw = _changed(obj, {"spec": lambda spec: provisioning(_renamed(spec, spec_names)), "status": status})
+    return host
 
 
 def _changed(value: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
@@ -240,7 +230,7 @@ def _changed(value: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
     return {key: changes[key](item) if key in changes else item for key, item in value.items()}
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+def _renamed(value: Any, names: Raw) -> Any:
     """Return a mapping with other names for some of its fields; any other value unchanged."""
     if not isinstance(value, dict):
         return value
@@ -248,12 +238,8 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     return {names.get(key, key): item for key, item in value.items() if key not in taken}
 
 
-def _each(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: [change(item) for item in value] if isinstance(value, list) else value
-
-
-def _each_in(field: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: _changed(value, {field: _each(change)})
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    return [change(item) for item in value] if isinstance(value, list) else value
 
 
 def _without(value: Any, *fields: str) -> Any:
@@ -274,13 +260,12 @@ def _at(obj: Any, path: tuple[str, ...]) -> Raw | None:
 
 
 def _up(old: Raw, settings: ConversionSettings) -> Raw:
-    renaming = _Renaming(_SPEC, _HINTS, settings.empty_checksum_type)
-    host = renaming.host(old)
+    host = _with_names(old, _SPEC, _HINTS, settings.empty_checksum_type)
     host["apiVersion"] = V1BETA1
     if "spec" in host:
         host["spec"] = spec = _without(host["spec"], _PROFILE)
         if isinstance(spec, dict) and spec.get(_ROOT_HINTS) is None and (hints := profile_hints(old)):
-            spec[_ROOT_HINTS] = renaming.hints(hints)
+            spec[_ROOT_HINTS] = _renamed(hints, _HINTS)
     if "status" in host:
         host["status"] = _without(host["status"], _PROFILE, _HARDWARE)
     keep(host, old, _forms(old, settings.annotations_budget))
@@ -309,7 +294,7 @@ def _essence(whole: Raw) -> Raw:
 
 
 def _down(obj: Raw, settings: ConversionSettings) -> Raw:
-    host = _DOWN.host(obj)
+    host = _with_names(obj, _OLD_SPEC, _OLD_HINTS, _AUTO)
     host["apiVersion"] = V1ALPHA1
     old = restore(host, V1ALPHA1, KIND)
     for part, *fields in (("spec", _PROFILE), ("status", _PROFILE, _HARDWARE)):

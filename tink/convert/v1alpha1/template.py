@@ -83,27 +83,23 @@ class _Conversion:
         if not says_nothing(top.take("status")):
             self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
         top.rest()
-        result = self._text(data, metadata) if self._is_text(data) else {}
+        result = self._text(data, metadata)
         if self._findings.failed:
             return []
         self._findings.moved(DATA, "spec")
         return [{"apiVersion": API_VERSION, "kind": "Template", "metadata": metadata, "spec": result}]
 
-    def _is_text(self, data: Any) -> bool:
-        if isinstance(data, str) and data.strip():
-            return True
-        what = "empty" if says_nothing(data) or isinstance(data, str) else type_name(data)
-        self._findings.error(DATA, f"must be a text with the Template's tasks, is {what}")
-        return False
-
-    def _text(self, data: str, metadata: Raw) -> Raw:
+    def _text(self, data: Any, metadata: Raw) -> Raw:
+        if not isinstance(data, str) or not data.strip():
+            what = "empty" if says_nothing(data) or isinstance(data, str) else type_name(data)
+            self._findings.error(DATA, f"must be a text with the Template's tasks, is {what}")
+            return {}
         self._content = read(data)
         for problem in self._content.problems:
             self._findings.error(DATA, str(problem))
-        if self._findings.failed:
-            return {}
-        if not isinstance(self._content.value, dict):
+        if not self._content.problems and not isinstance(self._content.value, dict):
             self._findings.error(DATA, f"must have a list of tasks, is {type_name(self._content.value)}")
+        if self._findings.failed:
             return {}
         result = self._workflow(Fields(self._content.value, self._findings, DATA), metadata)
         self._comments()

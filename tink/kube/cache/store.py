@@ -121,9 +121,9 @@ class Archive:
             block = self._blocks[split]
             self._blocks.append(b"")
             stays, goes = bytearray(), bytearray()
-            for begin, value, end in _records(block):
-                key = block[begin + 2 * _LENGTH_BYTES : value]
-                (stays if self._place(key) == split else goes).extend(block[begin:end])
+            for begin, middle, end in _records(block):
+                moved = self._place(block[begin + 2 * _LENGTH_BYTES : middle]) != split
+                (goes if moved else stays).extend(block[begin:end])
             self._blocks[split], self._blocks[-1] = bytes(stays), bytes(goes)
             if len(self._blocks) == 2 * self._round:
                 self._round *= 2

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from tink.golang import fmt
 from tink.golang.values import NIL, CallError, Value, kind, type_name
 from tink.template.signatures import ANY, INT, MAP, STRING, Function, Functions, ParameterType, table
 from tink.template.sprig.numbers import (
@@ -20,6 +19,7 @@ from tink.template.sprig.numbers import (
     bounded,
     deep_copy,
     deep_equal,
+    not_too_deep,
     sequence,
     text_of,
     texts_of,
@@ -155,8 +155,7 @@ def _merge(overwrite: bool, spend: Spend, target: Mapping, *sources: Mapping) ->
 
 def _merge_into(spend: Spend, target: Mapping, source: Mapping, overwrite: bool, depth: int) -> None:
     """Merge maps as mergo does: fill missing or empty values, or overwrite them. Nested maps are merged."""
-    if depth > fmt.MAX_DEPTH:
-        raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
+    not_too_deep(depth)
     for key, new in list(source.items()):
         spend(1)
         old = target.get(key)

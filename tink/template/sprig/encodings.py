@@ -19,7 +19,7 @@ from tink.golang import fmt, strconv
 from tink.golang.strconv import from_bytes, to_bytes
 from tink.golang.values import NIL, CallError, Struct, Uint8, Value, kind
 from tink.template.signatures import ANY, INT, MAP, STRING, Function, Functions, table
-from tink.template.sprig.numbers import NIL_POINTER, Spend, aliases, on_text
+from tink.template.sprig.numbers import NIL_POINTER, Spend, aliases, not_too_deep, on_text
 
 # --- paths ------------------------------------------------------------------------------------------------------
 
@@ -200,8 +200,7 @@ class _Writer:
         self._room = fmt.Room()
 
     def text(self, value: Value, depth: int = 0) -> str:
-        if depth > fmt.MAX_DEPTH:
-            raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
+        not_too_deep(depth)
         self._room.take(2)
         if value is None:
             return "null"

@@ -89,13 +89,13 @@ def deep_equal(spend: Spend, one: Value, other: Value, depth: int = 0) -> bool:
     if type(one) is not type(other):
         return False
     if type(one) is list:
-        _not_too_deep(depth)
+        not_too_deep(depth)
         return one is other or (
             len(one) == len(other)
             and all(deep_equal(spend, item, its, depth + 1) for item, its in zip(one, other, strict=True))
         )
     if type(one) is dict:
-        _not_too_deep(depth)
+        not_too_deep(depth)
         return one is other or (
             len(one) == len(other)
             and all(key in other and deep_equal(spend, one[key], other[key], depth + 1) for key in one)
@@ -109,10 +109,10 @@ def deep_copy(spend: Spend, value: Value, depth: int = 0) -> Value:
     """Return a copy that shares no list or map with the value."""
     spend(1)
     if type(value) is list:
-        _not_too_deep(depth)
+        not_too_deep(depth)
         return [deep_copy(spend, item, depth + 1) for item in value]
     if type(value) is dict:
-        _not_too_deep(depth)
+        not_too_deep(depth)
         return {key: deep_copy(spend, item, depth + 1) for key, item in value.items()}
     if type(value) is Struct:
         members = {name: deep_copy(spend, item, depth + 1) for name, item in value.members.items()}
@@ -120,7 +120,8 @@ def deep_copy(spend: Spend, value: Value, depth: int = 0) -> Value:
     return value
 
 
-def _not_too_deep(depth: int) -> None:
+def not_too_deep(depth: int) -> None:
+    """Raise CallError for a value that is nested too deep."""
     if depth > fmt.MAX_DEPTH:
         raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
 

@@ -26,11 +26,10 @@ from tink.template.signatures import ANY, INT, STRING, Function, Functions, Para
 from tink.template.sprig.numbers import Spend, bounded, by_bytes, joined, on_text, text_of, texts_of
 
 _CONNECTORS: Final = "-_"
-_SPACES: Final = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
-    chr(code) for code in range(0x2000, 0x200B)
-}
-
-
+GO_SPACE: Final = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
+    "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 _Word = Enum("_Word", "NONE NUMBER UPPER LOWER CONNECTOR PUNCTUATION OTHER")
 _CLASSES: Final = {"Lu": "U", "Ll": "a", "Lt": "a", "Lm": "o", "Lo": "o", "Nd": "0", "Nl": "0", "No": "0"}
 _TOKENS: Final = re.compile(
@@ -40,7 +39,7 @@ _TOKENS: Final = re.compile(
 
 def _class(char: str) -> str:
     """Return one letter for the kind of a character."""
-    if char in _CONNECTORS or char in _SPACES:
+    if char in _CONNECTORS or char in GO_SPACE:
         return "-"
     category = unicodedata.category(char)
     return "p" if category[0] == "P" else _CLASSES.get(category, "o")
@@ -276,12 +275,6 @@ REGEXES: Final[Functions] = {
     **_regular("regexReplaceAllLiteral", _regex_replace_literal, STRING),
     **_regular("regexSplit", _regex_split, INT),
 }
-
-
-GO_SPACE: Final = (
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
-    "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-)
 
 
 # --- upper and lower case ---------------------------------------------------------------------------------------
