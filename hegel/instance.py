@@ -164,10 +164,8 @@ def secret_reference(
         complain(hardware, annotation, f"is ignored, and {field} is served: it {error}")
         return None
     if replaces is not None:
-        meta, text = (
-            hardware.metadata,
-            "Hardware %s/%s: %s is not served, because annotation %s names a Secret: remove one of them",
-        )
+        meta = hardware.metadata
+        text = "Hardware %s/%s: %s is not served, because annotation %s names a Secret: remove one of them"
         log.warning(text, meta.namespace, meta.name, field, annotation)
     return reference
 
