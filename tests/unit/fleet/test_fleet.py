@@ -42,7 +42,7 @@ from edge.fleet.results import (
     parse,
     percentile,
 )
-from edge.fleet.stack import family
+from edge.building.shell import family
 from edge.neighbour.route import Route, RouteKind
 from tests.waiting import wait_until
 from tink.api.yaml import documents

@@ -98,7 +98,7 @@ def test_answer_to_somebody_else_is_passed_over(changed):
     conversation = Conversation(Clients.OSIE.value, MAC, UUID, XID)
     assert not conversation.receive(reply_to(conversation, MessageType.OFFER, **changed))
     assert not conversation.receive(b"no DHCP")
-    assert not conversation.offered
+    assert conversation.packet(0)[240:243] == b"\x35\x01\x01", "it is still a DISCOVER"
     by_http = Conversation(Clients.UEFI_HTTP.value, MAC, UUID, XID)
     assert not by_http.receive(reply_to(by_http, MessageType.OFFER, file=b"http://10.9.0.1/x.efi")), "without its class"
     assert conversation.receive(reply_to(conversation, MessageType.OFFER))

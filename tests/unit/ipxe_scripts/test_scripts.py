@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ipxe import grub, uboot
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
-from ipxe.scripts import BootSettings, EdgeOrigin, LogsTo, MediumKind, MediumScripts, ScriptError, Scripts
+from ipxe.scripts import BootSettings, EdgeOrigin, LogsTo, MediumKind, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts, config_name, machine_of, script_image
 from tests.support import objects
 from tests.support.objects import MAC
@@ -442,7 +442,7 @@ def test_only_machines_whose_lines_are_received_are_told_to_send_them(logs, osie
 
 
 def script(kind: MediumKind, machine: Hardware | None, origin: EdgeOrigin = HERE) -> list[str]:
-    return MediumScripts(Scripts(BootSettings())).compile(MAC, machine, origin, kind).splitlines()
+    return Scripts(BootSettings()).medium(MAC, machine, origin, kind).splitlines()
 
 
 def test_medium_asks_dhcp_on_the_card_of_the_machine_and_goes_to_its_script():
