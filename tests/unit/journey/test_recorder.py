@@ -341,7 +341,7 @@ def test_storm_is_summed_up_when_its_second_is_over_and_then_lines_are_written_a
     clock.now += 1.25
     storm(journey, 1)
     assert reported()[ROUTINE_LINES:] == [
-        "1,200 more dhcp events (ok) of 300 machines in 1.2 s are in the journey, without a line here",
+        "1,200 more dhcp events (ok) of 300 machines in 1.2 s are in the journey, but not in this log",
         f"{mac(0)} dhcp ok: DHCPOFFER",
     ]
     clock.now += 60
@@ -355,7 +355,7 @@ def test_suppressed_lines_are_summed_up_once_at_the_end(journey, reported):
     journey.flush()
     journey.flush()
     assert [line for line in reported() if " more " in line] == [
-        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, without a line here"
+        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, but not in this log"
     ]
 
 
