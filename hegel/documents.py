@@ -9,16 +9,13 @@ from json.encoder import encode_basestring
 from hegel.instance import SecretReference, SecretUnusableError
 from tink.api.v1alpha2 import Raw, as_mapping
 
-# --- YAML ---
-#
-# Quotes YAML scalars that must stay strings: "123", "on", and a MAC of digits, which YAML 1.1 reads in base 60.
-#
-# The documents are few and have fixed shapes, so they are built line by line: a general YAML writer takes a hundred
-# times as long, and there may be 100,000 Hardware.
-
 
 def quoted(value: str) -> str:
-    """`value` in double quotes (YAML 1.1, section 5.7): JSON's escapes mean the same, and all else is `\\U`."""
+    """Return a YAML scalar that stays a string, as "123", "on", or a MAC of digits, which YAML 1.1 reads in base 60.
+
+    It is in double quotes (YAML 1.1, section 5.7): JSON's escapes mean the same, and all others are `\\U`. A general
+    YAML writer takes a hundred times as long, and there may be 100,000 Hardware.
+    """
     text = encode_basestring(value)
     if text.isprintable():
         return text
@@ -27,12 +24,9 @@ def quoted(value: str) -> str:
 
 # --- Documents ---
 #
-# The bytes of user-data and vendor-data, from what a Hardware or a Secret holds.
-#
-# A document is served byte for byte: a script, a `#cloud-config`, a MIME multi-part are text that a Hardware holds as
-# it is. gzip is not text, so a Hardware holds it as base64, and that alone is decoded: NoCloud would take the base64
-# itself for the document. No other base64 is touched, for it may be meant so.
-
+# A document is served byte for byte: a script, a `#cloud-config` and a MIME multi-part are text, which a Hardware holds
+# unchanged. gzip is not text, so a Hardware holds it as base64, which is decoded: NoCloud would take the base64 itself
+# for the document. No other base64 is decoded, because it may be intended.
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BASE64_WHITESPACE = b" \t\r\n"
@@ -55,13 +49,13 @@ def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
     try:
         return _unwrapped(base64.b64decode(values[key], validate=True))
     except (TypeError, ValueError):
-        # "from None": the error's text would quote what it could not decode.
-        raise SecretUnusableError(f"Secret {reference.name}: the value of {key} is not base64: write it anew") from None
+        # "from None": the error's text would quote the value.
+        raise SecretUnusableError(f"Secret {reference.name}: the value of {key} is not base64: replace it") from None
 
 
 def _unwrapped(content: bytes) -> bytes:
     """Return `content`, decoded if it is the base64 of gzip data."""
-    # In base64 the magic begins with "H4": no text needs more than this look.
+    # In base64 the magic begins with "H4": no text needs more than this check.
     if not content.lstrip(_BASE64_WHITESPACE).startswith(b"H4"):
         return content
     try:

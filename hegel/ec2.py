@@ -7,20 +7,19 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from hegel.instance import entries, names
-from hegel.network import Link, primary
+from hegel.network import InterfaceFacts, primary
 from tink.api.v1alpha2 import DHCP
 from tink.shrink import shrink_to_fit
 
-# --- Older API ---
-#
-# The old `/metadata` of Hegel: what actions of v1alpha1 (such as rootio) still read, as far as v1alpha2 holds it.
-#
-# v1alpha2 has no partitions and no filesystems: `storage` is that of an annotation (`hegel.instance`). Fields have the
-# names of v1alpha1's Hardware, `spec.metadata.instance`.
 
+def legacy_metadata(
+    facts: Mapping[str, str], all_links: list[InterfaceFacts], ssh_keys: list[str], storage: object
+) -> bytes:
+    """Return Hegel's old `/metadata` as JSON, which actions of v1alpha1 (such as rootio) still read.
 
-def legacy_metadata(facts: Mapping[str, str], all_links: list[Link], ssh_keys: list[str], storage: object) -> bytes:
-    """Return the document as JSON. `facts` are those of the EC2 tree, `storage` is from `hegel.instance.storage_of`."""
+    Fields have the names of v1alpha1's Hardware, `spec.metadata.instance`. `facts` are those of the EC2 tree. v1alpha2
+    has no partitions and no filesystems: `storage` is from `hegel.instance.storage_of`.
+    """
     instance: dict[str, object] = {"id": facts["instance-id"], "hostname": facts["hostname"]}
     instance["ips"] = [_ip(link.dhcp) for link in all_links if link.dhcp.ip is not None]
     instance["ssh_keys"] = ssh_keys
@@ -35,15 +34,12 @@ def _ip(dhcp: DHCP) -> dict[str, object]:
 
 # --- EC2 ---
 #
-# The EC2 tree of a machine: values, and the listings that lead to them.
-#
-# `network/` describes interfaces as AWS does, and cloud-init makes of it: DHCP on each interface listed, found by its
-# MAC address, with the metrics 100, 200, ... in the order of `device-number`. Without it, cloud-init uses DHCP on one
-# interface of its choice, and warns, so that `cloud-init status` ends with 2, "degraded". So the tree is there for a
-# Hardware that it describes wholly: each interface that has an address is given it by DHCP, untagged. If one is not (a
-# VLAN, DHCP disabled), the tree would take away what cloud-init's choice may give, or make the boot wait for an answer
-# that does not come; then it is left out. An interface without an address is not listed, for the same reason.
-
+# `network/` describes interfaces as AWS does. cloud-init then uses DHCP on each listed interface, found by its MAC
+# address, with the metrics 100, 200, ... in the order of `device-number`. Without `network/`, cloud-init uses DHCP on
+# one interface of its choice, and warns, so that `cloud-init status` ends with 2, "degraded". So `network/` exists only
+# for a Hardware that it describes completely: each interface with an address gets it by DHCP, untagged. Otherwise (a
+# VLAN, DHCP disabled) it could remove the connection that cloud-init's choice has, or make the boot wait for an answer
+# that never arrives. An interface without an address is not listed, for the same reason.
 
 _MACS = "meta-data/network/interfaces/macs"
 _KEYS = "meta-data/public-keys"
@@ -52,16 +48,16 @@ _KEYS = "meta-data/public-keys"
 def ec2_tree(
     facts: Mapping[str, str],
     namespace: str,
-    all_links: list[Link],
+    all_links: list[InterfaceFacts],
     keys: list[str],
     documents: Mapping[str, bytes],
     elsewhere: Iterable[str],
     more: Mapping[str, bytes],
 ) -> dict[str, bytes]:
-    """All answers by path: values are one line, listings are sorted and name directories with a slash.
+    """Return all answers by path: values are one line, listings are sorted and name directories with a slash.
 
-    `facts` are the values right below `meta-data/`, `documents` stand beside it, and `elsewhere` names documents that
-    are listed, but not held here. `more` is what stands beside the facts, by its path below `meta-data/`.
+    `facts` are the values right below `meta-data/`, and `more` further ones by their path below it. `documents` are
+    beside `meta-data`, and `elsewhere` names documents that are listed, but served from elsewhere.
     """
     tree = {f"meta-data/{name}": value.encode() for name, value in facts.items()}
     network = _network(namespace, all_links)
@@ -75,11 +71,11 @@ def ec2_tree(
     return tree
 
 
-def facts_of(instance_id: str, name: str, all_links: list[Link]) -> dict[str, str]:
+def facts_of(instance_id: str, name: str, all_links: list[InterfaceFacts]) -> dict[str, str]:
     """Return the names and addresses of a machine, by EC2's names.
 
     The hostname is `name`, the Hardware's, if no link has one: cloudbase-init takes metadata without `local-hostname`
-    for no metadata at all (cloudbaseinit/metadata/services/ec2service.py).
+    as no metadata at all (cloudbaseinit/metadata/services/ec2service.py).
     """
     facts = {"instance-id": instance_id}
     first = primary(all_links)
@@ -107,7 +103,7 @@ def _public_keys(keys: list[str]) -> dict[str, bytes]:
     return tree
 
 
-def _network(namespace: str, all_links: list[Link]) -> dict[str, bytes]:
+def _network(namespace: str, all_links: list[InterfaceFacts]) -> dict[str, bytes]:
     addressed = [link for link in all_links if link.is_addressed]
     if not addressed or not all(link.by_dhcp and link.dhcp.vlan_id is None for link in addressed):
         return {}
@@ -120,13 +116,13 @@ def _network(namespace: str, all_links: list[Link]) -> dict[str, bytes]:
         mac = link.mac.encode()
         # cloud-init before 21.2 fails without the number. It gets no subnet-ipv4-cidr-block: from 24.2 on, it would ask
         # for a lease on each further interface for the sake of policy routing, and fail if that has no router.
-        told = {"device-number": b"%d" % number, "mac": mac, "vpc-id": vpc}
+        values = {"device-number": b"%d" % number, "mac": mac, "vpc-id": vpc}
         if link.dhcp.ip is not None:
-            told["local-ipv4s"] = link.dhcp.ip.encode()
+            values["local-ipv4s"] = link.dhcp.ip.encode()
         if link.dhcp.ipv6 is not None:  # cloud-init asks DHCPv6 then, too
-            told["ipv6s"] = link.dhcp.ipv6.address.encode()
-        tree[directory] = _listing(told)
-        tree |= {f"{directory}/{name}": value for name, value in told.items()}
+            values["ipv6s"] = link.dhcp.ipv6.address.encode()
+        tree[directory] = _listing(values)
+        tree |= {f"{directory}/{name}": value for name, value in values.items()}
     return tree
 
 

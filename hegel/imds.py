@@ -42,7 +42,7 @@ def ttl(header: str | None) -> int:
     given = (header or "").strip()
     seconds = int(given) if _TTL.fullmatch(given) else 0
     if not 1 <= seconds <= MAX_TTL_SECONDS:
-        raise TtlError(f"the header {TTL_HEADER} must say for how many seconds, from 1 to {MAX_TTL_SECONDS}")
+        raise TtlError(f"the header {TTL_HEADER} must be a number of seconds from 1 to {MAX_TTL_SECONDS}")
     return seconds
 
 
@@ -57,7 +57,7 @@ def check(signer: Signer, token: str, machine: str, now: float) -> None:
     if match is None or not signer.signed(_LABEL, _claims(machine, int(match[1])), match[2]):
         raise SessionTokenError("the token was not made for this machine by this edge")
     if now >= int(match[1]):
-        raise SessionTokenError("the token has ended")
+        raise SessionTokenError("the token has expired")
 
 
 def _claims(machine: str, expires: int) -> str:

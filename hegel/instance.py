@@ -24,12 +24,9 @@ log = logging.getLogger(__name__)
 
 # --- SSH keys ---
 #
-# SSH keys of a Hardware: the lines of its annotation that are keys.
-#
 # The annotation has the form of OpenSSH's authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"): one key a line,
-# options before it and a comment after it allowed. What is no key is left out, so that one bad line locks out one
-# person and not the machine's whole metadata: a line break or a control character would end a value early.
-
+# with optional options before it and a comment after it. Invalid lines are omitted, so a bad line locks out one person
+# and does not damage the machine's whole metadata: a line break or a control character would end a value early.
 
 _OPTIONS = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*")+ +')
 _PUBLIC_KEY = re.compile(
@@ -83,11 +80,8 @@ def _is_key(line: str) -> bool:
 
 # --- Secrets ---
 #
-# Which Secret holds a document of a Hardware, as an annotation says it.
-#
-# The Secret is in the Hardware's own namespace. `edge.http` reads it when the document is asked for; what is served of
-# it says `hegel.documents`.
-
+# An annotation names the Secret that holds a document. The Secret is in the Hardware's own namespace. `edge.http` reads
+# it when the document is requested; `hegel.documents` decodes it.
 
 DEFAULT_KEYS = ("userData", "value")
 """The keys of a Secret that are tried if the annotation names none: Metal3's, then that of Cluster API's bootstrap."""
@@ -119,18 +113,16 @@ class SecretReference:
 
 # --- Annotations ---
 #
-# What annotations of a Hardware say to the metadata service, and a line in the log for those that say it wrongly.
-#
-# A bad annotation never costs a machine its metadata: what stands in its place is what it would have replaced.
-
+# A bad annotation never costs a machine its metadata: it is logged, and the value that it would have replaced is
+# served.
 
 _LINES_NAMED = 10
 
 
 def instance_id(hardware: Hardware) -> str:
-    """Names this installation of the machine: cloud-init runs its per-instance modules again when it changes.
+    """Return the annotation `tinkerbell.org/instance-id`, else the Hardware's name.
 
-    The annotation `tinkerbell.org/instance-id`, else the Hardware's name.
+    It names this installation of the machine: cloud-init runs its per-instance modules again when it changes.
     """
     name = hardware.metadata.name
     given = hardware.metadata.annotations.get(INSTANCE_ID_ANNOTATION)
@@ -152,11 +144,10 @@ def public_keys(hardware: Hardware) -> list[str]:
     keys, bad = ssh_keys(given)
     if bad:
         lines = ", ".join(map(str, bad[:_LINES_NAMED])) + (", ..." if len(bad) > _LINES_NAMED else "")
-        complain(
-            hardware,
-            SSH_PUBLIC_KEYS_ANNOTATION,
-            f"has no SSH key in line {lines}: left out; write a key as in authorized_keys, e.g. ssh-ed25519 AAAA...",
+        problem = (
+            f"has no SSH key in line {lines}: left out; write a key as in authorized_keys, e.g. ssh-ed25519 AAAA..."
         )
+        complain(hardware, SSH_PUBLIC_KEYS_ANNOTATION, problem)
     return keys
 
 
@@ -173,13 +164,9 @@ def secret_reference(
         complain(hardware, annotation, f"is ignored, and {field} is served: it {error}")
         return None
     if replaces is not None:
-        log.warning(
-            "Hardware %s/%s: %s is not served, because annotation %s names a Secret: remove one of them",
-            hardware.metadata.namespace,
-            hardware.metadata.name,
-            field,
-            annotation,
-        )
+        meta = hardware.metadata
+        text = "Hardware %s/%s: %s is not served, because annotation %s names a Secret: remove one of them"
+        log.warning(text, meta.namespace, meta.name, field, annotation)
     return reference
 
 
@@ -190,13 +177,12 @@ def complain(hardware: Hardware, annotation: str, what: str) -> None:
 
 # --- Instance ---
 #
-# What Hegel and Tootles gave besides what v1alpha2 knows, from an annotation: facility, plan, tags, operating system.
+# Values that Hegel and Tootles served and v1alpha2 has no fields for, from an annotation:
 #
 #     tinkerbell.org/metadata: {"facility": "ams1", "tags": ["a", "b"], "operating-system": {"distro": "ubuntu"}}
 #
-# The names are those of the EC2 tree. What is no such name, or no value for it, is left out and logged; so is what
-# cloud-init could not read as a value (see `hegel.metadata`).
-
+# The names are those of the EC2 tree. Other names and invalid values are omitted and logged, and so are values that
+# cloud-init could not read (see `hegel.metadata`).
 
 TEXTS: Final = ("facility", "iqn", "plan", "public-ipv4", "public-ipv6")
 LISTS: Final = ("tags",)
@@ -208,7 +194,7 @@ _MAX_ITEMS = 256
 
 
 def instance_tree(hardware: Hardware) -> dict[str, bytes]:
-    """Values and listings by their path below `meta-data/`; `entries` are those of `meta-data` itself."""
+    """Return values and listings by their path below `meta-data/`; `entries` lists `meta-data` itself."""
     given = _object(hardware, METADATA_ANNOTATION)
     if not given:
         return {}
@@ -217,7 +203,7 @@ def instance_tree(hardware: Hardware) -> dict[str, bytes]:
         path for path, value in values.items() if not _is_value(value)
     ]
     if bad:
-        complain(hardware, METADATA_ANNOTATION, f"has what can't be served, left out: {', '.join(bad[:10])}")
+        complain(hardware, METADATA_ANNOTATION, f"has values that can't be served, left out: {', '.join(bad[:10])}")
     tree = {path: value.encode() for path, value in values.items() if _is_value(value)}
     directories: dict[str, set[str]] = {}
     for path in tree:
@@ -238,7 +224,7 @@ def entries(tree: Mapping[str, bytes]) -> list[str]:
 
 
 def storage_of(hardware: Hardware) -> dict[str, Any] | str:
-    """The `storage` of the old `/metadata`: that of the annotation, or a text that says why there is none.
+    """Return the `storage` of the old `/metadata` from the annotation, or a text with the reason why there is none.
 
     rootio reads it, and fails at a text. Without partitions it would write an empty table on each disk, or find nothing
     to do, and call both a success.

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from tink.api.v1alpha2 import DHCP, Hardware
 from tink.mac import is_mac
-
-# --- Interfaces ---
-#
-# The network interfaces of a Hardware, as far as its metadata speaks of them.
-
 
 _NO_RESERVATION = DHCP()
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One interface. `number` counts from 0, in the Hardware's order; `by_dhcp` is whether DHCP would be answered.
+class InterfaceFacts:
+    """One interface. `number` counts from 0, in the Hardware's order; `by_dhcp` is True if DHCP would be answered.
 
-    `dhcp` is its reservation, an empty one where the Hardware has none.
+    `dhcp` is its reservation, an empty one if the Hardware has none.
     """
 
     number: int
@@ -35,45 +31,43 @@ class Link:
         return self.dhcp.ip is not None or self.dhcp.ipv6 is not None
 
 
-def links(hardware: Hardware) -> list[Link]:
+def links(hardware: Hardware) -> list[InterfaceFacts]:
     """Return all interfaces with a valid MAC. Older schemas allowed invalid ones, which the inventory logs."""
     return [
-        Link(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
+        InterfaceFacts(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
         for number, (mac, one) in enumerate(hardware.spec.network_interfaces.items())
         if is_mac(mac)
     ]
 
 
-def primary(all_links: list[Link]) -> Link | None:
+def primary(all_links: list[InterfaceFacts]) -> InterfaceFacts | None:
     """Return the interface that gives the machine its name and address: the first with an address, else the first."""
     return next((link for link in all_links if link.is_addressed), all_links[0] if all_links else None)
 
 
 # --- Network configuration ---
 #
-# cloud-init's network configuration, version 2, derived from a Hardware's interfaces.
-#
-# Version 2 of NoCloud's `network-config` has the shape of netplan; cloud-init renders it for netplan, systemd-networkd,
-# NetworkManager, ifupdown and sysconfig. What all of them render rightly is less than the shape allows:
+# NoCloud's `network-config`, version 2, has the shape of netplan. cloud-init renders it for netplan, systemd-networkd,
+# NetworkManager, ifupdown and sysconfig. All of them render this subset correctly:
 #   * interfaces are matched by MAC address and keep their names. A new name would need an idle interface, and the one
-#     that fetched this document is busy. Only the interface below a VLAN gets one (`set-name`), for ifupdown and
+#     that fetched this document is busy. Only the interface below a VLAN gets one (`set-name`), because ifupdown and
 #     sysconfig know it by its name alone;
 #   * the default route is `0.0.0.0/0`: netplan before 0.103 does not know `default`;
-#   * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
-#   * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from routers, who advertise them. Where DHCP is not
-#     answered, it is static;
-#   * an address that several interfaces have is left to DHCP, if that is answered there: static, it would be on each of
-#     them, also on one without a link;
-#   * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
-#     sysconfig. Such an interface is left to DHCP, if that is answered there.
+#   * several default routes need metrics, or netplan rejects them: 100, 200, ... in the Hardware's order;
+#   * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from router advertisements. If DHCP is not answered, the
+#     address is static;
+#   * an address that several interfaces have is left to DHCP if that is answered there: a static one would be on each
+#     of them, also on one without a link;
+#   * DHCP clients can reach a gateway outside the subnet; a static route of ifupdown or sysconfig can't. Such an
+#     interface is left to DHCP if that is answered there.
 
 
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 
 
-def network_config(all_links: list[Link]) -> bytes:
+def network_config(all_links: list[InterfaceFacts]) -> bytes:
     """Return the document; empty if no interface can be configured (cloud-init then uses DHCP on one interface)."""
-    # There must be an address, and either a netmask for it or a DHCP server to tell one.
+    # There must be an address, and either a netmask for it or a DHCP server that provides one.
     configured = [
         link for link in all_links if (link.dhcp.ip and (link.dhcp.netmask or link.by_dhcp)) or link.dhcp.ipv6
     ]
@@ -99,7 +93,7 @@ def network_config(all_links: list[Link]) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _addressing(link: Link, metric: int | None, *, is_shared: bool) -> list[str]:
+def _addressing(link: InterfaceFacts, metric: int | None, *, is_shared: bool) -> list[str]:
     """Return the lines of an interface: the address that DHCP would assign, as a static one where possible."""
     dhcp = link.dhcp
     lines, addresses, servers = [], [], []
@@ -109,7 +103,7 @@ def _addressing(link: Link, metric: int | None, *, is_shared: bool) -> list[str]
             lines.append("    dhcp4: true")
             lines += ["    dhcp4-overrides:", f"      route-metric: {metric}"] if metric is not None else []
     elif dhcp.ip is not None and dhcp.netmask is not None:
-        addresses.append(f"{dhcp.ip}/{_number(dhcp.netmask).bit_count()}")
+        addresses.append(f"{dhcp.ip}/{int(IPv4Address(dhcp.netmask)).bit_count()}")
         # Host names of nameservers are for DHCP's readers: a resolver takes addresses only.
         servers += [server for server in dict.fromkeys(dhcp.nameservers or ()) if _IPV4.fullmatch(server)]
     if dhcp.ipv6 is not None and link.by_dhcp:
@@ -134,10 +128,5 @@ def _same_subnet(dhcp: DHCP) -> bool:
     """Return True if gateway and address are in the same network."""
     if dhcp.netmask is None or dhcp.ip is None or dhcp.gateway is None:
         return False
-    return not (_number(dhcp.ip) ^ _number(dhcp.gateway)) & _number(dhcp.netmask)
-
-
-def _number(address: str) -> int:
-    """Return an IPv4 address as a number. The API has checked its form."""
-    first, second, third, fourth = address.split(".")
-    return int(first) << 24 | int(second) << 16 | int(third) << 8 | int(fourth)
+    ip, gateway, netmask = (int(IPv4Address(each)) for each in (dhcp.ip, dhcp.gateway, dhcp.netmask))
+    return not (ip ^ gateway) & netmask

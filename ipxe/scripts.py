@@ -143,7 +143,7 @@ class EdgeOrigin:
     """The edge that a machine has reached, by its `address`, and the way.
 
     `tftp` is for an iPXE without HTTP. `static`: the machine has no DHCP and uses the address of its Hardware, and its
-    OSIE must do the same (`MediumScripts`). `others` are edges with the same files, for a failure of this one, each
+    OSIE must do the same (`Scripts.medium`). `others` are edges with the same files, for a failure of this one, each
     with its HTTP port and the port of the gRPC server beside it (0: there is none). The ports of this edge itself are
     in the settings.
     """
@@ -197,6 +197,15 @@ class ScriptPlan:
     """The machine sends its log lines to this edge."""
     dialect: Dialect = Dialect.IPXE
     """The program that loads the kernel."""
+
+
+class MediumKind(StrEnum):
+    """The value of `?medium=` in script requests of machines that booted from a medium."""
+
+    BOOT = "boot"
+    """The machine gets its address by DHCP."""
+    STATIC = "static"
+    """The machine has the Hardware's address."""
 
 
 class Scripts:
@@ -290,6 +299,25 @@ class Scripts:
             ways = [self.script_url(mac, each), f"tftp://{each.host}/{mac}/auto.ipxe"]
             urls += ways[::-1] if origin.tftp else ways
         return self._render("autoexec", mac=mac, urls=urls, ipv6=origin.is_ipv6)
+
+    def medium(self, mac: str, hardware: Hardware | None, origin: EdgeOrigin, kind: MediumKind) -> str:
+        """Return the script on a boot medium: directly to the script of the interface `mac` of `hardware` at the edge.
+
+        `hardware` is None for a machine without Hardware. The script enters a VLAN first. It changes only with the
+        Hardware's interface or an address of the edge, and holds nothing temporary and nothing secret, so repeated
+        requests for parts of an image get the same bytes. Raises ScriptError.
+        """
+        interface = hardware.spec.network_interfaces.get(mac) if hardware is not None else None
+        dhcp = (interface.dhcp if interface is not None else None) or DHCP()
+        name = f"{hardware.metadata.namespace}/{hardware.metadata.name}" if hardware is not None else ""
+        if kind is MediumKind.STATIC and hardware is None:
+            raise ScriptError(f"{mac} has no Hardware, and so no address for a medium without DHCP")
+        field = f"Hardware {name}: spec.networkInterfaces[{mac}].dhcp"
+        settings = _settings(field, dhcp) if kind is MediumKind.STATIC else []
+        urls = [f"{self.script_url(mac, each)}?medium={kind}" for each in (origin, *origin.others)]
+        who = printable(name or "no Hardware", ascii_only=True)
+        values = {"mac": mac, "hardware": who, "vlan": dhcp.vlan_id or "", "settings": settings, "urls": urls}
+        return self.environment.get_template("medium.ipxe.j2").render(values)
 
     def script_url(self, mac: str, origin: EdgeOrigin) -> str:
         """Return the URL of `mac`'s script over HTTP."""
@@ -517,43 +545,6 @@ def _means_more(word: str) -> bool:
 
 def _error(hardware: Hardware, field: str, problem: str) -> ScriptError:
     return ScriptError(f"Hardware {hardware.metadata.namespace}/{hardware.metadata.name}: {field} {problem}")
-
-
-class MediumKind(StrEnum):
-    """The value of `?medium=` in script requests of machines that booted from a medium."""
-
-    BOOT = "boot"
-    """The machine gets its address by DHCP."""
-    STATIC = "static"
-    """The machine has the Hardware's address."""
-
-
-class MediumScripts:
-    """Renders scripts for boot media: from the medium directly to the machine's own script at the edge.
-
-    A script changes only with the Hardware's interface or an address of the edge. It holds nothing temporary and
-    nothing secret, so repeated requests for parts of an image get the same bytes.
-    """
-
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
-
-    def compile(self, mac: str, hardware: Hardware | None, origin: EdgeOrigin, kind: MediumKind) -> str:
-        """Return the script for the interface `mac` of `hardware` (None: a machine without Hardware).
-
-        The script enters a VLAN first. Raises ScriptError.
-        """
-        interface = hardware.spec.network_interfaces.get(mac) if hardware is not None else None
-        dhcp = (interface.dhcp if interface is not None else None) or DHCP()
-        name = f"{hardware.metadata.namespace}/{hardware.metadata.name}" if hardware is not None else ""
-        if kind is MediumKind.STATIC and hardware is None:
-            raise ScriptError(f"{mac} has no Hardware, and so no address that could stand on a medium")
-        field = f"Hardware {name}: spec.networkInterfaces[{mac}].dhcp"
-        settings = _settings(field, dhcp) if kind is MediumKind.STATIC else []
-        urls = [f"{self._scripts.script_url(mac, each)}?medium={kind}" for each in (origin, *origin.others)]
-        who = printable(name or "no Hardware", ascii_only=True)
-        values = {"mac": mac, "hardware": who, "vlan": dhcp.vlan_id or "", "settings": settings, "urls": urls}
-        return self._scripts.environment.get_template("medium.ipxe.j2").render(values)
 
 
 def _settings(field: str, dhcp: DHCP) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO
@@ -142,6 +142,15 @@ def _signal_session(leader: int, number: signal.Signals) -> None:
         os.killpg(leader, number)
 
 
+def family(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants (/proc/PID/task/TID/children): `up` runs its gRPC server in a child."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in children.read_text().split():
+                yield from family(int(child))
+
+
 class Daemon:
     """A program that runs as long as the lab. It is ended with SIGTERM, then with SIGKILL."""
 
@@ -171,12 +180,13 @@ class Daemon:
         return self._process.returncode
 
     def cpu_seconds(self) -> float:
-        """Return the processor time, user and system (proc(5), /proc/pid/stat); 0.0 after its end."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time of the process and its descendants, including ended ones; 0.0 after its end."""
+        total = 0
+        for pid in family(self.pid):
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                total += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime (proc(5))
+        return total / os.sysconf("SC_CLK_TCK")
 
     async def answers(self, url: str, seconds: float) -> bool:
         """Wait until it answers a GET of `url` with 200. Return False if it has ended, or after so many seconds."""

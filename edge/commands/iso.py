@@ -105,7 +105,7 @@ def _write(
 ) -> None:
     """Write the medium to a file. Raises click.ClickException, MediumError and ScriptError."""
     from ipxe.medium import make_medium
-    from ipxe.scripts import BootSettings, EdgeOrigin, MediumScripts, Scripts
+    from ipxe.scripts import BootSettings, EdgeOrigin, Scripts
     from tink.api.v1alpha2 import Hardware
     from tink.files import private_files
 
@@ -114,7 +114,7 @@ def _write(
     origin = EdgeOrigin(first.address, http_port=http_port, others=tuple(others))
     try:
         medium = make_medium(ipxe_dir)
-        written = medium.written(MediumScripts(Scripts(BootSettings())).compile(mac, hardware, origin, kind))
+        written = medium.written(Scripts(BootSettings()).medium(mac, hardware, origin, kind))
         with private_files.stream(file, private=False) as out:
             out.writelines(written.pieces(0, written.size))
     except OSError as error:

@@ -287,7 +287,7 @@ async def _run_ipxe(machine: SimulatedMachine) -> ipxe.KernelStart:
     machine.around.recorder.took(Question.SCRIPT_GET, asyncio.get_running_loop().time() - began)
     found = await _carry_out(machine, ipxe.Interpreter(text, settings))
     if found.booted is None:
-        raise BootError(f"the script ended: {found.said or f'status {found.status}'}")
+        raise BootError(f"the script ended: {found.shown or f'status {found.status}'}")
     return found.booted
 
 

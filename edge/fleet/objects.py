@@ -42,14 +42,6 @@ class Boots:
     initrd_url: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowResult:
-    """The state and message of a Workflow."""
-
-    state: str
-    message: str
-
-
 class Objects:
     """The objects of one run, in one namespace of the API."""
 
@@ -148,20 +140,18 @@ class Objects:
             raise FleetError(f"no Hardware in namespace {self._namespace}{where} has an interface with dhcp.ip")
         return found
 
-    async def outcomes(self, selector: str | None = None) -> dict[str, WorkflowResult]:
-        """Return the newest Workflow by Hardware name: of this run, or by `selector`. Raises FleetError."""
-        found: dict[str, tuple[tuple[str, int, str], WorkflowResult]] = {}
+    async def states(self, selector: str | None = None) -> dict[str, str]:
+        """Return the newest Workflow's state by Hardware name: of this run, or by `selector`. Raises FleetError."""
+        found: dict[str, tuple[tuple[str, int, str], str]] = {}
         try:
             async for _, item in self._named(WORKFLOW, selector):
                 hardware = item["spec"].get("hardwareRef", {}).get("name", "")
                 created = creation_order(item)
                 if hardware not in found or created > found[hardware][0]:
-                    status = item.get("status") or {}
-                    outcome = WorkflowResult(status.get("state", ""), status.get("message", ""))
-                    found[hardware] = created, outcome
+                    found[hardware] = created, (item.get("status") or {}).get("state", "")
         except ApiError as error:
             raise FleetError(f"can't read the Workflows: {error}") from error
-        return {hardware: outcome for hardware, (_, outcome) in found.items()}
+        return {hardware: state for hardware, (_, state) in found.items()}
 
     async def _named(self, resource: ResourceType, selector: str | None = None) -> AsyncIterator[tuple[str, Raw]]:
         """Yield names and objects by label; without a selector those of this run."""

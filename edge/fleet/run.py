@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
@@ -44,7 +45,7 @@ from edge.fleet.network import (
     is_hosts_namespace,
     uplink,
 )
-from edge.fleet.objects import Objects, WorkflowResult
+from edge.fleet.objects import Objects
 from edge.fleet.population import Identity, Traits, draw, identity
 from edge.fleet.results import Failure, FleetReport, FleetStep, Process, Recorder, Whole, judged, numbers
 from edge.fleet.settings import FleetSettings, HardwareSource
@@ -296,16 +297,17 @@ class Fleet:
         """Compare each Workflow's state in the API with its machine's result."""
         generated = self._settings.hardware is HardwareSource.GENERATE
         async with self._objects() as objects:
-            outcomes = await (objects.outcomes() if generated else objects.outcomes(self._settings.selector))
+            states = await (objects.states() if generated else objects.states(self._settings.selector))
         failed = {failure.machine: number for number, failure in enumerate(self.recorder.failures)}
         for each in identities:
-            outcome = outcomes.get(each.name, WorkflowResult("", ""))
+            state = states.get(each.name, "")
             if each.name in failed:
-                self.recorder.failures[failed[each.name]] = _with_state(
-                    self.recorder.failures[failed[each.name]], outcome
-                )
-            elif outcome.state != "Succeeded" and (generated or outcome.state):
-                cause = f"all its events were acknowledged, but its Workflow is {outcome.state or 'missing'}"
+                if state not in ("", "Pending", "Succeeded"):
+                    before = self.recorder.failures[failed[each.name]]
+                    cause = f"{before.cause}; its Workflow is {state}"
+                    self.recorder.failures[failed[each.name]] = replace(before, cause=cause)
+            elif state != "Succeeded" and (generated or state):
+                cause = f"all its events were acknowledged, but its Workflow is {state or 'missing'}"
                 self.recorder.failures.append(Failure(each.name, FleetStep.ACTIONS, cause, injected=False))
 
     def _report(self, seconds: float, processes: list[Process], conditions: dict[str, str]) -> FleetReport:
@@ -321,13 +323,6 @@ class Fleet:
             processes=processes,
             broken=judged(self._settings.bars, found),
         )
-
-
-def _with_state(failure: Failure, outcome: WorkflowResult) -> Failure:
-    if outcome.state in ("", "Pending", "Succeeded"):
-        return failure
-    cause = f"{failure.cause}; its Workflow is {outcome.state}"
-    return Failure(failure.machine, failure.step, cause, failure.injected)
 
 
 def _conditions(

@@ -13,14 +13,14 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from edge.building.shell import CommandError, Daemon, run
+from edge.building.shell import CommandError, Daemon, family, run
 from edge.fleet.network import PREFIX, FleetError, MachineLink
 from edge.fleet.objects import Boots
 from edge.fleet.results import Process
@@ -149,14 +149,14 @@ class Stack:
 
     def begin(self) -> None:
         """Start to measure processor time."""
-        self._used = {role: _cpu_seconds(daemon.pid) for role, daemon in self._daemons}
+        self._used = {role: daemon.cpu_seconds() for role, daemon in self._daemons}
 
     def processes(self) -> list[Process]:
         """Return the processor time that each role has used since `begin`, including its child processes."""
         found = []
         for role, daemon in self._daemons:
             sizes = [_status(pid) for pid in family(daemon.pid)]
-            used = _cpu_seconds(daemon.pid) - self._used.get(role, 0.0)
+            used = daemon.cpu_seconds() - self._used.get(role, 0.0)
             resident, peak = (sum(each.get(name, 0.0) for each in sizes) for name in ("VmRSS", "VmHWM"))
             found.append(Process(role, used, resident, peak))
         return found
@@ -166,31 +166,6 @@ def own_process(began: float) -> Process:
     """Return the fleet's own resources; `began`: its processor time at the start."""
     status = _status(os.getpid())
     return Process("fleet", time.process_time() - began, status.get("VmRSS", 0.0), status.get("VmHWM", 0.0))
-
-
-def family(pid: int) -> Iterator[int]:
-    """Yield a process and its descendants (/proc/PID/task/TID/children): `up` runs its gRPC server in a child."""
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in children.read_text().split():
-                yield from family(int(child))
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and its descendants, including ended ones.
-
-    Return 0 if the process has ended.
-    """
-    return sum(map(_own_cpu_seconds, family(pid)))
-
-
-def _own_cpu_seconds(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime (proc(5))
 
 
 def _status(pid: int) -> dict[str, float]:

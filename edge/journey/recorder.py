@@ -73,14 +73,14 @@ class Lines:
     def __init__(self, counts: list[int], clock: Callable[[], float]) -> None:
         """`counts` is the journey's own list of the number of events by kind."""
         self.until = list(_LINES)
-        """By kind: events up to this count have their own line. The caller of `say` and `beyond` compares."""
+        """By kind: events up to this count have their own line. The caller of `write` and `suppress` compares."""
         self._counts = counts
         self._clock = clock
         self._began = _NOT_BEGUN  # with the first line of the period
-        self._unsaid: list[set[str]] = [set() for _ in KINDS]  # the machines whose events had no line
+        self._suppressed: list[set[str]] = [set() for _ in KINDS]  # the machines whose events had no line
         self._timer: asyncio.TimerHandle | None = None
 
-    def say(self, mac: str, note: Note, now: float) -> None:
+    def write(self, mac: str, note: Note, now: float) -> None:
         """Write a line for this event."""
         if self._began == _NOT_BEGUN:
             self._began = now
@@ -90,16 +90,16 @@ class Lines:
             fields = {"mac": mac, "step": step, "outcome": outcome, "detail": note.detail}
             log.log(level, "%s %s %s: %s", mac, step, outcome, note.message, extra={"fields": fields})
 
-    def beyond(self, mac: str, note: Note, now: float) -> None:
-        """Take an event, not counted yet, that is beyond `until`: it has no line, unless a new period has begun."""
+    def suppress(self, mac: str, note: Note, now: float) -> None:
+        """Process an event beyond `until`, which is not counted yet: it gets no line, unless a new period has begun."""
         if 0 <= now - self._began < PERIOD_SECONDS:  # below 0: the clock was set back
-            unsaid = self._unsaid[note.kind]
-            if not unsaid:
-                self._end_in_time()
-            unsaid.add(mac)
+            macs = self._suppressed[note.kind]
+            if not macs:
+                self._schedule_end()
+            macs.add(mac)
         else:
             self.end_period()
-            self.say(mac, note, now)
+            self.write(mac, note, now)
 
     def end_period(self) -> None:
         """Log how many events had no line, and begin a new period."""
@@ -108,17 +108,17 @@ class Lines:
             self._timer = None
         seconds = self._clock() - self._began
         self._began = _NOT_BEGUN
-        for kind, unsaid in enumerate(self._unsaid):
-            if unsaid:
-                self._sum_up(kind, self._counts[kind] - self.until[kind], len(unsaid), seconds)
-                unsaid.clear()
+        for kind, macs in enumerate(self._suppressed):
+            if macs:
+                self._sum_up(kind, self._counts[kind] - self.until[kind], len(macs), seconds)
+                macs.clear()
             self.until[kind] = self._counts[kind] + _LINES[kind]
 
     def _sum_up(self, kind: int, count: int, machines: int, seconds: float) -> None:
         step, outcome = KINDS[kind]
         log.log(
             _LEVELS[kind],
-            "%s more %s events (%s) of %s machines in %.1f s are in the journey, without a line here",
+            "%s more %s events (%s) of %s machines in %.1f s are in the journey, but not in this log",
             f"{count:,}",
             step.value,
             outcome.value,
@@ -127,7 +127,7 @@ class Lines:
             extra={"fields": {"step": step.value, "outcome": outcome.value, "events": count, "machines": machines}},
         )
 
-    def _end_in_time(self) -> None:
+    def _schedule_end(self) -> None:
         """Schedule the end of the period, in case no event comes to end it."""
         if self._timer is None:
             try:
@@ -229,9 +229,9 @@ class Journey:
         kind = note.kind
         count = self._counts[kind]
         if count < self._lines_until[kind]:
-            self._lines.say(mac, note, now)
+            self._lines.write(mac, note, now)
         else:
-            self._lines.beyond(mac, note, now)
+            self._lines.suppress(mac, note, now)
         self._counts[kind] = count + 1
         if note.size_bytes:
             self._sent_bytes[note.step] += note.size_bytes

@@ -30,7 +30,7 @@ from ipxe.direct import DirectScripts
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
 from ipxe.raspberry_pi import PiCommandLines, PiConfigs
-from ipxe.scripts import Dialect, EdgeOrigin, MediumKind, MediumScripts, Script, ScriptError, Scripts
+from ipxe.scripts import Dialect, EdgeOrigin, MediumKind, Script, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts
 from tink.api.annotations import (
     INITRD_SHA256_ANNOTATION,
@@ -155,7 +155,6 @@ class MachineScripts:
     take: NoteTaker | None = None
 
     def __post_init__(self) -> None:
-        self._media = MediumScripts(self.scripts)
         direct: tuple[type[DirectScripts], ...]
         direct = (GrubScripts, ExtlinuxScripts, UBootScripts, PiConfigs, PiCommandLines)
         self._direct = {each.dialect: each(self.scripts) for each in direct}
@@ -242,9 +241,9 @@ class MachineScripts:
         """Return the script on the machine's boot medium, which leads to `script`. Raises ScriptError."""
         machine = self.inventory.by_mac(mac)
         hardware = machine.hardware if machine is not None else None
-        text = self._media.compile(mac, hardware, whole := self._with_others(origin, mac), kind)
+        text = self.scripts.medium(mac, hardware, whole := self._with_others(origin, mac), kind)
         if len(text.encode()) > AREA_BYTES and whole.others:
-            text = self._media.compile(mac, hardware, origin, kind)
+            text = self.scripts.medium(mac, hardware, origin, kind)
         return text
 
     def autoexec(self, mac: str, origin: EdgeOrigin) -> str:

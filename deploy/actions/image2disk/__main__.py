@@ -32,7 +32,7 @@ def _copy() -> None:
     if remark:
         say(remark)
     seconds = time.monotonic() - began
-    zeroed = f", {disk.zeroed} of them zeros by the disk itself" if disk.zeroed else ""
+    zeroed = f", {disk.zeroed} of them zeroed by the disk itself" if disk.zeroed else ""
     say(f"{size} bytes written to {settings.disk} in {seconds:.0f} s{zeroed}, SHA-256 of the download {sha256}")
 
 

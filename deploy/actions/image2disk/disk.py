@@ -316,14 +316,14 @@ def _claimed(name: str, say: Callable[[str], None], sleep: Callable[[float], Non
         if attempt == held_seconds:
             break
         if not attempt:
-            say(f"{name} is in use; waits up to {held_seconds} s")
+            say(f"{name} is in use; waiting up to {held_seconds} s")
         sleep(1)
     fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         holders = KernelPartitions(name, fd).holders() or "a mount or a device that is not visible here"
     finally:
         os.close(fd)
-    raise ActionError("DiskBusy", f"{name} has been held for {held_seconds} s: {holders}; end that first")
+    raise ActionError("DiskBusy", f"{name} has been held for {held_seconds} s: {holders}; stop that first")
 
 
 def _sector_bytes(fd: int) -> int:

@@ -91,12 +91,12 @@ class Download:
                 if self.received - before >= PROGRESS_BYTES:
                     before = self.received
                     self._patience.progressed()
-                if not self._patience.lasts(error, f"goes on from byte {self.received}"):
+                if not self._patience.lasts(error, f"continues from byte {self.received}"):
                     is_final = isinstance(error, AnswerError) and not error.may_pass
                     there = f"{error}; {self.received} bytes were there"
                     raise self._failed(str(error) if is_final else there) from None
             except UntrustedError as error:
-                raise self._failed(f"{error}; give IMG_SHA256, which says what is right") from None
+                raise self._failed(f"{error}; set IMG_SHA256, so that the action knows which file is right") from None
             else:
                 return
 
@@ -114,7 +114,7 @@ class Download:
         except AnswerError as error:
             if error.status == 416 and headers:
                 self._ranges = False  # shorter now, or a server without ranges: read the whole file to find out
-                raise BrokenError("the server refuses to go on there (416)") from None
+                raise BrokenError("the server refuses to continue there (416)") from None
             raise
         with response:
             start = self._start(response, bool(headers))
@@ -131,7 +131,7 @@ class Download:
             span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if not is_range or span is None or int(span[1]) != self.received or int(span[2]) + 1 != int(span[3]):
                 self._ranges = False
-                raise BrokenError("the server sends another part than was asked for")
+                raise BrokenError("the server sends another part than requested")
             start, size = self.received, int(span[3])
         if self._is_described:
             self._compare(etag, modified, size, coding)
@@ -148,7 +148,7 @@ class Download:
         named = [name for name in names if name not in ("", "identity", "none")]
         if len(named) > 1 or any(name not in CODINGS for name in named):
             said = ", ".join(named)[:40]
-            raise self._failed(f"comes with Content-Encoding {said}, which can't be undone; have it served without")
+            raise self._failed(f"comes with Content-Encoding {said}, which can't be decoded; serve it without")
         return CODINGS[named[0]] if named else ""
 
     def _compare(self, etag: str, modified: str, size: int | None, coding: str) -> None:
@@ -178,13 +178,13 @@ class Download:
         """Yield the bytes after those received before, which are compared."""
         known_bytes, again = self.received, hashlib.sha256()
         if known_bytes:
-            self._say(f"the server sends all again: the first {known_bytes} bytes are compared and passed over")
+            self._say(f"the server sends the whole file again: the first {known_bytes} bytes are compared and skipped")
         for chunk in body:
             known = chunk[:known_bytes]
             known_bytes -= len(known)
             again.update(known)
             if known and not known_bytes and again.digest() != self.sha256.digest():
-                raise ChangedError(f"its first {self.received} bytes are others now")
+                raise ChangedError(f"its first {self.received} bytes are different now")
             if len(chunk) > len(known):
                 yield chunk[len(known) :]
         if known_bytes:

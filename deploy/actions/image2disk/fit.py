@@ -87,7 +87,7 @@ def _is_protective(mbr: bytes) -> bool:
 def _read_gpt(read: Reader, sector_bytes: int) -> Table:
     header = read(sector_bytes, sector_bytes)
     if not header.startswith(_SIGNATURE) or len(header) < _GPT.size:
-        raise DamagedTableError(f"its MBR announces a GPT, and byte {sector_bytes} begins none")
+        raise DamagedTableError(f"its MBR announces a GPT, but byte {sector_bytes} has no GPT header")
     fields = _GPT.unpack_from(header)
     _, _, size, crc, _, own, backup, first, last, _, table, count, entry_bytes, table_crc = fields
     if not _GPT.size <= size <= sector_bytes:
@@ -178,8 +178,8 @@ def refuse_misfit(
     except DamagedTableError as error:
         if not is_strict:
             return None
-        message = f"{url}: {error}; no system finds partitions in it; make the image again, or set IMG_FORMAT to raw"
-        raise ActionError("ImageDamaged", f"{message} to have it written as it is") from None
+        message = f"{url}: {error}; no system finds partitions in it; create the image again, or set IMG_FORMAT to raw"
+        raise ActionError("ImageDamaged", f"{message} to write it unchanged") from None
     if table is None:
         return None
     if table.kind == "MBR" and sector_bytes != 512 and (image_bytes is None or table.end > image_bytes):

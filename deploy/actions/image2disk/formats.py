@@ -89,7 +89,7 @@ def refuse_other_formats(url: str, head: bytes, disk: str) -> None:
     what, remedy = name_of_other(head)
     if what:
         message = f"{url}: is {what}, not a disk image; nothing was written to {disk}; {remedy}"
-        raise ActionError("NotAnImage", f"{message}, or set IMG_FORMAT to raw to have it written as it is")
+        raise ActionError("NotAnImage", f"{message}, or set IMG_FORMAT to raw to write it unchanged")
 
 
 def name_of_other(head: bytes) -> tuple[str, str]:

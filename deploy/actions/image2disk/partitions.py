@@ -69,7 +69,7 @@ class KernelPartitions:
             if error == 0 or (error in _NO_PARTITIONS and not self._listed()):
                 return self._add_missing(table) if table is not None else ""
             if not attempt:
-                say(f"a partition of {self._name} is in use; waits up to {HELD_SECONDS} s")
+                say(f"a partition of {self._name} is in use; waiting up to {HELD_SECONDS} s")
             sleep(1)
         raise self._held()
 

@@ -100,7 +100,7 @@ class Registry:
             try:
                 return self._read(url)
             except (AnswerError, BrokenError) as error:
-                if not patience.lasts(error, "asks for the manifest again"):
+                if not patience.lasts(error, "requests the manifest again"):
                     raise ActionError("DownloadFailed", f"{self._settings.shown_url}: {error}") from None
             except UntrustedError as error:
                 raise ActionError("DownloadFailed", f"{self._settings.shown_url}: {error}") from None
@@ -116,7 +116,7 @@ class Registry:
         except (OSError, http.client.HTTPException) as error:
             raise BrokenError(f"the connection broke: {said(error)}") from None
         if len(content) > MANIFEST_LIMIT_BYTES:
-            raise self._unsupported(f"it sent more than {MANIFEST_LIMIT_BYTES} bytes where a short answer belongs")
+            raise self._unsupported(f"it sent more than {MANIFEST_LIMIT_BYTES} bytes instead of a short answer")
         if response.length:
             raise BrokenError(f"the connection ended {response.length} bytes early")
         return content

@@ -54,9 +54,9 @@ class Copying:
             except ChangedError as error:
                 if not left:
                     raise ActionError(
-                        "DownloadFailed", f"{self._settings.shown_url}: changes all the time: {error}"
+                        "DownloadFailed", f"{self._settings.shown_url}: keeps changing: {error}"
                     ) from None
-                self._say(f"the file on the server has changed: {error}; begins anew, from its first byte")
+                self._say(f"the file on the server has changed: {error}; starts again from the first byte")
                 continue
             found = download.sha256.hexdigest()
             for expected in filter(None, (self._settings.sha256, blob.sha256 if blob else "")):
@@ -80,7 +80,7 @@ class Copying:
                 return ""
             remedy = "write a user and password into IMG_URL, https://USER:PASSWORD@HOST/..., percent-encoded"
             if without_login(self._settings.url)[1]:
-                remedy = "the server does not take the user and password of IMG_URL"
+                remedy = "the server does not accept the user and password of IMG_URL"
             raise AnswerError(f"{refusal}: {remedy}", refusal.status)
 
         return Download(
@@ -122,7 +122,7 @@ class Copying:
             if coding and coding == named == kind_of(beginning):
                 chunks = ahead(unpacked(chunks, kind, url))
         elif self._settings.format == "auto" and (kind := kind_of(beginning)):
-            what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"
+            what = "set COMPRESSED to true, or IMG_FORMAT to raw to write it unchanged"
             raise ActionError("InvalidSetting", f"{url} is compressed ({kind}): {what}")
         return chunks, image_bytes
 
@@ -157,7 +157,7 @@ class Copying:
         if image_bytes is not None:
             refuse_too_large(url, image_bytes, self._disk.name, self._disk.size)
         if not has_table:
-            self._say(f"{url} begins with no partition table: it is written as it is")
+            self._say(f"{url} has no partition table at its start: it is written unchanged")
 
     def _refuse_misfit(self, head: bytes, image_bytes: int | None) -> bool:
         """Return True if the image has a partition table. Raises ActionError (DiskUnsuitable, ImageDamaged)."""

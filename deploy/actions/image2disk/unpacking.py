@@ -274,7 +274,7 @@ def _slices(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _failed(url: str, why: str) -> ActionError:
-    return ActionError("DecompressFailed", f"{url}: not what its name says, or damaged: {why}")
+    return ActionError("DecompressFailed", f"{url}: damaged, or not of the type in its name: {why}")
 
 
 def looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], bytes]:

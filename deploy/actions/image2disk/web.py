@@ -195,7 +195,7 @@ class Web:
     def get_as(
         self, url: str, headers: Mapping[str, str], authorization: Callable[[AnswerError | None], str]
     ) -> http.client.HTTPResponse:
-        """As `get`, and again as long as the server wants another authorization (401).
+        """As `get`, and again as long as the server requests another authorization (401).
 
         `authorization(refusal)` returns the header's value. `refusal` is the server's answer to the one before. The
         function returns "" or raises AnswerError when it has no other.
@@ -239,17 +239,17 @@ class Web:
         except ProxyError as error:
             raise AnswerError(str(error), 400) from None
         except http.client.InvalidURL:  # its text has a part of the URL
-            raise AnswerError("the URL has a port or characters that no URL has: percent-encode them", 400) from None
+            raise AnswerError("the URL has an invalid port or invalid characters: percent-encode them", 400) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise AnswerError(said(error)) from None
         if not isinstance(response, http.client.HTTPResponse):
-            raise AnswerError("redirects to what is neither http nor https", 400)
+            raise AnswerError("redirects to a URL that is neither http nor https", 400)
         return response
 
     def _by_way_of(self, url: str) -> str:
         """Return the words for the proxy of `url`, which was usable before; empty if there is none."""
         proxy = self._proxies.proxy_of(url)
-        return f" (by the proxy {proxy.url})" if proxy is not None else ""
+        return f" (through the proxy {proxy.url})" if proxy is not None else ""
 
     def content(self, response: http.client.HTTPResponse, most: int) -> bytes:
         """Return the body; a large one is cut after more than `most` bytes. Raises OSError, HTTPException."""
@@ -320,7 +320,7 @@ class Patience:
             if error.retry_after is not None and self._waited < PATIENCE_SECONDS:
                 pause = min(max(error.retry_after, FIRST_PAUSE_SECONDS), LONGEST_WAIT_SECONDS)
                 self._waited += pause
-                self._say(f"{error}; asks again in {pause:g} s, as the server wants")
+                self._say(f"{error}; retries in {pause:g} s, as the server requests")
                 self._sleep(pause)
                 return True
         if self._failures >= self._attempts:

@@ -156,11 +156,6 @@ class Conversation:
         """Accept the offer: the next packets are REQUESTs for it."""
         self._requesting = self._offer is not None
 
-    @property
-    def offered(self) -> bool:
-        """Return True if there is an offer."""
-        return self._offer is not None
-
     def packet(self, seconds: float) -> bytes:
         """Return the packet to send: DISCOVER, or REQUEST for the offer. `seconds` since the first packet."""
         client = self._client

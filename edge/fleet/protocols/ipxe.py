@@ -69,7 +69,7 @@ class Exit:
 
     booted: KernelStart | None = None
     status: int = 0
-    said: str = ""
+    shown: str = ""
 
 
 class _Ended(Exception):  # noqa: N818 - no error
@@ -107,10 +107,10 @@ class Interpreter:
                 if line.startswith(("#", ":")) or not line:
                     continue
                 if not (yield from self._line(line)):
-                    return Exit(status=1, said=self._shown or line)
+                    return Exit(status=1, shown=self._shown or line)
         except _Ended as ended:
             return ended.found
-        return Exit(said=self._shown)
+        return Exit(shown=self._shown)
 
     def _line(self, line: str) -> _Steps:
         words = line.split()
@@ -140,7 +140,7 @@ class Interpreter:
         """Execute one command; return True if it succeeds."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise _Ended(Exit(status=1, said=f"the script has run {MAX_STEPS} commands"))
+            raise _Ended(Exit(status=1, shown=f"the script has run {MAX_STEPS} commands"))
         name, arguments = words[0], _positional(words[1:])
         match name, arguments:
             case "sleep", [seconds, *_] if _NUMBER.fullmatch(seconds):
@@ -203,7 +203,7 @@ class Interpreter:
                 return True
             case "exit", _:
                 status = int(arguments[0]) if arguments and arguments[0].isdecimal() else 0
-                raise _Ended(Exit(status=status, said=self._shown))
+                raise _Ended(Exit(status=status, shown=self._shown))
             case "imgfree", _:
                 if not arguments:
                     self._kernel = self._command_line = ""
@@ -224,7 +224,7 @@ class Interpreter:
             self._shown = "not a script" if self._depth < MAX_DEPTH else "scripts that begin one another"
             return False
         found = yield from Interpreter(text, self.settings, depth=self._depth + 1).run()
-        self._shown = found.said or self._shown
+        self._shown = found.shown or self._shown
         if replaces or found.booted is not None:
             raise _Ended(found)
         return found.status == 0

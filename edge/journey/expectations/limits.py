@@ -25,7 +25,7 @@ BOOTS: Final = 8
 """Number of boots whose durations are stored."""
 KEPT: Final = 512
 """Maximum number of pairs of a kind of machine (OSIE and model) and a step."""
-_MAX_FACTOR: Final = 3.0
+_SAFETY_FACTOR: Final = 3.0
 
 
 class Limit(NamedTuple):
@@ -97,7 +97,7 @@ class StepLimits:
         seen = self._seen.get((kind, reached))
         if not seen:
             return limit.usual
-        return min(max(_MAX_FACTOR * max(seen), limit.least), limit.most)
+        return min(max(_SAFETY_FACTOR * max(seen), limit.least), limit.most)
 
     def usual(self, reached: Milestone, kind: str = "") -> float | None:
         """Return the longest duration of this step in the last boots of this kind, in seconds; None without boots."""

@@ -170,7 +170,7 @@ async def test_long_runs_of_zeros_are_zeroed_by_the_disk_itself(machine, disk, w
     env = {"IMG_URL": f"{url}/{image.name}", "DEST_DISK": device, "COMPRESSED": "true" if pack else "false"}
     assert await machine.action(example(machine, "image2disk", CLEAR_DISK="false", **env)) == RunResult(0)
     assert file.read_bytes() == content.ljust(16 << 20, b"\xa5")
-    (zeroed,) = re.findall(", ([0-9]+) of them zeros by the disk itself, ", caplog.text)
+    (zeroed,) = re.findall(", ([0-9]+) of them zeroed by the disk itself, ", caplog.text)
     assert 10 << 20 < int(zeroed) <= 11 << 20
 
 

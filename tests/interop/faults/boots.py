@@ -261,7 +261,7 @@ FAULTS = [
         drop="away tcp 42113",
     ),
     Fault(
-        "agent that speaks no TLS",
+        "agent without TLS",
         agent_without_tls,
         "AgentMissing",
         r"does not trust the server's certificate .*, or does not speak TLS \(its connection to tcp/42113 was answered",
@@ -291,7 +291,7 @@ FAULTS = [
     ),
     Fault("MAC of two Hardware", refused, "DuplicateMAC", r"the edge does not serve"),
     Fault(
-        "the kernel says nothing",
+        "the kernel is silent",
         kernel_that_says_nothing,
         "KernelSilent|KernelRestarted",
         r"iPXE started the kernel \d+ s ago, but nothing was received from the machine since: the kernel has panicked",
@@ -314,7 +314,7 @@ FAULTS = [
     Fault("upstream has no such file", kernel("missing"), "KernelFailed", r"404 Not Found", "missing"),
     Fault("upstream refuses", kernel("refused"), "KernelFailed", r"[Rr]efuse|Connect call failed", "refused"),
     Fault("upstream has no name", kernel("no-name"), "KernelFailed", r"no-such-host\.invalid", "no-name"),
-    Fault("upstream says a page", kernel("page"), "KernelFailed", r"HTML|text/html|web page", "page"),
+    Fault("upstream answers with a web page", kernel("page"), "KernelFailed", r"HTML|text/html|web page", "page"),
     Fault(
         "upstream breaks off",
         kernel("truncated"),
@@ -323,7 +323,7 @@ FAULTS = [
         "truncated",
     ),
     Fault(
-        "upstream speaks no TLS",
+        "upstream without TLS",
         kernel("bad-tls"),
         "KernelFailed|UpstreamStalls",  # both after five seconds
         r"no connection within 5 s",
@@ -386,8 +386,8 @@ FAULTS = [
     ),
     Fault("the boot program does not run", program_is_refused, "ProgramNotStarted", r"Secure Boot refuses it"),
     Fault("too little memory", little_memory, "TooLittleMemory", r"has 67\.1 MB of memory"),
-    Fault("the third boot alike", loops, "BootLoop", r"netboots for the third time"),
-    Fault("upstream's checksum is another", kernel("bad-checksum"), "KernelFailed", r"(?i)sha-?256", "bad-checksum"),
+    Fault("the third boot with the same end", loops, "BootLoop", r"netboots for the third time"),
+    Fault("upstream's checksum differs", kernel("bad-checksum"), "KernelFailed", r"(?i)sha-?256", "bad-checksum"),
     Fault("upstream's certificate", kernel("bad-certificate"), "KernelFailed", r"(?i)certificate", "bad-certificate"),
 ]
 HEALTHY = Fault("shim and grub", shim_and_grub, "", "")

@@ -32,10 +32,10 @@ _ANSWER_SECONDS = 3.0
 class Scripted:
     """A machine that boots step by step under a test's control, in the namespace `where`, whose card `eth0` has `mac`.
 
-    `told()` returns the text of its journey so far.
+    `journey_text()` returns the text of its journey so far.
     """
 
-    told: Callable[[], str] = staticmethod(str)
+    journey_text: Callable[[], str] = staticmethod(str)
     authority = Path()
 
     def __init__(self, rack: Namespaces, where: str, mac: str, ip: str, server: str = ADDRESS) -> None:
@@ -220,8 +220,8 @@ class Scripted:
         self.script()
         assert self.kernel(osie) == 0
         assert self.get(f"/osie/{osie}/initrd") == 0
-        told = f"uuid={uuid}&memory={memory}&above=&clock={time.time() if clock is None else clock:.0f}"
-        assert self.get(f"/sign/starting?model={model}&{told}") == 0
+        parameters = f"uuid={uuid}&memory={memory}&above=&clock={time.time() if clock is None else clock:.0f}"
+        assert self.get(f"/sign/starting?model={model}&{parameters}") == 0
 
     # --- what comes after the firmware ---
 
@@ -256,7 +256,7 @@ class Scripted:
         """To an OSIE whose agent works, until its journey says `word`; then the power is lost."""
         self.to_osie()
         agent = self.agent()
-        wait_until(lambda: word in self.told(), lambda: agent.err, every=0.3)
+        wait_until(lambda: word in self.journey_text(), lambda: agent.err, every=0.3)
         self._rack.kill_all(self._where)
 
 

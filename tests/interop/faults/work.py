@@ -82,7 +82,7 @@ FAULTS = [
     ),
     Fault("token is absent", with_token(lambda _: ""), "AgentRefused", r"it shows no token", since=r"can.t speak for"),
     Fault(
-        "the registry says nothing",
+        "the registry is silent",
         agent_with_images,
         "PullStalls",
         r"action write waits for its image .*: 127\.0\.0\.1:5000 has sent nothing for \d+ s",
@@ -90,7 +90,7 @@ FAULTS = [
         since=_BEGUN,
     ),
     Fault(
-        "agent of nobody",
+        "agent without Hardware",
         unknown_agent,
         "AgentRefused",
         r"(?i)no Hardware|not registered|unknown",

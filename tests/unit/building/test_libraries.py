@@ -51,17 +51,17 @@ def test_libraries_of_the_same_version_are_copied_without_byte_code_and_can_be_i
     ],
 )
 def test_another_version_is_fetched_and_nothing_is_copied(tmp_path, requirements, why):
-    status, said = copied(
+    status, reported = copied(
         tmp_path, f"protobuf=={version('protobuf')}\n{requirements}" if "==" in requirements else requirements
     )
     assert status == 3
-    assert said.endswith(why)
+    assert reported.endswith(why)
     assert not (tmp_path / "into").exists()
 
 
 def test_another_processor_has_libraries_of_its_own(tmp_path):
-    status, said = copied(tmp_path, f"click=={version('click')}\n", "riscv64")
-    assert (status, said.startswith("the OSIE has Python 3.11 on riscv64, and this is Python 3.")) == (3, True)
+    status, reported = copied(tmp_path, f"click=={version('click')}\n", "riscv64")
+    assert (status, reported.startswith("the OSIE has Python 3.11 on riscv64, and this is Python 3.")) == (3, True)
 
 
 @pytest.mark.parametrize(

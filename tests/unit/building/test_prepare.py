@@ -50,7 +50,7 @@ def test_disk_image_is_amd64s_alone():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reported"),
     [
         (
             settings("arm64", parts=frozenset({Part.IMAGE})),
@@ -62,8 +62,8 @@ def test_disk_image_is_amd64s_alone():
         ),
     ],
 )
-def test_options_that_contradict_each_other_are_named(given, said):
-    with pytest.raises(PrepareError, match=said):
+def test_options_that_contradict_each_other_are_named(given, reported):
+    with pytest.raises(PrepareError, match=reported):
         check(given)
 
 
@@ -167,6 +167,6 @@ def test_user_without_root_is_told_to_use_sudo(monkeypatch):
 
 async def test_osie_waits_for_the_service_that_was_never_started(tmp_path, capsys):
     await apply(settings(where=tmp_path), [{"metadata": {"name": "tinkedge"}}], Screen())
-    said = capsys.readouterr().out
-    assert f"OSIE tinkedge: not applied, because {tmp_path}/kubeconfig is not there yet" in said
-    assert "After 'systemctl start tinkedge' run this command again" in said
+    reported = capsys.readouterr().out
+    assert f"OSIE tinkedge: not applied, because {tmp_path}/kubeconfig is not there yet" in reported
+    assert "After 'systemctl start tinkedge' run this command again" in reported

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.building.shell import family
 from edge.fleet import Boots, FleetSettings, FleetSettingsError, HardwareSource, MachineLink
 from edge.fleet.network import FleetError, check, is_hosts_namespace
 from edge.fleet.population import (
@@ -42,7 +43,6 @@ from edge.fleet.results import (
     parse,
     percentile,
 )
-from edge.fleet.stack import family
 from edge.neighbour.route import Route, RouteKind
 from tests.waiting import wait_until
 from tink.api.yaml import documents

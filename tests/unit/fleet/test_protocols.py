@@ -100,7 +100,7 @@ def test_answer_to_somebody_else_is_passed_over(changed):
     conversation = Conversation(Clients.OSIE.value, MAC, UUID, XID)
     assert not conversation.receive(reply_to(conversation, MessageType.OFFER, **changed))
     assert not conversation.receive(b"no DHCP")
-    assert not conversation.offered
+    assert conversation.packet(0)[240:243] == b"\x35\x01\x01", "it is still a DISCOVER"
     by_http = Conversation(Clients.UEFI_HTTP.value, MAC, UUID, XID)
     assert not by_http.receive(reply_to(by_http, MessageType.OFFER, file=b"http://10.9.0.1/x.efi")), "without its class"
     assert conversation.receive(reply_to(conversation, MessageType.OFFER))
@@ -319,7 +319,7 @@ def test_script_of_the_edge_tries_again_and_asks_for_the_reason():
     urls = [step.url for step in wanted if isinstance(step, Fetch)]
     assert urls.count("http://10.9.0.1:7080/osie/lab/kernel") == 5
     assert sum(isinstance(step, Sleep) for step in wanted) == 4
-    assert (found.booted, found.status, found.said) == (None, 1, "the disk is full")
+    assert (found.booted, found.status, found.shown) == (None, 1, "the disk is full")
 
 
 def test_script_of_the_edge_asks_for_another_edge_where_this_one_is_gone():
@@ -329,7 +329,7 @@ def test_script_of_the_edge_asks_for_another_edge_where_this_one_is_gone():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "shown"),
     [
         ("iseq a a && echo yes || echo no", "yes"),
         ("iseq a b && echo yes || echo no", "no"),
@@ -343,11 +343,11 @@ def test_script_of_the_edge_asks_for_another_edge_where_this_one_is_gone():
         ("echo one ; echo two", "two"),
     ],
 )
-def test_language_is_that_of_ipxe(line, said):
+def test_language_is_that_of_ipxe(line, shown):
     found, _ = run_script(f"#!ipxe\n{line}\n")
-    assert (found.said, found.status) == (said, 0)
+    assert (found.shown, found.status) == (shown, 0)
     found, _ = run_script("#!ipxe\nset x 1\nchain --replace http://h/next\n", {"next": "#!ipxe\necho ${x}\nexit 3\n"})
-    assert (found.said, found.status) == ("1", 3), "a chained script goes on with the same settings"
+    assert (found.shown, found.status) == ("1", 3), "a chained script goes on with the same settings"
     found, _ = run_script("#!ipxe\nkernel http://h/k a=b\nimgfetch --name sign http://h/s\nimgfree sign\nboot\n")
     assert found.booted == KernelStart("http://h/k", "a=b", ()), "freeing one image keeps the kernel"
 
@@ -384,11 +384,11 @@ class Owner:
 
 class Service(WorkflowServiceServicer):
     def __init__(self) -> None:
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.events = 0
 
     async def GetWorkflows(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
-        self.heard.append(dict(context.invocation_metadata()) | {"agent": request.agent_id})
+        self.received.append(dict(context.invocation_metadata()) | {"agent": request.agent_id})
         await context.send_initial_metadata((("tinkedge-token", "next"),))
         for number in range(3):
             yield pb.GetWorkflowsResponse(stop_workflow=pb.GetWorkflowsResponse.StopWorkflow(workflow_id=str(number)))
@@ -439,7 +439,7 @@ async def test_stream_gives_its_messages_token_and_end():
     assert status == (0, "")
     assert [pb.GetWorkflowsResponse.FromString(each).stop_workflow.workflow_id for each in messages] == ["0", "1", "2"]
     assert fields["tinkedge-token"] == "next"
-    assert (service.heard[0]["agent"], len(service.heard[0]["authorization"])) == ("m-1", 307)
+    assert (service.received[0]["agent"], len(service.received[0]["authorization"])) == ("m-1", 307)
 
 
 async def test_calls_end_with_the_status_of_the_server_and_more_than_its_window_is_sent_as_it_opens():

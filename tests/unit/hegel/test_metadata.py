@@ -288,7 +288,7 @@ def test_what_can_not_be_served_is_left_out_and_named(given, named, caplog):
     tree = compiled(annotations={"metadata": json.dumps(given)}).ec2
     assert tree["meta-data/plan"] == b"a"
     assert named.partition("/")[0] not in crawl(tree)
-    assert f"annotation tinkerbell.org/metadata has what can't be served, left out: {named}" in caplog.text
+    assert f"annotation tinkerbell.org/metadata has values that can't be served, left out: {named}" in caplog.text
 
 
 def test_rootio_finds_the_partitions_of_the_annotation_and_stops_where_it_can_not_be_read():

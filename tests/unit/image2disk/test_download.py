@@ -70,18 +70,24 @@ def test_connections_cut_at_random_places_cost_nothing_but_the_rest(site, target
 CUT = 3_000_000
 REST = f"bytes={CUT}-"
 NO_RANGES = {"has_ranges": False}
-NEW_ETAG = 'its ETag is "two" now, not "one"; begins anew, from its first byte'
+NEW_ETAG = 'its ETag is "two" now, not "one"; starts again from the first byte'
 
 
 @pytest.mark.parametrize(
     ("before", "change", "etag", "asked", "said"),
     [
-        (NO_RANGES | {"cuts": [1_000_000, 2_500_000, 1_700_000]}, None, "", None, "the server sends all again"),
+        (
+            NO_RANGES | {"cuts": [1_000_000, 2_500_000, 1_700_000]},
+            None,
+            "",
+            None,
+            "the server sends the whole file again",
+        ),
         ({}, lambda content: bytes(reversed(content)), '"two"', REST, NEW_ETAG),
         (NO_RANGES, lambda content: bytes(reversed(content)), '"two"', REST, NEW_ETAG),
         ({}, lambda content: content[:4_000_000], '"one"', REST, "it has 4000000 bytes now, not 5000003"),
         # Nothing says that a range would be of the same file.
-        ({"etag": ""}, lambda content: b"\1" + content[1:], "", None, "its first 3000000 bytes are others now"),
+        ({"etag": ""}, lambda content: b"\1" + content[1:], "", None, "its first 3000000 bytes are different now"),
         ({"etag": 'W/"one"'}, None, "", None, ""),
     ],
     ids=["no ranges", "other ETag", "other ETag, no ranges", "other length", "other bytes", "weak ETag"],
@@ -116,7 +122,7 @@ def test_file_that_changes_all_the_time_is_given_up(site, content, fails):
             return 2_000_000
 
     site.cuts = Cuts([0])
-    assert fails("changes all the time").reason == "DownloadFailed"
+    assert fails("keeps changing").reason == "DownloadFailed"
 
 
 def test_file_that_is_none_or_another_one_is_refused(site, content, fails):
@@ -381,7 +387,7 @@ def test_each_compression_of_file_and_transfer_is_undone_once(site, target, codi
 def test_encoding_that_can_not_be_undone_and_formats_that_can_not_be_unpacked_are_refused(site, fails):
     for coding in ("br", "gzip, gzip"):
         site.content, site.headers = GZIP, {"Content-Encoding": coding}
-        assert fails(f"Content-Encoding {coding}, which can't be undone").reason == "DownloadFailed"
+        assert fails(f"Content-Encoding {coding}, which can't be decoded").reason == "DownloadFailed"
     site.headers = {}
     site.content = skippable(0)
     assert fails(r"is compressed \(zstd\): set COMPRESSED").reason == "InvalidSetting"
@@ -412,7 +418,7 @@ def test_small_pieces_become_large_aligned_writes_and_short_writes_are_gone_on_w
 
 @pytest.mark.parametrize("seed", range(6))
 def test_image_with_runs_of_zeros_of_any_length_is_on_the_disk_to_the_byte(target, seed):
-    """`pieces` begin and end at any byte, as what a server sends; some of what is written is passed over."""
+    """`pieces` begin and end at any byte, as what a server sends; some of what is written is skipped."""
     dice = random.Random(seed)
     image, lengths = b"", (1, 511, 4096, 65_536, 100_001, 1 << 20, (1 << 20) + 4097, 3 << 20)
     while len(image) < 12 << 20:

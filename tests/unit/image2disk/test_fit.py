@@ -130,7 +130,7 @@ def test_image_that_fits_the_disk_is_written(site, target, content, sector):
         (gpt(spoil=True), "the checksum of its GPT header is wrong"),
         (gpt(entry_bytes=256), "128 entries of 256 bytes"),
         (gpt(last=3), "sectors 34 to 3 usable"),
-        (PROTECTIVE, "announces a GPT, and byte 512 begins none"),
+        (PROTECTIVE, "announces a GPT, but byte 512 has no GPT header"),
         (gpt(before=mbr((0xEE, 2, 9))), "does not start at sector 1"),
         (gpt()[: 512 + 1024] + b"x" + gpt()[512 + 1025 :], "the checksum of its GPT entries is wrong"),
     ],

@@ -118,9 +118,9 @@ def test_other_bytes_than_the_digest_says_are_never_a_success(site, target, repo
 @pytest.mark.parametrize(
     ("before", "retry_after", "cuts", "pauses", "said"),
     [
-        ([503] * 30, "10", [], [10] * 30, "503 Service Unavailable; asks again in 10 s, as the server wants"),
-        ([500, 502], "", [], [1, 2], "500 Internal Server Error; asks for the manifest again in 1 s (1 of 2)"),
-        ([], "", [50], [1], "bytes early; asks for the manifest again"),
+        ([503] * 30, "10", [], [10] * 30, "503 Service Unavailable; retries in 10 s, as the server requests"),
+        ([500, 502], "", [], [1, 2], "500 Internal Server Error; requests the manifest again in 1 s (1 of 2)"),
+        ([], "", [50], [1], "bytes early; requests the manifest again"),
     ],
     ids=["said when, however often", "broken", "broke off"],
 )
@@ -145,7 +145,7 @@ def test_manifest_that_does_not_come_or_is_not_there_ends_the_action(site, targe
     assert target.pauses == pauses
     assert len(site.asked) == len(pauses) + 1
     if pauses:
-        assert target.said[-1] == "500 Internal Server Error; asks for the manifest again in 2 s (2 of 2)"
+        assert target.said[-1] == "500 Internal Server Error; requests the manifest again in 2 s (2 of 2)"
 
 
 @pytest.mark.parametrize(

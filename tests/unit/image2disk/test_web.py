@@ -31,7 +31,7 @@ def test_login_in_the_url_is_sent_and_neither_it_nor_the_query_is_shown(site, ta
     with pytest.raises(ActionError) as caught:
         target.copy(url)
     assert str(caught.value) == f"{site.url}/x.img?…: 403 Forbidden"
-    for asked, said in ((url, "does not take the user and password of IMG_URL"), (site.url, "USER:PASSWORD@HOST")):
+    for asked, said in ((url, "does not accept the user and password of IMG_URL"), (site.url, "USER:PASSWORD@HOST")):
         site.before = [401]
         with pytest.raises(ActionError, match=f"401 Unauthorized: .*{said}"):
             target.copy(asked)
@@ -97,7 +97,7 @@ def test_https_is_asked_for_by_connect_and_a_refusal_of_the_proxy_is_named(site)
         assert not caught.value.may_pass
         proxy.login = basic("p:q")
         proxy.hosts = {"far.invalid:443": ("127.0.0.1", int(site.url.rpartition(":")[2]))}
-        with pytest.raises(AnswerError, match=f"by the proxy {proxy.url}"):  # this port does not speak TLS
+        with pytest.raises(AnswerError, match=f"through the proxy {proxy.url}"):  # this port does not speak TLS
             web.get("https://far.invalid/x", {})
         assert proxy.asked == ["CONNECT far.invalid:443"] * 2
     for value in ("socks5://s", "https://s"):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ipxe import grub, uboot
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
-from ipxe.scripts import BootSettings, EdgeOrigin, LogsTo, MediumKind, MediumScripts, ScriptError, Scripts
+from ipxe.scripts import BootSettings, EdgeOrigin, LogsTo, MediumKind, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts, config_name, machine_of, script_image
 from tests.support import objects
 from tests.support.objects import MAC
@@ -152,16 +152,16 @@ def test_parameters_of_the_hardware_come_last_and_so_win_after_those_of_the_site
 
 
 @pytest.mark.parametrize(
-    ("boot", "told"),
+    ("boot", "logged"),
     [
         ({}, None),
         ({"own_registry": lambda: True}, "10.0.0.1:7080"),
         ({"insecure_registries": ("10.0.0.1:5000",), "own_registry": lambda: True}, "10.0.0.1:5000,10.0.0.1:7080"),
     ],
 )
-def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_the_machine_reached(boot, told):
+def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_the_machine_reached(boot, logged):
     found = [word.partition("=")[2] for word in words(**boot) if word.startswith("insecure_registries=")]
-    assert found == ([told] if told else [])
+    assert found == ([logged] if logged else [])
 
 
 def test_every_label_that_is_jumped_to_exists_and_every_failure_ends_with_status_1_for_the_next_boot_device():
@@ -425,7 +425,7 @@ def test_agent_is_called_as_the_hardware_says_and_the_card_stays_the_card():
 
 
 @pytest.mark.parametrize(
-    ("logs", "osie", "told"),
+    ("logs", "osie", "logged"),
     [
         (LogsTo.NOBODY, HOOKOS, False),
         (LogsTo.HOOKOS, HOOKOS, True),
@@ -434,15 +434,15 @@ def test_agent_is_called_as_the_hardware_says_and_the_card_stays_the_card():
         (LogsTo.ALL, "quiet", True),
     ],
 )
-def test_only_machines_whose_lines_are_received_are_told_to_send_them(logs, osie, told):
-    assert ("syslog_host=10.0.0.1" in words(osie, logs=logs)) is told
+def test_only_machines_whose_lines_are_received_are_told_to_send_them(logs, osie, logged):
+    assert ("syslog_host=10.0.0.1" in words(osie, logs=logs)) is logged
 
 
 # --- boot media ---
 
 
 def script(kind: MediumKind, machine: Hardware | None, origin: EdgeOrigin = HERE) -> list[str]:
-    return MediumScripts(Scripts(BootSettings())).compile(MAC, machine, origin, kind).splitlines()
+    return Scripts(BootSettings()).medium(MAC, machine, origin, kind).splitlines()
 
 
 def test_medium_asks_dhcp_on_the_card_of_the_machine_and_goes_to_its_script():
@@ -501,13 +501,13 @@ def test_other_edges_come_after_this_one_and_all_fits_the_area():
 def test_osie_of_a_machine_without_dhcp_gets_the_address_on_its_command_line_and_no_other_does():
     static = EdgeOrigin("10.0.0.1", static=True)
     ipam = "ipam=52-54-00-00-00-01::10.0.0.5:255.255.255.0:10.0.0.254:m1:10.0.0.53,10.0.0.54::10.0.0.123"
-    for origin, machine, told in (
+    for origin, machine, logged in (
         (static, addressed(), [ipam]),
         (HERE, addressed(), []),
         (static, addressed(params=["ipam=mine"]), ["ipam=mine"]),
     ):
         found = kernel_words(SCRIPTS.compile(MAC, machine, origin).text)
-        assert [word for word in found if word.startswith("ipam=")] == told
+        assert [word for word in found if word.startswith("ipam=")] == logged
     with pytest.raises(ScriptError, match="has no address to do without DHCP"):
         SCRIPTS.compile(MAC, addressed(ip=None), static)
     assert SCRIPTS.compile(MAC, addressed(), replace(static, others=OTHERS[:1])).text.count(ipam) == 2

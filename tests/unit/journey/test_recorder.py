@@ -177,7 +177,7 @@ class Kept:
     def __init__(self, **bounds: int) -> None:
         times = count(1_000)
         self.journey = Journey(lambda: float(next(times)), **bounds)
-        self.told: list[JourneyEvent] = []
+        self.logged: list[JourneyEvent] = []
 
     def tell(self, number: int, happening: Happening) -> None:
         mac, step, prepared = happening
@@ -187,10 +187,10 @@ class Kept:
         else:
             self.journey.record(mac, step, Outcome.OK, f"told {number}", number=number)
             message, detail = f"told {number}", {"number": number}
-        self.told.append(JourneyEvent(1_000.0 + number, mac, step, Outcome.OK, message, detail))
+        self.logged.append(JourneyEvent(1_000.0 + number, mac, step, Outcome.OK, message, detail))
 
     def of(self, mac: str) -> list[JourneyEvent]:
-        return [event for event in self.told if event.mac == mac]
+        return [event for event in self.logged if event.mac == mac]
 
 
 @given(happenings)
@@ -200,7 +200,7 @@ def test_with_room_for_all_each_machine_keeps_its_newest_events(happened):
     for number, happening in enumerate(happened):
         kept.tell(number, happening)
         assert kept.journey.events(happening.mac) == kept.of(happening.mac)[-5:]
-    macs = {event.mac for event in kept.told}
+    macs = {event.mac for event in kept.logged}
     everything = [event for mac in macs for event in kept.of(mac)[-5:]]
     assert list(kept.journey.past()) == sorted(everything, key=lambda event: event.time)
     machines = kept.journey.machines()
@@ -213,7 +213,7 @@ def test_with_room_for_all_each_machine_keeps_its_newest_events(happened):
         assert machine.only_heard == all(event.step is Step.SEEN for event in own)
         assert kept.journey.last_seen(machine.mac) == own[-1].time
     for (step, outcome), counted in kept.journey.counts().items():
-        assert counted == sum(1 for event in kept.told if (event.step, event.outcome) == (step, outcome))
+        assert counted == sum(1 for event in kept.logged if (event.step, event.outcome) == (step, outcome))
 
 
 @given(
@@ -232,16 +232,16 @@ def test_newest_event_is_stored_and_all_bounds_hold_under_any_shortage(
     for number, happening in enumerate(happened):
         kept.tell(number, happening)
         known = journey.machines()
-        heard = [machine for machine in known if machine.only_heard]
-        assert len(heard) <= strangers
-        assert len(known) - len(heard) <= machines
+        received = [machine for machine in known if machine.only_heard]
+        assert len(received) <= strangers
+        assert len(known) - len(received) <= machines
         for machine in known:
             events, own = journey.events(machine.mac), kept.of(machine.mac)
             assert 1 <= len(events) <= per_machine
             assert events == own[-len(events) :]
             assert machine.last == own[-1]
         if memory_bytes > 3_000:  # room for a few events: that of now is among them
-            assert journey.events(happening.mac)[-1] == kept.told[-1]
+            assert journey.events(happening.mac)[-1] == kept.logged[-1]
         assert sorted(machine.mac for machine in known) == sorted({event.mac for event in journey.past()})
         histories = (*journey._histories.values(), *journey._strangers.values())
         assert all(len(history) == len(history.times) for history in histories)
@@ -318,7 +318,7 @@ def mac(number: int) -> str:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def reported(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.INFO, logger="edge.journey")
     return lambda: [record.getMessage() for record in caplog.records]
 
@@ -328,42 +328,42 @@ def storm(journey: Journey, events: int, note: Note = OFFER, machines: int = 300
         journey.note(mac(number % machines), note)
 
 
-def test_every_event_has_its_line_in_order_at_ordinary_times(journey, clock, said):
+def test_every_event_has_its_line_in_order_at_ordinary_times(journey, clock, reported):
     for number in range(3 * ROUTINE_LINES):
         clock.now += 1 / (ROUTINE_LINES // 2)
         journey.record(mac(1), Step.DHCP, Outcome.OK, str(number))
-    assert [line.rpartition(" ")[2] for line in said()] == [str(number) for number in range(3 * ROUTINE_LINES)]
+    assert [line.rpartition(" ")[2] for line in reported()] == [str(number) for number in range(3 * ROUTINE_LINES)]
 
 
-def test_storm_is_summed_up_when_its_second_is_over_and_then_lines_are_written_again(journey, clock, said):
+def test_storm_is_summed_up_when_its_second_is_over_and_then_lines_are_written_again(journey, clock, reported):
     storm(journey, ROUTINE_LINES + 1_200)
-    assert len(said()) == ROUTINE_LINES
+    assert len(reported()) == ROUTINE_LINES
     clock.now += 1.25
     storm(journey, 1)
-    assert said()[ROUTINE_LINES:] == [
-        "1,200 more dhcp events (ok) of 300 machines in 1.2 s are in the journey, without a line here",
+    assert reported()[ROUTINE_LINES:] == [
+        "1,200 more dhcp events (ok) of 300 machines in 1.2 s are in the journey, but not in this log",
         f"{mac(0)} dhcp ok: DHCPOFFER",
     ]
     clock.now += 60
     storm(journey, ROUTINE_LINES)
-    assert len(said()) == 2 * ROUTINE_LINES + 2
+    assert len(reported()) == 2 * ROUTINE_LINES + 2
     assert journey.counts()[Step.DHCP, Outcome.OK] == 2 * ROUTINE_LINES + 1_201, "each, with a line or not"
 
 
-def test_suppressed_lines_are_summed_up_once_at_the_end(journey, said):
+def test_suppressed_lines_are_summed_up_once_at_the_end(journey, reported):
     storm(journey, ROUTINE_LINES + 7, machines=ROUTINE_LINES + 7)
     journey.flush()
     journey.flush()
-    assert [line for line in said() if " more " in line] == [
-        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, without a line here"
+    assert [line for line in reported() if " more " in line] == [
+        "7 more dhcp events (ok) of 7 machines in 0.0 s are in the journey, but not in this log"
     ]
 
 
-def test_storm_of_offers_takes_no_line_from_other_steps_and_warnings(journey, said):
+def test_storm_of_offers_takes_no_line_from_other_steps_and_warnings(journey, reported):
     storm(journey, ROUTINE_LINES + 100)
     journey.record(mac(9), Step.KERNEL, Outcome.OK, "kernel sent")
     journey.note(mac(9), REFUSAL)
-    assert said()[ROUTINE_LINES:] == [f"{mac(9)} kernel ok: kernel sent", f"{mac(9)} dhcp refused: no DHCP answer"]
+    assert reported()[ROUTINE_LINES:] == [f"{mac(9)} kernel ok: kernel sent", f"{mac(9)} dhcp refused: no DHCP answer"]
 
 
 def test_storm_of_refusals_is_bounded_and_its_sum_is_a_warning(journey, caplog):
@@ -381,22 +381,22 @@ def test_storm_of_refusals_is_bounded_and_its_sum_is_a_warning(journey, caplog):
 
 
 @pytest.mark.looptime
-async def test_end_of_each_storm_is_logged_without_further_events(journey, said):
+async def test_end_of_each_storm_is_logged_without_further_events(journey, reported):
     for number in (1, 2):
         storm(journey, ROUTINE_LINES + 5)
         await elapse(PERIOD_SECONDS)
-        assert len(said()) == number * (ROUTINE_LINES + 1)
-        assert said()[-1].startswith("5 more dhcp events")
+        assert len(reported()) == number * (ROUTINE_LINES + 1)
+        assert reported()[-1].startswith("5 more dhcp events")
 
 
-def test_clock_that_was_set_back_silences_nothing(journey, clock, said):
+def test_clock_that_was_set_back_silences_nothing(journey, clock, reported):
     storm(journey, ROUTINE_LINES + 1)
     clock.now += 10
     storm(journey, ROUTINE_LINES)
     clock.now -= 3600
-    before = len(said())
+    before = len(reported())
     storm(journey, 3)
-    assert len(said()) == before + 3
+    assert len(reported()) == before + 3
 
 
 # --- after a restart: the journey in files, whatever killed the edge or broke the disk ---
@@ -417,7 +417,7 @@ class Run:
         self.clock.now += 1
         await self.archive.write()
 
-    def told(self, mac: str = MAC) -> list[str]:
+    def logged(self, mac: str = MAC) -> list[str]:
         return [event.message for event in self.journey.events(mac)]
 
 
@@ -435,8 +435,8 @@ async def test_after_a_restart_the_journey_goes_on_where_it_was(tmp_path, clock)
     second = await restarted(tmp_path, clock)
     await second.step("three")
     third = await restarted(tmp_path, clock)
-    assert third.told() == ["one", "two", "three"]
-    assert third.told(OTHER) == ["of another"]
+    assert third.logged() == ["one", "two", "three"]
+    assert third.logged(OTHER) == ["of another"]
     assert third.journey.events(MAC)[:3] == [*first.journey.events(MAC), *second.journey.events(MAC)[2:]]
     assert third.journey.last_seen(MAC) == second.journey.last_seen(MAC)
 
@@ -462,9 +462,9 @@ async def test_incomplete_piece_after_a_crash_costs_that_piece_alone(tmp_path, c
     file = tmp_path / DIRECTORY / "events"
     os.truncate(file, file.stat().st_size - cut)
     second = await restarted(tmp_path, clock)
-    assert second.told() == ["one"]
+    assert second.logged() == ["one"]
     await second.step("three")
-    assert (await restarted(tmp_path, clock)).told() == ["one", "three"]
+    assert (await restarted(tmp_path, clock)).logged() == ["one", "three"]
 
 
 async def test_damaged_file_is_ignored_and_logged(tmp_path, clock, caplog):
@@ -474,13 +474,13 @@ async def test_damaged_file_is_ignored_and_logged(tmp_path, clock, caplog):
     content = bytearray(file.read_bytes())
     content[-1] ^= 255
     file.write_bytes(content)
-    assert (await restarted(tmp_path, clock)).told() == []
+    assert (await restarted(tmp_path, clock)).logged() == []
     assert "is damaged" in caplog.text
     file.write_bytes(b"something else")
     second = await restarted(tmp_path, clock)
     assert "another release" in caplog.text
     await second.step("two")
-    assert (await restarted(tmp_path, clock)).told() == ["two"]
+    assert (await restarted(tmp_path, clock)).logged() == ["two"]
 
 
 async def test_files_are_for_their_owner_alone_and_a_link_to_elsewhere_is_not_followed(tmp_path, clock):
@@ -506,9 +506,9 @@ async def test_files_are_bounded_and_have_the_newest_events(tmp_path, clock):
     files = {file.name: file.stat().st_size for file in (tmp_path / DIRECTORY).iterdir()}
     assert set(files) <= {"events", "before"}
     assert max(files.values()) < 2300
-    told = (await restarted(tmp_path, clock)).told()
-    assert told == run.told()[-len(told) :]
-    assert len(told) > 10
+    logged = (await restarted(tmp_path, clock)).logged()
+    assert logged == run.logged()[-len(logged) :]
+    assert len(logged) > 10
 
 
 async def test_unwritable_disk_is_logged_once_and_the_edge_serves_on(tmp_path, clock, caplog):
@@ -517,7 +517,7 @@ async def test_unwritable_disk_is_logged_once_and_the_edge_serves_on(tmp_path, c
     await run.step("one")
     await run.step("two")
     assert caplog.text.count("journeys are not stored for the next start") == 1
-    assert run.told() == ["one", "two"]
+    assert run.logged() == ["one", "two"]
 
 
 @pytest.mark.parametrize(

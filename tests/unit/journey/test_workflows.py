@@ -98,7 +98,7 @@ QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
 
 
 @pytest.mark.parametrize(
-    ("new", "before", "told"),
+    ("new", "before", "logged"),
     [
         (DEFAULTED, None, []),
         (workflow("Pending", action(1, "Pending")), DEFAULTED, [f"{INSTALL} Pending"]),
@@ -118,9 +118,9 @@ QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
     ],
     ids=["pending-by-default", "taken", "recreated", "ended-before", "began-before", "history-alone", "quick-action"],
 )
-def test_change_is_recorded_if_it_is_new(journey, workflows, new, before, told):
+def test_change_is_recorded_if_it_is_new(journey, workflows, new, before, logged):
     workflows.on_change(new, before)
-    assert messages(journey) == told
+    assert messages(journey) == logged
 
 
 def test_deletion_before_the_end_is_recorded_on_the_interface_that_booted(journey, workflows):
@@ -176,13 +176,13 @@ def test_workflow_that_runs_during_a_restart_is_recorded_once(inventory, clock):
     for event in first.events(MAC):
         note = Note(event.step, event.outcome, event.message, event.detail)
         second.take_in(MAC, event.time, note, now=False)
-    told = lines(second)
+    logged = lines(second)
     after = WorkflowJourney(second, inventory)
     after.on_change(running, None)
-    assert lines(second) == told
+    assert lines(second) == logged
     ended = workflow("Succeeded", action(1, "Succeeded"), action(2, "Succeeded"))
     after.on_change(ended, running)
-    assert [line[2] for line in lines(second)[len(told) :]][-1] == "workflow default/install: Succeeded"
+    assert [line[2] for line in lines(second)[len(logged) :]][-1] == "workflow default/install: Succeeded"
     after.on_change(workflow("Pending", action(1, "Pending"), uid="u2"), None)
     assert lines(second)[-1][2] == "workflow default/install: Pending", "another one of the same name"
 
@@ -231,8 +231,8 @@ def test_output_from_another_address_names_it(journey, observe, line):
 def test_event_from_another_address_names_it(journey, observe, long):
     """The status tells what has changed, and not from where."""
     message = "action first failed: " + "x" * long
-    said = f"{message} (so says {ELSEWHERE})"
-    observe(AgentActivity("a", ELSEWHERE, ActivityKind.EVENT, said, "default/a", "default/w", elsewhere=True))
+    reported = f"{message} (so says {ELSEWHERE})"
+    observe(AgentActivity("a", ELSEWHERE, ActivityKind.EVENT, reported, "default/a", "default/w", elsewhere=True))
     [event] = journey.events(A)
     assert (event.step, event.outcome) == (Step.AGENT, Outcome.INFO)
     assert event.message.startswith(message[:100])
@@ -245,7 +245,7 @@ FOREIGN = f"{ELSEWHERE} can't speak for Hardware d/h"
 
 
 @pytest.mark.parametrize(
-    ("kind", "peer", "outcome", "said", "shown"),
+    ("kind", "peer", "outcome", "reported", "shown"),
     [
         (ActivityKind.CONNECTED, "10.0.0.1", Outcome.OK, "what happened", "what happened"),
         (ActivityKind.DISCONNECTED, "10.0.0.1", Outcome.INFO, "what happened", "what happened"),
@@ -259,9 +259,9 @@ FOREIGN = f"{ELSEWHERE} can't speak for Hardware d/h"
     ],
 )
 def test_coming_going_and_refusal_of_an_agent_are_entries_on_its_machines_journey(
-    journey, observe, kind, peer, outcome, said, shown
+    journey, observe, kind, peer, outcome, reported, shown
 ):
-    observe(AgentActivity(A.upper(), peer, kind, said, "" if peer == ELSEWHERE else "default/a"))
+    observe(AgentActivity(A.upper(), peer, kind, reported, "" if peer == ELSEWHERE else "default/a"))
     found = [(event.step, event.outcome, event.message, event.detail) for event in journey.events(A)]
     where = {"from" if outcome is Outcome.REFUSED else "peer": peer}
     assert found == ([(Step.AGENT, outcome, shown, where)] if outcome else [])

@@ -26,17 +26,17 @@ from edge.lab.run import MachineProgress
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reported"),
     [
         ("--ipv6 --dual-stack", "--ipv6 is a rack without IPv4, --dual-stack one with both"),
         ("--static", "--static is for a machine that boots from a medium"),
         ("--full --medium usb", "a BIOS boots a USB stick, but not the disk after it"),
     ],
 )
-def test_options_that_exclude_each_other_are_named(words, said):
+def test_options_that_exclude_each_other_are_named(words, reported):
     result = CliRunner().invoke(command, words.split())
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert reported in " ".join(result.output.split())
 
 
 # --- one line a step, with times that mean something ------------------------------------------------------------------
@@ -250,18 +250,18 @@ class Lab:
         for package in ("proto", "tink", "edge"):
             (self.sources / package / "agent").mkdir(parents=True)
             (self.sources / package / "agent" / "a.py").write_text("pass\n")
-        self.said: list[str] = []
+        self.reported: list[str] = []
 
     async def build(self, *, full: bool = False, wheel: bool = True) -> Artifacts:
-        return await Builder(self.cache, self.said.append, self.wheel if wheel else None).build(full=full)
+        return await Builder(self.cache, self.reported.append, self.wheel if wheel else None).build(full=full)
 
     async def built(self, *, full: bool = False, wheel: bool = True) -> list[str]:
         """Build, and give which recipes ran."""
         self.log.write_text("")
-        self.said.clear()
+        self.reported.clear()
         await self.build(full=full, wheel=wheel)
         ran = self.log.read_text().split()
-        assert len(self.said) == len(ran), "what takes long is told"
+        assert len(self.reported) == len(ran), "what takes long is told"
         return ran
 
 
@@ -289,7 +289,7 @@ async def test_machine_of_another_architecture_has_an_osie_and_actions_of_its_ow
     (lab.deploy / "osie" / "build.sh").write_text(f'echo "$*" >>{lab.log}; mkdir -p "${{@: -1}}"')
     (lab.deploy / "actions" / "build.sh").write_text(f'echo "$*" >>{lab.log}; mkdir -p "$1"')
     await lab.build()
-    artifacts = await Builder(lab.cache, lab.said.append, lab.wheel, "arm64").build(full=False)
+    artifacts = await Builder(lab.cache, lab.reported.append, lab.wheel, "arm64").build(full=False)
     assert artifacts.initrd == lab.cache / "osie-arm64" / "initrd"
     assert artifacts.actions == lab.cache / "actions-arm64"
     assert artifacts.actions_digest != (await lab.build()).actions_digest, "a registry is filled with the other"
@@ -378,7 +378,7 @@ async def test_real_machines_have_a_kernel_of_their_choice_and_files_beside_thos
     for recipe in ("osie/build.sh", "image/build-cloud.sh"):
         (lab.deploy / recipe).write_text(f'echo "$*" >>{lab.log}; mkdir -p "${{@: -1}}"')
     await lab.build()
-    builder = Builder(lab.cache, lab.said.append, lab.wheel, kernel="linux-image-amd64")
+    builder = Builder(lab.cache, lab.reported.append, lab.wheel, kernel="linux-image-amd64")
     assert builder.outdated({Part.OSIE, Part.IMAGE}) == {Part.OSIE, Part.IMAGE}
     made = await builder.build_parts({Part.OSIE, Part.IMAGE})
     assert made == {
@@ -390,7 +390,7 @@ async def test_real_machines_have_a_kernel_of_their_choice_and_files_beside_thos
     assert f"--arch amd64 --kernel linux-image-amd64 --out {made[Part.OSIE]}\n" in ran
     assert f"--server --kernel linux-image-amd64 {made[Part.IMAGE]}\n" in ran
     assert await lab.built() == [], "the lab's own are as they were"
-    again = Builder(lab.cache, lab.said.append, lab.wheel, kernel="linux-image-amd64", again=True)
+    again = Builder(lab.cache, lab.reported.append, lab.wheel, kernel="linux-image-amd64", again=True)
     assert again.outdated(Part) == set(Part)
 
 
@@ -422,18 +422,18 @@ def test_every_recipe_that_is_run_is_there():
 
 
 def test_what_a_recipe_says_and_how_far_its_apt_is_can_be_asked_meanwhile():
-    said = []
+    reported = []
     work = build._Work(0.0)
     for line in ("osie: downloading linux-image: 24 MB", "dlstatus:1:23.6:Retrieving file 1 of 1", "Selecting package"):
-        work.hear(line, said.append)
+        work.hear(line, reported.append)
     assert (work.phase, work.percent) == ("downloading linux-image: 24 MB", " 23 %")
-    assert said == ["osie: downloading linux-image: 24 MB"]
-    work.hear("osie: squashing", said.append)
+    assert reported == ["osie: downloading linux-image: 24 MB"]
+    work.hear("osie: squashing", reported.append)
     assert (work.phase, work.percent) == ("squashing", "")
 
 
 async def test_packages_that_are_being_fetched_are_counted(lab):
-    builder = Builder(lab.cache, lab.said.append, lab.wheel)
+    builder = Builder(lab.cache, lab.reported.append, lab.wheel)
     partial = lab.cache / "osie-build" / "build.x" / "root" / "var" / "cache" / "apt" / "archives" / "partial"
     partial.mkdir(parents=True)
     (partial / "python3.deb").write_bytes(bytes(1_500_000))

@@ -43,11 +43,11 @@ async def test_failure_is_told_with_status_and_the_end_of_what_was_said():
         await run(["sh", "-c", script])
     with pytest.raises(CommandError, match="status 1: only this"):
         await run(["sh", "-c", "echo only this; exit 1"])
-    heard = []  # each line, while the command runs
-    out = await run(["sh", "-c", "echo one >&2; echo two >&2; echo result"], progress=heard.append)
-    assert (heard, out) == (["one", "two"], "result\n")
+    received = []  # each line, while the command runs
+    out = await run(["sh", "-c", "echo one >&2; echo two >&2; echo result"], progress=received.append)
+    assert (received, out) == (["one", "two"], "result\n")
     with pytest.raises(CommandError, match="the mirror is down"):
-        await run(["sh", "-c", "echo the mirror is down >&2; exit 3"], progress=heard.append)
+        await run(["sh", "-c", "echo the mirror is down >&2; exit 3"], progress=received.append)
 
 
 @pytest.mark.parametrize("command", ["no-such-program", "/nonexistent/no-such-program"])

@@ -25,7 +25,7 @@ class Play:
         self.now = 1000.0
         self.began = self.now
         self.facts = facts
-        self.said: list[tuple[float, Diagnosis]] = []
+        self.reported: list[tuple[float, Diagnosis]] = []
         self.settled = 0
         self.journey = Journey(lambda: self.now, per_machine=500)
         self.expectations = Expectations(self.journey, self._facts, self._say, lambda: self.now)
@@ -35,7 +35,7 @@ class Play:
 
     def _say(self, _mac: str, finding: Diagnosis | None) -> None:
         if finding is not None:
-            self.said.append((self.now - self.began, finding))
+            self.reported.append((self.now - self.began, finding))
         else:
             self.settled += 1
 
@@ -57,12 +57,12 @@ class Play:
     def found(self) -> Diagnosis | None:
         """The last reported finding."""
         self.sweep()
-        return self.said[-1][1] if self.said else None
+        return self.reported[-1][1] if self.reported else None
 
     @property
     def warnings(self) -> list[str]:
         self.sweep()
-        return [finding.rule for _, finding in self.said if finding.outcome is not Outcome.INFO]
+        return [finding.rule for _, finding in self.reported if finding.outcome is not Outcome.INFO]
 
     # --- what machines do ---
 

@@ -37,14 +37,14 @@ def test_fault_is_named_truly_and_in_time(fault):
     play = Play(facts_of(fault.get("facts", {}))).act(fault["play"])
     before = play.found
     found = play.wait(fault.get("within", 10)).found
-    told = [event.message for event in play.journey.events(MAC)]
-    assert found is not None, told
+    logged = [event.message for event in play.journey.events(MAC)]
+    assert found is not None, logged
     assert found.rule == fault["rule"], found.message
     assert re.search(fault["says"], found.message), found.message
     if before is not None and before.rule != "WrongClock":  # which is true all the time
         assert before.rule == fault["rule"], f"said before: {before.message}"
     assert (found.outcome is Outcome.INFO) is (fault["rule"] in NO_WARNINGS)
-    assert sum(found.message == line or found.facts == line for line in told) == 1
+    assert sum(found.message == line or found.facts == line for line in logged) == 1
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_fault_is_named_truly_and_in_time(fault):
 )
 def test_healthy_boot_has_no_warning(steps):
     play = Play().act(steps)
-    assert play.warnings == [], [finding.message for _, finding in play.said]
+    assert play.warnings == [], [finding.message for _, finding in play.reported]
     if steps is BOOTS["healthy"]["vlan"]:
         assert len(read(MAC, play.journey.events(MAC)).boots) == 1, "a lease in a VLAN is no second boot"
     assert diagnose(read(MAC, []), FACTS) is None, "nor has a machine that nothing is known of"
@@ -227,14 +227,14 @@ def test_one_look_at_each_machine_is_enough_for_any_number_of_its_packets():
 def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time():
     now, spent = [1000.0], [0.0]
     journey = Journey(lambda: now[0])
-    said: list[str] = []
+    reported: list[str] = []
 
     def facts(_story: object, at: float, limit: object) -> Facts:
         spent[0] += 0.001  # each takes a millisecond
         return Facts(now=at, registered=FACTS.registered, limit=limit)
 
     expectations = Expectations(
-        journey, facts, lambda mac, finding: said.append(mac) if finding else None, lambda: now[0],
+        journey, facts, lambda mac, finding: reported.append(mac) if finding else None, lambda: now[0],
         elapsed=lambda: spent[0],
     )  # fmt: skip
     for number in range(200):
@@ -244,9 +244,9 @@ def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time():
     now[0] += 9
     for _ in expectations.sweep():
         spent[0] += 0.01  # others have much to do
-    assert 10 <= len(said) <= 25, "as many as fit into a sweep beside others"
+    assert 10 <= len(reported) <= 25, "as many as fit into a sweep beside others"
     turns = 0
-    while len(set(said)) < 200:
+    while len(set(reported)) < 200:
         turns += sum(1 for _ in expectations.sweep())  # the event loop is idle otherwise
     assert turns >= 50, "with turns for others in between"
 
@@ -254,44 +254,44 @@ def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time():
 # --- a machine that has gone on with another edge: that one sees it and says what is wrong, this one shows it ---
 
 
-def heard(play: Play, step: Step, outcome: Outcome, message: str, kind: str = "edge", **detail: Value) -> None:
+def received(play: Play, step: Step, outcome: Outcome, message: str, kind: str = "edge", **detail: Value) -> None:
     """Another process has seen this, now."""
-    told = {**detail, "seen_by": "10.0.0.2", "seen_by_kind": kind}
-    assert play.journey.take_in(MAC, play.now, Note(step, outcome, message, told))
+    logged = {**detail, "seen_by": "10.0.0.2", "seen_by_kind": kind}
+    assert play.journey.take_in(MAC, play.now, Note(step, outcome, message, logged))
 
 
 def test_machine_that_continues_with_another_edge_is_not_reported_as_silent_and_one_that_stays_is():
     play = Play().rom()
-    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
-    heard(play, Step.TFTP, Outcome.OK, "TFTP sent")
+    received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    received(play, Step.TFTP, Outcome.OK, "TFTP sent")
     assert play.wait(300).warnings == []
     play = Play()
-    heard(play, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
+    received(play, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
     assert play.wait(1).rom().wait(12).warnings == ["NoTFTPRequest"]
     before = play.settled
-    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
     assert play.wait(30).settled == before + 1, "what was said here is taken back once"
 
 
 def test_diagnosis_of_another_edge_is_shown_here_and_recorded_by_it_alone():
     play = Play()
-    heard(play, Step.DHCP, Outcome.OK, "ack", stage="PXE ROM", dhcp="ack")
+    received(play, Step.DHCP, Outcome.OK, "ack", stage="PXE ROM", dhcp="ack")
     play.wait(9)
-    heard(play, Step.TFTP, Outcome.WARNING, "asked no TFTP", rule="NoTFTPRequest")
+    received(play, Step.TFTP, Outcome.WARNING, "asked no TFTP", rule="NoTFTPRequest")
     play.wait(20)
     awaited = play.expectations.of(MAC)
     assert (awaited.finding.rule, awaited.finding.message) == ("NoTFTPRequest", "asked no TFTP")
-    assert (play.said, play.settled) == ([], 0)
-    heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    assert (play.reported, play.settled) == ([], 0)
+    received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
     play.wait(3)
-    assert (awaited.finding, play.said, play.settled) == (None, [], 0)
+    assert (awaited.finding, play.reported, play.settled) == (None, [], 0)
 
 
 def test_agent_of_a_separate_server_counts_as_connected():
     play = Play().to_kernel().osie()
-    heard(play, Step.AGENT, Outcome.OK, "agent connected", kind="server")
+    received(play, Step.AGENT, Outcome.OK, "agent connected", kind="server")
     play.wait(5).workflow("Running").action()
-    heard(play, Step.ACTION, Outcome.INFO, "a line", kind="server", output="a line", action="disk")
+    received(play, Step.ACTION, Outcome.INFO, "a line", kind="server", output="a line", action="disk")
     assert play.wait(40).warnings == []
 
 
@@ -299,9 +299,9 @@ def test_agent_of_a_separate_server_counts_as_connected():
 
 
 def test_documentation_has_the_message_of_each_fault_and_no_other():
-    faults, said = [*boots.FAULTS, *work.FAULTS], page.said()
-    assert list(said) == [fault.name for fault in faults], "write it anew: TINKEDGE_RECORD=1, tests/interop/faults"
+    faults, reported = [*boots.FAULTS, *work.FAULTS], page.reported()
+    assert list(reported) == [fault.name for fault in faults], "write it anew: TINKEDGE_RECORD=1, tests/interop/faults"
     for fault in faults:
-        reason, _, sentence = said[fault.name].partition(": ")
+        reason, _, sentence = reported[fault.name].partition(": ")
         assert re.fullmatch(fault.rules, reason.strip("`")), fault.name
         assert re.search(page.expected(fault), sentence), fault.name

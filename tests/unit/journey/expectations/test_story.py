@@ -30,7 +30,7 @@ def runs(play: Play, name: str, *, ends: bool = True) -> Play:
     return play
 
 
-def told(play: Play) -> Story:
+def logged(play: Play) -> Story:
     return read(MAC, play.journey.newest(MAC, 150))
 
 
@@ -44,7 +44,7 @@ def test_netboot_for_a_second_workflow_is_a_timeline_of_its_own_with_ipxe_in_the
     play = runs(in_rom(Play()), ONE).wait(60)
     workflow(play, TWO, "Pending")
     runs(in_rom(play.wait(60)), TWO)
-    first, second = chains(told(play))
+    first, second = chains(logged(play))
     assert [chain.workflows for chain in (first, second)] == [{ONE}, {TWO}]
     drawn = timeline(first, play.now, StepLimits(), None)
     assert drawn.seconds < 120, "the wait between the two belongs to neither"
@@ -56,7 +56,7 @@ def test_first_start_of_an_installed_system_belongs_to_the_workflow_that_install
     play = runs(in_rom(Play()), ONE).wait(40)
     workflow(play, TWO, "Pending")
     play.dhcp("offer", "operating system").dhcp("ack", "operating system")
-    (chain,) = chains(told(play))
+    (chain,) = chains(logged(play))
     assert [Milestone.WORKFLOW_ENDED in boot.reached for boot in chain.boots] == [True, False]
 
 
@@ -64,7 +64,7 @@ def test_second_workflow_of_an_agent_that_stays_is_a_timeline_of_its_own_which_k
     play = runs(in_rom(Play()), ONE).wait(60)
     workflow(play, TWO, "Scheduled")
     runs(play, TWO, ends=False)
-    first, second = told(play).boots
+    first, second = logged(play).boots
     assert (first.workflow, second.workflow, second.continues) == (ONE, TWO, True)
     assert (first.at, second.at) == (Milestone.WORKFLOW_ENDED, Milestone.ACTION_BEGUN)
     assert (second.detail_of("osie"), second.detail_of("model")) == ("default/lab", "QEMU Standard PC")
@@ -72,25 +72,25 @@ def test_second_workflow_of_an_agent_that_stays_is_a_timeline_of_its_own_which_k
         "workflow default/two: Scheduled",
         "workflow default/two: Running",
     ]
-    assert len(chains(told(play))) == 2
+    assert len(chains(logged(play))) == 2
     assert play.warnings == []
 
 
 def test_workflow_that_is_created_again_under_the_same_name_is_a_timeline_of_its_own():
     play = runs(runs(in_rom(Play()), ONE).wait(30), ONE)
-    assert [boot.workflow for boot in told(play).boots] == [ONE, ONE]
+    assert [boot.workflow for boot in logged(play).boots] == [ONE, ONE]
 
 
 def test_workflow_that_replaces_a_deleted_one_in_the_same_osie_is_a_timeline_of_its_own():
     play = runs(in_rom(Play()), ONE, ends=False)
     play.record(Step.WORKFLOW, Outcome.INFO, "workflow default/one: deleted", workflow=ONE).wait(5)
-    assert [boot.workflow for boot in told(runs(play, TWO)).boots] == [ONE, TWO]
+    assert [boot.workflow for boot in logged(runs(play, TWO)).boots] == [ONE, TWO]
 
 
 def test_output_of_each_workflow_is_among_its_own_events_alone():
     play = runs(in_rom(Play()), ONE).wait(30)
     runs(play, TWO)
-    first, second = chains(told(play))
+    first, second = chains(logged(play))
     events = play.journey.events(MAC)
     printed = [
         [event.detail["output"] for event in events_of(chain, after, events) if "output" in event.detail]
@@ -103,22 +103,22 @@ def test_output_of_each_workflow_is_among_its_own_events_alone():
 def test_workflow_that_ends_without_having_run_does_not_end_the_one_that_runs(state):
     play = runs(in_rom(Play()), ONE, ends=False)
     workflow(play, TWO, state, Outcome.FAILED if state == "Failed" else Outcome.INFO)
-    (boot,) = told(play).boots
+    (boot,) = logged(play).boots
     assert (boot.at, boot.workflow) == (Milestone.ACTION_BEGUN, ONE)
 
 
 def test_template_that_fails_while_the_machine_boots_does_not_end_the_boot():
     play = Play().ipxe()
     workflow(play, ONE, "Failed", Outcome.FAILED)
-    in_rom_at = told(play).boot.at
+    in_rom_at = logged(play).boot.at
     assert in_rom_at is Milestone.IPXE_LEASED
     play.script().files().starts()
-    assert told(play).boot.at is Milestone.KERNEL_STARTED
+    assert logged(play).boot.at is Milestone.KERNEL_STARTED
 
 
 def test_renewed_lease_of_an_osie_between_two_workflows_is_no_boot():
     play = runs(in_rom(Play()), ONE).wait(30).dhcp("ack", "operating system")
-    assert len(told(runs(play, TWO)).boots) == 2
+    assert len(logged(runs(play, TWO)).boots) == 2
 
 
 # --- what is late, and what is forgotten ---

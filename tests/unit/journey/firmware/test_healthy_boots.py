@@ -142,7 +142,7 @@ def test_there_are_twenty_different_ones():
 @pytest.mark.parametrize("name", sorted(BOOTS))
 def test_firmware_that_boots_well_is_warned_about_nothing(name, tmp_path):
     firmware = Firmware(_with_ends(BOOTS[name]), tmp_path)
-    assert firmware.run() == [], [finding.message for _, finding in firmware.play.said]
-    told = firmware.play.journey.events(MAC)
-    assert len(told) >= 2
-    assert [event.message for event in told if event.outcome in (Outcome.FAILED, Outcome.REFUSED)] == []
+    assert firmware.run() == [], [finding.message for _, finding in firmware.play.reported]
+    logged = firmware.play.journey.events(MAC)
+    assert len(logged) >= 2
+    assert [event.message for event in logged if event.outcome in (Outcome.FAILED, Outcome.REFUSED)] == []
