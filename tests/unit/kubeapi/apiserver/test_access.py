@@ -20,12 +20,12 @@ from tink.kubeapi.apiserver.access import (
     ADMIN,
     ROLES,
     USERS_FILE,
-    ResourceAction,
     Authenticator,
     Caller,
     ImpersonationError,
     ImpersonationForbiddenError,
     PathAction,
+    ResourceAction,
     TokenExpiredError,
     UserError,
     UserFileError,
@@ -249,7 +249,9 @@ def user(role: str, *namespaces: str) -> Caller:
 
 def verbs(role: str, resource: str, group: str = "tinkerbell.org", subresource: str = "") -> set[str]:
     every = (*READS, *WRITES, "impersonate", "escalate", "")
-    return {verb for verb in every if allowed(user(role), ResourceAction(verb, group, resource, subresource, "default"))}
+    return {
+        verb for verb in every if allowed(user(role), ResourceAction(verb, group, resource, subresource, "default"))
+    }
 
 
 ALL, NOTHING = {*READS, *WRITES}, set[str]()
@@ -356,7 +358,9 @@ def test_administrator_who_impersonates_a_user_has_the_rights_of_that_user_only(
     bob = impersonate(ADMIN, headers, known)
     assert (bob.name, bob.by, bob.role, bob.groups) == ("bob", "admin", "view", ("system:authenticated",))
     assert not allowed(bob, ResourceAction("delete", "tinkerbell.org", "workflows", "", "default", "x"))
-    assert not allowed(impersonate(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), ResourceAction("list", "", "cm"))
+    assert not allowed(
+        impersonate(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), ResourceAction("list", "", "cm")
+    )
 
 
 @pytest.mark.parametrize(

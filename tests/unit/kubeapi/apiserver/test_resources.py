@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
 from tests.waiting import until
-from tink.kubeapi.apiserver.access import ResourceAction, Caller, allowed
+from tink.kubeapi.apiserver.access import Caller, ResourceAction, allowed
 from tink.kubeapi.apiserver.admission.webhooks import compile_hooks
 from tink.kubeapi.apiserver.resources import builtin
 from tink.kubeapi.apiserver.resources.registry import Registry

@@ -259,7 +259,7 @@ class Api:
         accepted = accepted_form(request, review)
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
-        arguments = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
+        arguments = (review, target.namespace, body, options.validation, request[CALLER])
         made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
         return self._result(request, review, VerbResult(orjson.dumps(made), 201, warnings), accepted)
 

@@ -4,7 +4,7 @@
 fields) and `entries` (the list of owners in the metadata).
 """
 
-from tink.kubeapi.apiserver.managed_fields.field_manager import FieldManager, blank_of, keep_times, valid_or_before
+from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager, keep_times, valid_or_before
 from tink.kubeapi.apiserver.managed_fields.types import same
 
-__all__ = ["FieldManager", "blank_of", "keep_times", "same", "valid_or_before"]
+__all__ = ["BLANK", "FieldManager", "keep_times", "same", "valid_or_before"]

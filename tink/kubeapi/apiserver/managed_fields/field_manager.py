@@ -26,7 +26,7 @@ from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import Raw, meta
 
-_BLANK: Mapping[tuple[str, str], Raw] = {
+BLANK: Mapping[tuple[str, str], Raw] = {
     ("", "ConfigMap"): {},
     ("", "Event"): {
         "eventTime": None,
@@ -54,16 +54,11 @@ _BLANK: Mapping[tuple[str, str], Raw] = {
         "regarding": {},
     },
 }
+"""The parts that always exist in objects of a built-in resource, by group and kind.
 
-
-def blank_of(group: str, kind: str) -> Raw | None:
-    """Return the parts that always exist in objects of a built-in resource; None for custom resources.
-
-    Kubernetes keeps built-in objects in Go structs, in which a struct that is not behind a pointer always exists.
-    Setting a field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
-    """
-    return _BLANK.get((group, kind))
-
+Kubernetes keeps built-in objects in Go structs, in which a struct that is not behind a pointer always exists. Setting a
+field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
+"""
 
 MAX_CAUSES = 1000
 """Maximum number of listed conflicts, so that the answer is not larger than the request."""

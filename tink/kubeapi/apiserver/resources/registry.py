@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of
+from tink.kubeapi.apiserver.managed_fields import BLANK, FieldManager
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
 from tink.kubeapi.schema import (
     CompiledSchema,
@@ -200,7 +200,7 @@ class Resource:
             self.api_version,
             status=self.status,
             kind=self.kind,
-            blank=None if self.custom else blank_of(self.group, self.kind),
+            blank=None if self.custom else BLANK.get((self.group, self.kind)),
             others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
         )
 

@@ -86,16 +86,6 @@ class HighWaterMark:
         os.close(self._handle)
 
 
-def sync_high_water_mark(path: Path) -> None:
-    """Flush the recorded version, if the disk allows it."""
-    with suppress(OSError):
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _line(version: int) -> bytes:
     text = b"tinkedge-state 1 %020d" % version
     return b"%s %08x\n" % (text, zlib.crc32(text))

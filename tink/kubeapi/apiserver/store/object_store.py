@@ -26,7 +26,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,7 +89,12 @@ class Checkpointer:
         while not self._ending:
             self._wanted.clear()
             self._due.clear()
-            integrity.sync_high_water_mark(integrity.high_water_mark_path(self._path))
+            with suppress(OSError):  # flush the high-water mark, if the disk allows it
+                handle = os.open(high_water_mark_path(self._path), os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
             if not self._make(db):
                 self._wanted.set()
             self._wanted.wait()

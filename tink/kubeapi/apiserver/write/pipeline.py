@@ -280,8 +280,12 @@ class Pipeline:
         if draft.old is None:
             self._admit_create(draft.new)
         attributes = _attributes(draft)
-        if (changed := await self._mutate(attributes, draft.new)) is not None:
-            draft.new = draft.prepare(changed)
+        given, owners = draft.new, draft.new["metadata"].get("managedFields")
+        await self._admission.mutate(attributes)
+        if attributes.object is not None and attributes.object is not given:
+            # A webhook's changes have no owner, and a webhook must not damage the list of owners.
+            attributes.warnings += managed_fields.valid_or_before(attributes.object, owners)
+            draft.new = draft.prepare(attributes.object)
             found = await offload(size, complete, resource, draft.new)
         fields = draft.new["metadata"]
         if not fields.get("name") and (prefix := fields.get("generateName")):
@@ -317,16 +321,6 @@ class Pipeline:
             # version it gets that version's default: `conversion.as_stored`.)
             await offload(size, complete, draft.request.resource, draft.new)
         return await draft.store(self)
-
-    async def _mutate(self, attributes: Attributes, given: Raw) -> Raw | None:
-        """Call mutating admission. Return its object; None if it changed nothing. Raises StatusError."""
-        before = given["metadata"].get("managedFields")
-        await self._admission.mutate(attributes)
-        if attributes.object is None or attributes.object is given:
-            return None
-        # A webhook's changes have no owner, and a webhook must not damage the list of owners.
-        attributes.warnings += managed_fields.valid_or_before(attributes.object, before)
-        return attributes.object
 
     def _validate(self, draft: Draft, found: Outcome) -> None:
         """Refuse an object with errors in schema, metadata, rules or CEL. Raises StatusError (422)."""

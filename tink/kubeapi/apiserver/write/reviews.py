@@ -24,6 +24,7 @@ from tink.kubeapi.apiserver.access import (
     allowed,
     rules_in,
 )
+from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.resources.registry import Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
@@ -101,19 +102,18 @@ class Reviewer:
         self,
         review: Resource,
         namespace: str,
-        value: Any,
-        duplicates: tuple[str, ...] = (),
+        body: Body,
         validation: str = "Warn",
         caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
         """Answer the review in a body (201), and return the warnings for `caller`. Raises StatusError (400, 422)."""
-        body = submission.read_object(review, namespace, value)
-        found = submission.complete(review, body)
+        obj = submission.read_object(review, namespace, body.value)
+        found = submission.complete(review, obj)
         if found.errors:
             raise submission.cannot_be_handled(review, str(found.errors[0]))
-        warnings = submission.unknown_fields(review, found, duplicates, validation)
+        warnings = submission.unknown_fields(review, found, body.duplicates, validation)
         with errors.attach_warnings(warnings):
-            return self._answer(review, namespace, body, caller), warnings
+            return self._answer(review, namespace, obj, caller), warnings
 
     def _answer(self, review: Resource, namespace: str, body: Raw, caller: Caller) -> Raw:
         made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": body["metadata"]}
