@@ -33,7 +33,8 @@ from tink.kubeapi.apiserver.access import USERS_FILE, Authenticator, UserFileErr
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, http_logger
+from tink.kubeapi.apiserver.http.app import Api
+from tink.kubeapi.apiserver.http.monitoring import ApiServerMetrics, http_logger
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from tink.kubeapi.apiserver.managed_fields import BLANK, FieldManager
+from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
 from tink.kubeapi.schema import (
     CompiledSchema,

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.managed_fields import BLANK, FieldManager, entries, fields, keep_times, valid_or_before
+from tink.kubeapi.apiserver.managed_fields import entries, fields
 from tink.kubeapi.apiserver.managed_fields.entries import OwnerEntry
+from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager, keep_times, valid_or_before
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.schema.structural import root_schema
 
