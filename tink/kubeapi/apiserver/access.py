@@ -250,8 +250,7 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-USERS_FILE: Final = "users.json"
-"""Name of the file in the data directory."""
+USERS_FILE: Final = "users.json"  # Name of the file in the data directory
 MAX_FILE_BYTES: Final = 16 << 20
 
 
@@ -470,8 +469,7 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
 
 log = logging.getLogger(__name__)
 
-RECHECK_SECONDS: Final = 1.0
-"""Minimum time between two checks of the file for changes."""
+RECHECK_SECONDS: Final = 1.0  # Minimum time between two checks of the file for changes
 WARN_BEFORE: Final = timedelta(days=7)
 
 

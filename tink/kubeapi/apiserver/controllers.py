@@ -33,8 +33,7 @@ from tink.limits.token_bucket import TokenBuckets
 
 log = logging.getLogger(__name__)
 
-WORKERS = 16
-"""Number of concurrent deletes. They share commits."""
+WORKERS = 16  # Number of concurrent deletes. They share commits.
 RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 PATCH_OPTIONS = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
 CREATE_OPTIONS = WriteOptions(kind="CreateOptions", manager="kube-controller-manager")
@@ -347,10 +346,8 @@ def _target(resource: Resource, key: Key) -> Target:
 
 T = TypeVar("T")
 
-EVENT_LIFE = timedelta(hours=1)
-"""How long Events are stored (kube-apiserver: --event-ttl)."""
-ROUND_SECONDS = 60.0
-"""Maximum time between two rounds, in seconds."""
+EVENT_LIFE = timedelta(hours=1)  # How long Events are stored (kube-apiserver: --event-ttl)
+ROUND_SECONDS = 60.0  # Maximum time between two rounds, in seconds
 UPDATE_OPTIONS = WriteOptions(kind="UpdateOptions", manager="kube-controller-manager")
 
 _NAMESPACES = "/namespaces"

@@ -36,8 +36,7 @@ from tink.kubeapi.schema import (
     structs,
 )
 
-TIMEOUT_SECONDS = 30
-"""Timeout of a conversion webhook, in seconds."""
+TIMEOUT_SECONDS = 30  # Timeout of a conversion webhook, in seconds
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """Maximum number of objects, and of bytes of objects, in one call of a conversion webhook."""
@@ -47,8 +46,7 @@ GROUP = "apiextensions.k8s.io"
 class Converter(Protocol):
     """Converts objects of one resource between versions."""
 
-    by_webhook: bool
-    """True if a webhook converts, so that this server does not know how fields correspond."""
+    by_webhook: bool  # True if a webhook converts, so that this server does not know how fields correspond
 
     def complete_text(self, body: bytes) -> bytes:
         """Prune and complete the text of an object that is older than the schema. Raises StatusError."""

@@ -61,8 +61,7 @@ def parse_path(raw_path: str) -> Target | None:
 
 OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
 
-MAX_MANAGER = 128
-"""Maximum length of a field manager's name, in characters."""
+MAX_MANAGER = 128  # Maximum length of a field manager's name, in characters
 POLICIES = ("Background", "Foreground", "Orphan")
 
 

@@ -45,10 +45,8 @@ from tink.waiting import failure_is_said
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 5.0
-"""Time for running requests to finish when the server stops, in seconds."""
-SESSION_SECONDS = 1.0
-"""Interval between checks of the rights of users with open requests."""
+STOP_SECONDS = 5.0  # Time for running requests to finish when the server stops, in seconds
+SESSION_SECONDS = 1.0  # Interval between checks of the rights of users with open requests
 _DAY_SECONDS = 86400.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 """All IPv4 addresses of this host, including loopback."""
@@ -75,8 +73,7 @@ class ApiServer:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._data_dir = data_dir
-        self.kubeconfig = data_dir / "kubeconfig"
-        """The kubeconfig file, once the server has started."""
+        self.kubeconfig = data_dir / "kubeconfig"  # The kubeconfig file, once the server has started
         self._addresses = tuple(addresses)
         self._names = tuple(names)
         self._host = host

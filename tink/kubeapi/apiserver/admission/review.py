@@ -55,8 +55,7 @@ class Attributes:
             self.releases.pop()()
 
 
-Release = Callable[[], None]
-"""Function that is called once, when the write has been stored or has failed."""
+Release = Callable[[], None]  # Function that is called once, when the write has been stored or has failed
 
 
 class AdmissionPlugin(Protocol):
@@ -178,8 +177,7 @@ def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
 """Versions of AdmissionReview that this server can send."""
-MAX_WARNINGS = 1000
-"""Maximum number of warnings from one answer; the rest is dropped."""
+MAX_WARNINGS = 1000  # Maximum number of warnings from one answer; the rest is dropped
 
 
 class InvalidResponseError(TinkedgeError):

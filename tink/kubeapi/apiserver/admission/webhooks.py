@@ -36,21 +36,16 @@ class Hook:
     name: str
     mutating: bool
     rules: tuple[review.HookRule, ...]
-    equivalent: bool
-    """True if the webhook is also called for other versions of the resources in its rules."""
+    equivalent: bool  # True if the webhook is also called for other versions of the resources in its rules
     namespaces: Match | None
     objects: Match | None
     conditions: Conditions | None
-    fails: bool
-    """True if a failed call rejects the write."""
+    fails: bool  # True if a failed call rejects the write
     timeout_s: int
-    dry_runs: bool
-    """True if the webhook may be called for a dry run."""
-    again: bool
-    """True if the webhook is called again when a later one has changed the object."""
+    dry_runs: bool  # True if the webhook may be called for a dry run
+    again: bool  # True if the webhook is called again when a later one has changed the object
     client: ClientConfig
-    version: str
-    """Version of the AdmissionReview to send; empty if the webhook accepts none of ours."""
+    version: str  # Version of the AdmissionReview to send; empty if the webhook accepts none of ours
 
     def target(
         self, operation: str, resource: Resource, subresource: str, versions: Callable[[Resource], Sequence[Resource]]
@@ -97,8 +92,7 @@ VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 KEYS = (MUTATING, VALIDATING)
 """Keys of the two resources in the store. Each change of them is passed to `Webhooks.set_configuration`."""
 
-MAX_MATCHED = 1000
-"""Maximum number of kinds of write whose matching webhooks are cached."""
+MAX_MATCHED = 1000  # Maximum number of kinds of write whose matching webhooks are cached
 
 
 class FailedCallError(TinkedgeError):
@@ -115,8 +109,7 @@ class _ConvertedWrite:
     resource: Resource
     object: Raw | None
     old: Raw | None
-    request: Raw | None = None
-    """The AdmissionRequest without uid and objects; built on first use."""
+    request: Raw | None = None  # The AdmissionRequest without uid and objects; built on first use
 
 
 @dataclass(slots=True)
@@ -124,8 +117,7 @@ class _Rounds:
     """The webhooks to call a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
 
     second: bool = False
-    wanted: bool = False
-    """True if an object was changed, so that there is a second round."""
+    wanted: bool = False  # True if an object was changed, so that there is a second round
     before: set[Hook] = field(default_factory=set)
     """Webhooks that were called so far, and that want to be called again after a change."""
     again: set[Hook] = field(default_factory=set)

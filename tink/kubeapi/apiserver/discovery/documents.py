@@ -27,8 +27,7 @@ OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 MIN_GZIP = 1400
 """Minimum size of compressed documents: smaller ones fit into one packet."""
-MAX_KEPT = 4096
-"""Maximum number of cached texts. Beyond it, documents are built for each request."""
+MAX_KEPT = 4096  # Maximum number of cached texts. Beyond it, documents are built for each request.
 
 
 @dataclass(frozen=True, slots=True)

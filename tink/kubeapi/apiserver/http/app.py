@@ -44,15 +44,13 @@ from tink.offload import flow, offload, weight
 
 log = logging.getLogger(__name__)
 
-BODY_SECONDS = 60.0
-"""Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)."""
+BODY_SECONDS = 60.0  # Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
 _ORIGIN = web.RequestKey("origin", RequestOrigin)
 """The caller and the action of the request, which are logged with each of its writes."""
-_QUIET = (404, 409, 410)
-"""Status codes of normal work, which are not logged."""
+_QUIET = (404, 409, 410)  # Status codes of normal work, which are not logged
 
 
 class Api:

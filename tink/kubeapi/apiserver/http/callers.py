@@ -12,8 +12,7 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.lists import token_of
 from tink.kubeapi.apiserver.options import Target, parse_bool
 
-CALLER = web.RequestKey("caller", access.Caller)
-"""The caller of a request, once it is authenticated."""
+CALLER = web.RequestKey("caller", access.Caller)  # The caller of a request, once it is authenticated
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get", "HEAD": "get"}
 

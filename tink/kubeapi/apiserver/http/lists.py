@@ -31,10 +31,8 @@ from tink.kubeapi.apiserver.tables import partial, row, table
 
 BEARER: Final = "base64url.bearer.authorization.k8s.io."
 """Prefix of a subprotocol that carries a token: a browser can't send an Authorization header with a WebSocket."""
-MAX_MESSAGE_BYTES: Final = 64 * 1024
-"""Maximum size in bytes of a message from the client, which is read and dropped."""
-CLOSE_SECONDS: Final = 10.0
-"""Time limit for the client's answer to the end of the watch."""
+MAX_MESSAGE_BYTES: Final = 64 * 1024  # Maximum size in bytes of a message from the client, which is read and dropped
+CLOSE_SECONDS: Final = 10.0  # Time limit for the client's answer to the end of the watch
 
 _PROTOCOL = "Sec-WebSocket-Protocol"
 _UPGRADE = re.compile(r"(^|.*,\s*)upgrade($|\s*,)")

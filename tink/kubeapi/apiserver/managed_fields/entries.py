@@ -21,13 +21,10 @@ from tink.kubeapi.schema import Raw, meta
 APPLY = "Apply"
 UPDATE = "Update"
 
-Owner = tuple[str, str, str, str]
-"""Operation, manager, version ("" for Apply), subresource."""
+Owner = tuple[str, str, str, str]  # Operation, manager, version ("" for Apply), subresource
 
-MAX_UPDATERS = 10
-"""Maximum number of owners by Update; older ones are merged (DefaultMaxUpdateManagers)."""
-ANCIENT = "ancient-changes"
-"""The manager of merged owners."""
+MAX_UPDATERS = 10  # Maximum number of owners by Update; older ones are merged (DefaultMaxUpdateManagers)
+ANCIENT = "ancient-changes"  # The manager of merged owners
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,7 @@ Kubernetes keeps built-in objects in Go structs, in which a struct that is not b
 field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
 """
 
-MAX_CAUSES = 1000
-"""Maximum number of listed conflicts, so that the answer is not larger than the request."""
+MAX_CAUSES = 1000  # Maximum number of listed conflicts, so that the answer is not larger than the request
 
 
 class Conflicts(TinkedgeError):  # noqa: N818 - the name that Kubernetes gives them

@@ -163,8 +163,7 @@ def _check_docker(key: str, data: Mapping[str, str]) -> Iterator[FieldError]:
 
 # --- Namespaces ---------------------------------------------------------------------------------------------------
 
-SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-"""Namespaces that always exist."""
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")  # Namespaces that always exist
 _IMMORTAL = frozenset(SYSTEM_NAMESPACES[:3])
 """Namespaces that cannot be deleted (k8s.io/apiserver, pkg/admission/plugin/namespace/lifecycle)."""
 

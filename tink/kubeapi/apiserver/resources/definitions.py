@@ -48,8 +48,7 @@ class NamesInUse:
     kinds: frozenset[str] = frozenset()
 
 
-FindNamesInUse = Callable[[Raw], NamesInUse]
-"""Function that returns the names that a definition cannot have."""
+FindNamesInUse = Callable[[Raw], NamesInUse]  # Function that returns the names that a definition cannot have
 
 
 def definition_resource(taken: FindNamesInUse) -> registry.Resource:

@@ -145,8 +145,7 @@ class Rules:
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
 
 
-CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
-"""The rules of every custom resource."""
+CUSTOM = Rules(generation=True, unconditional=False, strategic=False)  # The rules of every custom resource
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,8 +256,7 @@ class Registry:
     def __init__(self, resources: Iterable[Resource] = ()) -> None:
         self._resources = {(one.group, one.version, one.plural): one for one in resources}
         self._custom: dict[str, list[tuple[str, str, str]]] = {}
-        self.revision = 0
-        """Number that grows with every change; caches of documents compare it."""
+        self.revision = 0  # Number that grows with every change; caches of documents compare it
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return a resource; None if it is not served."""

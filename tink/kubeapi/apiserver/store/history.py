@@ -28,10 +28,8 @@ from tink.kubeapi.apiserver.store.objects import (
     Write,
 )
 
-MAX_HISTORY_BYTES = 256 << 20
-"""Maximum size of the history's texts, for any number of changes."""
-SLACK = 32
-"""Maximum number of changes beyond the limit of the history, so that not every write has to delete one."""
+MAX_HISTORY_BYTES = 256 << 20  # Maximum size of the history's texts, for any number of changes
+SLACK = 32  # Maximum number of changes beyond the limit of the history, so that not every write has to delete one
 
 _MOVE = "UPDATE objects SET version = ? WHERE resource = ? AND namespace = ? AND name = ?"
 _REMOVE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
@@ -49,8 +47,7 @@ class StateWriter:
         self._border = 0
         self._kept = 0
         self._bytes = 0
-        self.newest = 0
-        """The newest version in the file."""
+        self.newest = 0  # The newest version in the file
         self._measure()
 
     def commit(self, changes: Sequence[Write]) -> list[Event | MismatchError]:

@@ -165,8 +165,7 @@ def describe(path: Path, error: Exception) -> str:
 
 log = logging.getLogger(__name__)
 
-_MAX_NAMED = 5
-"""Maximum number of errors in a message."""
+_MAX_NAMED = 5  # Maximum number of errors in a message
 _CHECKSUMS = f"SELECT version, sum, {database.HEAD}, body FROM states"  # noqa: S608 - a constant
 _WITHOUT_STATE = """
 SELECT o.resource, o.namespace, o.name, o.version FROM objects AS o LEFT JOIN states AS s

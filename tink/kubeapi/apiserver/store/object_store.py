@@ -52,10 +52,8 @@ from tink.kubeapi.apiserver.store.objects import (
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_BYTES = 2 << 20
-"""Amount of written text after which a checkpoint begins."""
-CHECKPOINT_SECONDS = 5.0
-"""Maximum time between a write and a checkpoint."""
+CHECKPOINT_BYTES = 2 << 20  # Amount of written text after which a checkpoint begins
+CHECKPOINT_SECONDS = 5.0  # Maximum time between a write and a checkpoint
 
 
 class Checkpointer:
@@ -121,10 +119,8 @@ class Checkpointer:
 
 T = TypeVar("T")
 
-MAX_BATCH_WRITES = 256
-"""Maximum number of writes in a transaction."""
-RETRY_SECONDS = 5.0
-"""Interval between attempts to write a state that could not be written."""
+MAX_BATCH_WRITES = 256  # Maximum number of writes in a transaction
+RETRY_SECONDS = 5.0  # Interval between attempts to write a state that could not be written
 
 
 _QueuedRead = tuple[asyncio.Future[Any], Callable[[StateReader], Any]]
@@ -168,8 +164,7 @@ class ObjectStore:
         self._refusal = ""
         self._closing = False
         self._next = 0
-        self._delivered = 0
-        """The newest version that memory and `on_commit` have received."""
+        self._delivered = 0  # The newest version that memory and `on_commit` have received
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._lock: int | None = None
 

@@ -42,8 +42,7 @@ from tink.offload import offload
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 
-MAX_ATTEMPTS = 5
-"""Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+MAX_ATTEMPTS = 5  # Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)
 MAX_NAME_ATTEMPTS = 8
 """Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 

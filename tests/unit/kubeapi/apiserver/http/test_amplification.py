@@ -171,8 +171,8 @@ async def test_large_definition_is_compiled_beside_the_loop(api: Client, threads
 async def test_large_body_is_read_beside_the_loop(api: Client, threads: Threads, method: str) -> None:
     """Duplicate fields are searched in Python: 2 MB of nearly MAX_VALUES small lists take 30 ms."""
     assert (await api("POST", MAPS, {"metadata": {"name": "a"}})).status == 201
-    read = threads("tink.kubeapi.apiserver.http.app.decode", decode)
-    patched = threads("tink.kubeapi.apiserver.http.app.decode_patch", decode_patch)
+    read = threads("tink.kubeapi.apiserver.media.decode", decode)
+    patched = threads("tink.kubeapi.apiserver.media.decode_patch", decode_patch)
     lists = b"[1 ],".ljust(200) * ((MAX_VALUES - 100) // 2)
     text = b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "a": [' + lists + b'0], "a": 1}'
     content = "application/merge-patch+json" if method == "PATCH" else "application/json"
