@@ -379,8 +379,18 @@ class PathAction:
 
 def allowed(caller: Caller, wanted: ResourceAction | PathAction) -> bool:
     """Return True if the caller may do this. Anything that no rule allows is forbidden."""
-    namespace = wanted.namespace if isinstance(wanted, ResourceAction) else ""
-    return any(_matches(rule, wanted) for rule in rules_in(caller, namespace))
+    for rule in rules_in(caller, wanted.namespace if isinstance(wanted, ResourceAction) else ""):
+        if wanted.verb not in rule.verbs and ALL not in rule.verbs:
+            continue
+        if isinstance(wanted, PathAction):
+            for path in rule.paths:
+                if path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1])):
+                    return True
+        elif (wanted.group in rule.groups or ALL in rule.groups) and (
+            wanted.combined in rule.resources or ALL in rule.resources
+        ):
+            return True
+    return False
 
 
 def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
@@ -390,19 +400,6 @@ def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
         if caller.role == "cluster-admin":
             return
     yield from EVERYBODY
-
-
-def _matches(rule: RoleRule, wanted: ResourceAction | PathAction) -> bool:
-    if wanted.verb not in rule.verbs and ALL not in rule.verbs:
-        return False
-    if isinstance(wanted, PathAction):
-        return any(
-            path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1]))
-            for path in rule.paths
-        )
-    if wanted.group not in rule.groups and ALL not in rule.groups:
-        return False
-    return ALL in rule.resources or wanted.combined in rule.resources
 
 
 def forbidden_message(caller: Caller, wanted: ResourceAction | PathAction) -> str:

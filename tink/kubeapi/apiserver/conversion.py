@@ -161,11 +161,14 @@ class Conversion:
     def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
         found = self.nodes.get((api_version, defaults))
         if found is None:
-            if api_version not in self.schemas:
-                raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
+            self._check_version(api_version)
             shape = _shape(self.schemas[api_version], defaults=defaults)
             found = self.nodes[api_version, defaults] = compile_schema(root_schema(shape))
         return found
+
+    def _check_version(self, api_version: str) -> None:
+        if api_version not in self.schemas:
+            raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
 
     # --- from version to version ---
 
@@ -188,8 +191,7 @@ class Conversion:
 
     def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
-        if obj["apiVersion"] not in self.schemas:
-            raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+        self._check_version(obj["apiVersion"])
         obj["apiVersion"] = target
         self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
         return text(obj, target)
@@ -197,8 +199,7 @@ class Conversion:
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
-            if obj["apiVersion"] not in self.schemas:
-                raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+            self._check_version(obj["apiVersion"])
         if self.client is None:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"

@@ -291,18 +291,17 @@ def settle(attributes: Attributes, hook: str, response: Raw) -> None:
 
 
 def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> None:
-    if not mutating:
-        if patch:
-            raise InvalidResponseError("validating webhook may not return response.patch")
-        if patch_type is not None:
-            raise InvalidResponseError("validating webhook may not return response.patchType")
-        return
-    if patch and patch_type is None:
-        raise InvalidResponseError("webhook returned response.patch but not response.patchType")
-    if not patch and patch_type is not None:
-        raise InvalidResponseError("webhook returned response.patchType but not response.patch")
-    if patch_type == "":
-        raise InvalidResponseError('webhook returned invalid response.patchType of ""')
+    wrong = ""
+    if not mutating and (patch or patch_type is not None):
+        wrong = f"validating webhook may not return response.{'patch' if patch else 'patchType'}"
+    elif patch and patch_type is None:
+        wrong = "webhook returned response.patch but not response.patchType"
+    elif not patch and patch_type is not None:
+        wrong = "webhook returned response.patchType but not response.patch"
+    elif patch_type == "":
+        wrong = 'webhook returned invalid response.patchType of ""'
+    if wrong:
+        raise InvalidResponseError(wrong)
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:

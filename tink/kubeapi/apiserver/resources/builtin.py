@@ -192,6 +192,9 @@ def _limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) ->
     return {key: value for key, value in new.items() if key not in ("spec", "status")} | kept
 
 
+# --- Leases -------------------------------------------------------------------------------------------------------
+
+
 def _prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
     """Drop the fields of coordinated leader election, which is off by default in Kubernetes, too."""
     for name in ("strategy", "preferredHolder"):
@@ -206,32 +209,7 @@ def _check_lease(new: Raw, _old: Raw | None) -> Iterator[FieldError]:
         yield field_errors.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
 
 
-# --- Leases -------------------------------------------------------------------------------------------------------
-
-
-def complete_lease(new: Raw) -> None:
-    """Add the spec that a Lease always has."""
-    new.setdefault("spec", {})
-
-
-def prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
-    """Drop the fields of coordinated leader election, which is off by default in Kubernetes, too."""
-    for name in ("strategy", "preferredHolder"):
-        new["spec"].pop(name, None)
-
-
-def check_lease(new: Raw, _old: Raw | None) -> list[FieldError]:
-    """Check durations and counts."""
-    spec = new["spec"]
-    found = []
-    if spec.get("leaseDurationSeconds", 1) <= 0:
-        at = "spec.leaseDurationSeconds"
-        found.append(field_errors.invalid(at, spec["leaseDurationSeconds"], "must be greater than 0"))
-    if spec.get("leaseTransitions", 0) < 0:
-        at = "spec.leaseTransitions"
-        found.append(field_errors.invalid(at, spec["leaseTransitions"], "must be greater than or equal to 0"))
-    return found
-
+# --- Events ------------------------------------------------------------------------------------------------------
 
 EVENTS_GROUP: Final = "events.k8s.io"
 OLD, NEW = "v1", f"{EVENTS_GROUP}/v1"
@@ -268,7 +246,7 @@ def _to_new(event: Mapping[str, Any]) -> Raw:
             del made[name]  # this version does not show empty values
     if made.get("series") is not None:
         made["series"] = {"count": 0, "lastObservedTime": None, **made["series"]}
-    complete_new_event(made)
+    _complete_new_event(made)
     return made
 
 
@@ -276,7 +254,7 @@ def _to_old(event: Mapping[str, Any]) -> Raw:
     made = {_TO_OLD.get(name, name): value for name, value in event.items()} | {"apiVersion": OLD}
     if made.get("series") is not None:
         made["series"] = {name: value for name, value in made["series"].items() if value}
-    complete_event(made)
+    _complete_event(made)
     return made
 
 
@@ -292,7 +270,7 @@ class EventConversion:
 
     def complete(self, event: Raw) -> None:
         """Add the fields that always show, in place."""
-        (complete_new_event if event["apiVersion"] == NEW else complete_event)(event)
+        (_complete_new_event if event["apiVersion"] == NEW else _complete_event)(event)
 
     def translate(self, event: Raw, api_version: str) -> Raw:
         """Return an Event in a version; the same object if it is in that one."""
@@ -314,7 +292,7 @@ EVENT_CONVERSION: Final = EventConversion()
 # --- what always shows ---
 
 
-def complete_event(new: Raw) -> None:
+def _complete_event(new: Raw) -> None:
     """Add the fields that an Event always shows, even if empty."""
     for name in ("involvedObject", "source"):
         new.setdefault(name, {})
@@ -324,7 +302,7 @@ def complete_event(new: Raw) -> None:
         new.setdefault(name, None)
 
 
-def complete_new_event(new: Raw) -> None:
+def _complete_new_event(new: Raw) -> None:
     """Add the fields that an Event of the newer version always shows, even if empty."""
     for name in ("regarding", "deprecatedSource"):
         new.setdefault(name, {})
@@ -531,7 +509,7 @@ def resources() -> tuple[Resource, ...]:
                 creates=True,
                 name=meta.path_segment,
                 qualifies=False,
-                complete=complete_event,
+                complete=_complete_event,
                 check=_check_event,
                 selectable=EVENT_SELECTABLE,
             ),
@@ -559,7 +537,7 @@ def resources() -> tuple[Resource, ...]:
             Rules(
                 typed=True,
                 creates=True,
-                complete=complete_new_event,
+                complete=_complete_new_event,
                 check=_check_new_event,
                 selectable=NEW_EVENT_SELECTABLE,
             ),

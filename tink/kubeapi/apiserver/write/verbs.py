@@ -280,7 +280,14 @@ class Verbs:
         if finalizers or resource.rules.holds(old):
             if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
                 return VerbResult(body, 200, attributes.warnings)
-            new = self._mark(deep_copy(old), finalizers)
+            new = deep_copy(old)
+            marked = new["metadata"]
+            if "deletionTimestamp" not in marked:
+                marked |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
+                if "generation" in marked:
+                    marked["generation"] += 1
+            if finalizers:
+                marked["finalizers"] = finalizers
             resource.rules.prepare(new, old, self._now())
             written = await self._pipeline.put(resource, key, new, stored.version, dry_run=options.dry_run)
             return VerbResult(written, 200, attributes.warnings)
@@ -289,16 +296,6 @@ class Verbs:
         details = errors.details(resource.group, resource.plural, stored.name, uid=fields.get("uid"))
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return VerbResult(orjson.dumps(status), 200, attributes.warnings)
-
-    def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
-        fields = new["metadata"]
-        if "deletionTimestamp" not in fields:
-            fields |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
-            if "generation" in fields:
-                fields["generation"] += 1
-        if finalizers:
-            fields["finalizers"] = finalizers
-        return new
 
     @staticmethod
     async def _until_current(
