@@ -52,11 +52,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     def watch(where: str, function: Any) -> set[str]:
         names: set[str] = set()
 
-        def noted(*args: Any, **options: Any) -> Any:
+        def recorded(*args: Any, **options: Any) -> Any:
             names.add(threading.current_thread().name)
             return function(*args, **options)
 
-        monkeypatch.setattr(where, noted)
+        monkeypatch.setattr(where, recorded)
         return names
 
     return watch
@@ -97,8 +97,8 @@ async def test_object_cannot_be_made_larger_without_end_by_patches(api: Client) 
     assert (await api.merge(f"{path}/a", {"spec": {"k0": None, "k1": None}})).status == 200
     answers = [await api.merge(f"{path}/a", {"spec": {f"k{n}": [0] * 18_000}}) for n in range(4)]
     assert [answer.status for answer in answers] == [200, 200, 200, 413]
-    said = answers[-1].json["message"]
-    assert f'grows.attack.test "a" is too large: it would have more than {MAX_GROWN_VALUES} values' in said
+    message = answers[-1].json["message"]
+    assert f'grows.attack.test "a" is too large: it would have more than {MAX_GROWN_VALUES} values' in message
     assert (await api.merge(f"{path}/a", {"spec": {"k0": None}})).status == 200
     assert (await api("DELETE", f"{path}/a")).status == 200
 
