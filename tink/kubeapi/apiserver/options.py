@@ -112,12 +112,7 @@ class WriteOptions:
 
     @staticmethod
     def of(
-        query: MultiMapping[str],
-        kind: OptionsKind = "UpdateOptions",
-        user_agent: str = "",
-        *,
-        apply: bool = False,
-        caller: Caller = ADMIN,
+        query: MultiMapping[str], kind: OptionsKind, user_agent: str, *, apply: bool = False, caller: Caller = ADMIN
     ) -> WriteOptions:
         """Parse a query. Raises StatusError (400, 422)."""
         manager = query.get("fieldManager", "")

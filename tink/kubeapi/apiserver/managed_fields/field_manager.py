@@ -233,17 +233,11 @@ class FieldManager:
         return entries.cap(managed)
 
     def _take(
-        self,
-        live: Raw | None,
-        new: Raw,
-        managed: Entries,
-        subresource: str,
-        difference: Difference,
-        spared: Owner | None,
+        self, live: Raw | None, new: Raw, managed: Entries, subresource: str, own: Difference, spared: Owner | None
     ) -> Entries:
         """Remove changed and deleted fields from all owners but one. Owners without fields are removed."""
         left: Entries = {}
-        found = {self._version: difference}
+        found = {self._version: own}
         for who, entry in managed.items():
             if who == spared:
                 left[who] = entry
