@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from tink.kubeapi.apiserver.store.objects import Event, Key
-from tink.kubeapi.apiserver.store.objects import ObjectCache
+from tink.kubeapi.apiserver.store.objects import Event, Key, ObjectCache
 from tink.shrink import shrink_to_fit
 
 LONG = "x" * 1000

@@ -122,7 +122,10 @@ def _show(value: Any, kind: str, now: datetime) -> Any:
         case "string":
             return _text(value)
         case "date" if isinstance(value, str):
-            return _date(value, now)
+            # apimachinery, Time.UnmarshalQueryParameter, ConvertToHumanReadableDateType
+            if value in ("", "null", "0001-01-01T00:00:00Z"):
+                return "<unknown>"
+            return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
         case "integer" if is_number:
             # Go's result for a float outside int64 (amd64).
             return int(value) if -(1 << 63) <= value < 1 << 63 else -(1 << 63)
@@ -147,14 +150,6 @@ def _text(value: Any) -> str:
 
 # Go's time.RFC3339. `fromisoformat` takes more, such as 20261121T110000Z.
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-
-
-def _date(value: str, now: datetime) -> str:
-    """Return the time since a timestamp (apimachinery, Time.UnmarshalQueryParameter,
-    ConvertToHumanReadableDateType)."""
-    if value in ("", "null", "0001-01-01T00:00:00Z"):
-        return "<unknown>"
-    return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
 
 
 def row(obj: Mapping[str, Any], columns: Sequence[Column], now: datetime, include: str) -> dict[str, Any]:

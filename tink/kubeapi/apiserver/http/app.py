@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -307,17 +308,9 @@ class Api:
         raise errors.method_not_allowed()
 
     async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> media.Body:
-        raw = await _sent(request)
-        return await offload(
-            weight(raw),
-            media.decode,
-            request.headers.get("Content-Type", ""),
-            raw,
-            strict=options.validation != "Ignore",
-            kind=resource.kind,
-            custom=resource.custom,
-            values=_values(resource),
-        )
+        raw, content = await _sent(request), request.headers.get("Content-Type", "")
+        how: dict[str, Any] = {"kind": resource.kind, "custom": resource.custom, "values": _values(resource)}
+        return await offload(weight(raw), media.decode, content, raw, strict=options.validation != "Ignore", **how)
 
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
         raw = await _sent(request)

@@ -279,12 +279,7 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
         database.prepare(db, destination)
-        _commit(
-            StateWriter(db, 1), [Write(key, row[0], row[7], 0) for key, row in sorted(kept.items(), key=_version_of)]
-        )
+        newest = sorted(kept.items(), key=lambda item: item[1][0])
+        _commit(StateWriter(db, 1), [Write(key, row[0], row[7], 0) for key, row in newest])
         _forget_history(db)
         db.execute("PRAGMA journal_mode = DELETE")
-
-
-def _version_of(item: tuple[Key, _Row]) -> int:
-    return item[1][0]
