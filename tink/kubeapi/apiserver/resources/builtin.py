@@ -18,15 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from tink.kubeapi.apiserver.resources.registry import (
-    NAME_FIELD,
-    NAMESPACED_FIELDS,
-    VERBS,
-    Resource,
-    Rules,
-    builtin_resource,
-    only,
-)
+from tink.kubeapi.apiserver.resources import registry
 from tink.kubeapi.apiserver.tables import AGE, NAME, Cell, Column, since
 from tink.kubeapi.schema import FieldError, Raw, field_errors, meta
 from tink.kubeapi.schema.shapes import ANY, BYTES, FLAG, INT32, TEXT, TIME, array, mapping, same, struct, texts
@@ -185,9 +177,9 @@ def _prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
 def _limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> Raw:
     """Return the allowed change: only /finalize changes the finalizers, only /status the status."""
     if subresource == "finalize":
-        return only(("spec",), new, old)
+        return registry.only(("spec",), new, old)
     if subresource == "status":
-        return only(("status",), new, old)
+        return registry.only(("status",), new, old)
     kept = {key: old[key] for key in ("spec", "status") if key in old}
     return {key: value for key, value in new.items() if key not in ("spec", "status")} | kept
 
@@ -371,7 +363,7 @@ def _check_new_event(new: Raw, old: Raw | None) -> Iterator[FieldError]:
 # --- what can be selected ---
 
 EVENT_SELECTABLE: Final[Mapping[str, tuple[str, ...]]] = {
-    **NAMESPACED_FIELDS,
+    **registry.NAMESPACED_FIELDS,
     **{
         f"involvedObject.{key}": ("involvedObject", key)
         for key in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
@@ -453,13 +445,13 @@ def _data_count(obj: Mapping[str, Any], _: datetime) -> int:
 
 
 @cache
-def resources() -> tuple[Resource, ...]:
+def resources() -> tuple[registry.Resource, ...]:
     """Return the built-in resources, the core group first. They are compiled once in a process."""
     event: Raw = {"short_names": ("ev",), "conversion": EVENT_CONVERSION}
     return (
-        builtin_resource(
+        registry.builtin_resource(
             *("", "namespaces", "Namespace", NAMESPACE),
-            Rules(
+            registry.Rules(
                 name=meta.label,
                 typed=True,
                 # It waits for the end of its finalizers.
@@ -468,7 +460,7 @@ def resources() -> tuple[Resource, ...]:
                 limit=_limit_namespace,
                 complete=_complete_namespace,
                 prepare=_prepare_namespace,
-                selectable={**NAME_FIELD, "status.phase": ("status", "phase")},
+                selectable={**registry.NAME_FIELD, "status.phase": ("status", "phase")},
             ),
             short_names=("ns",),
             columns=(
@@ -476,24 +468,24 @@ def resources() -> tuple[Resource, ...]:
                 Column("Status", lambda obj, _: obj.get("status", {}).get("phase"), "Active or Terminating."),
                 AGE,
             ),
-            verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
+            verbs=tuple(verb for verb in registry.VERBS if verb != "deletecollection"),
             namespaced=False,
             status=True,
             subresources=("finalize",),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("", "configmaps", "ConfigMap", CONFIG_MAP),
-            Rules(typed=True, check=_check_config_map),
+            registry.Rules(typed=True, check=_check_config_map),
             short_names=("cm",),
             columns=(NAME, Column("Data", _data_count, "Number of keys."), AGE),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("", "secrets", "Secret", SECRET),
-            Rules(
+            registry.Rules(
                 typed=True,
                 complete=_complete_secret,
                 check=_check_secret,
-                selectable={**NAMESPACED_FIELDS, "type": ("type",)},
+                selectable={**registry.NAMESPACED_FIELDS, "type": ("type",)},
             ),
             columns=(
                 NAME,
@@ -502,9 +494,9 @@ def resources() -> tuple[Resource, ...]:
                 AGE,
             ),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("", "events", "Event", EVENT),
-            Rules(
+            registry.Rules(
                 typed=True,
                 creates=True,
                 name=meta.path_segment,
@@ -516,9 +508,9 @@ def resources() -> tuple[Resource, ...]:
             columns=EVENT_COLUMNS,
             **event,
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("coordination.k8s.io", "leases", "Lease", LEASE),
-            Rules(
+            registry.Rules(
                 typed=True,
                 creates=True,
                 unconditional=False,
@@ -532,9 +524,9 @@ def resources() -> tuple[Resource, ...]:
                 AGE,
             ),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *(EVENTS_GROUP, "events", "Event", NEW_EVENT),
-            Rules(
+            registry.Rules(
                 typed=True,
                 creates=True,
                 complete=_complete_new_event,
