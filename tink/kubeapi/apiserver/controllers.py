@@ -542,26 +542,18 @@ async def _try(work: Awaitable[T], what: str) -> T | None:
 def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
     """Return the conditions of a deleted namespace (k8s.io/kubernetes, pkg/controller/namespace/deletion)."""
 
-    def counted(counts: Counter[str], words: str) -> str:
-        return ", ".join(f"{name} {words.format(count)}" for name, count in sorted(counts.items()))
+    def counted(counts: Counter[str], before: str, words: str) -> str:
+        listed = ", ".join(f"{name} {words.format(count)}" for name, count in sorted(counts.items()))
+        return f"{before}: {listed}" if listed else ""
 
-    objects = counted(left.objects, "has {} resource instances")
-    finalizers = counted(left.finalizers, "in {} resource instances")
+    objects = counted(left.objects, "Some resources are remaining", "has {} resource instances")
+    held = "Some content in the namespace has finalizers remaining"
+    finalizers = counted(left.finalizers, held, "in {} resource instances")
     failed = f"Failed to delete all resource types, {len(left.failures)} remaining: {', '.join(sorted(left.failures))}"
     states = (
         ("DeletionContentFailure", "ContentDeletionFailed", failed if left.failures else "", "ContentDeleted"),
-        (
-            "ContentRemaining",
-            "SomeResourcesRemain",
-            f"Some resources are remaining: {objects}" if objects else "",
-            "ContentRemoved",
-        ),
-        (
-            "FinalizersRemaining",
-            "SomeFinalizersRemain",
-            f"Some content in the namespace has finalizers remaining: {finalizers}" if finalizers else "",
-            "ContentHasNoFinalizers",
-        ),
+        ("ContentRemaining", "SomeResourcesRemain", objects, "ContentRemoved"),
+        ("FinalizersRemaining", "SomeFinalizersRemain", finalizers, "ContentHasNoFinalizers"),
     )
     known = {item["type"]: item for item in before}
     made = []
