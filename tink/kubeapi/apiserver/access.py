@@ -217,6 +217,15 @@ class Users(BaseModel):
             return Caller(name)
         return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
 
+    def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
+        """Return the tokens that expire within this time, with the names of their users."""
+        return [
+            (name, credential)
+            for name, user in sorted(self.users.items())
+            for credential in user.credentials
+            if credential.expires is not None and now < credential.expires <= now + within
+        ]
+
     def known(self, name: str) -> User:
         """Return a user. Raises UserError if there is no such user."""
         user = self.users.get(name)
@@ -552,14 +561,11 @@ class Authenticator:
 
     def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
-        now = self._now()
-        for name, user in sorted(self._users.users.items()):
-            for each in user.credentials:
-                if each.expires is not None and now < each.expires <= now + WARN_BEFORE:
-                    log.warning(
-                        "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
-                        *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
-                    )
+        for name, each in self._users.expiring(self._now(), WARN_BEFORE):
+            log.warning(
+                "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
+                *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
+            )
 
     def reread(self) -> bool:
         """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""
