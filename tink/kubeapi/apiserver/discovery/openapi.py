@@ -192,7 +192,7 @@ def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
     return found
 
 
-# --- both ---
+# --- the form of a schema in both versions ---
 
 
 def _final(schema: Mapping[str, Any], version: int, *, foreign: bool = False) -> Raw:
