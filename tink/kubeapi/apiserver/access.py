@@ -217,6 +217,15 @@ class Users(BaseModel):
             return Caller(name)
         return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
 
+    def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
+        """Return the tokens that expire within this time, with the names of their users."""
+        return [
+            (name, credential)
+            for name, user in sorted(self.users.items())
+            for credential in user.credentials
+            if credential.expires is not None and now < credential.expires <= now + within
+        ]
+
     def known(self, name: str) -> User:
         """Return a user. Raises UserError if there is no such user."""
         user = self.users.get(name)
@@ -250,8 +259,7 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-USERS_FILE: Final = "users.json"
-"""Name of the file in the data directory."""
+USERS_FILE: Final = "users.json"  # Name of the file in the data directory
 MAX_FILE_BYTES: Final = 16 << 20
 
 
@@ -380,8 +388,18 @@ class PathAction:
 
 def allowed(caller: Caller, wanted: ResourceAction | PathAction) -> bool:
     """Return True if the caller may do this. Anything that no rule allows is forbidden."""
-    namespace = wanted.namespace if isinstance(wanted, ResourceAction) else ""
-    return any(_matches(rule, wanted) for rule in rules_in(caller, namespace))
+    for rule in rules_in(caller, wanted.namespace if isinstance(wanted, ResourceAction) else ""):
+        if wanted.verb not in rule.verbs and ALL not in rule.verbs:
+            continue
+        if isinstance(wanted, PathAction):
+            for path in rule.paths:
+                if path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1])):
+                    return True
+        elif (wanted.group in rule.groups or ALL in rule.groups) and (
+            wanted.combined in rule.resources or ALL in rule.resources
+        ):
+            return True
+    return False
 
 
 def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
@@ -391,19 +409,6 @@ def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
         if caller.role == "cluster-admin":
             return
     yield from EVERYBODY
-
-
-def _matches(rule: RoleRule, wanted: ResourceAction | PathAction) -> bool:
-    if wanted.verb not in rule.verbs and ALL not in rule.verbs:
-        return False
-    if isinstance(wanted, PathAction):
-        return any(
-            path in (ALL, wanted.path) or (path.endswith(ALL) and wanted.path.startswith(path[:-1]))
-            for path in rule.paths
-        )
-    if wanted.group not in rule.groups and ALL not in rule.groups:
-        return False
-    return ALL in rule.resources or wanted.combined in rule.resources
 
 
 def forbidden_message(caller: Caller, wanted: ResourceAction | PathAction) -> str:
@@ -470,8 +475,7 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
 
 log = logging.getLogger(__name__)
 
-RECHECK_SECONDS: Final = 1.0
-"""Minimum time between two checks of the file for changes."""
+RECHECK_SECONDS: Final = 1.0  # Minimum time between two checks of the file for changes
 WARN_BEFORE: Final = timedelta(days=7)
 
 
@@ -557,14 +561,11 @@ class Authenticator:
 
     def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
-        now = self._now()
-        for name, user in sorted(self._users.users.items()):
-            for each in user.credentials:
-                if each.expires is not None and now < each.expires <= now + WARN_BEFORE:
-                    log.warning(
-                        "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
-                        *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
-                    )
+        for name, each in self._users.expiring(self._now(), WARN_BEFORE):
+            log.warning(
+                "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
+                *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
+            )
 
     def reread(self) -> bool:
         """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""

@@ -33,8 +33,7 @@ from tink.limits.token_bucket import TokenBuckets
 
 log = logging.getLogger(__name__)
 
-WORKERS = 16
-"""Number of concurrent deletes. They share commits."""
+WORKERS = 16  # Number of concurrent deletes. They share commits.
 RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 PATCH_OPTIONS = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
 CREATE_OPTIONS = WriteOptions(kind="CreateOptions", manager="kube-controller-manager")
@@ -347,10 +346,8 @@ def _target(resource: Resource, key: Key) -> Target:
 
 T = TypeVar("T")
 
-EVENT_LIFE = timedelta(hours=1)
-"""How long Events are stored (kube-apiserver: --event-ttl)."""
-ROUND_SECONDS = 60.0
-"""Maximum time between two rounds, in seconds."""
+EVENT_LIFE = timedelta(hours=1)  # How long Events are stored (kube-apiserver: --event-ttl)
+ROUND_SECONDS = 60.0  # Maximum time between two rounds, in seconds
 UPDATE_OPTIONS = WriteOptions(kind="UpdateOptions", manager="kube-controller-manager")
 
 _NAMESPACES = "/namespaces"
@@ -545,26 +542,18 @@ async def _try(work: Awaitable[T], what: str) -> T | None:
 def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
     """Return the conditions of a deleted namespace (k8s.io/kubernetes, pkg/controller/namespace/deletion)."""
 
-    def counted(counts: Counter[str], words: str) -> str:
-        return ", ".join(f"{name} {words.format(count)}" for name, count in sorted(counts.items()))
+    def counted(counts: Counter[str], before: str, words: str) -> str:
+        listed = ", ".join(f"{name} {words.format(count)}" for name, count in sorted(counts.items()))
+        return f"{before}: {listed}" if listed else ""
 
-    objects = counted(left.objects, "has {} resource instances")
-    finalizers = counted(left.finalizers, "in {} resource instances")
+    objects = counted(left.objects, "Some resources are remaining", "has {} resource instances")
+    held = "Some content in the namespace has finalizers remaining"
+    finalizers = counted(left.finalizers, held, "in {} resource instances")
     failed = f"Failed to delete all resource types, {len(left.failures)} remaining: {', '.join(sorted(left.failures))}"
     states = (
         ("DeletionContentFailure", "ContentDeletionFailed", failed if left.failures else "", "ContentDeleted"),
-        (
-            "ContentRemaining",
-            "SomeResourcesRemain",
-            f"Some resources are remaining: {objects}" if objects else "",
-            "ContentRemoved",
-        ),
-        (
-            "FinalizersRemaining",
-            "SomeFinalizersRemain",
-            f"Some content in the namespace has finalizers remaining: {finalizers}" if finalizers else "",
-            "ContentHasNoFinalizers",
-        ),
+        ("ContentRemaining", "SomeResourcesRemain", objects, "ContentRemoved"),
+        ("FinalizersRemaining", "SomeFinalizersRemain", finalizers, "ContentHasNoFinalizers"),
     )
     known = {item["type"]: item for item in before}
     made = []

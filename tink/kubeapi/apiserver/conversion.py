@@ -36,8 +36,7 @@ from tink.kubeapi.schema import (
     structs,
 )
 
-TIMEOUT_SECONDS = 30
-"""Timeout of a conversion webhook, in seconds."""
+TIMEOUT_SECONDS = 30  # Timeout of a conversion webhook, in seconds
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """Maximum number of objects, and of bytes of objects, in one call of a conversion webhook."""
@@ -47,8 +46,7 @@ GROUP = "apiextensions.k8s.io"
 class Converter(Protocol):
     """Converts objects of one resource between versions."""
 
-    by_webhook: bool
-    """True if a webhook converts, so that this server does not know how fields correspond."""
+    by_webhook: bool  # True if a webhook converts, so that this server does not know how fields correspond
 
     def complete_text(self, body: bytes) -> bytes:
         """Prune and complete the text of an object that is older than the schema. Raises StatusError."""
@@ -163,11 +161,14 @@ class Conversion:
     def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
         found = self.nodes.get((api_version, defaults))
         if found is None:
-            if api_version not in self.schemas:
-                raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
+            self._check_version(api_version)
             shape = _shape(self.schemas[api_version], defaults=defaults)
             found = self.nodes[api_version, defaults] = compile_schema(root_schema(shape))
         return found
+
+    def _check_version(self, api_version: str) -> None:
+        if api_version not in self.schemas:
+            raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
 
     # --- from version to version ---
 
@@ -190,8 +191,7 @@ class Conversion:
 
     def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
-        if obj["apiVersion"] not in self.schemas:
-            raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+        self._check_version(obj["apiVersion"])
         obj["apiVersion"] = target
         self._node(obj["apiVersion"], defaults=False)(obj, None, WalkResult())
         return text(obj, target)
@@ -199,8 +199,7 @@ class Conversion:
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
-            if obj["apiVersion"] not in self.schemas:
-                raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+            self._check_version(obj["apiVersion"])
         if self.client is None:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"

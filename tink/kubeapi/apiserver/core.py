@@ -48,10 +48,8 @@ class Core:
     ) -> None:
         self.store = store
         self.now = now
-        self.broadcaster = Broadcaster()
-        """Ends the watches when the server stops."""
-        self.tasks: list[asyncio.Task[None]] = []
-        """The running controllers; `stop` cancels them."""
+        self.broadcaster = Broadcaster()  # Ends the watches when the server stops
+        self.tasks: list[asyncio.Task[None]] = []  # The running controllers; `stop` cancels them
         self._webhook_client = WebhookClient()
         self._plugin = plugin
         self.registry = Registry(
@@ -64,10 +62,8 @@ class Core:
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
-        self.verbs = Verbs(store, now, self._webhooks, admit_create)
-        """Reads and writes of single objects."""
-        self.lists = Lists(store, self.broadcaster)
-        """Lists and watches."""
+        self.verbs = Verbs(store, now, self._webhooks, admit_create)  # Reads and writes of single objects
+        self.lists = Lists(store, self.broadcaster)  # Lists and watches
         self._lifecycle = Lifecycle(store, self.registry, self.verbs, now)
         self._garbage_collector = GarbageCollector(store, self.registry, self.verbs, now)
         self._schemas: dict[str, tuple[bytes, int]] = {}

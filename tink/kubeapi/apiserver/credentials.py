@@ -47,8 +47,7 @@ _OUR_TOKEN = 43
 """Length of a token that this module creates: 32 bytes in base64url."""
 _LEAST_TOKEN = 32
 
-NAME = "tinkedge"
-"""Name of cluster, user and context in the kubeconfig."""
+NAME = "tinkedge"  # Name of cluster, user and context in the kubeconfig
 
 
 @dataclass(frozen=True)

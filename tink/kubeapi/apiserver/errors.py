@@ -141,15 +141,8 @@ def expired(message: str) -> StatusError:
 def too_large_version(wanted: int, current: int) -> StatusError:
     """Return the refusal of a resourceVersion from the future, as after a restore. The client must list again."""
     message = f"Too large resource version: {wanted}, current: {current}"
-    return StatusError(
-        504,
-        "Timeout",
-        f"Timeout: {message}",
-        {
-            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-            "retryAfterSeconds": 1,
-        },
-    )
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    return StatusError(504, "Timeout", f"Timeout: {message}", {"causes": causes, "retryAfterSeconds": 1})
 
 
 def unauthorized(message: str = "Unauthorized") -> StatusError:

@@ -183,8 +183,8 @@ class LocalApi:
         stored = self._store.read(key)
         version = self._store.next_version()
         body = conversion.with_version(obj, version)
-        self._store.commit(Write(key, version, body, stored.version if stored is not None else 0, delete=delete))
-        made: Raw = orjson.loads(body)
+        event = self._store.commit(Write(key, version, body, stored.version if stored else 0, delete=delete))
+        made: Raw = orjson.loads(event.body)
         return made
 
     def _where(self, obj: Raw) -> tuple[Resource, Key]:

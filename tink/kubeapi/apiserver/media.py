@@ -28,10 +28,8 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 
-MAX_DEPTH = 100
-"""Maximum nesting of a body."""
-MAX_BODY = 3 << 20
-"""Maximum size of a body, in bytes (Kubernetes: 3 MiB)."""
+MAX_DEPTH = 100  # Maximum nesting of a body
+MAX_BODY = 3 << 20  # Maximum size of a body, in bytes (Kubernetes: 3 MiB)
 MAX_VALUES = 20_000
 """Maximum number of values in a body, except for definitions.
 
@@ -40,8 +38,7 @@ Parsing is one call that holds the interpreter's lock: 5 ms for 20,000 keys and 
 """
 MAX_GROWN_VALUES = 3 * MAX_VALUES
 """Maximum number of values of an object after patches, including managedFields: each write parses the stored object."""
-MAX_SHOWN = 1024
-"""Maximum number of characters that the refusal of a body without a kind repeats."""
+MAX_SHOWN = 1024  # Maximum number of characters that the refusal of a body without a kind repeats
 
 
 def media_type(header: str) -> str:

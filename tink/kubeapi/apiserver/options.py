@@ -61,8 +61,7 @@ def parse_path(raw_path: str) -> Target | None:
 
 OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
 
-MAX_MANAGER = 128
-"""Maximum length of a field manager's name, in characters."""
+MAX_MANAGER = 128  # Maximum length of a field manager's name, in characters
 POLICIES = ("Background", "Foreground", "Orphan")
 
 
@@ -113,12 +112,7 @@ class WriteOptions:
 
     @staticmethod
     def of(
-        query: MultiMapping[str],
-        kind: OptionsKind = "UpdateOptions",
-        user_agent: str = "",
-        *,
-        apply: bool = False,
-        caller: Caller = ADMIN,
+        query: MultiMapping[str], kind: OptionsKind, user_agent: str, *, apply: bool = False, caller: Caller = ADMIN
     ) -> WriteOptions:
         """Parse a query. Raises StatusError (400, 422)."""
         manager = query.get("fieldManager", "")

@@ -15,8 +15,7 @@ from tink.golang import json_kind
 from tink.kubeapi.apiserver.errors import StatusError, bad_request
 from tink.kubeapi.schema import deep_copy, mark
 
-MAX_OPERATIONS = 10_000
-"""Maximum number of operations in one JSON patch (Kubernetes: maxJSONPatchOperations)."""
+MAX_OPERATIONS = 10_000  # Maximum number of operations in one JSON patch (Kubernetes: maxJSONPatchOperations)
 
 MAX_COPIED = 3 << 20
 """Maximum number of bytes that the `copy` operations of one JSON patch create: few copies could double an object

@@ -88,8 +88,7 @@ class Broadcaster:
     def __init__(self) -> None:
         self._subscriptions: defaultdict[str, set[Subscription]] = defaultdict(set)
         self._closed = False
-        self.version = 0
-        """The newest delivered version."""
+        self.version = 0  # The newest delivered version
 
     def publish(self, event: Event) -> None:
         """Deliver a change to the watches of its resource."""
@@ -126,12 +125,9 @@ class Broadcaster:
             self.end(resource)
 
 
-WATCH_SECONDS = 3600
-"""Duration of a watch, in seconds, if the client names none."""
-BOOKMARK_SECONDS = 60
-"""Interval of bookmarks, in seconds, in a watch without changes that wants bookmarks."""
-MAX_LIST_BYTES = 64 << 20
-"""Size in bytes at which a list with `limit` ends early with a continue token."""
+WATCH_SECONDS = 3600  # Duration of a watch, in seconds, if the client names none
+BOOKMARK_SECONDS = 60  # Interval of bookmarks, in seconds, in a watch without changes that wants bookmarks
+MAX_LIST_BYTES = 64 << 20  # Size in bytes at which a list with `limit` ends early with a continue token
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,7 @@ def dump_yaml_item(body: bytes, *, first: bool) -> bytes:
     return (b"\n" if first else b"") + dump_yaml(b"[" + body + b"]")
 
 
-MAX_ENVELOPE = 16
-"""Maximum nesting of messages."""
+MAX_ENVELOPE = 16  # Maximum nesting of messages
 
 _MESSAGES_TEXT = Path(__file__).with_name("messages.txt").read_text(encoding="ascii")
 _GROUPS = {

@@ -33,7 +33,8 @@ from tink.kubeapi.apiserver.access import USERS_FILE, Authenticator, UserFileErr
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, http_logger
+from tink.kubeapi.apiserver.http.app import Api
+from tink.kubeapi.apiserver.http.monitoring import ApiServerMetrics, http_logger
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
@@ -44,10 +45,8 @@ from tink.waiting import log_failure
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 5.0
-"""Time for running requests to finish when the server stops, in seconds."""
-SESSION_SECONDS = 1.0
-"""Interval between checks of the rights of users with open requests."""
+STOP_SECONDS = 5.0  # Time for running requests to finish when the server stops, in seconds
+SESSION_SECONDS = 1.0  # Interval between checks of the rights of users with open requests
 _DAY_SECONDS = 86400.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 """All IPv4 addresses of this host, including loopback."""
@@ -74,8 +73,7 @@ class ApiServer:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._data_dir = data_dir
-        self.kubeconfig = data_dir / "kubeconfig"
-        """The kubeconfig file, once the server has started."""
+        self.kubeconfig = data_dir / "kubeconfig"  # The kubeconfig file, once the server has started
         self._addresses = tuple(addresses)
         self._names = tuple(names)
         self._host = host

@@ -66,32 +66,31 @@ def since(timestamp: object, now: datetime) -> str:
         return "<invalid>"
 
 
+_HOUR, _DAY, _YEAR = 3600, 86400, 86400 * 365
+_DURATIONS = (
+    (120, 1, "s", 0, ""),
+    (600, 60, "m", 1, "s"),
+    (3 * _HOUR, 60, "m", 0, ""),
+    (8 * _HOUR, _HOUR, "h", 60, "m"),
+    (2 * _DAY, _HOUR, "h", 0, ""),
+    (8 * _DAY, _DAY, "d", _HOUR, "h"),
+    (2 * _YEAR, _DAY, "d", 0, ""),
+    (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+)
+"""Up to a number of seconds: the unit in seconds, its letter, and the smaller unit for the rest (0: none)."""
+
+
 def human(seconds: float) -> str:
     """Return a duration with two or three significant digits (k8s.io/apimachinery, pkg/util/duration,
     HumanDuration)."""
-    s = int(seconds)
     if seconds < -2:
         return "<invalid>"
-    if s < 0:
-        return "0s"
-    m, h, d, y = s // 60, s // 3600, s // 86400, s // (86400 * 365)
-    if s < 120:
-        return f"{s}s"
-    if m < 10:
-        return f"{m}m{s % 60}s" if s % 60 else f"{m}m"
-    if m < 180:
-        return f"{m}m"
-    if h < 8:
-        return f"{h}h{m % 60}m" if m % 60 else f"{h}h"
-    if h < 48:
-        return f"{h}h"
-    if d < 8:
-        return f"{d}d{h % 24}h" if h % 24 else f"{d}d"
-    if d < 365 * 2:
-        return f"{d}d"
-    if y < 8:
-        return f"{y}y{d % 365}d" if d % 365 else f"{y}y"
-    return f"{y}y"
+    s = max(0, int(seconds))
+    for bound, unit, letter, part, small in _DURATIONS:
+        if s < bound:
+            rest = s % unit // part if part else 0
+            return f"{s // unit}{letter}{f'{rest}{small}' if rest else ''}"
+    return f"{s // _YEAR}y"
 
 
 def printer_column(definition: Mapping[str, Any]) -> Column:
@@ -123,7 +122,10 @@ def _show(value: Any, kind: str, now: datetime) -> Any:
         case "string":
             return _text(value)
         case "date" if isinstance(value, str):
-            return _date(value, now)
+            # apimachinery, Time.UnmarshalQueryParameter, ConvertToHumanReadableDateType
+            if value in ("", "null", "0001-01-01T00:00:00Z"):
+                return "<unknown>"
+            return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
         case "integer" if is_number:
             # Go's result for a float outside int64 (amd64).
             return int(value) if -(1 << 63) <= value < 1 << 63 else -(1 << 63)
@@ -148,14 +150,6 @@ def _text(value: Any) -> str:
 
 # Go's time.RFC3339. `fromisoformat` takes more, such as 20261121T110000Z.
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-
-
-def _date(value: str, now: datetime) -> str:
-    """Return the time since a timestamp (apimachinery, Time.UnmarshalQueryParameter,
-    ConvertToHumanReadableDateType)."""
-    if value in ("", "null", "0001-01-01T00:00:00Z"):
-        return "<unknown>"
-    return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
 
 
 def row(obj: Mapping[str, Any], columns: Sequence[Column], now: datetime, include: str) -> dict[str, Any]:

@@ -26,14 +26,10 @@ from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.schema import ClientConfig, field_errors
 from tink.net.outbound import Reach, session
 
-MAX_ANSWER = 3 << 20
-"""Default maximum size of an answer, in bytes."""
-MAX_TRUST_BUNDLES = 200
-"""Maximum number of cached TLS contexts (k8s.io/apiserver caches as many clients)."""
-MAX_RETRIES = 10
-"""Maximum number of retries after an answer with Retry-After (k8s.io/client-go, rest)."""
-MAX_REPEATED = 2048
-"""Maximum number of bytes of a failed answer that the client's error repeats."""
+MAX_ANSWER = 3 << 20  # Default maximum size of an answer, in bytes
+MAX_TRUST_BUNDLES = 200  # Maximum number of cached TLS contexts (k8s.io/apiserver caches as many clients)
+MAX_RETRIES = 10  # Maximum number of retries after an answer with Retry-After (k8s.io/client-go, rest)
+MAX_REPEATED = 2048  # Maximum number of bytes of a failed answer that the client's error repeats
 
 
 _REACH = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))

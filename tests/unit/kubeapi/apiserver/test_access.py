@@ -134,11 +134,11 @@ def test_changed_role_and_removed_file_apply_to_issued_tokens_and_end_open_reque
 
 
 def test_two_commands_that_issue_tokens_at_once_keep_both(tmp_path: Path) -> None:
-    def hand_out(number: int) -> None:
+    def issue(number: int) -> None:
         for each in range(5):
             issue_token(tmp_path, f"user-{number}", "view", (), NOW, NOW + DAY * (each + 1))
 
-    threads = [threading.Thread(target=hand_out, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=issue, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,7 +182,7 @@ def test_invalid_file_is_reported_at_the_start_and_changes_nothing_later(
 
 
 @pytest.mark.parametrize(
-    ("name", "role", "namespaces", "said"),
+    ("name", "role", "namespaces", "message"),
     [
         ("alice", "", (), "there is no user alice yet: choose a role with --role cluster-admin|admin|edit|view"),
         ("alice", "root", (), "there is no role 'root'"),
@@ -193,10 +193,10 @@ def test_invalid_file_is_reported_at_the_start_and_changes_nothing_later(
         ("alice", "view", ("kube system",), "is not a valid namespace"),
     ],
 )
-def test_invalid_user_role_or_namespace_is_refused(tmp_path, name, role, namespaces, said) -> None:
+def test_invalid_user_role_or_namespace_is_refused(tmp_path, name, role, namespaces, message) -> None:
     with pytest.raises(UserError) as caught:
         issue_token(tmp_path, name, role, namespaces, NOW, None)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not (tmp_path / USERS_FILE).exists()
 
 
@@ -227,9 +227,9 @@ def test_token_that_expires_within_a_week_is_logged_with_its_user(tmp_path, auth
     clock.seconds += 1
     authenticator.recheck()
     authenticator.warn_of_expiry()
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    message = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     advice = "`tinkedge kubeconfig --user alice` makes another"
-    assert said == [f"the token {soon.id} of alice expires on 2026-01-08 00:00 UTC: {advice}"]
+    assert message == [f"the token {soon.id} of alice expires on 2026-01-08 00:00 UTC: {advice}"]
     caplog.clear()
     clock.at = NOW + 7 * DAY
     authenticator.warn_of_expiry()

@@ -281,14 +281,16 @@ async def test_conditions_of_a_namespace_name_what_it_waits_for(bare: Client) ->
     await bare("POST", f"{NAMESPACES}/x/configmaps", held)
     await bare("DELETE", f"{NAMESPACES}/x")
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         status = (await bare("GET", f"{NAMESPACES}/x")).json["status"]
-        said = {item["type"]: (item["status"], item["message"]) for item in status.get("conditions", [])}
+        reported = {item["type"]: (item["status"], item["message"]) for item in status.get("conditions", [])}
         content = ("True", "Some resources are remaining: configmaps. has 1 resource instances")
         kept = "Some content in the namespace has finalizers remaining: example.org/hold in 1 resource instances"
-        return said.get("NamespaceContentRemaining") == content and said["NamespaceFinalizersRemaining"][1] == kept
+        return (
+            reported.get("NamespaceContentRemaining") == content and reported["NamespaceFinalizersRemaining"][1] == kept
+        )
 
-    await until(told)
+    await until(is_reported)
     await bare.merge(f"{NAMESPACES}/x/configmaps/held", {"metadata": {"finalizers": None}})
     await _gone(bare, "x", path=NAMESPACES)
 
@@ -362,7 +364,7 @@ async def test_object_deleted_during_a_round_is_not_missed(monkeypatch: pytest.M
     rounds = 0
     third = asyncio.Event()
 
-    async def look() -> bool:
+    async def one_round() -> bool:
         nonlocal rounds
         rounds += 1
         if rounds == 2:
@@ -372,7 +374,7 @@ async def test_object_deleted_during_a_round_is_not_missed(monkeypatch: pytest.M
             third.set()
         return False
 
-    monkeypatch.setattr(lifecycle, "_round", look)
+    monkeypatch.setattr(lifecycle, "_round", one_round)
     task = asyncio.create_task(lifecycle.run())
     await turns()
     lifecycle.on_event(Event(2, Key("/namespaces", "", "x"), "MODIFIED", b"{}", b"{}"))

@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, DocumentReques
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import render
-from tink.kubeapi.apiserver.media import Accepted, Form, clauses, negotiate, wants_gzip
+from tink.kubeapi.apiserver.media import Accepted, Body, Form, clauses, negotiate, wants_gzip
 from tink.kubeapi.apiserver.resources import builtin, definitions
 from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
@@ -402,7 +402,7 @@ def test_review_is_answered_as_a_real_server_that_allows_everything_answers_it(c
         assert review.namespaced != bool(namespace)
         return
     reviewer = Reviewer(Authenticator("TOKEN".__eq__, tmp_path / "none", now), now)
-    body = json.loads(json.dumps(case["body"]))
+    body = Body(json.loads(json.dumps(case["body"])))
     if case["status"] != 201:
         with pytest.raises(StatusError) as refused:
             reviewer.answer(review, namespace, body)

@@ -314,8 +314,8 @@ async def test_namespace_counts_its_events_once(bare: Client) -> None:
 
     async def waits() -> bool:
         conditions = (await bare("GET", "/api/v1/namespaces/ns")).json["status"].get("conditions", [])
-        said = [item["message"] for item in conditions if item["type"] == "NamespaceContentRemaining"]
-        return said == ["Some resources are remaining: events. has 1 resource instances"]
+        messages = [item["message"] for item in conditions if item["type"] == "NamespaceContentRemaining"]
+        return messages == ["Some resources are remaining: events. has 1 resource instances"]
 
     await until(waits)
     await bare.merge(f"{where}/kept", {"metadata": {"finalizers": None}})

@@ -55,8 +55,7 @@ class Attributes:
             self.releases.pop()()
 
 
-Release = Callable[[], None]
-"""Function that is called once, when the write has been stored or has failed."""
+Release = Callable[[], None]  # Function that is called once, when the write has been stored or has failed
 
 
 class AdmissionPlugin(Protocol):
@@ -178,8 +177,7 @@ def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
 """Versions of AdmissionReview that this server can send."""
-MAX_WARNINGS = 1000
-"""Maximum number of warnings from one answer; the rest is dropped."""
+MAX_WARNINGS = 1000  # Maximum number of warnings from one answer; the rest is dropped
 
 
 class InvalidResponseError(TinkedgeError):
@@ -293,18 +291,17 @@ def settle(attributes: Attributes, hook: str, response: Raw) -> None:
 
 
 def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> None:
-    if not mutating:
-        if patch:
-            raise InvalidResponseError("validating webhook may not return response.patch")
-        if patch_type is not None:
-            raise InvalidResponseError("validating webhook may not return response.patchType")
-        return
-    if patch and patch_type is None:
-        raise InvalidResponseError("webhook returned response.patch but not response.patchType")
-    if not patch and patch_type is not None:
-        raise InvalidResponseError("webhook returned response.patchType but not response.patch")
-    if patch_type == "":
-        raise InvalidResponseError('webhook returned invalid response.patchType of ""')
+    wrong = ""
+    if not mutating and (patch or patch_type is not None):
+        wrong = f"validating webhook may not return response.{'patch' if patch else 'patchType'}"
+    elif patch and patch_type is None:
+        wrong = "webhook returned response.patch but not response.patchType"
+    elif not patch and patch_type is not None:
+        wrong = "webhook returned response.patchType but not response.patch"
+    elif patch_type == "":
+        wrong = 'webhook returned invalid response.patchType of ""'
+    if wrong:
+        raise InvalidResponseError(wrong)
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:

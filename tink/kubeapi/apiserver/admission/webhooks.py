@@ -20,16 +20,6 @@ from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver import conversion, errors, patch
 from tink.kubeapi.apiserver.admission import review
-from tink.kubeapi.apiserver.admission.review import (
-    VERSIONS,
-    AdmissionPlugin,
-    Attributes,
-    HookRule,
-    compile_selector,
-    exempt,
-    is_namespaces,
-    labels_of,
-)
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import not_an_object
 from tink.kubeapi.apiserver.options import Match
@@ -45,22 +35,17 @@ class Hook:
 
     name: str
     mutating: bool
-    rules: tuple[HookRule, ...]
-    equivalent: bool
-    """True if the webhook is also called for other versions of the resources in its rules."""
+    rules: tuple[review.HookRule, ...]
+    equivalent: bool  # True if the webhook is also called for other versions of the resources in its rules
     namespaces: Match | None
     objects: Match | None
     conditions: Conditions | None
-    fails: bool
-    """True if a failed call rejects the write."""
+    fails: bool  # True if a failed call rejects the write
     timeout_s: int
-    dry_runs: bool
-    """True if the webhook may be called for a dry run."""
-    again: bool
-    """True if the webhook is called again when a later one has changed the object."""
+    dry_runs: bool  # True if the webhook may be called for a dry run
+    again: bool  # True if the webhook is called again when a later one has changed the object
     client: ClientConfig
-    version: str
-    """Version of the AdmissionReview to send; empty if the webhook accepts none of ours."""
+    version: str  # Version of the AdmissionReview to send; empty if the webhook accepts none of ours
 
     def target(
         self, operation: str, resource: Resource, subresource: str, versions: Callable[[Resource], Sequence[Resource]]
@@ -83,17 +68,17 @@ def compile_hooks(configuration: Mapping[str, Any]) -> tuple[Hook, ...]:
         Hook(
             name=item.get("name", ""),
             mutating=mutating,
-            rules=tuple(HookRule.of(rule) for rule in item.get("rules") or ()),
+            rules=tuple(review.HookRule.of(rule) for rule in item.get("rules") or ()),
             equivalent=item.get("matchPolicy", "Equivalent") == "Equivalent",
-            namespaces=compile_selector(item.get("namespaceSelector")),
-            objects=compile_selector(item.get("objectSelector")),
+            namespaces=review.compile_selector(item.get("namespaceSelector")),
+            objects=review.compile_selector(item.get("objectSelector")),
             conditions=Conditions.of(item.get("matchConditions") or ()),
             fails=item.get("failurePolicy", "Fail") != "Ignore",
             timeout_s=item.get("timeoutSeconds") or 10,
             dry_runs=item.get("sideEffects") in ("None", "NoneOnDryRun"),
             again=item.get("reinvocationPolicy") == "IfNeeded",
             client=ClientConfig.of(item.get("clientConfig") or {}),
-            version=next((each for each in item.get("admissionReviewVersions") or () if each in VERSIONS), ""),
+            version=next((each for each in item.get("admissionReviewVersions") or () if each in review.VERSIONS), ""),
         )
         for item in configuration.get("webhooks") or ()
     )
@@ -107,8 +92,7 @@ VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 KEYS = (MUTATING, VALIDATING)
 """Keys of the two resources in the store. Each change of them is passed to `Webhooks.set_configuration`."""
 
-MAX_MATCHED = 1000
-"""Maximum number of kinds of write whose matching webhooks are cached."""
+MAX_MATCHED = 1000  # Maximum number of kinds of write whose matching webhooks are cached
 
 
 class FailedCallError(TinkedgeError):
@@ -125,8 +109,7 @@ class _ConvertedWrite:
     resource: Resource
     object: Raw | None
     old: Raw | None
-    request: Raw | None = None
-    """The AdmissionRequest without uid and objects; built on first use."""
+    request: Raw | None = None  # The AdmissionRequest without uid and objects; built on first use
 
 
 @dataclass(slots=True)
@@ -134,8 +117,7 @@ class _Rounds:
     """The webhooks to call a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
 
     second: bool = False
-    wanted: bool = False
-    """True if an object was changed, so that there is a second round."""
+    wanted: bool = False  # True if an object was changed, so that there is a second round
     before: set[Hook] = field(default_factory=set)
     """Webhooks that were called so far, and that want to be called again after a change."""
     again: set[Hook] = field(default_factory=set)
@@ -153,7 +135,7 @@ class Webhooks:
         post: CallWebhook,
         namespace_labels: Callable[[str], Awaitable[Mapping[str, str]]],
         versions: Callable[[Resource], Sequence[Resource]],
-        plugin: AdmissionPlugin | None = None,
+        plugin: review.AdmissionPlugin | None = None,
     ) -> None:
         self._post = post
         self._namespace_labels = namespace_labels
@@ -179,9 +161,9 @@ class Webhooks:
 
     # --- mutating ---
 
-    async def mutate(self, attributes: Attributes) -> None:
+    async def mutate(self, attributes: review.Attributes) -> None:
         """Call the mutating webhooks, which may replace `attributes.object`. Raises StatusError."""
-        if not self._mutating or exempt(attributes.resource):
+        if not self._mutating or review.exempt(attributes.resource):
             return
         rounds = _Rounds()
         await self._round(attributes, rounds)
@@ -189,7 +171,7 @@ class Webhooks:
             rounds.second = True
             await self._round(attributes, rounds)
 
-    async def _round(self, attributes: Attributes, rounds: _Rounds) -> None:
+    async def _round(self, attributes: review.Attributes, rounds: _Rounds) -> None:
         now = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=True):
             if rounds.second and hook not in rounds.again:  # the second round calls no webhook for the first time
@@ -249,10 +231,10 @@ class Webhooks:
 
     # --- validating ---
 
-    async def validate(self, attributes: Attributes) -> None:
+    async def validate(self, attributes: review.Attributes) -> None:
         """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order. The caller
         then calls `attributes.release` once the write has been stored or has failed, also after a rejection."""
-        if not self._validating or exempt(attributes.resource):
+        if not self._validating or review.exempt(attributes.resource):
             return
         versioned: dict[Resource, _ConvertedWrite] = {}
         targets: list[tuple[Hook, _ConvertedWrite]] = []
@@ -276,7 +258,7 @@ class Webhooks:
             if wrong := [error for call in calls if (error := call.exception()) is not None]:
                 raise wrong[0]
 
-    async def _call_or_log(self, hook: Hook, now: _ConvertedWrite, attributes: Attributes) -> None:
+    async def _call_or_log(self, hook: Hook, now: _ConvertedWrite, attributes: review.Attributes) -> None:
         try:
             await self._call(hook, attributes, now)
         except FailedCallError as error:
@@ -284,7 +266,7 @@ class Webhooks:
 
     # --- what both share ---
 
-    def _matching(self, attributes: Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
+    def _matching(self, attributes: review.Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
         """Return the webhooks whose rules match, each with the resource in the version that it wants. The result is
         cached until a configuration changes. A changed definition creates new `Resource` objects."""
         resource, operation, subresource = attributes.resource, attributes.operation, attributes.subresource
@@ -299,18 +281,19 @@ class Webhooks:
             self._matched[key] = found
         return found
 
-    async def _selects(self, hook: Hook, attributes: Attributes, obj: Raw | None) -> bool:
+    async def _selects(self, hook: Hook, attributes: review.Attributes, obj: Raw | None) -> bool:
         """Return True if the selectors match. Objects of cluster scope match every namespace selector. Raises
         StatusError."""
         if hook.objects is not None and not any(
-            labels is not None and hook.objects(labels) for labels in (labels_of(obj), labels_of(attributes.old))
+            labels is not None and hook.objects(labels)
+            for labels in (review.labels_of(obj), review.labels_of(attributes.old))
         ):
             return False
         if hook.namespaces is None:
             return True
-        of_itself = is_namespaces(attributes.resource)
+        of_itself = review.is_namespaces(attributes.resource)
         if of_itself and attributes.operation != "DELETE" and not attributes.subresource:
-            return hook.namespaces(labels_of(obj) or {})
+            return hook.namespaces(review.labels_of(obj) or {})
         name = attributes.name if of_itself else attributes.namespace
         if not name:
             return True
@@ -318,7 +301,7 @@ class Webhooks:
             attributes.labels = await self._namespace_labels(name)
         return hook.namespaces(attributes.labels)
 
-    def _holds(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> bool:
+    def _holds(self, hook: Hook, attributes: review.Attributes, now: _ConvertedWrite) -> bool:
         """Return True if the match conditions hold. Raises StatusError (403) if they cannot be evaluated."""
         if hook.conditions is None:
             return True
@@ -333,7 +316,9 @@ class Webhooks:
             made = attributes.resource
             raise errors.forbidden(made.group, made.plural, attributes.name, str(error)) from error
 
-    async def _in_version(self, attributes: Attributes, now: _ConvertedWrite, resource: Resource) -> _ConvertedWrite:
+    async def _in_version(
+        self, attributes: review.Attributes, now: _ConvertedWrite, resource: Resource
+    ) -> _ConvertedWrite:
         """Convert both objects of a write. Raises StatusError."""
         if now.resource is resource:
             return now
@@ -350,7 +335,7 @@ class Webhooks:
         except StatusError as error:
             raise errors.internal(error.message) from error
 
-    async def _call(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> tuple[bytes, str]:
+    async def _call(self, hook: Hook, attributes: review.Attributes, now: _ConvertedWrite) -> tuple[bytes, str]:
         """Call one webhook. Return its patch and the type of the patch. Raises FailedCallError, and StatusError if the
         webhook denies the write."""
         if attributes.dry_run and not hook.dry_runs:
@@ -379,7 +364,9 @@ class Webhooks:
         return found
 
     @staticmethod
-    async def _call_plugin(plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> None:
+    async def _call_plugin(
+        plugin: review.AdmissionPlugin, hook: Hook, attributes: review.Attributes, now: _ConvertedWrite
+    ) -> None:
         """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
         try:
             response, release = await plugin.answer({**(now.request or {}), "object": now.object, "oldObject": now.old})

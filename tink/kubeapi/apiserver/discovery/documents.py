@@ -27,8 +27,7 @@ OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 MIN_GZIP = 1400
 """Minimum size of compressed documents: smaller ones fit into one packet."""
-MAX_KEPT = 4096
-"""Maximum number of cached texts. Beyond it, documents are built for each request."""
+MAX_KEPT = 4096  # Maximum number of cached texts. Beyond it, documents are built for each request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,15 @@ class Documents:
         if tag and (request.known_tag == "*" or tag in [one.strip() for one in request.known_tag.split(",")[:32]]):
             # With the media type: kubectl overwrites its cached headers with those of a 304.
             return HttpDocument(b"", made.media, 304, made.headers)
-        return self._encoded(made, request.encoding)
+        if len(made.body) < MIN_GZIP or not wants_gzip(request.encoding):
+            return made
+        compressed = self._compressed.get(made.body)
+        if compressed is None:
+            compressed = gzip.compress(made.body, 1, mtime=0)
+            if len(self._compressed) < MAX_KEPT:
+                self._compressed[made.body] = compressed
+        vary = ", ".join(filter(None, (made.headers.get("Vary", ""), "Accept-Encoding")))
+        return replace(made, body=compressed, headers={**made.headers, "Content-Encoding": "gzip", "Vary": vary})
 
     def _build(self, request: DocumentRequest) -> HttpDocument | None:
         match request.path.strip("/").split("/"):
@@ -172,18 +179,6 @@ class Documents:
             case ["apis", group, version] if group and version in found.get(group, {}):
                 return groups.resource_list(f"{group}/{version}", found[group][version])
         return None
-
-    def _encoded(self, made: HttpDocument, encoding: str) -> HttpDocument:
-        """Compress a document that is large enough, if the client accepts that."""
-        if len(made.body) < MIN_GZIP or not wants_gzip(encoding):
-            return made
-        compressed = self._compressed.get(made.body)
-        if compressed is None:
-            compressed = gzip.compress(made.body, 1, mtime=0)
-            if len(self._compressed) < MAX_KEPT:
-                self._compressed[made.body] = compressed
-        vary = ", ".join(filter(None, (made.headers.get("Vary", ""), "Accept-Encoding")))
-        return replace(made, body=compressed, headers={**made.headers, "Content-Encoding": "gzip", "Vary": vary})
 
 
 def _tagged(text: Text, media: str) -> HttpDocument:

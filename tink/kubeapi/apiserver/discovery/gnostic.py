@@ -54,40 +54,32 @@ def _additional(number: int, value: Any) -> bytes:
     return delimited(number, varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _schema(1, value))
 
 
+def _properties(number: int, value: Any) -> bytes:
+    return delimited(number, b"".join(named(1, name, schema(part)) for name, part in value.items()))
+
+
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
 _SCHEMA: Mapping[str, tuple[int, Encode]] = {
-    "$ref": (1, _text),
-    "format": (2, _text),
-    "title": (3, _text),
-    "description": (4, _text),
-    "default": (5, _any),
-    "multipleOf": (6, _double),
-    "maximum": (7, _double),
-    "exclusiveMaximum": (8, _number),
-    "minimum": (9, _double),
-    "exclusiveMinimum": (10, _number),
-    "maxLength": (11, _number),
-    "minLength": (12, _number),
-    "pattern": (13, _text),
-    "maxItems": (14, _number),
-    "minItems": (15, _number),
-    "uniqueItems": (16, _number),
-    "maxProperties": (17, _number),
-    "minProperties": (18, _number),
-    "required": (19, _texts),
-    "enum": (20, lambda number, value: b"".join(_any(number, item) for item in value)),
-    "additionalProperties": (21, _additional),
-    "type": (22, lambda number, value: delimited(number, _texts(1, _listed(value)))),
-    "items": (23, lambda number, value: delimited(number, _schemas(1, _listed(value)))),
-    "allOf": (24, _schemas),
-    "properties": (
-        25,
-        lambda number, value: delimited(number, b"".join(named(1, name, schema(part)) for name, part in value.items())),
-    ),
-    "example": (30, _any),
+    key: (number, encode)
+    for encode, numbers in (
+        (_text, {"$ref": 1, "format": 2, "title": 3, "description": 4, "pattern": 13}),
+        (_any, {"default": 5, "example": 30}),
+        (_double, {"multipleOf": 6, "maximum": 7, "minimum": 9}),
+        (_number, {"exclusiveMaximum": 8, "exclusiveMinimum": 10, "uniqueItems": 16}),
+        (_number, {"maxLength": 11, "minLength": 12, "maxItems": 14, "minItems": 15}),
+        (_number, {"maxProperties": 17, "minProperties": 18}),
+        (_texts, {"required": 19}),
+        (lambda number, value: b"".join(_any(number, item) for item in value), {"enum": 20}),
+        (_additional, {"additionalProperties": 21}),
+        (lambda number, value: delimited(number, _texts(1, _listed(value))), {"type": 22}),
+        (lambda number, value: delimited(number, _schemas(1, _listed(value))), {"items": 23}),
+        (_schemas, {"allOf": 24}),
+        (_properties, {"properties": 25}),
+    )
+    for key, number in numbers.items()
 }
 _PARAMETER: Mapping[str, Mapping[str, tuple[int, Encode]]] = {
     where: {

@@ -51,7 +51,10 @@ def served_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     for versions in found.values():
         for listed in versions.values():
             listed.sort(key=lambda item: item.plural)
-    return {group: found[group] for group in sorted(found, key=_rank)}
+    return {
+        group: found[group]
+        for group in sorted(found, key=lambda one: (_ORDER.index(one) if one in _ORDER else len(_ORDER), one))
+    }
 
 
 def listed_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
@@ -60,10 +63,6 @@ def listed_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     for resource in retired_resources(registry):
         found[resource.group].setdefault(resource.version, []).append(resource)
     return found
-
-
-def _rank(group: str) -> tuple[int, str]:
-    return (_ORDER.index(group) if group in _ORDER else len(_ORDER), group)
 
 
 def core_versions(address: str = "") -> Raw:

@@ -22,18 +22,9 @@ from typing import Any
 import orjson
 import yaml
 
+from tink.kubeapi.apiserver import media
 from tink.kubeapi.apiserver.discovery import gnostic
 from tink.kubeapi.apiserver.discovery.groups import served_groups, subresources, verbs
-from tink.kubeapi.apiserver.media import (
-    APPLY_PATCH,
-    JSON,
-    JSON_PATCH,
-    MERGE_PATCH,
-    PROTOBUF,
-    STRATEGIC_PATCH,
-    STREAMS,
-    YAML,
-)
 from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.schema import Raw
 from tink.shrink import shrink_to_fit
@@ -201,7 +192,7 @@ def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
     return found
 
 
-# --- both ---
+# --- the form of a schema in both versions ---
 
 
 def _final(schema: Mapping[str, Any], version: int, *, foreign: bool = False) -> Raw:
@@ -402,15 +393,20 @@ def _operation(resource: Resource, verb: _Verb, path: str, subresource: str, sha
     if own := _parameters(set(verb.query) - shared):
         made["parameters"] = own
     if body:
-        content = [JSON, YAML] if resource.custom else ["*/*"]
+        content = [media.JSON, media.YAML] if resource.custom else ["*/*"]
         if verb.method == "patch":
-            content = [APPLY_PATCH, JSON_PATCH, MERGE_PATCH, *([STRATEGIC_PATCH] if resource.rules.strategic else [])]
+            content = [
+                media.APPLY_PATCH,
+                media.JSON_PATCH,
+                media.MERGE_PATCH,
+                *([media.STRATEGIC_PATCH] if resource.rules.strategic else []),
+            ]
         made["requestBody"] = {"content": _content(body, content)}
         if body != DELETE_OPTIONS:
             made["requestBody"]["required"] = True
-    answers = [JSON, YAML]
+    answers = [media.JSON, media.YAML]
     if not resource.custom:
-        answers = sorted((JSON, YAML, PROTOBUF, *(STREAMS if verb.action == "list" else ())))
+        answers = sorted((media.JSON, media.YAML, media.PROTOBUF, *(media.STREAMS if verb.action == "list" else ())))
     made["responses"] = {
         str(code): {
             "description": _RESPONSE_TEXTS[code],

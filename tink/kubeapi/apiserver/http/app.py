@@ -11,49 +11,20 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 from aiohttp import web
 
-from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver import errors, media
 from tink.kubeapi.apiserver.access import ADMIN, Authenticator
 from tink.kubeapi.apiserver.core import Core
-from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
+from tink.kubeapi.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.http import callers, responses
 from tink.kubeapi.apiserver.http.audit import Audit, RequestOrigin
-from tink.kubeapi.apiserver.http.callers import (
-    CALLER,
-    Sessions,
-    authenticate,
-    authorize,
-    effective_caller,
-    requested_action,
-)
 from tink.kubeapi.apiserver.http.lists import ListResponses, list_head
 from tink.kubeapi.apiserver.http.monitoring import MetricLabels, RequestCounts, RequestLog, metric_labels
-from tink.kubeapi.apiserver.http.responses import (
-    DEPRECATED,
-    accepted_form,
-    as_form,
-    body_response,
-    error_response,
-    finish_headers,
-    for_log,
-    limited_warnings,
-    unauthorized_response,
-    warning,
-)
-from tink.kubeapi.apiserver.media import (
-    APPLY_PATCH,
-    JSON,
-    MAX_BODY,
-    MAX_VALUES,
-    Accepted,
-    Body,
-    Form,
-    decode,
-    decode_patch,
-)
 from tink.kubeapi.apiserver.options import (
     DeleteOptions,
     ListOptions,
@@ -74,15 +45,13 @@ from tink.offload import flow, offload, weight
 
 log = logging.getLogger(__name__)
 
-BODY_SECONDS = 60.0
-"""Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)."""
+BODY_SECONDS = 60.0  # Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
 _ORIGIN = web.RequestKey("origin", RequestOrigin)
 """The caller and the action of the request, which are logged with each of its writes."""
-_QUIET = (404, 409, 410)
-"""Status codes of normal work, which are not logged."""
+_QUIET = (404, 409, 410)  # Status codes of normal work, which are not logged
 
 
 class Api:
@@ -99,13 +68,13 @@ class Api:
         self._authenticator = authenticator
         self._audit = Audit()
         self.request_log = RequestLog(log)
-        self.sessions = Sessions(authenticator)
+        self.sessions = callers.Sessions(authenticator)
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application(client_max_size=media.MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        app.on_response_prepare.append(finish_headers)
+        app.on_response_prepare.append(responses.finish_headers)
         return app
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -129,33 +98,37 @@ class Api:
             return await self._answer(request)
         except StatusError as error:
             self._log_error(request, error)
-            return unauthorized_response(request, error) if error.code == 401 else error_response(error)
+            return (
+                responses.unauthorized_response(request, error)
+                if error.code == 401
+                else responses.error_response(error)
+            )
         except web.HTTPRequestEntityTooLarge:
-            self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
-            return error_response(errors.too_large(f"limit is {MAX_BODY}"))
+            self._log_refusal(request, f"the body is larger than {media.MAX_BODY} bytes")
+            return responses.error_response(errors.too_large(f"limit is {media.MAX_BODY}"))
         except StorageError as error:
-            return error_response(errors.internal(str(error)))
+            return responses.error_response(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:
             self.request_log.failed(request.method, request.path)
-            return error_response(errors.internal("see the log of the API server"))
+            return responses.error_response(errors.internal("see the log of the API server"))
         finally:
             self.sessions.end()
 
     def _log_error(self, request: web.Request, error: StatusError) -> None:
-        caller = request.get(CALLER)
+        caller = request.get(callers.CALLER)
         if error.code == 401:
             self.request_log.unauthorized(request.remote or "?", error.message)
         elif error.code == 403 and caller is not None and caller != ADMIN:
             path = _path(request)
-            action = requested_action(request.method, path, parse_path(path), request.query)
-            self._audit.refused(caller, request.remote or "?", action, for_log(error))
+            action = callers.requested_action(request.method, path, parse_path(path), request.query)
+            self._audit.refused(caller, request.remote or "?", action, responses.for_log(error))
         elif error.code not in _QUIET:
-            self._log_refusal(request, f"{error.code} {for_log(error)}")
+            self._log_refusal(request, f"{error.code} {responses.for_log(error)}")
 
     def _log_refusal(self, request: web.Request, what: str) -> None:
-        caller = request.get(CALLER)
+        caller = request.get(callers.CALLER)
         owner = (caller.by or caller.name) if caller is not None else ""
         self.request_log.refused(request.method, request.path, what, owner)
 
@@ -164,13 +137,13 @@ class Api:
         if path in ("/healthz", "/livez", "/readyz"):
             await self._core.store.current()  # fails if the thread of the store does not answer
             return web.Response(text="ok")
-        caller = authenticate(request, self._authenticator)
+        caller = callers.authenticate(request, self._authenticator)
         self.sessions.begin(caller)
-        request[CALLER] = caller
-        caller = request[CALLER] = effective_caller(request, caller, self._authenticator)
+        request[callers.CALLER] = caller
+        caller = request[callers.CALLER] = callers.effective_caller(request, caller, self._authenticator)
         target = parse_path(path)
-        action = requested_action(request.method, path, target, request.query)
-        authorize(caller, action)
+        action = callers.requested_action(request.method, path, target, request.query)
+        callers.authorize(caller, action)
         origin = request[_ORIGIN] = RequestOrigin.of(request, caller, action)
         token = ORIGIN.set(origin)
         try:
@@ -193,13 +166,13 @@ class Api:
         resource, target = self._route(request, target)
         flow.set(target.namespace)
         watch = request.query.get("watch", "") in ("1", "true")
-        apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
+        apply = request.headers.get("Content-Type", "").startswith(media.APPLY_PATCH) and request.method == "PATCH"
         about = request[_LABELS] = metric_labels(request.method, resource, target, watch=watch, apply=apply)
         if about[0] == "WATCH":
             self.counts.watches[about] += 1
             self.counts.in_flight -= 1
         if resource.warning:
-            request[DEPRECATED] = resource.warning
+            request[responses.DEPRECATED] = resource.warning
         if resource.virtual:
             return await self._review(request, resource, target)
         if target.name:
@@ -256,16 +229,16 @@ class Api:
             raise errors.no_such_path()
         if request.method != "POST":
             raise errors.method_not_allowed()
-        accepted = accepted_form(request, review)
+        accepted = responses.accepted_form(request, review)
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
-        arguments = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
+        arguments = (review, target.namespace, body, options.validation, request[callers.CALLER])
         made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
         return self._result(request, review, VerbResult(orjson.dumps(made), 201, warnings), accepted)
 
     async def _single(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         shown, verbs = (SCALE, self._scales) if target.subresource == "scale" else (resource, self._core.verbs)
-        accepted = accepted_form(request, shown)
+        accepted = responses.accepted_form(request, shown)
         match request.method:
             case "GET":
                 wanted = parse_version(request.query.get("resourceVersion", ""), watch=True)
@@ -294,21 +267,26 @@ class Api:
     ) -> VerbResult:
         kind = request.headers.get("Content-Type", "").partition(";")[0]
         self._core.verbs.check_patch_type(resource, kind)
-        options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
+        options = _write_options(request, "PatchOptions", apply=kind == media.APPLY_PATCH)
         raw = await _sent(request)
         try:
             patch = await offload(
-                weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore", values=_values(resource)
+                weight(raw),
+                media.decode_patch,
+                kind,
+                raw,
+                strict=options.validation != "Ignore",
+                values=_values(resource),
             )
         except StatusError:
-            if kind != APPLY_PATCH:  # an apply creates the object
+            if kind != media.APPLY_PATCH:  # an apply creates the object
                 await self._core.verbs.get(resource, target)  # a missing object is the more important error
             raise
         return await verbs.patch(resource, target, kind, patch, options)
 
     async def _create(self, request: web.Request, resource: Resource, target: Target) -> web.Response:
         options = _write_options(request, "CreateOptions")
-        accepted = accepted_form(request, resource)
+        accepted = responses.accepted_form(request, resource)
         body = await self._body(request, resource, options)
         return self._result(request, resource, await self._core.verbs.create(resource, target, body, options), accepted)
 
@@ -329,24 +307,16 @@ class Api:
                 raise errors.bad_request("name must be provided")
         raise errors.method_not_allowed()
 
-    async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
-        raw = await _sent(request)
-        return await offload(
-            weight(raw),
-            decode,
-            request.headers.get("Content-Type", ""),
-            raw,
-            strict=options.validation != "Ignore",
-            kind=resource.kind,
-            custom=resource.custom,
-            values=_values(resource),
-        )
+    async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> media.Body:
+        raw, content = await _sent(request), request.headers.get("Content-Type", "")
+        how: dict[str, Any] = {"kind": resource.kind, "custom": resource.custom, "values": _values(resource)}
+        return await offload(weight(raw), media.decode, content, raw, strict=options.validation != "Ignore", **how)
 
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
-        body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
-        options = DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
+        body = await offload(weight(raw), media.decode, content, raw, strict=False) if raw else None
+        options = DeleteOptions.of(request.query, body.value if body else None, request[callers.CALLER])
         request[_ORIGIN].dry_run = options.dry_run
         return options
 
@@ -369,23 +339,25 @@ class Api:
                 gone.append(body)
         return web.Response(
             body=list_head(resource, {"resourceVersion": str(listing.version)}) + b",".join(gone) + b"]}",
-            content_type=JSON,
+            content_type=media.JSON,
         )
 
-    def _result(self, request: web.Request, resource: Resource, result: VerbResult, accepted: Accepted) -> web.Response:
+    def _result(
+        self, request: web.Request, resource: Resource, result: VerbResult, accepted: media.Accepted
+    ) -> web.Response:
         body = result.body
-        if accepted.form is not Form.OBJECT and b'"kind":"Status"' not in body[:64]:
+        if accepted.form is not media.Form.OBJECT and b'"kind":"Status"' not in body[:64]:
             obj = orjson.loads(body)
-            body = orjson.dumps(as_form(request, resource, obj, accepted, self._core.now()))
-        response = body_response(body, accepted, result.code)
-        for text in limited_warnings(result.warnings):
-            response.headers.add("Warning", warning(text))
+            body = orjson.dumps(responses.as_form(request, resource, obj, accepted, self._core.now()))
+        response = responses.body_response(body, accepted, result.code)
+        for text in responses.limited_warnings(result.warnings):
+            response.headers.add("Warning", responses.warning(text))
         return response
 
 
 def _values(resource: Resource) -> int:
     """Return the maximum number of values in a body. Definitions have many values, and tenants do not write them."""
-    return MAX_BODY if resource.key == definitions.KEY else MAX_VALUES
+    return media.MAX_BODY if resource.key == definitions.KEY else media.MAX_VALUES
 
 
 def _path(request: web.Request) -> str:
@@ -403,6 +375,6 @@ async def _sent(request: web.Request) -> bytes:
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
     agent = request.headers.get("User-Agent", "")
-    options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
+    options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[callers.CALLER])
     request[_ORIGIN].dry_run = options.dry_run
     return options

@@ -114,13 +114,12 @@ class Audit:
             return
         if origin.is_ours or origin.writes:
             return
-        name = action.name or _created_name(response)
-        fields = _request_fields(origin, name) | {"status": response.status}
+        fields = _request_fields(origin, action.name or _created_name(response)) | {"status": response.status}
         text = " (dry run)" if origin.dry_run else ", nothing changed"
         self._idle.log(
             logging.INFO,
             "%s: %s %s %s: %d%s",
-            *(_caller_text(origin), action.verb, fields["resource"], _place(action, name), response.status, text),
+            *(_caller_text(origin), action.verb, fields["resource"], fields.get("object", ""), response.status, text),
             # A user who impersonates many others has the share of one user.
             owner=origin.caller.by or origin.caller.name,
             fields=fields | ({"dry_run": True} if origin.dry_run else {}),
@@ -184,42 +183,37 @@ def _write_fields(origin: RequestOrigin | None, event: Event) -> dict[str, Any]:
     """Return the fields of a line about a write. The object is the stored one."""
     group, _, plural = event.key.resource.rpartition("/")
     action = origin.action if origin is not None else None
-    verb, resource = _VERBS[event.type], plural
+    verb, shown = _VERBS[event.type], plural
     if isinstance(action, ResourceAction):
         verb = action.verb
         if (action.group, action.resource) == (group, plural):
-            resource = action.combined
+            shown = action.combined
     place = f"{event.key.namespace}/{event.key.name}".lstrip("/")
-    text = _caller_fields(origin) | {"verb": verb, "resource": f"{resource}.{group}".rstrip("."), "object": place}
-    if event.key.resource == _WORKFLOWS:
-        text["workflow"] = place
-    return _non_empty(text)
+    return _fields(origin, verb, f"{shown}.{group}", place, event.key.resource == _WORKFLOWS)
 
 
 def _request_fields(origin: RequestOrigin, name: str) -> dict[str, Any]:
     wanted = origin.action
-    text = _caller_fields(origin) | {"verb": wanted.verb}
     if isinstance(wanted, PathAction):
-        return _non_empty(text | {"path": wanted.path})
-    place = _place(wanted, name)
-    text |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
-    if name and f"{wanted.group}/{wanted.resource}" == _WORKFLOWS:
-        text["workflow"] = place
-    return _non_empty(text)
+        return _fields(origin, wanted.verb) | {"path": wanted.path}
+    place = (f"{wanted.namespace}/{name}" if wanted.resource != "namespaces" else name).strip("/")
+    is_workflow = bool(name) and f"{wanted.group}/{wanted.resource}" == _WORKFLOWS
+    return _fields(origin, wanted.verb, f"{wanted.combined}.{wanted.group}", place, is_workflow)
 
 
-def _caller_fields(origin: RequestOrigin | None) -> dict[str, str]:
-    if origin is None:
-        return {}
-    return {"user": origin.caller.name, "by": origin.caller.by, "address": origin.address}
-
-
-def _non_empty(fields: dict[str, str]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
-
-
-def _place(action: ResourceAction, name: str) -> str:
-    return (f"{action.namespace}/{name}" if action.resource != "namespaces" else name).strip("/")
+def _fields(
+    origin: RequestOrigin | None, verb: str, resource: str = "", place: str = "", is_workflow: bool = False
+) -> dict[str, Any]:
+    caller = origin.caller if origin is not None else None
+    found = {
+        **({"user": caller.name, "by": caller.by} if caller is not None else {}),
+        "address": origin.address if origin is not None else "",
+        "verb": verb,
+        "resource": resource.rstrip("."),
+        "object": place,
+        "workflow": place if is_workflow else "",
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _created_name(response: web.StreamResponse) -> str:

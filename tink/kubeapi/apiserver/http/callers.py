@@ -7,32 +7,17 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.access import (
-    Authenticator,
-    Caller,
-    ImpersonationError,
-    ImpersonationForbiddenError,
-    PathAction,
-    ResourceAction,
-    TokenExpiredError,
-    WrongTokenError,
-    allowed,
-    forbidden_message,
-    impersonate,
-    wants_impersonation,
-)
+from tink.kubeapi.apiserver import access, errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.lists import token_of
 from tink.kubeapi.apiserver.options import Target, parse_bool
 
-CALLER = web.RequestKey("caller", Caller)
-"""The caller of a request, once it is authenticated."""
+CALLER = web.RequestKey("caller", access.Caller)  # The caller of a request, once it is authenticated
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get", "HEAD": "get"}
 
 
-def authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
+def authenticate(request: web.Request, authenticator: access.Authenticator) -> access.Caller:
     """Return the caller whose token the request has. Raises StatusError (401)."""
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     token = text.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else token_of(request)
@@ -40,30 +25,30 @@ def authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
         raise errors.unauthorized()
     try:
         return authenticator.caller(token)
-    except TokenExpiredError as error:
+    except access.TokenExpiredError as error:
         raise errors.unauthorized(str(error)) from error
-    except WrongTokenError as error:
+    except access.WrongTokenError as error:
         raise errors.unauthorized() from error
 
 
-def effective_caller(request: web.Request, caller: Caller, authenticator: Authenticator) -> Caller:
+def effective_caller(request: web.Request, caller: access.Caller, authenticator: access.Authenticator) -> access.Caller:
     """Return the caller, or the user whom the caller impersonates. Raises StatusError (403, 400)."""
-    if not wants_impersonation(request.headers):
+    if not access.wants_impersonation(request.headers):
         return caller
     try:
-        return impersonate(caller, request.headers, authenticator.user)
-    except ImpersonationForbiddenError as error:
+        return access.impersonate(caller, request.headers, authenticator.user)
+    except access.ImpersonationForbiddenError as error:
         raise _refused(caller, error.wanted) from error
-    except ImpersonationError as error:
+    except access.ImpersonationError as error:
         raise errors.bad_request(str(error)) from error
 
 
 def requested_action(
     method: str, path: str, target: Target | None, query: Mapping[str, str]
-) -> ResourceAction | PathAction:
+) -> access.ResourceAction | access.PathAction:
     """Return the action of a request in Kubernetes' terms (k8s.io/apiserver, pkg/endpoints/request/requestinfo.go)."""
     if target is None:
-        return PathAction(method.lower(), path or "/")
+        return access.PathAction(method.lower(), path or "/")
     verb = _VERBS.get(method, "")
     if not target.name and verb == "get":
         verb = "watch" if parse_bool(query.get("watch", "")) else "list"
@@ -72,28 +57,28 @@ def requested_action(
     namespace = target.namespace
     if not target.group and target.plural == "namespaces":
         namespace = target.name  # a role in a namespace includes reading the namespace itself
-    return ResourceAction(verb, target.group, target.plural, target.subresource, namespace, target.name)
+    return access.ResourceAction(verb, target.group, target.plural, target.subresource, namespace, target.name)
 
 
-def authorize(caller: Caller, action: ResourceAction | PathAction) -> None:
+def authorize(caller: access.Caller, action: access.ResourceAction | access.PathAction) -> None:
     """Check that the caller may do this. Raises StatusError (403)."""
-    if not allowed(caller, action):
+    if not access.allowed(caller, action):
         raise _refused(caller, action)
 
 
-def _refused(caller: Caller, action: ResourceAction | PathAction) -> StatusError:
-    about = ("", "", "") if isinstance(action, PathAction) else (action.group, action.resource, action.name)
-    return errors.not_allowed(*about, forbidden_message(caller, action))
+def _refused(caller: access.Caller, action: access.ResourceAction | access.PathAction) -> StatusError:
+    about = ("", "", "") if isinstance(action, access.PathAction) else (action.group, action.resource, action.name)
+    return errors.not_allowed(*about, access.forbidden_message(caller, action))
 
 
 class Sessions:
     """The open requests of users. A watch or a long list ends when its user loses the rights."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: access.Authenticator) -> None:
         self._authenticator = authenticator
-        self._open: dict[asyncio.Task[None], Caller] = {}
+        self._open: dict[asyncio.Task[None], access.Caller] = {}
 
-    def begin(self, caller: Caller) -> None:
+    def begin(self, caller: access.Caller) -> None:
         """Register the running task as a request of this caller."""
         task = asyncio.current_task()
         if caller.credential and task is not None:

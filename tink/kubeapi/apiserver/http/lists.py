@@ -21,14 +21,7 @@ from aiohttp import WSMsgType, web
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.responses import (
-    accepted_form,
-    as_form,
-    body_response,
-    in_meta_version,
-    include_object,
-    render,
-)
+from tink.kubeapi.apiserver.http import responses
 from tink.kubeapi.apiserver.media import JSON, YAML, Accepted, Form
 from tink.kubeapi.apiserver.options import ListOptions, Target
 from tink.kubeapi.apiserver.read import Change, Lists, select, watch_lines
@@ -38,10 +31,8 @@ from tink.kubeapi.apiserver.tables import partial, row, table
 
 BEARER: Final = "base64url.bearer.authorization.k8s.io."
 """Prefix of a subprotocol that carries a token: a browser can't send an Authorization header with a WebSocket."""
-MAX_MESSAGE_BYTES: Final = 64 * 1024
-"""Maximum size in bytes of a message from the client, which is read and dropped."""
-CLOSE_SECONDS: Final = 10.0
-"""Time limit for the client's answer to the end of the watch."""
+MAX_MESSAGE_BYTES: Final = 64 * 1024  # Maximum size in bytes of a message from the client, which is read and dropped
+CLOSE_SECONDS: Final = 10.0  # Time limit for the client's answer to the end of the watch
 
 _PROTOCOL = "Sec-WebSocket-Protocol"
 _UPGRADE = re.compile(r"(^|.*,\s*)upgrade($|\s*,)")
@@ -161,7 +152,7 @@ class ListResponses:
     async def _list(
         self, request: web.Request, resource: Resource, target: Target, options: ListOptions
     ) -> web.StreamResponse:
-        accepted = accepted_form(request, resource, many=True)
+        accepted = responses.accepted_form(request, resource, many=True)
         listing = await self._lists.read(resource, target, options)
         metadata = {
             **({"resourceVersion": str(listing.version)} if listing.version else {}),
@@ -169,22 +160,22 @@ class ListResponses:
             **({"remainingItemCount": listing.remaining} if listing.remaining else {}),
         }
         if accepted.form is Form.TABLE:
-            include = include_object(request)
+            include = responses.include_object(request)
             now = self._now()
             rows = [row(orjson.loads(body), resource.columns, now, include) async for body in _items(listing.parts)]
-            made = in_meta_version(table(resource.columns, rows, metadata), accepted)
-            return body_response(orjson.dumps(made), accepted)
+            made = responses.in_meta_version(table(resource.columns, rows, metadata), accepted)
+            return responses.body_response(orjson.dumps(made), accepted)
         if accepted.form is Form.PARTIAL:
             items = [partial(orjson.loads(body)) async for body in _items(listing.parts)]
             kind = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
-            made = in_meta_version({**kind, "metadata": metadata, "items": items or None}, accepted)
-            return body_response(orjson.dumps(made), accepted)
+            made = responses.in_meta_version({**kind, "metadata": metadata, "items": items or None}, accepted)
+            return responses.body_response(orjson.dumps(made), accepted)
         head = list_head(resource, metadata)
         if accepted.media == YAML:
             return await self._yaml_list(request, head + b"]}", await _with_first_part(listing.parts))
         if accepted != Accepted():
             whole = b",".join([body async for body in _items(listing.parts)])
-            made_body = await asyncio.to_thread(render, head + whole + b"]}", accepted)
+            made_body = await asyncio.to_thread(responses.render, head + whole + b"]}", accepted)
             return web.Response(body=made_body, content_type=accepted.media)
         # A large list must not be in memory twice, so it is sent part by part as it is read.
         parts = await _with_first_part(listing.parts)
@@ -220,7 +211,7 @@ class ListResponses:
     async def _watch(
         self, request: web.Request, resource: Resource, target: Target, options: ListOptions
     ) -> web.StreamResponse:
-        accepted = accepted_form(request, resource, watch=True)
+        accepted = responses.accepted_form(request, resource, watch=True)
         over_websocket = is_websocket(request)
         protocol = _check_handshake(request) if over_websocket else ""
         changes = self._lists.watch(resource, target, options)
@@ -246,9 +237,11 @@ class ListResponses:
         if change.type == "BOOKMARK" and accepted.form is Form.TABLE:
             # The row has no name; its metadata may mark the end of the initial events.
             rows = [{"cells": ["", *[None] * (len(resource.columns) - 1)], "object": partial(obj)}]
-            made = in_meta_version(table((), rows, {"resourceVersion": obj["metadata"]["resourceVersion"]}), accepted)
+            made = responses.in_meta_version(
+                table((), rows, {"resourceVersion": obj["metadata"]["resourceVersion"]}), accepted
+            )
         else:
-            made = as_form(request, resource, obj, accepted, self._now())
+            made = responses.as_form(request, resource, obj, accepted, self._now())
         return orjson.dumps(made)
 
 

@@ -49,16 +49,11 @@ class RequestCounts:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.ended: Counter[tuple[str, ...]] = Counter()
-        """Answered requests by labels and status code."""
-        self.aborted: Counter[MetricLabels] = Counter()
-        """Requests whose client left before the answer."""
-        self.seconds = Histograms(_BUCKETS)
-        """Duration of requests, without watches."""
-        self.watches: Counter[MetricLabels] = Counter()
-        """Open watches."""
-        self.in_flight = 0
-        """Requests that are being answered now, without watches."""
+        self.ended: Counter[tuple[str, ...]] = Counter()  # Answered requests by labels and status code
+        self.aborted: Counter[MetricLabels] = Counter()  # Requests whose client left before the answer
+        self.seconds = Histograms(_BUCKETS)  # Duration of requests, without watches
+        self.watches: Counter[MetricLabels] = Counter()  # Open watches
+        self.in_flight = 0  # Requests that are being answered now, without watches
 
     def end(self, method: str, about: MetricLabels | None, status: int, seconds: float) -> None:
         """Count the end of a request. `status` 0: the client did not wait for the answer."""
@@ -117,19 +112,15 @@ class ApiServerMetrics(Collector):
         return found
 
 
-INTERVAL_SECONDS = 60.0
-"""Interval in which the same line is logged once."""
-MAX_LINES = 200
-"""Maximum number of different lines in an interval. Further lines are only counted."""
-MAX_USER_LINES = 50
-"""Maximum number of these lines about requests of one user."""
+INTERVAL_SECONDS = 60.0  # Interval in which the same line is logged once
+MAX_LINES = 200  # Maximum number of different lines in an interval. Further lines are only counted.
+MAX_USER_LINES = 50  # Maximum number of these lines about requests of one user
 MAX_UNAUTHENTICATED_LINES = 20
 MAX_ADDRESS_LINES = 5
 """Maximum number of lines about requests without a valid token: in all, and from one address (IPv6: a /64 network)."""
 MAX_FAULT_LINES = 10
 """Maximum number of stack traces of this server's own faults, which a client could cause again and again."""
-MAX_PATH = 500
-"""Maximum number of logged characters of a path."""
+MAX_PATH = 500  # Maximum number of logged characters of a path
 
 
 class RequestLog:

@@ -3,8 +3,3 @@
 `field_manager` is what the verbs call. It uses `types` (compare, merge and split values by schema), `fields` (sets of
 fields) and `entries` (the list of owners in the metadata).
 """
-
-from tink.kubeapi.apiserver.managed_fields.field_manager import FieldManager, blank_of, keep_times, valid_or_before
-from tink.kubeapi.apiserver.managed_fields.types import same
-
-__all__ = ["FieldManager", "blank_of", "keep_times", "same", "valid_or_before"]

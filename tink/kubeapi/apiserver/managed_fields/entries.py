@@ -1,7 +1,7 @@
 """The list `metadata.managedFields`: the owners of fields (Kubernetes API reference, ManagedFieldsEntry).
 
-The list is read into one `OwnerEntry` for each owner, and written in Kubernetes' order: appliers first, then by time, name
-and version (k8s.io/apimachinery, pkg/util/managedfields/internal). An owner is a manager with its operation and
+The list is read into one `OwnerEntry` for each owner, and written in Kubernetes' order: appliers first, then by time,
+name and version (k8s.io/apimachinery, pkg/util/managedfields/internal). An owner is a manager with its operation and
 subresource; an updater also has its version of the API. `parse` checks a client's list. The list of a stored object was
 written here, and `read` takes it as it is.
 """
@@ -21,13 +21,10 @@ from tink.kubeapi.schema import Raw, meta
 APPLY = "Apply"
 UPDATE = "Update"
 
-Owner = tuple[str, str, str, str]
-"""Operation, manager, version ("" for Apply), subresource."""
+Owner = tuple[str, str, str, str]  # Operation, manager, version ("" for Apply), subresource
 
-MAX_UPDATERS = 10
-"""Maximum number of owners by Update; older ones are merged (DefaultMaxUpdateManagers)."""
-ANCIENT = "ancient-changes"
-"""The manager of merged owners."""
+MAX_UPDATERS = 10  # Maximum number of owners by Update; older ones are merged (DefaultMaxUpdateManagers)
+ANCIENT = "ancient-changes"  # The manager of merged owners
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import Raw, meta
 
-_BLANK: Mapping[tuple[str, str], Raw] = {
+BLANK: Mapping[tuple[str, str], Raw] = {
     ("", "ConfigMap"): {},
     ("", "Event"): {
         "eventTime": None,
@@ -54,19 +54,13 @@ _BLANK: Mapping[tuple[str, str], Raw] = {
         "regarding": {},
     },
 }
+"""The parts that always exist in objects of a built-in resource, by group and kind.
 
+Kubernetes keeps built-in objects in Go structs, in which a struct that is not behind a pointer always exists. Setting a
+field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
+"""
 
-def blank_of(group: str, kind: str) -> Raw | None:
-    """Return the parts that always exist in objects of a built-in resource; None for custom resources.
-
-    Kubernetes keeps built-in objects in Go structs, in which a struct that is not behind a pointer always exists.
-    Setting a field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
-    """
-    return _BLANK.get((group, kind))
-
-
-MAX_CAUSES = 1000
-"""Maximum number of listed conflicts, so that the answer is not larger than the request."""
+MAX_CAUSES = 1000  # Maximum number of listed conflicts, so that the answer is not larger than the request
 
 
 class Conflicts(TinkedgeError):  # noqa: N818 - the name that Kubernetes gives them
@@ -239,17 +233,11 @@ class FieldManager:
         return entries.cap(managed)
 
     def _take(
-        self,
-        live: Raw | None,
-        new: Raw,
-        managed: Entries,
-        subresource: str,
-        difference: Difference,
-        spared: Owner | None,
+        self, live: Raw | None, new: Raw, managed: Entries, subresource: str, own: Difference, spared: Owner | None
     ) -> Entries:
         """Remove changed and deleted fields from all owners but one. Owners without fields are removed."""
         left: Entries = {}
-        found = {self._version: difference}
+        found = {self._version: own}
         for who, entry in managed.items():
             if who == spared:
                 left[who] = entry

@@ -24,14 +24,11 @@ import orjson
 
 from tink.errors import TinkedgeError
 
-Fields = dict[str, Any]
-"""A set of fields; values are again `Fields`."""
+Fields = dict[str, Any]  # A set of fields; values are again `Fields`
 
-MAX_DEPTH = 110
-"""Maximum depth of a set: a little more than that of a body (`media.MAX_DEPTH`)."""
+MAX_DEPTH = 110  # Maximum depth of a set: a little more than that of a body (`media.MAX_DEPTH`)
 
-MAX_FIELDS = 100_000
-"""Maximum number of elements in the sets that a client sends with one object."""
+MAX_FIELDS = 100_000  # Maximum number of elements in the sets that a client sends with one object
 
 
 class FieldsError(TinkedgeError, ValueError):

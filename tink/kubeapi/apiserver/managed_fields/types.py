@@ -25,8 +25,7 @@ from tink.kubeapi.schema import meta
 Difference = tuple[Fields | None, Fields | None]
 """The added or changed fields, and the removed fields; None if there are none."""
 
-MAX_ERRORS = 100
-"""Maximum number of reported errors."""
+MAX_ERRORS = 100  # Maximum number of reported errors
 
 
 class ItemError(TinkedgeError, ValueError):
@@ -47,10 +46,8 @@ class ValueType:
     Sets of fields are those below the element that leads to the value.
     """
 
-    settles = False
-    """True if `settle` can change anything."""
-    loose = False
-    """True if a value may contain 1 where it contained true, which are equal in Python."""
+    settles = False  # True if `settle` can change anything
+    loose = False  # True if a value may contain 1 where it contained true, which are equal in Python
 
     def everything(self, _value: Any) -> Fields:
         """Return all fields that appear with the value."""
@@ -318,8 +315,7 @@ class Untyped(Map):
         """Report nothing: everything is allowed."""
 
 
-ABSENT = object()
-"""Stands for a missing field."""
+ABSENT = object()  # Stands for a missing field
 
 
 def same(one: Any, other: Any) -> bool:
@@ -601,5 +597,4 @@ def _metadata() -> Map:
     return _map({**meta.META_SCHEMA, "properties": {**properties, "ownerReferences": owners}}, preserve=False)
 
 
-METADATA = _metadata()
-"""The type of `metadata`."""
+METADATA = _metadata()  # The type of `metadata`

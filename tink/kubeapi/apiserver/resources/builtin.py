@@ -18,15 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from tink.kubeapi.apiserver.resources.registry import (
-    NAME_FIELD,
-    NAMESPACED_FIELDS,
-    VERBS,
-    Resource,
-    Rules,
-    builtin_resource,
-    only,
-)
+from tink.kubeapi.apiserver.resources import registry
 from tink.kubeapi.apiserver.tables import AGE, NAME, Cell, Column, since
 from tink.kubeapi.schema import FieldError, Raw, field_errors, meta
 from tink.kubeapi.schema.shapes import ANY, BYTES, FLAG, INT32, TEXT, TIME, array, mapping, same, struct, texts
@@ -163,8 +155,7 @@ def _check_docker(key: str, data: Mapping[str, str]) -> Iterator[FieldError]:
 
 # --- Namespaces ---------------------------------------------------------------------------------------------------
 
-SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-"""Namespaces that always exist."""
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")  # Namespaces that always exist
 _IMMORTAL = frozenset(SYSTEM_NAMESPACES[:3])
 """Namespaces that cannot be deleted (k8s.io/apiserver, pkg/admission/plugin/namespace/lifecycle)."""
 
@@ -186,11 +177,14 @@ def _prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
 def _limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> Raw:
     """Return the allowed change: only /finalize changes the finalizers, only /status the status."""
     if subresource == "finalize":
-        return only(("spec",), new, old)
+        return registry.only(("spec",), new, old)
     if subresource == "status":
-        return only(("status",), new, old)
+        return registry.only(("status",), new, old)
     kept = {key: old[key] for key in ("spec", "status") if key in old}
     return {key: value for key, value in new.items() if key not in ("spec", "status")} | kept
+
+
+# --- Leases -------------------------------------------------------------------------------------------------------
 
 
 def _prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
@@ -207,32 +201,7 @@ def _check_lease(new: Raw, _old: Raw | None) -> Iterator[FieldError]:
         yield field_errors.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
 
 
-# --- Leases -------------------------------------------------------------------------------------------------------
-
-
-def complete_lease(new: Raw) -> None:
-    """Add the spec that a Lease always has."""
-    new.setdefault("spec", {})
-
-
-def prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
-    """Drop the fields of coordinated leader election, which is off by default in Kubernetes, too."""
-    for name in ("strategy", "preferredHolder"):
-        new["spec"].pop(name, None)
-
-
-def check_lease(new: Raw, _old: Raw | None) -> list[FieldError]:
-    """Check durations and counts."""
-    spec = new["spec"]
-    found = []
-    if spec.get("leaseDurationSeconds", 1) <= 0:
-        at = "spec.leaseDurationSeconds"
-        found.append(field_errors.invalid(at, spec["leaseDurationSeconds"], "must be greater than 0"))
-    if spec.get("leaseTransitions", 0) < 0:
-        at = "spec.leaseTransitions"
-        found.append(field_errors.invalid(at, spec["leaseTransitions"], "must be greater than or equal to 0"))
-    return found
-
+# --- Events ------------------------------------------------------------------------------------------------------
 
 EVENTS_GROUP: Final = "events.k8s.io"
 OLD, NEW = "v1", f"{EVENTS_GROUP}/v1"
@@ -269,7 +238,7 @@ def _to_new(event: Mapping[str, Any]) -> Raw:
             del made[name]  # this version does not show empty values
     if made.get("series") is not None:
         made["series"] = {"count": 0, "lastObservedTime": None, **made["series"]}
-    complete_new_event(made)
+    _complete_new_event(made)
     return made
 
 
@@ -277,7 +246,7 @@ def _to_old(event: Mapping[str, Any]) -> Raw:
     made = {_TO_OLD.get(name, name): value for name, value in event.items()} | {"apiVersion": OLD}
     if made.get("series") is not None:
         made["series"] = {name: value for name, value in made["series"].items() if value}
-    complete_event(made)
+    _complete_event(made)
     return made
 
 
@@ -293,7 +262,7 @@ class EventConversion:
 
     def complete(self, event: Raw) -> None:
         """Add the fields that always show, in place."""
-        (complete_new_event if event["apiVersion"] == NEW else complete_event)(event)
+        (_complete_new_event if event["apiVersion"] == NEW else _complete_event)(event)
 
     def translate(self, event: Raw, api_version: str) -> Raw:
         """Return an Event in a version; the same object if it is in that one."""
@@ -315,7 +284,7 @@ EVENT_CONVERSION: Final = EventConversion()
 # --- what always shows ---
 
 
-def complete_event(new: Raw) -> None:
+def _complete_event(new: Raw) -> None:
     """Add the fields that an Event always shows, even if empty."""
     for name in ("involvedObject", "source"):
         new.setdefault(name, {})
@@ -325,7 +294,7 @@ def complete_event(new: Raw) -> None:
         new.setdefault(name, None)
 
 
-def complete_new_event(new: Raw) -> None:
+def _complete_new_event(new: Raw) -> None:
     """Add the fields that an Event of the newer version always shows, even if empty."""
     for name in ("regarding", "deprecatedSource"):
         new.setdefault(name, {})
@@ -394,7 +363,7 @@ def _check_new_event(new: Raw, old: Raw | None) -> Iterator[FieldError]:
 # --- what can be selected ---
 
 EVENT_SELECTABLE: Final[Mapping[str, tuple[str, ...]]] = {
-    **NAMESPACED_FIELDS,
+    **registry.NAMESPACED_FIELDS,
     **{
         f"involvedObject.{key}": ("involvedObject", key)
         for key in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
@@ -476,13 +445,13 @@ def _data_count(obj: Mapping[str, Any], _: datetime) -> int:
 
 
 @cache
-def resources() -> tuple[Resource, ...]:
+def resources() -> tuple[registry.Resource, ...]:
     """Return the built-in resources, the core group first. They are compiled once in a process."""
     event: Raw = {"short_names": ("ev",), "conversion": EVENT_CONVERSION}
     return (
-        builtin_resource(
+        registry.builtin_resource(
             *("", "namespaces", "Namespace", NAMESPACE),
-            Rules(
+            registry.Rules(
                 name=meta.label,
                 typed=True,
                 # It waits for the end of its finalizers.
@@ -491,7 +460,7 @@ def resources() -> tuple[Resource, ...]:
                 limit=_limit_namespace,
                 complete=_complete_namespace,
                 prepare=_prepare_namespace,
-                selectable={**NAME_FIELD, "status.phase": ("status", "phase")},
+                selectable={**registry.NAME_FIELD, "status.phase": ("status", "phase")},
             ),
             short_names=("ns",),
             columns=(
@@ -499,24 +468,24 @@ def resources() -> tuple[Resource, ...]:
                 Column("Status", lambda obj, _: obj.get("status", {}).get("phase"), "Active or Terminating."),
                 AGE,
             ),
-            verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
+            verbs=tuple(verb for verb in registry.VERBS if verb != "deletecollection"),
             namespaced=False,
             status=True,
             subresources=("finalize",),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("", "configmaps", "ConfigMap", CONFIG_MAP),
-            Rules(typed=True, check=_check_config_map),
+            registry.Rules(typed=True, check=_check_config_map),
             short_names=("cm",),
             columns=(NAME, Column("Data", _data_count, "Number of keys."), AGE),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("", "secrets", "Secret", SECRET),
-            Rules(
+            registry.Rules(
                 typed=True,
                 complete=_complete_secret,
                 check=_check_secret,
-                selectable={**NAMESPACED_FIELDS, "type": ("type",)},
+                selectable={**registry.NAMESPACED_FIELDS, "type": ("type",)},
             ),
             columns=(
                 NAME,
@@ -525,23 +494,23 @@ def resources() -> tuple[Resource, ...]:
                 AGE,
             ),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("", "events", "Event", EVENT),
-            Rules(
+            registry.Rules(
                 typed=True,
                 creates=True,
                 name=meta.path_segment,
                 qualifies=False,
-                complete=complete_event,
+                complete=_complete_event,
                 check=_check_event,
                 selectable=EVENT_SELECTABLE,
             ),
             columns=EVENT_COLUMNS,
             **event,
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *("coordination.k8s.io", "leases", "Lease", LEASE),
-            Rules(
+            registry.Rules(
                 typed=True,
                 creates=True,
                 unconditional=False,
@@ -555,12 +524,12 @@ def resources() -> tuple[Resource, ...]:
                 AGE,
             ),
         ),
-        builtin_resource(
+        registry.builtin_resource(
             *(EVENTS_GROUP, "events", "Event", NEW_EVENT),
-            Rules(
+            registry.Rules(
                 typed=True,
                 creates=True,
-                complete=complete_new_event,
+                complete=_complete_new_event,
                 check=_check_new_event,
                 selectable=NEW_EVENT_SELECTABLE,
             ),

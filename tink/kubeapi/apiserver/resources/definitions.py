@@ -13,17 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.resources.registry import (
-    CUSTOM,
-    NAME_FIELD,
-    NAMESPACED_FIELDS,
-    Resource,
-    Rules,
-    ScalePaths,
-    builtin_resource,
-    priority,
-    scale_check,
-)
+from tink.kubeapi.apiserver.resources import registry
 from tink.kubeapi.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.kubeapi.schema import (
     FieldError,
@@ -58,16 +48,15 @@ class NamesInUse:
     kinds: frozenset[str] = frozenset()
 
 
-FindNamesInUse = Callable[[Raw], NamesInUse]
-"""Function that returns the names that a definition cannot have."""
+FindNamesInUse = Callable[[Raw], NamesInUse]  # Function that returns the names that a definition cannot have
 
 
-def definition_resource(taken: FindNamesInUse) -> Resource:
+def definition_resource(taken: FindNamesInUse) -> registry.Resource:
     """Return the resource of CustomResourceDefinitions."""
 
-    return builtin_resource(
+    return registry.builtin_resource(
         *(GROUP, PLURAL, "CustomResourceDefinition", SCHEMA),
-        Rules(
+        registry.Rules(
             generation=True,
             unconditional=False,
             # A deleted definition waits until its objects are gone, a present one until it is marked for deletion.
@@ -77,7 +66,7 @@ def definition_resource(taken: FindNamesInUse) -> Resource:
             cost=16,
             check=_check,
             warn=_warnings,
-            selectable=NAME_FIELD,
+            selectable=registry.NAME_FIELD,
         ),
         _walk,
         namespaced=False,
@@ -211,7 +200,7 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
     return made + list(known.values())
 
 
-def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
+def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[registry.Resource]:
     """Compile a stored definition: one resource for each served version. `conversion` and `defined_at` are passed on to
     the resources."""
     described = definition["spec"]
@@ -227,7 +216,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
         checker = made_of[version["name"]]
         warning = f"{api_version} {names['kind']} is deprecated{_better(described, version, names['kind'])}"
         made.append(
-            Resource(
+            registry.Resource(
                 described["group"],
                 version["name"],
                 names["plural"],
@@ -241,7 +230,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 categories=names.get("categories") or (),
                 columns=(NAME, *_columns(version)),
                 status="status" in (version.get("subresources") or {}),
-                subresources=("scale",) if (scale := ScalePaths.of(version)) is not None else (),
+                subresources=("scale",) if (scale := registry.ScalePaths.of(version)) is not None else (),
                 scale=scale,
                 stored_version=stored,
                 rules=_rules(version, openapi, namespaced=namespaced),
@@ -261,9 +250,11 @@ def _better(described: Raw, version: Raw, kind: str) -> str:
     candidates = [
         other["name"]
         for other in described["versions"]
-        if other.get("served") and not other.get("deprecated") and priority(other["name"]) > priority(version["name"])
+        if other.get("served")
+        and not other.get("deprecated")
+        and registry.priority(other["name"]) > registry.priority(version["name"])
     ]
-    best = max(candidates, key=priority, default="")
+    best = max(candidates, key=registry.priority, default="")
     return f"; use {described['group']}/{best} {kind}" if best else ""
 
 
@@ -291,17 +282,17 @@ def _warnings(definition: Raw) -> list[str]:
     return found
 
 
-def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
-    selectable = dict(NAMESPACED_FIELDS if namespaced else NAME_FIELD)
+def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> registry.Rules:
+    selectable = dict(registry.NAMESPACED_FIELDS if namespaced else registry.NAME_FIELD)
     for item in version.get("selectableFields") or ():
         path = field_path(item["jsonPath"], openapi, brackets=False)
         selectable[path.text] = path.steps
-    rules = replace(CUSTOM, selectable=selectable)
+    rules = replace(registry.CUSTOM, selectable=selectable)
     scale = (version.get("subresources") or {}).get("scale")
-    return rules if scale is None else replace(rules, check=scale_check(scale))
+    return rules if scale is None else replace(rules, check=registry.scale_check(scale))
 
 
-def names_in_use(definition: Raw, others: list[Resource]) -> NamesInUse:
+def names_in_use(definition: Raw, others: list[registry.Resource]) -> NamesInUse:
     """Return the names of its group that a definition cannot have, because another resource has them."""
     described = definition.get("spec") or {}
     plural = (described.get("names") or {}).get("plural")

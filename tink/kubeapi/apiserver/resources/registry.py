@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of
+from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
 from tink.kubeapi.schema import (
     CompiledSchema,
@@ -145,8 +145,7 @@ class Rules:
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
 
 
-CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
-"""The rules of every custom resource."""
+CUSTOM = Rules(generation=True, unconditional=False, strategic=False)  # The rules of every custom resource
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +199,7 @@ class Resource:
             self.api_version,
             status=self.status,
             kind=self.kind,
-            blank=None if self.custom else blank_of(self.group, self.kind),
+            blank=None if self.custom else BLANK.get((self.group, self.kind)),
             others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
         )
 
@@ -257,8 +256,7 @@ class Registry:
     def __init__(self, resources: Iterable[Resource] = ()) -> None:
         self._resources = {(one.group, one.version, one.plural): one for one in resources}
         self._custom: dict[str, list[tuple[str, str, str]]] = {}
-        self.revision = 0
-        """Number that grows with every change; caches of documents compare it."""
+        self.revision = 0  # Number that grows with every change; caches of documents compare it
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return a resource; None if it is not served."""

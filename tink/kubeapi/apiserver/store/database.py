@@ -17,13 +17,11 @@ import orjson
 
 from tink.errors import TinkedgeError
 
-MAX_WAL_BYTES = 64 << 20
-"""Size of the write-ahead log above which writes wait for a checkpoint."""
+MAX_WAL_BYTES = 64 << 20  # Size of the write-ahead log above which writes wait for a checkpoint
 SCHEMA_VERSION = 3
 """`PRAGMA user_version` of this schema. 1: objects with their text, and a history with two texts for each change. 2:
 no checksums."""
-OWNERS_MARK = b'"ownerReferences":['
-"""Text in every object with owners, and in few others."""
+OWNERS_MARK = b'"ownerReferences":['  # Text in every object with owners, and in few others
 
 GET = (
     "SELECT o.version, s.body FROM objects AS o JOIN states AS s ON s.version = o.version "

@@ -16,22 +16,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from tink.kubeapi.apiserver.store import objects
 from tink.kubeapi.apiserver.store.database import GET, OWNERS_MARK, newest_version, owner_uids, row_checksum
-from tink.kubeapi.apiserver.store.objects import (
-    Event,
-    ExpiredError,
-    Key,
-    MismatchError,
-    OwnedObject,
-    Page,
-    StoredObject,
-    Write,
-)
 
-MAX_HISTORY_BYTES = 256 << 20
-"""Maximum size of the history's texts, for any number of changes."""
-SLACK = 32
-"""Maximum number of changes beyond the limit of the history, so that not every write has to delete one."""
+MAX_HISTORY_BYTES = 256 << 20  # Maximum size of the history's texts, for any number of changes
+SLACK = 32  # Maximum number of changes beyond the limit of the history, so that not every write has to delete one
 
 _MOVE = "UPDATE objects SET version = ? WHERE resource = ? AND namespace = ? AND name = ?"
 _REMOVE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
@@ -49,37 +38,36 @@ class StateWriter:
         self._border = 0
         self._kept = 0
         self._bytes = 0
-        self.newest = 0
-        """The newest version in the file."""
+        self.newest = 0  # The newest version in the file
         self._measure()
 
-    def commit(self, changes: Sequence[Write]) -> list[Event | MismatchError]:
+    def commit(self, changes: Sequence[objects.Write]) -> list[objects.Event | objects.MismatchError]:
         """Write changes in one transaction. Changes with another expected version are returned as MismatchError. Raises
         sqlite3.Error if nothing was written."""
         db = self._db
-        done: list[Event | MismatchError] = []
+        done: list[objects.Event | objects.MismatchError] = []
         try:
             db.execute("BEGIN IMMEDIATE")
             for change in changes:
                 try:
                     done.append(self._apply(change))
-                except MismatchError as error:
+                except objects.MismatchError as error:
                     done.append(error)
-            self._trim([event for event in done if isinstance(event, Event)])
+            self._trim([event for event in done if isinstance(event, objects.Event)])
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             self._measure()
             raise
-        self.newest = max((event.version for event in done if isinstance(event, Event)), default=self.newest)
+        self.newest = max((event.version for event in done if isinstance(event, objects.Event)), default=self.newest)
         return done
 
-    def _apply(self, change: Write) -> Event:
+    def _apply(self, change: objects.Write) -> objects.Event:
         db, key = self._db, change.key
         actual, prior = db.execute(GET, key).fetchone() or (0, None)
         if actual != change.expected:
-            raise MismatchError(actual)
+            raise objects.MismatchError(actual)
         if change.delete:
             kind = "DELETED"
             db.execute(_REMOVE, key)
@@ -99,9 +87,9 @@ class StateWriter:
             db.executemany(_DISOWN, [(uid, *key) for uid in before - owners])
             added = [(uid, *key) for uid in owners - before]
             db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", added)
-        return Event(change.version, key, kind, change.body, prior, change.origin)
+        return objects.Event(change.version, key, kind, change.body, prior, change.origin)
 
-    def _trim(self, events: Sequence[Event]) -> None:
+    def _trim(self, events: Sequence[objects.Event]) -> None:
         """Delete the oldest changes if there are too many or they are too large, and the states that only they
         needed."""
         self._kept += len(events)
@@ -195,10 +183,10 @@ class StateReader:
         """Close the connection."""
         self._db.close()
 
-    def get(self, key: Key) -> StoredObject | None:
+    def get(self, key: objects.Key) -> objects.StoredObject | None:
         """Read one object."""
         row = self._db.execute(GET, key).fetchone()
-        return StoredObject(key.namespace, key.name, *row) if row else None
+        return objects.StoredObject(key.namespace, key.name, *row) if row else None
 
     def newest(self) -> int:
         """Return the newest version."""
@@ -206,7 +194,7 @@ class StateReader:
 
     def page(
         self, resource: str, namespace: str | None, after: tuple[str, str], limit: int, version: int | None
-    ) -> Page:
+    ) -> objects.Page:
         """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
         with self._snapshot():
             newest = self.newest()
@@ -223,17 +211,17 @@ class StateReader:
                     "limit": limit + 1,
                 },
             )
-            items: list[StoredObject] = []
+            items: list[objects.StoredObject] = []
             size = 0
             more = False
-            for row in map(StoredObject._make, cursor):
+            for row in map(objects.StoredObject._make, cursor):
                 if len(items) == limit or size >= MAX_PAGE_BYTES:
                     more = True
                     break
                 items.append(row)
                 size += len(row.body)
             cursor.close()
-        return Page(items, version, more)
+        return objects.Page(items, version, more)
 
     def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
         """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
@@ -248,29 +236,29 @@ class StateReader:
             number: int = self._db.execute(_COUNT[namespace is not None], where).fetchone()[0]
         return number
 
-    def since(self, resource: str, namespace: str | None, version: int, limit: int) -> list[Event]:
+    def since(self, resource: str, namespace: str | None, version: int, limit: int) -> list[objects.Event]:
         """Read changes after `version`, the oldest first. Raises ExpiredError."""
         with self._snapshot():
             self._check_history(version)
             cursor = self._db.execute(_SINCE, (version, resource, namespace, namespace, limit))
-            events: list[Event] = []
+            events: list[objects.Event] = []
             size = 0
             for number, space, name, kind, body, prior in cursor:
-                events.append(Event(number, Key(resource, space, name), kind, body, prior))
+                events.append(objects.Event(number, objects.Key(resource, space, name), kind, body, prior))
                 size += len(body) + len(prior or b"")
                 if size >= MAX_PAGE_BYTES:
                     break
             cursor.close()
         return events
 
-    def dependents(self, uid: str) -> list[Key]:
+    def dependents(self, uid: str) -> list[objects.Key]:
         """Return the objects with this owner."""
         cursor = self._db.execute(
             "SELECT resource, namespace, name FROM owners WHERE uid = ? ORDER BY resource, namespace, name", (uid,)
         )
-        return [Key._make(row) for row in cursor]
+        return [objects.Key._make(row) for row in cursor]
 
-    def namesakes(self, resource: str, name: str, uid: str, limit: int) -> list[StoredObject]:
+    def namesakes(self, resource: str, name: str, uid: str, limit: int) -> list[objects.StoredObject]:
         """Return the objects of this name, in all existing namespaces, whose text contains `uid`."""
         cursor = self._db.execute(
             "SELECT o.namespace, o.name, o.version, s.body FROM objects AS n "
@@ -279,16 +267,16 @@ class StateReader:
             "WHERE n.resource = '/namespaces' AND n.namespace = '' AND instr(s.body, ?) LIMIT ?",
             (resource, name, uid.encode("utf-8", "replace"), limit),
         )
-        return [StoredObject._make(row) for row in cursor]
+        return [objects.StoredObject._make(row) for row in cursor]
 
-    def owned(self, after: OwnedObject | None, limit: int) -> list[OwnedObject]:
+    def owned(self, after: objects.OwnedObject | None, limit: int) -> list[objects.OwnedObject]:
         """Return objects with owners."""
         cursor = self._db.execute(
             "SELECT uid, resource, namespace, name FROM owners WHERE (uid, resource, namespace, name) > (?, ?, ?, ?) "
             "ORDER BY uid, resource, namespace, name LIMIT ?",
             (*(after or ("", "", "", "")), limit),
         )
-        return [OwnedObject._make(row) for row in cursor]
+        return [objects.OwnedObject._make(row) for row in cursor]
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
@@ -305,4 +293,4 @@ class StateReader:
     def _check_history(self, version: int) -> None:
         border: int = self._db.execute("SELECT border FROM history").fetchone()[0]
         if version < border:
-            raise ExpiredError(border)
+            raise objects.ExpiredError(border)

@@ -32,14 +32,7 @@ from zlib import crc32
 from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.files.data_directory import disk_refuses
-from tink.kubeapi.apiserver.store.database import (
-    HEAD,
-    SCHEMA_VERSION,
-    ForeignDatabaseError,
-    newest_version,
-    schema_version,
-    wal_path,
-)
+from tink.kubeapi.apiserver.store import database
 
 _LINE = re.compile(rb"(tinkedge-state 1 ([0-9]{20})) ([0-9a-f]{8})\n")
 
@@ -86,16 +79,6 @@ class HighWaterMark:
         os.close(self._handle)
 
 
-def sync_high_water_mark(path: Path) -> None:
-    """Flush the recorded version, if the disk allows it."""
-    with suppress(OSError):
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _line(version: int) -> bytes:
     text = b"tinkedge-state 1 %020d" % version
     return b"%s %08x\n" % (text, zlib.crc32(text))
@@ -134,7 +117,7 @@ class ReadOnlyDatabase:
             with suppress(sqlite3.OperationalError):
                 self._try()
                 return
-        log = wal_path(self._path)
+        log = database.wal_path(self._path)
         if not log.exists() or not log.stat().st_size:
             self._uri = f"{plain}&immutable=1"
             self._try()
@@ -164,7 +147,7 @@ class ReadOnlyDatabase:
             tempfile.mkdtemp(dir=_MEMORY_DIRECTORY if _MEMORY_DIRECTORY.is_dir() else None, prefix="tinkedge-")
         )
         try:
-            for file in (path, wal_path(path)):
+            for file in (path, database.wal_path(path)):
                 shutil.copyfile(file, self._copy / file.name)
             self._uri = f"file:{quote(str(self._copy / path.name))}"
             self._try()
@@ -182,9 +165,8 @@ def describe(path: Path, error: Exception) -> str:
 
 log = logging.getLogger(__name__)
 
-_MAX_NAMED = 5
-"""Maximum number of errors in a message."""
-_CHECKSUMS = f"SELECT version, sum, {HEAD}, body FROM states"  # noqa: S608 - a constant
+_MAX_NAMED = 5  # Maximum number of errors in a message
+_CHECKSUMS = f"SELECT version, sum, {database.HEAD}, body FROM states"  # noqa: S608 - a constant
 _WITHOUT_STATE = """
 SELECT o.resource, o.namespace, o.name, o.version FROM objects AS o LEFT JOIN states AS s
 ON s.version = o.version AND s.resource = o.resource AND s.namespace = o.namespace AND s.name = o.name
@@ -217,7 +199,7 @@ def state_exists(path: Path, beside: Sequence[Path]) -> bool:
 
 def _evidence(path: Path, beside: Iterable[Path]) -> list[str]:
     """Return the names of files that only exist with a state. Raises OSError."""
-    candidates = (wal_path(path), high_water_mark_path(path), *beside)
+    candidates = (database.wal_path(path), high_water_mark_path(path), *beside)
     return [file.name for file in candidates if file.exists() and file.stat().st_size]
 
 
@@ -227,7 +209,7 @@ def check(source: ReadOnlyDatabase, path: Path, beside: Sequence[Path]) -> None:
         source.find_way()
         with closing(source.connect()) as db:
             _check_database(db, path, beside)
-    except (sqlite3.OperationalError, ForeignDatabaseError):
+    except (sqlite3.OperationalError, database.ForeignDatabaseError):
         raise
     except UnicodeDecodeError as error:  # raised by the sqlite3 module for SQLite's message about a damaged schema
         raise DamagedError("malformed database schema") from error
@@ -240,7 +222,7 @@ def check(source: ReadOnlyDatabase, path: Path, beside: Sequence[Path]) -> None:
 def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) -> None:
     """Check an open state. Raises DamagedError, sqlite3.Error, UnicodeDecodeError."""
     db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    found = schema_version(db)
+    found = database.schema_version(db)
     if not found:
         if left := _evidence(path, beside):
             raise DamagedError(
@@ -248,8 +230,8 @@ def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) 
             )
         return
     check_rows(db, found)
-    if found == SCHEMA_VERSION:  # older schemas have no such file
-        _check_high_water_mark(path, newest_version(db))
+    if found == database.SCHEMA_VERSION:  # older schemas have no such file
+        _check_high_water_mark(path, database.newest_version(db))
 
 
 def check_rows(db: sqlite3.Connection, found: int) -> None:
@@ -263,7 +245,7 @@ def check_rows(db: sqlite3.Connection, found: int) -> None:
 
 
 def _check_states(db: sqlite3.Connection, found: int) -> None:
-    if found == SCHEMA_VERSION:
+    if found == database.SCHEMA_VERSION:
         # In a damaged row, values may be of any type.
         bad = (
             version
@@ -296,7 +278,7 @@ def _check_objects(db: sqlite3.Connection) -> None:
         named = ", ".join(f"{resource} {namespace}/{name}" for resource, namespace, name in strange)
         raise DamagedError(f"the index of owners contradicts {named}")
     borders = db.execute("SELECT border FROM history").fetchall()
-    if len(borders) != 1 or type(borders[0][0]) is not int or not 0 <= borders[0][0] <= newest_version(db):
+    if len(borders) != 1 or type(borders[0][0]) is not int or not 0 <= borders[0][0] <= database.newest_version(db):
         raise DamagedError("the beginning of its history is missing")
 
 
@@ -309,9 +291,9 @@ def _check_high_water_mark(path: Path, version: int) -> None:
         return
     if answered is not None and answered > version:
         raise DamagedError(
-            f"it ends at version {version}, but writes up to {answered} were answered: its log {wal_path(path).name} "
-            f"is missing or damaged, or it is an older copy. Put both files back from where they are whole; to go on "
-            f"with what is here, remove {file.name}"
+            f"it ends at version {version}, but writes up to {answered} were answered: its log "
+            f"{database.wal_path(path).name} is missing or damaged, or it is an older copy. Put both files back from "
+            f"where they are whole; to go on with what is here, remove {file.name}"
         )
 
 

@@ -26,10 +26,10 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.errors import ApiServerError
@@ -52,10 +52,8 @@ from tink.kubeapi.apiserver.store.objects import (
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_BYTES = 2 << 20
-"""Amount of written text after which a checkpoint begins."""
-CHECKPOINT_SECONDS = 5.0
-"""Maximum time between a write and a checkpoint."""
+CHECKPOINT_BYTES = 2 << 20  # Amount of written text after which a checkpoint begins
+CHECKPOINT_SECONDS = 5.0  # Maximum time between a write and a checkpoint
 
 
 class Checkpointer:
@@ -89,7 +87,12 @@ class Checkpointer:
         while not self._ending:
             self._wanted.clear()
             self._due.clear()
-            integrity.sync_high_water_mark(integrity.high_water_mark_path(self._path))
+            with suppress(OSError):  # flush the high-water mark, if the disk allows it
+                handle = os.open(high_water_mark_path(self._path), os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
             if not self._make(db):
                 self._wanted.set()
             self._wanted.wait()
@@ -115,13 +118,14 @@ class Checkpointer:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
-MAX_BATCH_WRITES = 256
-"""Maximum number of writes in a transaction."""
-RETRY_SECONDS = 5.0
-"""Interval between attempts to write a state that could not be written."""
+MAX_BATCH_WRITES = 256  # Maximum number of writes in a transaction
+RETRY_SECONDS = 5.0  # Interval between attempts to write a state that could not be written
 
 
+_Connect = Callable[[], sqlite3.Connection]
+_Work = Callable[[sqlite3.Connection], Iterator[int]]
 _QueuedRead = tuple[asyncio.Future[Any], Callable[[StateReader], Any]]
 _QueuedWrite = tuple[asyncio.Future[Event], Write]
 _ReadQueue = queue.SimpleQueue[_QueuedRead | None]
@@ -163,8 +167,7 @@ class ObjectStore:
         self._refusal = ""
         self._closing = False
         self._next = 0
-        self._delivered = 0
-        """The newest version that memory and `on_commit` have received."""
+        self._delivered = 0  # The newest version that memory and `on_commit` have received
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._lock: int | None = None
 
@@ -240,7 +243,7 @@ class ObjectStore:
             return self._cache.get(key)
         token = self._cache.begin_read(key)
         try:
-            found = await self._run_read(self._object_reads, lambda reader: reader.get(key))
+            found = await self._run_read(self._object_reads, StateReader.get, key)
             if found is not None:
                 await self._wait_for_commit(found.version)
         except BaseException:
@@ -272,9 +275,7 @@ class ObjectStore:
         version: int | None = None,
     ) -> Page:
         """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
-        page = await self._run_read(
-            self._list_reads, lambda reader: reader.page(resource, namespace, after, limit, version)
-        )
+        page = await self._run_read(self._list_reads, StateReader.page, resource, namespace, after, limit, version)
         await self._wait_for_commit(page.version)
         return page
 
@@ -291,47 +292,39 @@ class ObjectStore:
 
     async def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
         """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
-        return await self._run_read(self._list_reads, lambda reader: reader.count(resource, namespace, after, version))
+        return await self._run_read(self._list_reads, StateReader.count, resource, namespace, after, version)
 
     async def since(
         self, resource: str, namespace: str | None, version: int, limit: int = MAX_PAGE_ROWS
     ) -> list[Event]:
         """Read the changes after `version`, the oldest first, at most `limit`. Raises ExpiredError if the history does
         not reach back so far."""
-        events = await self._run_read(
-            self._list_reads, lambda reader: reader.since(resource, namespace, version, limit)
-        )
+        events = await self._run_read(self._list_reads, StateReader.since, resource, namespace, version, limit)
         await self._wait_for_commit(events[-1].version if events else 0)
         return events
 
     async def dependents(self, uid: str) -> list[Key]:
         """Return the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
-        return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
+        return await self._run_read(self._object_reads, StateReader.dependents, uid)
 
     async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[StoredObject]:
         """Return the objects of this name, in all namespaces, whose text contains `uid`."""
-        return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
+        return await self._run_read(self._object_reads, StateReader.namesakes, resource, name, uid, limit)
 
     async def owned(self, after: OwnedObject | None = None, limit: int = MAX_PAGE_ROWS) -> list[OwnedObject]:
         """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`. An object
         with two owners occurs twice."""
-        return await self._run_read(self._object_reads, lambda reader: reader.owned(after, limit))
+        return await self._run_read(self._object_reads, StateReader.owned, after, limit)
 
     async def current(self) -> int:
         """Return the newest version on the disk."""
-        newest = await self._run_read(self._object_reads, lambda reader: reader.newest())
+        newest = await self._run_read(self._object_reads, StateReader.newest)
         await self._wait_for_commit(newest)
         return newest
 
     # --- event loop side ---
 
-    async def _start(
-        self,
-        threads: list[threading.Thread],
-        name: str,
-        connect: Callable[[], sqlite3.Connection],
-        work: Callable[[sqlite3.Connection], Iterator[int]],
-    ) -> int:
+    async def _start(self, threads: list[threading.Thread], name: str, connect: _Connect, work: _Work) -> int:
         """Start a thread, and return the newest version as soon as it has opened the file. Raises sqlite3.Error."""
         opened: asyncio.Future[int] = self._loop.create_future()
         thread = threading.Thread(target=self._run, args=(opened, connect, work), name=f"apiserver-{name}", daemon=True)
@@ -400,11 +393,13 @@ class ObjectStore:
             self._source.close()
         self._source = None
 
-    async def _run_read(self, reads: _ReadQueue, run: Callable[[StateReader], T], /) -> T:
+    async def _run_read(
+        self, reads: _ReadQueue, run: Callable[Concatenate[StateReader, P], T], /, *args: P.args, **more: P.kwargs
+    ) -> T:
         if self._closing:
             raise StorageError("the API server is stopping")
         future: asyncio.Future[T] = self._loop.create_future()
-        reads.put((future, run))
+        reads.put((future, lambda reader: run(reader, *args, **more)))
         return await future
 
     async def _wait_for_commit(self, version: int) -> None:
@@ -454,12 +449,7 @@ class ObjectStore:
             raise
         return source
 
-    def _run(
-        self,
-        opened: asyncio.Future[int],
-        connect: Callable[[], sqlite3.Connection],
-        work: Callable[[sqlite3.Connection], Iterator[int]],
-    ) -> None:
+    def _run(self, opened: asyncio.Future[int], connect: _Connect, work: _Work) -> None:
         """Open the file in a thread, and work. `work` yields the newest version once, when it is ready."""
         db = None
         try:
@@ -588,8 +578,10 @@ class MemoryStore(ObjectStore):
         """Write a change. Raises MismatchError."""
         return self.commit(change)
 
-    async def _run_read(self, _: _ReadQueue, run: Callable[[StateReader], T], /) -> T:
-        return run(self._reader)
+    async def _run_read(
+        self, _: _ReadQueue, run: Callable[Concatenate[StateReader, P], T], /, *args: P.args, **more: P.kwargs
+    ) -> T:
+        return run(self._reader, *args, **more)
 
 
 def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[_QueuedWrite], bool]:

@@ -113,10 +113,8 @@ class Page:
     more: bool
 
 
-MAX_CACHE_BYTES = 16 << 20
-"""Maximum size of the cached objects' texts."""
-_ENTRY_BYTES = 500
-"""Approximate memory of an entry besides its text."""
+MAX_CACHE_BYTES = 16 << 20  # Maximum size of the cached objects' texts
+_ENTRY_BYTES = 500  # Approximate memory of an entry besides its text
 
 
 class ObjectCache:

@@ -27,16 +27,14 @@ from tink.kubeapi.apiserver.store.history import StateWriter
 from tink.kubeapi.apiserver.store.integrity import ReadOnlyDatabase
 from tink.kubeapi.apiserver.store.objects import Key, Write
 
-Progress = Callable[[str, int, int], None]
-"""Called with the name of the step, the finished amount and the total."""
+Progress = Callable[[str, int, int], None]  # Called with the name of the step, the finished amount and the total
 Edit = Callable[[str, dict[str, Any]], bool]
 """`edit(resource, object)` may change an object in place. Return True if it did."""
 
 _STEP_PAGES = 1024
 _CHUNK = 256
 """Number of objects in one transaction."""
-_MAX_PROBES = 100_000
-"""Maximum number of versions that are read one by one in the damaged part of a file."""
+_MAX_PROBES = 100_000  # Maximum number of versions that are read one by one in the damaged part of a file
 
 _ALL_OBJECTS = (
     "SELECT o.resource, o.namespace, o.name, o.version, s.body FROM objects AS o JOIN states AS s "
@@ -281,12 +279,7 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
         database.prepare(db, destination)
-        _commit(
-            StateWriter(db, 1), [Write(key, row[0], row[7], 0) for key, row in sorted(kept.items(), key=_version_of)]
-        )
+        newest = sorted(kept.items(), key=lambda item: item[1][0])
+        _commit(StateWriter(db, 1), [Write(key, row[0], row[7], 0) for key, row in newest])
         _forget_history(db)
         db.execute("PRAGMA journal_mode = DELETE")
-
-
-def _version_of(item: tuple[Key, _Row]) -> int:
-    return item[1][0]

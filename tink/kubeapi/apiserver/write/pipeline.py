@@ -28,9 +28,11 @@ from typing import Final
 
 import orjson
 
-from tink.kubeapi.apiserver import conversion, errors, managed_fields
+from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
+from tink.kubeapi.apiserver.managed_fields import field_manager
+from tink.kubeapi.apiserver.managed_fields.types import same
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources.registry import Resource
@@ -184,19 +186,19 @@ class Update(Draft):
         # pkg/registry/customresource/strategy.go, PrepareForUpdate).
         apart = ("metadata", "status") if resource.status else ("metadata",)
         new, old = ({key: obj[key] for key in obj if key not in apart} for obj in (self.new, self.old))
-        if not managed_fields.same(new, old):
+        if not same(new, old):
             self.new["metadata"]["generation"] = self.old["metadata"].get("generation", 0) + 1
 
     async def store(self, pipeline: Pipeline) -> VerbResult:
         """Store the change, if there is one. Delete the object if its last finalizer is gone."""
         resource, new, stored, dry_run = self.request.resource, self.new, self.stored, self.request.options.dry_run
-        managed_fields.keep_times(new, self.old)
+        field_manager.keep_times(new, self.old)
         held = new["metadata"].get("finalizers") or resource.rules.holds(new)
         if "deletionTimestamp" in self.old["metadata"] and not held:
             made = conversion.text(new, resource.api_version)
             if not dry_run:
                 await pipeline.remove(resource, self.key, new, stored.version)
-        elif new == self.old and managed_fields.same(new, self.old) and conversion.is_current(resource, stored):
+        elif new == self.old and same(new, self.old) and conversion.is_current(resource, stored):
             made = conversion.text(self.old, resource.api_version)  # without a change there is no write and no event
         else:
             made = await pipeline.put(resource, self.key, new, stored.version, dry_run=dry_run)
@@ -280,8 +282,12 @@ class Pipeline:
         if draft.old is None:
             self._admit_create(draft.new)
         attributes = _attributes(draft)
-        if (changed := await self._mutate(attributes, draft.new)) is not None:
-            draft.new = draft.prepare(changed)
+        given, owners = draft.new, draft.new["metadata"].get("managedFields")
+        await self._admission.mutate(attributes)
+        if attributes.object is not None and attributes.object is not given:
+            # A webhook's changes have no owner, and a webhook must not damage the list of owners.
+            attributes.warnings += field_manager.valid_or_before(attributes.object, owners)
+            draft.new = draft.prepare(attributes.object)
             found = await offload(size, complete, resource, draft.new)
         fields = draft.new["metadata"]
         if not fields.get("name") and (prefix := fields.get("generateName")):
@@ -317,16 +323,6 @@ class Pipeline:
             # version it gets that version's default: `conversion.as_stored`.)
             await offload(size, complete, draft.request.resource, draft.new)
         return await draft.store(self)
-
-    async def _mutate(self, attributes: Attributes, given: Raw) -> Raw | None:
-        """Call mutating admission. Return its object; None if it changed nothing. Raises StatusError."""
-        before = given["metadata"].get("managedFields")
-        await self._admission.mutate(attributes)
-        if attributes.object is None or attributes.object is given:
-            return None
-        # A webhook's changes have no owner, and a webhook must not damage the list of owners.
-        attributes.warnings += managed_fields.valid_or_before(attributes.object, before)
-        return attributes.object
 
     def _validate(self, draft: Draft, found: WalkResult) -> None:
         """Refuse an object with errors in schema, metadata, rules or CEL. Raises StatusError (422)."""

@@ -12,18 +12,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.access import (
-    ADMIN,
-    MASTERS,
-    Authenticator,
-    Caller,
-    PathAction,
-    ResourceAction,
-    WrongTokenError,
-    allowed,
-    rules_in,
-)
+from tink.kubeapi.apiserver import access, errors
+from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.resources.registry import Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
@@ -93,7 +83,7 @@ def find_review(group: str, version: str, plural: str) -> Resource | None:
 class Reviewer:
     """Answers reviews about the users of an authenticator."""
 
-    def __init__(self, users: Authenticator, now: Callable[[], datetime]) -> None:
+    def __init__(self, users: access.Authenticator, now: Callable[[], datetime]) -> None:
         self._users = users
         self._now = now
 
@@ -101,21 +91,20 @@ class Reviewer:
         self,
         review: Resource,
         namespace: str,
-        value: Any,
-        duplicates: tuple[str, ...] = (),
+        body: Body,
         validation: str = "Warn",
-        caller: Caller = ADMIN,
+        caller: access.Caller = access.ADMIN,
     ) -> tuple[Raw, list[str]]:
         """Answer the review in a body (201), and return the warnings for `caller`. Raises StatusError (400, 422)."""
-        body = submission.read_object(review, namespace, value)
-        found = submission.complete(review, body)
+        obj = submission.read_object(review, namespace, body.value)
+        found = submission.complete(review, obj)
         if found.errors:
             raise submission.cannot_be_handled(review, str(found.errors[0]))
-        warnings = submission.unknown_fields(review, found, duplicates, validation)
+        warnings = submission.unknown_fields(review, found, body.duplicates, validation)
         with errors.attach_warnings(warnings):
-            return self._answer(review, namespace, body, caller), warnings
+            return self._answer(review, namespace, obj, caller), warnings
 
-    def _answer(self, review: Resource, namespace: str, body: Raw, caller: Caller) -> Raw:
+    def _answer(self, review: Resource, namespace: str, body: Raw, caller: access.Caller) -> Raw:
         made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": body["metadata"]}
         spec = body.get("spec") or {}
         match review.kind:
@@ -132,8 +121,12 @@ class Reviewer:
             raise errors.invalid(review.group, "", "", wrong)
         who = caller
         if review.kind != "SelfSubjectAccessReview":
-            who = ADMIN if MASTERS in (spec.get("groups") or ()) else self._users.user(spec.get("user") or "")
-        return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
+            who = (
+                access.ADMIN
+                if access.MASTERS in (spec.get("groups") or ())
+                else self._users.user(spec.get("user") or "")
+            )
+        return made | {"spec": spec, "status": {"allowed": access.allowed(who, _asked(spec))}}
 
     def _whose(self, spec: Mapping[str, Any]) -> Raw:
         token = spec.get("token")
@@ -141,15 +134,15 @@ class Reviewer:
             raise errors.bad_request("token is required for TokenReview in authentication")
         # The tokens of this server have no audience.
         if not spec.get("audiences"):
-            with suppress(WrongTokenError):
+            with suppress(access.WrongTokenError):
                 caller = self._users.caller(token.encode("utf-8", "surrogateescape"))
                 return {"authenticated": True, "user": caller.user_info()}
         return {"user": {}, "error": "invalid bearer token"}
 
 
-def _rules(caller: Caller, namespace: str) -> Raw:
+def _rules(caller: access.Caller, namespace: str) -> Raw:
     """Return the rights of a caller in a namespace, as `kubectl auth can-i --list` shows them."""
-    rules = list(rules_in(caller, namespace))
+    rules = list(access.rules_in(caller, namespace))
     return {
         "resourceRules": [
             {"verbs": [*rule.verbs], "apiGroups": [*rule.groups], "resources": [*rule.resources]}
@@ -163,11 +156,11 @@ def _rules(caller: Caller, namespace: str) -> Raw:
     }
 
 
-def _asked(spec: Mapping[str, Any]) -> ResourceAction | PathAction:
+def _asked(spec: Mapping[str, Any]) -> access.ResourceAction | access.PathAction:
     if (other := spec.get("nonResourceAttributes")) is not None:
-        return PathAction(other.get("verb") or "", other.get("path") or "")
+        return access.PathAction(other.get("verb") or "", other.get("path") or "")
     about = spec["resourceAttributes"]
-    return ResourceAction(
+    return access.ResourceAction(
         *(about.get(name) or "" for name in ("verb", "group", "resource", "subresource", "namespace", "name"))
     )
 

@@ -269,12 +269,12 @@ def check_current(resource: Resource, stored: StoredObject, fields: Raw, before:
         raise errors.invalid(resource.group, resource.kind, stored.name, wrong)
 
 
-def apply_patch(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
-    """Apply a patch of media type `kind` to a copy of `old`. Raises StatusError (400, 422)."""
+def apply_patch(resource: Resource, old: Raw, media_type: str, change: Any) -> Raw:
+    """Apply a patch to a copy of `old`. Raises StatusError (400, 422)."""
     try:
-        if kind == JSON_PATCH:
+        if media_type == JSON_PATCH:
             new = patch.apply_operations(old, change)
-        elif kind == MERGE_PATCH:
+        elif media_type == MERGE_PATCH:
             if not isinstance(change, dict):
                 raise patch.PatchError(f"error decoding patch: it must be an object, not {json_kind(change)}")
             new = deep_copy(patch.merge(old, change))
@@ -290,12 +290,11 @@ def apply_patch(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
         for name, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
             if new.get(name) != wanted:
                 raise _immutable_head(new, name, new.get(name, ""), wanted)
-    elif (kinds := (new.get("kind") or resource.kind, new.get("apiVersion") or resource.api_version)) != (
-        resource.kind,
-        resource.api_version,
-    ):
-        why = f"converting ({kinds[1].rpartition('/')[2]}.{kinds[0]}) to (core.{resource.kind}): unknown conversion"
-        raise _invalid_patch(new, why)
+    else:
+        kind, version = new.get("kind") or resource.kind, new.get("apiVersion") or resource.api_version
+        if (kind, version) != (resource.kind, resource.api_version):
+            why = f"converting ({version.rpartition('/')[2]}.{kind}) to (core.{resource.kind}): unknown conversion"
+            raise _invalid_patch(new, why)
     fields = new.setdefault("metadata", {})
     if fields is None:
         fields = new["metadata"] = {}

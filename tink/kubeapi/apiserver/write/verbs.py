@@ -16,18 +16,9 @@ from typing import Any
 
 import orjson
 
-from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver import errors, media
 from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
-from tink.kubeapi.apiserver.media import (
-    APPLY_PATCH,
-    JSON_PATCH,
-    MAX_GROWN_VALUES,
-    MERGE_PATCH,
-    STRATEGIC_PATCH,
-    Body,
-    values_in,
-)
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Resource
@@ -51,8 +42,7 @@ from tink.offload import offload
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 
-MAX_ATTEMPTS = 5
-"""Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+MAX_ATTEMPTS = 5  # Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)
 MAX_NAME_ATTEMPTS = 8
 """Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 
@@ -84,7 +74,7 @@ class Verbs:
 
     # --- create and update ---
 
-    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
+    async def create(self, resource: Resource, target: Target, body: media.Body, options: WriteOptions) -> VerbResult:
         """Create an object. Raises StatusError."""
         request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._create_named(request))
@@ -108,7 +98,7 @@ class Verbs:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> VerbResult:
+    async def update(self, resource: Resource, target: Target, body: media.Body, options: WriteOptions) -> VerbResult:
         """Replace an object, or its status. Raises StatusError."""
         request = WriteRequest(resource, target, body, options)
         return await self._with_field_warnings(request, body, self._update(request))
@@ -136,7 +126,7 @@ class Verbs:
 
     @staticmethod
     async def _with_field_warnings(
-        request: WriteRequest, body: Body, write: Coroutine[Any, Any, VerbResult], *, patched: bool = False
+        request: WriteRequest, body: media.Body, write: Coroutine[Any, Any, VerbResult], *, patched: bool = False
     ) -> VerbResult:
         """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
         `patched`: the body is the result of a patch."""
@@ -195,18 +185,23 @@ class Verbs:
     @staticmethod
     def check_patch_type(resource: Resource, kind: str) -> None:
         """Check that a resource accepts patches of a media type. Raises StatusError (415)."""
-        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
+        accepted = (
+            media.JSON_PATCH,
+            media.MERGE_PATCH,
+            *((media.STRATEGIC_PATCH,) if resource.rules.strategic else ()),
+            media.APPLY_PATCH,
+        )
         if kind not in accepted:
             raise errors.unsupported_media_type(accepted)
 
     async def patch(
-        self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions
+        self, resource: Resource, target: Target, kind: str, body: media.Body, options: WriteOptions
     ) -> VerbResult:
         """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
         request = WriteRequest(resource, target, body, options)
 
         async def attempt() -> VerbResult:
-            if kind == APPLY_PATCH:
+            if kind == media.APPLY_PATCH:
                 return await self._apply(request)
             stored = await self._stored(resource, target)
             old: Raw = orjson.loads(await served_text(resource, stored))
@@ -217,7 +212,7 @@ class Verbs:
                 submission.check_patched(resource, old, new)
                 return await self._replace(request, old, stored, new, patched=True)
 
-            made = Body(new, body.duplicates, size)
+            made = media.Body(new, body.duplicates, size)
             return await self._with_field_warnings(request, made, put(), patched=True)
 
         return await self._until_current(resource, target, attempt)
@@ -285,7 +280,14 @@ class Verbs:
         if finalizers or resource.rules.holds(old):
             if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
                 return VerbResult(body, 200, attributes.warnings)
-            new = self._mark(deep_copy(old), finalizers)
+            new = deep_copy(old)
+            marked = new["metadata"]
+            if "deletionTimestamp" not in marked:
+                marked |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
+                if "generation" in marked:
+                    marked["generation"] += 1
+            if finalizers:
+                marked["finalizers"] = finalizers
             resource.rules.prepare(new, old, self._now())
             written = await self._pipeline.put(resource, key, new, stored.version, dry_run=options.dry_run)
             return VerbResult(written, 200, attributes.warnings)
@@ -294,16 +296,6 @@ class Verbs:
         details = errors.details(resource.group, resource.plural, stored.name, uid=fields.get("uid"))
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return VerbResult(orjson.dumps(status), 200, attributes.warnings)
-
-    def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
-        fields = new["metadata"]
-        if "deletionTimestamp" not in fields:
-            fields |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
-            if "generation" in fields:
-                fields["generation"] += 1
-        if finalizers:
-            fields["finalizers"] = finalizers
-        return new
 
     @staticmethod
     async def _until_current(
@@ -354,11 +346,13 @@ def _check_place(request: WriteRequest, fields: Raw) -> None:
 def _check_growth(request: WriteRequest, old: bytes, new: bytes) -> None:
     """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
     Raises StatusError (413)."""
-    if values_in(new, MAX_GROWN_VALUES) > MAX_GROWN_VALUES and values_in(new, len(new)) > values_in(old, len(old)):
-        why = f"it would have more than {MAX_GROWN_VALUES} values, managedFields included"
+    if media.values_in(new, media.MAX_GROWN_VALUES) > media.MAX_GROWN_VALUES and media.values_in(
+        new, len(new)
+    ) > media.values_in(old, len(old)):
+        why = f"it would have more than {media.MAX_GROWN_VALUES} values, managedFields included"
         raise errors.too_large_object(request.resource.group, request.resource.plural, request.target.name, why)
 
 
-async def _copy(value: Any, body: Body) -> Any:
+async def _copy(value: Any, body: media.Body) -> Any:
     """Copy a value of a body for an attempt that may be repeated."""
     return await offload(body.size, deep_copy, value)

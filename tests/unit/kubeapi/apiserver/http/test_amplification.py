@@ -52,11 +52,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     def watch(where: str, function: Any) -> set[str]:
         names: set[str] = set()
 
-        def noted(*args: Any, **options: Any) -> Any:
+        def recorded(*args: Any, **options: Any) -> Any:
             names.add(threading.current_thread().name)
             return function(*args, **options)
 
-        monkeypatch.setattr(where, noted)
+        monkeypatch.setattr(where, recorded)
         return names
 
     return watch
@@ -97,8 +97,8 @@ async def test_object_cannot_be_made_larger_without_end_by_patches(api: Client) 
     assert (await api.merge(f"{path}/a", {"spec": {"k0": None, "k1": None}})).status == 200
     answers = [await api.merge(f"{path}/a", {"spec": {f"k{n}": [0] * 18_000}}) for n in range(4)]
     assert [answer.status for answer in answers] == [200, 200, 200, 413]
-    said = answers[-1].json["message"]
-    assert f'grows.attack.test "a" is too large: it would have more than {MAX_GROWN_VALUES} values' in said
+    message = answers[-1].json["message"]
+    assert f'grows.attack.test "a" is too large: it would have more than {MAX_GROWN_VALUES} values' in message
     assert (await api.merge(f"{path}/a", {"spec": {"k0": None}})).status == 200
     assert (await api("DELETE", f"{path}/a")).status == 200
 
@@ -171,8 +171,8 @@ async def test_large_definition_is_compiled_beside_the_loop(api: Client, threads
 async def test_large_body_is_read_beside_the_loop(api: Client, threads: Threads, method: str) -> None:
     """Duplicate fields are searched in Python: 2 MB of nearly MAX_VALUES small lists take 30 ms."""
     assert (await api("POST", MAPS, {"metadata": {"name": "a"}})).status == 201
-    read = threads("tink.kubeapi.apiserver.http.app.decode", decode)
-    patched = threads("tink.kubeapi.apiserver.http.app.decode_patch", decode_patch)
+    read = threads("tink.kubeapi.apiserver.media.decode", decode)
+    patched = threads("tink.kubeapi.apiserver.media.decode_patch", decode_patch)
     lists = b"[1 ],".ljust(200) * ((MAX_VALUES - 100) // 2)
     text = b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "a": [' + lists + b'0], "a": 1}'
     content = "application/merge-patch+json" if method == "PATCH" else "application/json"

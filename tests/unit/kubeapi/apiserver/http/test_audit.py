@@ -27,8 +27,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     caplog.set_level(logging.INFO)
 
     def found() -> list[str]:
-        said = [record.getMessage() for record in caplog.records if record.name == "tink.kubeapi.apiserver.http.audit"]
-        return [line.replace(" from 127.0.0.1", "") for line in said]
+        logged = [
+            record.getMessage() for record in caplog.records if record.name == "tink.kubeapi.apiserver.http.audit"
+        ]
+        return [line.replace(" from 127.0.0.1", "") for line in logged]
 
     return found
 

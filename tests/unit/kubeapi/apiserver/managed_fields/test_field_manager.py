@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
+from tink.kubeapi.apiserver.managed_fields import entries, fields
 from tink.kubeapi.apiserver.managed_fields.entries import OwnerEntry
+from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager, keep_times, valid_or_before
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.schema.structural import root_schema
 
@@ -141,7 +142,7 @@ def test_creator_of_a_definition_owns_what_it_owns_on_a_real_server() -> None:
     spec["properties"]["versions"] = versions
     group, kind = "apiextensions.k8s.io", "CustomResourceDefinition"
     schema = root_schema({"type": "object", "properties": {"spec": spec}})
-    manager = FieldManager(schema, f"{group}/v1", status=False, kind=kind, blank=blank_of(group, kind))
+    manager = FieldManager(schema, f"{group}/v1", status=False, kind=kind, blank=BLANK.get((group, kind)))
     body = {"conversion": {"strategy": "None"}, "group": "a.b", "names": {"kind": "C"}, "versions": [{}]}
     new: Raw = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "x"}, "spec": body}
     manager.update(None, new, "curl", "", NOW)
@@ -159,7 +160,7 @@ def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> Non
         "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
         "f:status": {".": {}, "f:phase": {}},
     }
-    assert blank_of("tinkerbell.org", "Lease") is None, "a custom resource is no built-in one"
+    assert ("tinkerbell.org", "Lease") not in BLANK, "a custom resource is no built-in one"
 
 
 # --- the list ---

@@ -26,7 +26,7 @@ def text(version: int, value: Any = None, owners: tuple[str, ...] = ()) -> bytes
     return orjson.dumps({"metadata": fields, "value": value})
 
 
-class Desk:
+class OpenedStore:
     """A store, its delivered changes, and short functions for writes."""
 
     def __init__(self, path: Path, on_commit: Callable[[Event], object] | None = None, **options: Any) -> None:
@@ -69,15 +69,15 @@ class Desk:
         return [(event.type, event.key.name) for event in await self.store.since(PODS, namespace, version)]
 
 
-Open = Callable[..., Awaitable[Desk]]
+Open = Callable[..., Awaitable[OpenedStore]]
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Open]:
-    opened: list[Desk] = []
+async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
+    opened: list[OpenedStore] = []
 
-    async def begin(path: Path = tmp_path, **options: Any) -> Desk:
-        made = Desk(path / "state.db" if path.is_dir() else path, **options)
+    async def begin(path: Path = tmp_path, **options: Any) -> OpenedStore:
+        made = OpenedStore(path / "state.db" if path.is_dir() else path, **options)
         await made.store.open()
         opened.append(made)
         return made

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key
+from tests.unit.kubeapi.apiserver.store.conftest import PODS, Open, OpenedStore, key
 from tests.waiting import until
 from tink.backup.restoration import Restored, salvage
 from tink.kubeapi import ApiServerError
@@ -26,17 +26,17 @@ DOCUMENT = Path(__file__).parents[5] / "docs" / "api.md"
 
 
 @pytest.fixture
-async def killed(tmp_path: Path, desk: Open, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def killed(tmp_path: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state of a killed server: 60 objects in the file, and changes of 20 of them in the log only."""
     directory = tmp_path / "running"
     directory.mkdir()
-    d = await desk(directory)
+    d = await open_store(directory)
     for number in range(COUNT):
         await d.put(key(f"n{number:02}"), f"{number} " * 1000)
     await d.store.close()
     with monkeypatch.context() as patch:
         patch.setattr(object_store.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
-        d = await desk(directory)
+        d = await open_store(directory)
         for number in range(20):
             await d.put(key(f"n{number:02}"), "changed " * 500)
     return copied(directory, tmp_path / "killed")
@@ -64,7 +64,9 @@ def garble(path: Path, at: int, dice: random.Random, count: int = 200) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("left", ["state.db-wal", "state.newest"])
-async def test_missing_file_beside_its_remains_is_refused_and_nothing_is_discarded(killed, desk, left, empty) -> None:
+async def test_missing_file_beside_its_remains_is_refused_and_nothing_is_discarded(
+    killed, open_store, left, empty
+) -> None:
     for path in killed.iterdir():
         if path.name != left:
             path.unlink()
@@ -74,7 +76,7 @@ async def test_missing_file_beside_its_remains_is_refused_and_nothing_is_discard
     with pytest.raises(
         ApiServerError, match=rf"state\.db: it is {'empty' if empty else 'missing'}, but {left} is besi"
     ):
-        await desk(killed)
+        await open_store(killed)
     assert files(killed) == before
 
 
@@ -98,32 +100,34 @@ async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_p
 
 
 async def test_killed_first_start_is_repaired_and_the_database_of_another_program_refused(
-    desk: Open, tmp_path: Path
+    open_store: Open, tmp_path: Path
 ) -> None:
     (tmp_path / "state.db").touch()
-    await desk(tmp_path)
+    await open_store(tmp_path)
     for name, statement in (("empty", "PRAGMA journal_mode = WAL"), ("other", "CREATE TABLE songs (name TEXT)")):
         (tmp_path / name).mkdir()
         with closing(sqlite3.connect(tmp_path / name / "state.db")) as db:
             db.execute(statement)
-    await desk(tmp_path / "empty")
+    await open_store(tmp_path / "empty")
     before = files(tmp_path / "other")
     with pytest.raises(ApiServerError, match=r"a database of another program \(with songs\)"):
-        await desk(tmp_path / "other")
+        await open_store(tmp_path / "other")
     assert files(tmp_path / "other") == before
 
 
-async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(desk, tmp_path, monkeypatch) -> None:
+async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(
+    open_store, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(object_store, "CHECKPOINT_SECONDS", 0.05)
-    d = await desk(tmp_path)
+    d = await open_store(tmp_path)
     for number in range(30):
         await d.put(key(f"n{number}"), "x")
-    assert await _alone(desk, d, tmp_path) == await d.contents()
+    assert await _alone(open_store, d, tmp_path) == await d.contents()
     await d.put(key("late"), "y")
-    assert await _alone(desk, d, tmp_path) == await d.contents()
+    assert await _alone(open_store, d, tmp_path) == await d.contents()
 
 
-async def _alone(desk: Open, d: Desk, directory: Path) -> dict[str, bytes]:
+async def _alone(open_store: Open, d: OpenedStore, directory: Path) -> dict[str, bytes]:
     """Return the objects in a copy of the file alone, as soon as it has as many as the store."""
     numbers = itertools.count()
 
@@ -140,39 +144,39 @@ async def _alone(desk: Open, d: Desk, directory: Path) -> dict[str, bytes]:
         return None
 
     copy = await until(whole_copy, "the file alone never has everything", every=0.02)
-    return await (await desk(copy)).contents()
+    return await (await open_store(copy)).contents()
 
 
 # --- the log -------------------------------------------------------------------------------------------------------
 
 
-async def test_lost_log_is_refused_until_the_operator_accepts_what_is_left(killed: Path, desk: Open) -> None:
+async def test_lost_log_is_refused_until_the_operator_accepts_what_is_left(killed: Path, open_store: Open) -> None:
     (killed / "state.db-wal").unlink()
     with pytest.raises(
         ApiServerError, match=r"ends at version 60, but writes up to 80 were answered.*remove state\.newe"
     ):
-        await desk(killed)
+        await open_store(killed)
     (killed / "state.newest").unlink()
-    d = await desk(killed)
+    d = await open_store(killed)
     assert len(await d.contents()) == COUNT
     assert await d.put(key("new"), "x") == COUNT + 1
 
 
-async def test_restored_older_copy_is_detected(killed: Path, desk: Open, tmp_path: Path) -> None:
+async def test_restored_older_copy_is_detected(killed: Path, open_store: Open, tmp_path: Path) -> None:
     older = tmp_path / "older"
     older.mkdir()
     shutil.copy(killed / "state.db", older)
-    d = await desk(killed)
+    d = await open_store(killed)
     await d.store.close()
     shutil.copy(older / "state.db", killed)
     with pytest.raises(ApiServerError, match="or it is an older copy"):
-        await desk(killed)
-    assert len(await (await desk(older)).contents()) == COUNT
+        await open_store(killed)
+    assert len(await (await open_store(older)).contents()) == COUNT
 
 
-async def test_damaged_log_is_refused_and_kept(killed: Path, desk: Open, tmp_path: Path) -> None:
+async def test_damaged_log_is_refused_and_kept(killed: Path, open_store: Open, tmp_path: Path) -> None:
     dice = random.Random(7)
-    whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
+    whole = await (await open_store(copied(killed, tmp_path / "whole"))).contents()
     refused = 0
     for number in range(30):
         copy = copied(killed, tmp_path / f"garbled-{number}")
@@ -180,7 +184,7 @@ async def test_damaged_log_is_refused_and_kept(killed: Path, desk: Open, tmp_pat
         garble(wal, dice.randrange(wal.stat().st_size - 200), dice)
         before = files(copy)
         try:
-            d = await desk(copy)
+            d = await open_store(copy)
         except ApiServerError as error:
             assert "writes up to 80 were answered" in str(error)  # noqa: PT017 - where nothing is lost it may start
             assert files(copy) == before
@@ -190,9 +194,9 @@ async def test_damaged_log_is_refused_and_kept(killed: Path, desk: Open, tmp_pat
     assert refused >= 25
 
 
-async def test_damaged_high_water_mark_is_logged_and_replaced(killed, desk, caplog) -> None:
+async def test_damaged_high_water_mark_is_logged_and_replaced(killed, open_store, caplog) -> None:
     (killed / "state.newest").write_bytes(b"\xff" * 40)
-    d = await desk(killed)
+    d = await open_store(killed)
     assert [record.levelname for record in caplog.records if "it cannot be checked whether" in record.message] == [
         "ERROR"
     ]
@@ -201,9 +205,9 @@ async def test_damaged_high_water_mark_is_logged_and_replaced(killed, desk, capl
 
 
 async def test_high_water_mark_is_written_before_the_answer_and_its_failure_is_harmless(
-    desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    d = await desk(tmp_path)
+    d = await open_store(tmp_path)
     for number in range(5):
         version = await d.put(key("a"), f"{number}")
         assert b" %020d " % version in (tmp_path / "state.newest").read_bytes()
@@ -220,9 +224,11 @@ async def test_high_water_mark_is_written_before_the_answer_and_its_failure_is_h
 # --- garbled bytes in the file -------------------------------------------------------------------------------------
 
 
-async def test_random_bytes_in_the_file_are_refused_or_change_nothing(killed: Path, desk: Open, tmp_path: Path) -> None:
+async def test_random_bytes_in_the_file_are_refused_or_change_nothing(
+    killed: Path, open_store: Open, tmp_path: Path
+) -> None:
     dice = random.Random(11)
-    d = await desk(killed)
+    d = await open_store(killed)
     whole = await d.contents()
     history = await d.store.since(PODS, None, 0)
     await d.store.close()
@@ -232,7 +238,7 @@ async def test_random_bytes_in_the_file_are_refused_or_change_nothing(killed: Pa
         garble(copy / "state.db", dice.randrange((copy / "state.db").stat().st_size - 200), dice)
         before = files(copy)
         try:
-            d = await desk(copy)
+            d = await open_store(copy)
         except ApiServerError as error:
             assert "state.db: " in str(error)  # noqa: PT017 - where nothing is lost it may start
             assert files(copy) == before
@@ -244,44 +250,44 @@ async def test_random_bytes_in_the_file_are_refused_or_change_nothing(killed: Pa
     assert refused > 20
 
 
-async def test_damaged_text_is_named_and_the_documented_repair_works(killed: Path, desk: Open) -> None:
-    d = await desk(killed)
+async def test_damaged_text_is_named_and_the_documented_repair_works(killed: Path, open_store: Open) -> None:
+    d = await open_store(killed)
     await d.store.close()
     content = (killed / "state.db").read_bytes()
     at = content.index(b"33 33 33 33")
     (killed / "state.db").write_bytes(content[:at] + b"34" + content[at + 2 :])
     with pytest.raises(ApiServerError, match=r"text of /pods default/n33, version 34, does not have its checksum\. No"):
-        await desk(killed)
+        await open_store(killed)
     assert salvaged(killed).lost == ["/pods default/n33"]
-    found = await (await desk(killed)).contents()
+    found = await (await open_store(killed)).contents()
     assert len(found) == COUNT - 1
     assert "n33" not in found
 
 
-async def test_object_without_its_state_is_named(killed: Path, desk: Open) -> None:
+async def test_object_without_its_state_is_named(killed: Path, open_store: Open) -> None:
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE objects SET version = 12 WHERE name = 'n40'")
     with pytest.raises(ApiServerError, match="the stored text of /pods default/n40 is missing"):
-        await desk(killed)
+        await open_store(killed)
 
 
-async def test_damaged_index_of_owners_is_refused_and_rebuilt_as_documented(desk: Open, tmp_path: Path) -> None:
-    d = await desk(tmp_path)
+async def test_damaged_index_of_owners_is_refused_and_rebuilt_as_documented(open_store: Open, tmp_path: Path) -> None:
+    d = await open_store(tmp_path)
     for name, owners in (("a", ("u1",)), ("b", ("u2",)), ("c", ())):
         await d.put(key(name, ""), owners=owners)
     await d.store.close()
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE owners SET uid = 'u?' WHERE name = 'b'")
     with pytest.raises(ApiServerError, match="index of owners contradicts /pods /b"):
-        await desk(tmp_path)
+        await open_store(tmp_path)
     assert salvaged(tmp_path).lost == []
-    d = await desk(tmp_path)
+    d = await open_store(tmp_path)
     assert [await d.store.dependents(uid) for uid in ("u1", "u2")] == [[key("a", "")], [key("b", "")]]
     assert len(await d.store.owned()) == 2
 
 
-async def test_file_of_the_second_layout_gets_checksums_unless_it_is_damaged(killed, desk, tmp_path) -> None:
-    whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
+async def test_file_of_the_second_layout_gets_checksums_unless_it_is_damaged(killed, open_store, tmp_path) -> None:
+    whole = await (await open_store(copied(killed, tmp_path / "whole"))).contents()
     (killed / "state.newest").unlink()
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
         db.execute("ALTER TABLE states DROP COLUMN sum")
@@ -290,8 +296,8 @@ async def test_file_of_the_second_layout_gets_checksums_unless_it_is_damaged(kil
     with closing(sqlite3.connect(bad / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE states SET body = CAST('{\"metadata\": ' AS BLOB) WHERE version = 30")
     with pytest.raises(ApiServerError, match="default/n29, version 30, is no JSON"):
-        await desk(bad)
-    d = await desk(killed)
+        await open_store(bad)
+    d = await open_store(killed)
     assert await d.contents() == whole
     await d.store.close()
     with closing(sqlite3.connect(killed / "state.db")) as db:
@@ -301,18 +307,20 @@ async def test_file_of_the_second_layout_gets_checksums_unless_it_is_damaged(kil
     assert all(database.row_checksum(*row[:7]) == row[7] for row in rows)
 
 
-async def test_file_that_is_malformed_can_be_recovered_as_documented(killed: Path, desk: Open, tmp_path: Path) -> None:
-    d = await desk(killed)
+async def test_file_that_is_malformed_can_be_recovered_as_documented(
+    killed: Path, open_store: Open, tmp_path: Path
+) -> None:
+    d = await open_store(killed)
     whole = await d.contents()
     await d.store.close()
     content = (killed / "state.db").read_bytes()
     page = content.index(b"40 40 40 40") // 8192 * 8192
     (killed / "state.db").write_bytes(content[:page] + b"\xff" * 8192 + content[page + 8192 :])
     with pytest.raises(ApiServerError, match="'When the state is damaged'"):
-        await desk(killed)
+        await open_store(killed)
     made = salvaged(killed)
     assert 1 <= len(made.lost) <= 4
-    found = await (await desk(killed)).contents()
+    found = await (await open_store(killed)).contents()
     assert sorted([*found, *(name.rpartition("/")[2] for name in made.lost)]) == sorted(whole)
     assert all(orjson.loads(found[name])["value"] == orjson.loads(whole[name])["value"] for name in found)
 

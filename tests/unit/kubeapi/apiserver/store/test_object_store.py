@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from tests.support.virtual_time import turns
-from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key, text
+from tests.unit.kubeapi.apiserver.store.conftest import PODS, Open, OpenedStore, key, text
 from tests.waiting import until
 from tink.kubeapi import ApiServerError
 from tink.kubeapi.apiserver.store import database, history, object_store
@@ -31,8 +31,8 @@ from tink.kubeapi.apiserver.store.objects import (
 )
 
 
-async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
-    d = await desk()
+async def test_write_that_expects_another_version_is_refused_with_the_actual_one(open_store: Open) -> None:
+    d = await open_store()
     first = await d.put(key("a"))
     second = await d.put(key("a"))
     for expected, actual in ((0, second), (first, second)):
@@ -45,17 +45,17 @@ async def test_write_that_expects_another_version_is_refused_with_the_actual_one
     assert [(event.type, event.version) for event in d.events] == [("ADDED", first), ("MODIFIED", second)]
 
 
-async def test_queued_writes_are_checked_one_after_the_other(desk: Open) -> None:
-    d = await desk()
+async def test_queued_writes_are_checked_one_after_the_other(open_store: Open) -> None:
+    d = await open_store()
     outcomes = await asyncio.gather(*(d.put(key("a"), n, expected=0) for n in range(8)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [int] + [MismatchError] * 7
     found = await d.store.get(key("a"))
     assert orjson.loads(found.body)["value"] == 0
 
 
-async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
+async def test_read_sees_every_write_that_was_answered(open_store: Open) -> None:
     """From memory, the file or a list: never anything older than the last answer."""
-    d = await desk(cache_bytes=3000)
+    d = await open_store(cache_bytes=3000)
     answered: dict[str, int] = {}
     done = False
 
@@ -90,19 +90,19 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
     await asyncio.gather(*readers)
 
 
-async def test_failing_commit_callback_does_not_stop_the_answers(desk, caplog) -> None:
+async def test_failing_commit_callback_does_not_stop_the_answers(open_store, caplog) -> None:
     def refuse(_: Event) -> None:
         raise RuntimeError("no")
 
-    d = await desk(on_commit=refuse)
+    d = await open_store(on_commit=refuse)
     assert await d.put(key("a")) == 1
     assert await d.names() == ["a"]
     assert "change 1 could not be delivered" in caplog.text
 
 
-async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatch, caplog) -> None:
+async def test_failed_commit_changes_nothing_and_is_logged_once(open_store, monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO)
-    d = await desk(history=20)
+    d = await open_store(history=20)
     for number in range(21):
         await d.put(key("a"), number)
 
@@ -125,8 +125,8 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
     assert told == ["writes fail: database or disk is full", "writes are possible again"]
 
 
-async def test_failed_commit_keeps_the_history_that_it_trimmed(desk, monkeypatch, tmp_path) -> None:
-    d = await desk(history=20)
+async def test_failed_commit_keeps_the_history_that_it_trimmed(open_store, monkeypatch, tmp_path) -> None:
+    d = await open_store(history=20)
     drop = history.StateWriter._trim
 
     def broken(it: history.StateWriter, events: list[Event]) -> None:
@@ -146,9 +146,9 @@ async def test_failed_commit_keeps_the_history_that_it_trimmed(desk, monkeypatch
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 24
 
 
-async def test_read_that_is_faster_than_the_notice_of_a_commit_waits_for_it(desk, monkeypatch) -> None:
+async def test_read_that_is_faster_than_the_notice_of_a_commit_waits_for_it(open_store, monkeypatch) -> None:
     """Otherwise a client could list a change, and then read the older state from memory."""
-    d = await desk(cache_bytes=0)
+    d = await open_store(cache_bytes=0)
     await d.put(key("a"), 1)
     commit, on_disk, tell = history.StateWriter.commit, threading.Event(), threading.Event()
 
@@ -174,17 +174,19 @@ async def test_read_that_is_faster_than_the_notice_of_a_commit_waits_for_it(desk
     assert [event.version for event in d.events] == [1, 2]
 
 
-async def _many(desk: Open) -> Desk:
+async def _many(open_store: Open) -> OpenedStore:
     """Return a store of 200 objects of 2 kB that has read none of them yet."""
-    d = await desk(history=20)
+    d = await open_store(history=20)
     for number in range(200):
         await d.put(key(f"n{number:03}"), "x" * 2000)
     await d.store.close()
-    return await desk(cache_bytes=0, history=20)
+    return await open_store(cache_bytes=0, history=20)
 
 
-async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(desk: Open, tmp_path: Path) -> None:
-    d = await _many(desk)
+async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(
+    open_store: Open, tmp_path: Path
+) -> None:
+    d = await _many(open_store)
     path = tmp_path / "state.db"
     at = path.read_bytes().index(b'"resourceVersion":"150"') // 8192 * 8192
     with path.open("r+b") as file:
@@ -197,11 +199,11 @@ async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(d
         await d.store.get(key("n149"))
     await d.store.close()
     with pytest.raises(ApiServerError, match=r"state\.db: .*'When the state is damaged'"):
-        await desk()
+        await open_store()
 
 
-async def test_read_error_is_reported_with_its_reason_and_ends_with_its_cause(desk, tmp_path, caplog) -> None:
-    d = await _many(desk)
+async def test_read_error_is_reported_with_its_reason_and_ends_with_its_cause(open_store, tmp_path, caplog) -> None:
+    d = await _many(open_store)
     path = tmp_path / "state.db"
     taken = {entry: int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path}
     kept = {number: os.dup(number) for number in taken.values()}
@@ -227,8 +229,8 @@ async def test_read_error_is_reported_with_its_reason_and_ends_with_its_cause(de
         await ask()
 
 
-async def test_close_finishes_queued_requests(desk: Open) -> None:
-    d = await desk()
+async def test_close_finishes_queued_requests(open_store: Open) -> None:
+    d = await open_store()
     writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
     await turns()
     await d.store.close()
@@ -237,7 +239,7 @@ async def test_close_finishes_queued_requests(desk: Open) -> None:
         await d.put(key("late"), expected=0)
     with pytest.raises(StorageError, match="stopping"):
         await d.store.page(PODS, None)
-    d = await desk()
+    d = await open_store()
     assert len(await d.names()) == 20
 
 
@@ -268,8 +270,8 @@ def test_cache_is_bounded_and_keeps_recently_used_objects() -> None:
     assert key("big") not in cache
 
 
-async def test_dependents_are_found_by_the_uid_of_their_owner(desk: Open) -> None:
-    d = await desk()
+async def test_dependents_are_found_by_the_uid_of_their_owner(open_store: Open) -> None:
+    d = await open_store()
     await d.put(key("a"), owners=("u1", "u2"))
     await d.put(key("b", resource="x/things"), owners=("u1",))
     await d.put(key("c"), value='"ownerReferences":[')
@@ -286,8 +288,8 @@ async def test_dependents_are_found_by_the_uid_of_their_owner(desk: Open) -> Non
     assert await d.store.owned() == []
 
 
-async def test_all_objects_with_owners_are_returned_in_pages(desk: Open) -> None:
-    d = await desk()
+async def test_all_objects_with_owners_are_returned_in_pages(open_store: Open) -> None:
+    d = await open_store()
     with pytest.raises(MismatchError):
         await d.put(key("a"), owners=("u1",), expected=5)
     assert await d.store.owned() == [], "a write that failed"
@@ -302,8 +304,8 @@ async def test_all_objects_with_owners_are_returned_in_pages(desk: Open) -> None
     assert {owned.key for owned in found if owned.uid == "u2"} == {key("n2"), key("n5")}
 
 
-async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
-    d = await desk()
+async def test_list_shows_an_older_version_as_it_was(open_store: Open) -> None:
+    d = await open_store()
     for name in "acegx":
         await d.put(key(name), "old")
     await d.put(key("a", "other"), "old")
@@ -340,9 +342,9 @@ async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
         ]
 
 
-async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_ends_when_it_has_enough_bytes(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_PAGE_BYTES", 1000)
-    d = await desk()
+    d = await open_store()
     for name in "abcde":
         await d.put(key(name), "x" * 400)
     for after, names, more in ((("", ""), list("abc"), True), (("default", "c"), list("de"), False)):
@@ -351,8 +353,8 @@ async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytes
     assert [event.key.name for event in await d.store.since(PODS, None, 0)] == ["a", "b", "c"]
 
 
-async def test_history_is_in_order_with_the_state_before(desk: Open) -> None:
-    d = await desk()
+async def test_history_is_in_order_with_the_state_before(open_store: Open) -> None:
+    d = await open_store()
     await d.put(key("a"), 1)
     middle = await d.put(key("a"), 2)
     await d.put(key("x", "other"))
@@ -365,8 +367,8 @@ async def test_history_is_in_order_with_the_state_before(desk: Open) -> None:
     assert told == [event for event in d.events if event.key == key("a")][1:]
 
 
-async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open, tmp_path: Path) -> None:
-    d = await desk(history=20)
+async def test_history_stays_within_its_bounds_and_the_state_complete(open_store: Open, tmp_path: Path) -> None:
+    d = await open_store(history=20)
     for name in "abc":
         await d.put(key(name))
     for number in range(60):
@@ -386,16 +388,16 @@ async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open
     await d.store.close()
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # a state that no client can ask for is not kept
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 25
-    again = await desk(history=20)
+    again = await open_store(history=20)
     assert await again.names() == ["a", "c"]
     with pytest.raises(ExpiredError) as after:
         await again.store.since(PODS, None, caught.value.oldest - 1)
     assert after.value.oldest == caught.value.oldest
 
 
-async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_of_large_objects_is_bounded_in_bytes(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 10_000)
-    d = await desk()
+    d = await open_store()
     for _ in range(20):
         newest = await d.put(key("a"), "x" * 1000)
     with pytest.raises(ExpiredError) as caught:
@@ -403,16 +405,16 @@ async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypa
     assert newest - 10 <= caught.value.oldest < newest
     await d.put(key("a"), "x" * 20_000)  # larger than all of it: the newest change stays, versions go on from it
     await d.store.close()
-    d = await desk()
+    d = await open_store()
     assert await d.put(key("b")) == newest + 2
 
 
-async def test_versions_are_never_assigned_twice_after_a_restart(desk: Open) -> None:
-    d = await desk(history=1)
+async def test_versions_are_never_assigned_twice_after_a_restart(open_store: Open) -> None:
+    d = await open_store(history=1)
     await d.put(key("a"))
     last = await d.drop(key("a"))
     await d.store.close()
-    d = await desk(history=1)
+    d = await open_store(history=1)
     assert await d.store.current() == last
     assert await d.put(key("a")) == last + 1
 
@@ -433,7 +435,7 @@ PRAGMA user_version = 1;
 """
 
 
-async def test_file_of_the_first_layout_is_migrated_with_its_history(desk, tmp_path, caplog) -> None:
+async def test_file_of_the_first_layout_is_migrated_with_its_history(open_store, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
@@ -452,7 +454,7 @@ async def test_file_of_the_first_layout_is_migrated_with_its_history(desk, tmp_p
             db.execute(
                 "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", (version, PODS, "default", name, kind, body, before)
             )
-    d = await desk()
+    d = await open_store()
     assert await d.names() == ["a", "b", "z"]
     assert await d.store.dependents("u1") == [key("a")]
     assert await d.seen(10) == [("MODIFIED", "a"), ("MODIFIED", "a"), ("DELETED", "gone"), ("ADDED", "z")]
@@ -464,7 +466,7 @@ async def test_file_of_the_first_layout_is_migrated_with_its_history(desk, tmp_p
         await d.store.since(PODS, None, 9)
     assert await d.put(key("b")) == 15
     await d.store.close()
-    d = await desk()
+    d = await open_store()
     assert await d.names(12) == ["a", "b", "gone"]
     assert [record.message.partition(": ")[2] for record in caplog.records] == ["migrated from layout 1 to 3"]
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
@@ -472,7 +474,7 @@ async def test_file_of_the_first_layout_is_migrated_with_its_history(desk, tmp_p
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-async def test_refused_file_is_closed_and_can_be_opened_again(desk: Open, tmp_path: Path) -> None:
+async def test_refused_file_is_closed_and_can_be_opened_again(open_store: Open, tmp_path: Path) -> None:
     """The lock and the threads of a failed start are gone."""
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -483,20 +485,20 @@ async def test_refused_file_is_closed_and_can_be_opened_again(desk: Open, tmp_pa
     ):
         before = path.read_bytes()
         with pytest.raises(ApiServerError, match=why):
-            await desk()
+            await open_store()
         assert path.read_bytes() == before
         path.write_bytes(b"no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
         database.connect(path)
     assert path not in {link.resolve() for link in Path("/proc/self/fd").iterdir()}
     path.rename(tmp_path / "away")
-    assert await (await desk()).put(key("a")) == 1
+    assert await (await open_store()).put(key("a")) == 1
 
 
 async def test_a_file_that_was_closed_is_whole_without_its_log(tmp_path: Path) -> None:
     for number in range(60):
         path = tmp_path / f"{number}.db"
-        d = Desk(path)
+        d = OpenedStore(path)
         await d.store.open()
         await d.put(key("a"))
         await d.store.close()
@@ -509,17 +511,17 @@ async def test_every_connection_flushes_what_it_commits(tmp_path: Path) -> None:
         assert db.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
-async def test_file_is_used_by_one_server_only(desk: Open) -> None:
-    d = await desk()
+async def test_file_is_used_by_one_server_only(open_store: Open) -> None:
+    d = await open_store()
     with pytest.raises(ApiServerError, match="another API server is using it"):
-        await desk()
+        await open_store()
     await d.store.close()
-    await desk()
+    await open_store()
 
 
-async def test_lost_end_of_the_log_affects_nothing_else(desk: Open, tmp_path: Path) -> None:
+async def test_lost_end_of_the_log_affects_nothing_else(open_store: Open, tmp_path: Path) -> None:
     """A power cut leaves an incomplete last frame: SQLite ignores it, and everything before it is intact."""
-    d = await desk(tmp_path / "state.db")
+    d = await open_store(tmp_path / "state.db")
     for number in range(20):
         await d.put(key("a"), f"{number}")
     for cut in (1, 24, 4000, 8192 + 24, 3 * 8192):
@@ -530,7 +532,7 @@ async def test_lost_end_of_the_log_affects_nothing_else(desk: Open, tmp_path: Pa
         (copy / "state.db-wal").write_bytes(log[:-cut])
         with closing(sqlite3.connect(f"file:{copy}/state.db", uri=True)) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        cut_off = await desk(copy / "state.db")
+        cut_off = await open_store(copy / "state.db")
         found = await cut_off.store.get(key("a"))
         assert 15 <= int(orjson.loads(found.body)["value"]) < 20
         assert found.version == await cut_off.store.current()
@@ -538,11 +540,11 @@ async def test_lost_end_of_the_log_affects_nothing_else(desk: Open, tmp_path: Pa
 
 
 async def test_log_stays_short_while_writes_never_cease_and_is_moved_into_the_file_beside_them(
-    desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "CHECKPOINT_BYTES", 100_000)
     monkeypatch.setattr(database, "MAX_WAL_BYTES", 2_000_000)
-    d = await desk()
+    d = await open_store()
     for number in range(60):
         await asyncio.gather(*(d.put(key(f"n{n}"), "x" * 10_000) for n in range(number, number + 30)))
     assert (tmp_path / "state.db-wal").stat().st_size < 5_000_000  # of 25 MB
