@@ -56,7 +56,7 @@ def is_large(size: int) -> bool:
 async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function whose time is that of `size` bytes of JSON: here if it is short, else in the thread.
 
-    Raises the exceptions of `work`. A cancelled caller does not wait for the end of `work`, which must not share objects.
+    Raises the exceptions of `work`. A cancelled caller does not wait for its end, so `work` must not share objects.
     """
     if not is_large(size):
         return work(*args, **kwargs)
