@@ -94,7 +94,7 @@ def test_no_host_is_attacked_by_accident(tmp_path: Path) -> None:
     options = ["--target", "127.0.0.1", "--kubeconfig", str(tmp_path / "kubeconfig"), "--osie", "lab"]
     status, report, printed = run(tmp_path, QUICK, *options)
     assert (status, report) == (2, None)
-    assert "the host's own network namespace, where no machine may be" in printed
+    assert "the host's own network namespace, where no machine may run" in printed
 
 
 @pytest.mark.soak
