@@ -32,7 +32,8 @@ from multidict import MultiMapping
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from tink.errors import TinkedgeError
-from tink.files import private_files, rereading
+from tink.files import private_files
+from tink.files.rereading import ChangingFile
 from tink.kubeapi.schema import Raw, quote
 
 AUTHENTICATED = "system:authenticated"
@@ -475,7 +476,6 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
 
 log = logging.getLogger(__name__)
 
-RECHECK_SECONDS: Final = 1.0  # Minimum time between two checks of the file for changes
 WARN_BEFORE: Final = timedelta(days=7)
 
 
@@ -487,12 +487,13 @@ class TokenExpiredError(WrongTokenError):
     """The token has expired. The message names the user and the time."""
 
 
-class Authenticator:
+class Authenticator(ChangingFile):
     """Finds the caller of a token: the administrator by `is_admin(token)`, and the users of a file.
 
-    The file is read again within a second of a change. If it is invalid, the users stay as they were, and the log
-    reports it. `now` returns the time in UTC, `monotonic` seconds.
+    `now` returns the time in UTC, `monotonic` seconds.
     """
+
+    _KEPT = "the users of the API stay"
 
     def __init__(
         self,
@@ -502,22 +503,11 @@ class Authenticator:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the file. If it is invalid, only the administrator is known until it is repaired."""
+        super().__init__(users, monotonic)
         self._is_admin = is_admin
-        self._path = users
         self._now = now
-        self._monotonic = monotonic
-        self._state: tuple[int, ...] | None = None
-        self._looked = monotonic()
-        self._reported = ""
         self._use(Users())
-        try:
-            state = self._stat()
-            self._use(read_users(self._path))
-            self._state = state
-        except (UserFileError, OSError) as error:
-            log.error("%s. Until then only the administrator is known; the file is read again automatically", error)
-            self._reported = str(error)
-        rereading.register(self)
+        self._read_first("only the administrator is known")
 
     def caller(self, shown: bytes) -> Caller:
         """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
@@ -552,13 +542,6 @@ class Authenticator:
             return False
         return self._users.caller(name, credential.id) == caller
 
-    def recheck(self) -> None:
-        """Read the file again if it has changed."""
-        now = self._monotonic()
-        if not 0 <= now - self._looked < RECHECK_SECONDS:
-            self._looked = now
-            self._compare()
-
     def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
         for name, each in self._users.expiring(self._now(), WARN_BEFORE):
@@ -567,26 +550,11 @@ class Authenticator:
                 *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
             )
 
-    def reread(self) -> bool:
-        """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""
-        self._reported = ""
-        return self._compare()
+    def _read(self) -> None:
+        self._use(read_users(self._path))
 
-    def _compare(self) -> bool:
-        try:
-            state = self._stat()
-            if state == self._state:
-                return True
-            users = read_users(self._path)
-        except (UserFileError, OSError) as error:
-            if str(error) != self._reported:
-                log.error("the users of the API stay as they were: %s", error)
-            self._reported = str(error)
-            return False
-        self._use(users)
-        self._state, self._reported = state, ""
-        log.info("%s read again: users %s", self._path, ", ".join(sorted(users.users)[:20]) or "none")
-        return True
+    def _after_change(self) -> None:
+        log.info("%s read again: users %s", self._path, ", ".join(sorted(self._users.users)[:20]) or "none")
 
     def _use(self, users: Users) -> None:
         self._users = users
@@ -596,7 +564,6 @@ class Authenticator:
 
     def _stat(self) -> tuple[int, ...]:
         try:
-            found = self._path.stat()
+            return super()._stat()
         except FileNotFoundError:
             return ()
-        return found.st_mtime_ns, found.st_size, found.st_ino

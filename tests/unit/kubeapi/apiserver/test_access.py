@@ -174,7 +174,7 @@ def test_invalid_file_is_reported_at_the_start_and_changes_nothing_later(
     clock.seconds += 1
     with caplog.at_level(logging.ERROR):
         assert authenticator.caller(token.encode()) == caller
-    assert "stay as they were" in caplog.text
+    assert "the users of the API stay unchanged" in caplog.text
     assert not authenticator.reread()
     path.write_bytes(whole)
     assert authenticator.reread()
