@@ -34,7 +34,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.files.rereading import ChangingFile
-from tink.kubeapi.schema import Raw, quote
+from tink.kubeapi.schema.field_errors import quote
+from tink.kubeapi.schema.shapes import Raw
 
 AUTHENTICATED = "system:authenticated"
 MASTERS = "system:masters"

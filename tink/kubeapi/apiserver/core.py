@@ -23,8 +23,8 @@ from tink.kubeapi.apiserver.store.objects import Event, Key
 from tink.kubeapi.apiserver.webhooks import WebhookClient
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
 from tink.kubeapi.apiserver.write.verbs import Verbs
-from tink.kubeapi.schema import Raw
 from tink.kubeapi.schema.definition import is_true
+from tink.kubeapi.schema.shapes import Raw
 
 
 def utc_now() -> datetime:

@@ -13,7 +13,8 @@ import orjson
 from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver.errors import StatusError, bad_request
-from tink.kubeapi.schema import deep_copy, mark
+from tink.kubeapi.schema.shapes import deep_copy
+from tink.kubeapi.schema.structural import mark
 
 MAX_OPERATIONS = 10_000  # Maximum number of operations in one JSON patch (Kubernetes: maxJSONPatchOperations)
 

@@ -38,7 +38,7 @@ from tink.kubeapi.apiserver.http.monitoring import ApiServerMetrics, http_logger
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite
 from tink.waiting import log_failure

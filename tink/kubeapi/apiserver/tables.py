@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from tink.golang import marshal, strconv
-from tink.kubeapi.schema import Byte, JSONPathError, compile_path
+from tink.kubeapi.schema.jsonpath import Byte, JSONPathError, compile_path
 
 Cell = Callable[[Mapping[str, Any], datetime], Any]
 """Function from an object and the present time to the value of a cell."""

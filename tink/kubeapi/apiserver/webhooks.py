@@ -23,7 +23,8 @@ from tink.api.yaml import YamlError, documents
 from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.media import not_an_object
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
-from tink.kubeapi.schema import ClientConfig, field_errors
+from tink.kubeapi.schema import field_errors
+from tink.kubeapi.schema.webhooks import ClientConfig
 from tink.net.outbound import Reach, session
 
 MAX_ANSWER = 3 << 20  # Default maximum size of an answer, in bytes

@@ -26,7 +26,9 @@ from tink.kubeapi.apiserver.options import Match
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
-from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Raw, TooMuchAddedError, WalkResult, quote
+from tink.kubeapi.schema.field_errors import TooMuchAddedError, WalkResult, quote
+from tink.kubeapi.schema.shapes import Raw
+from tink.kubeapi.schema.webhooks import ClientConfig, ConditionError, Conditions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

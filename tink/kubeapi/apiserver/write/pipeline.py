@@ -39,7 +39,10 @@ from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Key, MismatchError, StoredObject, Write
 from tink.kubeapi.apiserver.write.submission import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
-from tink.kubeapi.schema import FieldError, Raw, WalkResult, meta, ratcheted
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.field_errors import FieldError, WalkResult
+from tink.kubeapi.schema.rules import ratcheted
+from tink.kubeapi.schema.shapes import Raw
 from tink.offload import offload
 
 MAX_STORED_BYTES = 6 << 20

@@ -16,8 +16,10 @@ from tink.kubeapi.apiserver import access, errors
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.resources.registry import Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.write import submission
-from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
-from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.shapes import FLAG, TEXT, Raw, atomic, mapping, same, struct, texts
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"

@@ -36,7 +36,8 @@ from tink.kubeapi.apiserver.write.pipeline import (
     key_of,
     served_text,
 )
-from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.offload import offload
 
 ORPHAN = "orphan"
