@@ -34,6 +34,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.files.rereading import ChangingFile
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.schema.field_errors import quote
 from tink.kubeapi.schema.shapes import Raw
 
@@ -413,14 +415,14 @@ def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
     yield from EVERYBODY
 
 
-def forbidden_message(caller: Caller, wanted: ResourceAction | PathAction) -> str:
-    """Return Kubernetes' reason for a refusal: the text after `... is forbidden: `."""
+def forbidden(caller: Caller, wanted: ResourceAction | PathAction) -> StatusError:
+    """Return the refusal (403) of an action that the caller may not do, in Kubernetes' words."""
     user = _quoted(caller.name)
     if isinstance(wanted, PathAction):
-        return f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}"
+        return errors.not_allowed("", "", "", f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}")
     what = f"{wanted.verb} resource {_quoted(wanted.combined)} in API group {_quoted(wanted.group)}"
     where = f"in the namespace {_quoted(wanted.namespace)}" if wanted.namespace else "at the cluster scope"
-    return f"User {user} cannot {what} {where}"
+    return errors.not_allowed(wanted.group, wanted.resource, wanted.name, f"User {user} cannot {what} {where}")
 
 
 def _quoted(text: str) -> str:
@@ -428,42 +430,24 @@ def _quoted(text: str) -> str:
     return quote(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-_PREFIX: Final = "impersonate-"
-
-
-class ImpersonationError(TinkedgeError):
-    """The impersonation headers are invalid. The message says why."""
-
-
-class ImpersonationForbiddenError(TinkedgeError):
-    """The caller may not impersonate this user or group."""
-
-    def __init__(self, wanted: ResourceAction) -> None:
-        super().__init__(wanted.name)
-        self.wanted = wanted
-
-
-def wants_impersonation(headers: Mapping[str, str]) -> bool:
-    """Return True if a request has impersonation headers (`kubectl --as`)."""
-    return any(name.lower().startswith(_PREFIX) for name in headers)
-
-
 def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str], Caller]) -> Caller:
-    """Return the impersonated caller; `user` finds a user by name.
+    """Return the caller whom the headers name (`kubectl --as`), or `caller` without such headers. `user` finds a user.
 
     Unknown impersonation headers are an error: a caller must not act with the own rights by mistake (k8s.io/apiserver,
-    pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
+    pkg/endpoints/filters/impersonation.go). Raises StatusError (400, 403).
     """
+    given = {name.lower() for name in headers if name.lower().startswith("impersonate-")}
+    if not given:
+        return caller
     name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
     wanted_groups = (ResourceAction("impersonate", "", "groups", name=each) for each in groups)
     for wanted in (ResourceAction("impersonate", "", "users", name=name), *wanted_groups):
         if not allowed(caller, wanted):
-            raise ImpersonationForbiddenError(wanted)
-    others = {each.lower() for each in headers if each.lower().startswith(_PREFIX)}
-    if others - {"impersonate-user", "impersonate-group"}:
-        raise ImpersonationError("only Impersonate-User and Impersonate-Group are known here")
+            raise forbidden(caller, wanted)
+    if given - {"impersonate-user", "impersonate-group"}:
+        raise errors.bad_request("only Impersonate-User and Impersonate-Group are known here")
     if not name:
-        raise ImpersonationError("requested groups without impersonating a user")
+        raise errors.bad_request("requested groups without impersonating a user")
     known = user(name)
     return Caller(
         name,
@@ -478,14 +462,6 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
 log = logging.getLogger(__name__)
 
 WARN_BEFORE: Final = timedelta(days=7)
-
-
-class WrongTokenError(TinkedgeError):
-    """The request has no token, or an unknown one."""
-
-
-class TokenExpiredError(WrongTokenError):
-    """The token has expired. The message names the user and the time."""
 
 
 class Authenticator(ChangingFile):
@@ -511,7 +487,7 @@ class Authenticator(ChangingFile):
         self._read_first("only the administrator is known")
 
     def caller(self, shown: bytes) -> Caller:
-        """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
+        """Return the caller who has this token. Raises StatusError (401)."""
         if self._is_admin(shown.decode("utf-8", "surrogateescape")):
             return ADMIN
         self.recheck()
@@ -522,9 +498,9 @@ class Authenticator(ChangingFile):
             self._compare()  # the token may have been issued a moment ago
         name, credential = self._by_id.get(found, ("", None))
         if credential is None or not hmac.compare_digest(_hash(token), credential.sha256):
-            raise WrongTokenError("Unauthorized")
+            raise errors.unauthorized()
         if credential.expired(self._now()):
-            raise TokenExpiredError(
+            raise errors.unauthorized(
                 f"Unauthorized: this token of {name} has expired on {credential.expires:%Y-%m-%d %H:%M} UTC; ask for a "
                 "new kubeconfig"
             )

@@ -17,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from tink.kubeapi.apiserver import errors, media
-from tink.kubeapi.apiserver.access import ADMIN, Authenticator
+from tink.kubeapi.apiserver.access import ADMIN, Authenticator, impersonate
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
@@ -140,7 +140,7 @@ class Api:
         caller = callers.authenticate(request, self._authenticator)
         self.sessions.begin(caller)
         request[callers.CALLER] = caller
-        caller = request[callers.CALLER] = callers.effective_caller(request, caller, self._authenticator)
+        caller = request[callers.CALLER] = impersonate(caller, request.headers, self._authenticator.user)
         target = parse_path(path)
         action = callers.requested_action(request.method, path, target, request.query)
         callers.authorize(caller, action)

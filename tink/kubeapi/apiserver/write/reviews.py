@@ -136,7 +136,7 @@ class Reviewer:
             raise errors.bad_request("token is required for TokenReview in authentication")
         # The tokens of this server have no audience.
         if not spec.get("audiences"):
-            with suppress(access.WrongTokenError):
+            with suppress(errors.StatusError):
                 caller = self._users.caller(token.encode("utf-8", "surrogateescape"))
                 return {"authenticated": True, "user": caller.user_info()}
         return {"user": {}, "error": "invalid bearer token"}
