@@ -222,9 +222,9 @@ class ApiServer:
         return found
 
     def _committed(self, event: Event) -> None:
-        """Log a stored change, and pass it on."""
+        """Log a stored change, even if its request is cancelled or fails, and pass the change on."""
         if self._api is not None:
-            self._api.committed(event)
+            self._api.audit.committed(event)
         self._core.committed(event)
 
 

@@ -33,13 +33,7 @@ class Column:
 
     def definition(self) -> dict[str, Any]:
         """Return the TableColumnDefinition (meta.k8s.io/v1)."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "format": self.format,
-            "description": self.description,
-            "priority": self.priority,
-        }
+        return {name: getattr(self, name) for name in ("name", "type", "format", "description", "priority")}
 
 
 NAME = Column("Name", lambda obj, _: obj["metadata"]["name"], "Name must be unique within a namespace.", format="name")
