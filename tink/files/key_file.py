@@ -23,7 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tink.errors import TinkedgeError
-from tink.files import private_files, rereading
+from tink.files import private_files
+from tink.files.rereading import ChangingFile
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +35,16 @@ _MAX_KEYS = 16
 _MAX_FILE_BYTES = 64 << 10
 SPREAD_SECONDS = 120.0
 """Time until all processes have a new key."""
-_RECHECK_SECONDS = 1.0
-"""Minimum time between two looks at the file."""
 
 
 class KeyFileError(TinkedgeError):
     """The key file can't be used; the message names it and the remedy."""
 
 
-class KeyFile:
+class KeyFile(ChangingFile):
     """Signs and verifies with the keys of one file."""
+
+    _KEPT = "the keys stay"
 
     def __init__(
         self,
@@ -63,53 +64,34 @@ class KeyFile:
         missing file. If it is given, an unusable file is logged, and a random key is used until the file is usable; no
         other process accepts its signatures. `monotonic` returns seconds. Raises KeyFileError.
         """
-        self._path = path
+        super().__init__(path, monotonic)
         self._what = f"{what} {path}"
         self._advice = f"; {advice}" if advice else ""
-        self._monotonic = monotonic
         self._changed = changed
-        self._reported = ""
         self._ours = create
-        self._state: tuple[int, ...] = ()
-        try:
-            if create:
-                self._create()
-            self._state = self._stat()
-            self._keys = self._read()
-        except KeyFileError as error:
-            if not without:
-                raise
-            log.error("%s. Until then, %s; it is read again by itself", error, without)
-            self._reported = str(error)
-            self._state, self._keys = (), (secrets.token_hex(32).encode(),)
+        if not self._read_first(without):
+            self._keys: tuple[bytes, ...] = (secrets.token_hex(32).encode(),)
         self._signing = self._keys[0]
         self._sign_from = 0.0
         """The time from which the first key signs, if another one signs now."""
-        self._checked_at = monotonic()
-        rereading.register(self)
-
-    def reread(self) -> bool:
-        """Read the file now if it has changed. Return False if it is unusable, which is logged; then the keys stay."""
-        self._reported = ""
-        return self._compare()
 
     def sign(self, label: str, claims: str) -> str:
         """Return the signature of `claims` for the purpose `label`, which must not contain NUL."""
-        self._refresh()
+        self.recheck()
         if self._signing != self._keys[0] and self._monotonic() >= self._sign_from:
             self._signing = self._keys[0]
         return _signature(self._signing, label, claims)
 
     def signed(self, label: str, claims: str, signature: str) -> bool:
         """Return True if `signature` (ASCII) is the signature of `claims` with one of the keys."""
-        self._refresh()
+        self.recheck()
         # All keys are compared, each in constant time, so that the duration reveals nothing about any of them.
         good = [hmac.compare_digest(_signature(key, label, claims), signature) for key in self._keys]
         return any(good)
 
     def holds(self, key: str) -> bool:
         """Return True if `key` is one of the keys, for files whose keys are passwords."""
-        self._refresh()
+        self.recheck()
         given = key.encode(errors="surrogateescape")
         good = [hmac.compare_digest(one, given) for one in self._keys]
         return any(good)
@@ -123,31 +105,10 @@ class KeyFile:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        self._refresh()
+        self.recheck()
         return tuple(HKDF(hashes.SHA256(), 32, None, label.encode()).derive(key) for key in self._keys)
 
-    def _refresh(self) -> None:
-        """Read the file again if it has changed. An unusable file changes nothing, and is logged once."""
-        now = self._monotonic()
-        if 0 <= now - self._checked_at < _RECHECK_SECONDS:
-            return
-        self._checked_at = now
-        self._compare()
-
-    def _compare(self) -> bool:
-        try:
-            if self._ours and not self._state:
-                self._create()  # the disk was full at the start, and may have room now
-            state = self._stat()
-            if state == self._state:
-                return True
-            self._keys = self._read()
-        except KeyFileError as error:
-            if str(error) != self._reported:
-                log.error("the keys stay unchanged: %s", error)
-            self._reported = str(error)
-            return False
-        self._state, self._reported = state, ""
+    def _after_change(self) -> None:
         log.info("%s read again: it now has %d keys", self._what, len(self._keys))
         if self._signing not in self._keys:
             self._signing = self._keys[0]
@@ -155,17 +116,17 @@ class KeyFile:
             self._sign_from = self._monotonic() + SPREAD_SECONDS
         if self._changed is not None:
             self._changed(self._keys[0].decode("ascii"))
-        return True
 
     def _stat(self) -> tuple[int, ...]:
+        if self._ours and self._state is None:
+            self._create()  # again after a failure: the disk was full at the start, and may have room now
         try:
-            found = self._path.stat()
+            return super()._stat()
         except OSError as error:
             advice = f"'openssl rand -hex 32' makes a key{self._advice}"
             raise KeyFileError(f"{self._what}: {error.strerror}; {advice}") from error
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _read(self) -> tuple[bytes, ...]:
+    def _read(self) -> None:
         try:
             with self._path.open("rb") as file:
                 content = file.read(_MAX_FILE_BYTES + 1)
@@ -193,7 +154,7 @@ class KeyFile:
             raise KeyFileError(f"{self._what}: does not end with its line: it has been cut off{remedy}")
         if mode & 0o007:
             log.warning("%s can be read by all users of this host: chmod 600 it", self._what)
-        return keys
+        self._keys = keys
 
     def _create(self) -> None:
         """Create the file with a new key, unless it exists or another process creates it. Raises KeyFileError."""

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
         survey_snapshot,
         take_snapshot,
     )
-    from tink.kubeapi.schema import Checker, CompiledSchema, WalkResult, compile_definition, compile_schema, deep_copy
+    from tink.kubeapi.schema.checker import Checker, compile_definition
+    from tink.kubeapi.schema.field_errors import CompiledSchema, WalkResult
+    from tink.kubeapi.schema.shapes import deep_copy
+    from tink.kubeapi.schema.structural import compile_schema
 
 _MODULES: Final = {
     "apiserver.access": (
@@ -44,7 +47,10 @@ _MODULES: Final = {
     "apiserver.store.snapshots": (
         *("advance_snapshot", "lock_state", "newest_answered", "salvage_state", "survey_snapshot", "take_snapshot"),
     ),
-    "schema": ("Checker", "CompiledSchema", "WalkResult", "compile_definition", "compile_schema", "deep_copy"),
+    "schema.checker": ("Checker", "compile_definition"),
+    "schema.field_errors": ("CompiledSchema", "WalkResult"),
+    "schema.shapes": ("deep_copy",),
+    "schema.structural": ("compile_schema",),
 }
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tink.api import crds
-from tink.kubeapi.schema import compile_definition
+from tink.kubeapi.schema.checker import compile_definition
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "examples"
 ANSIBLE, TERRAFORM = EXAMPLES / "ansible", EXAMPLES / "terraform"

@@ -19,7 +19,7 @@ from edge.journey.events import Outcome, Step
 from edge.neighbour.links import HostLink
 from tink.api import crds
 from tink.api.v1alpha2 import WorkflowState
-from tink.kubeapi.schema import Checker, compile_definition
+from tink.kubeapi.schema.checker import Checker, compile_definition
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 EXAMPLES = DEPLOY / "examples"

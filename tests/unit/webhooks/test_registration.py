@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.api import InProcessApi
 from tink.kube.client import ApiError, ConflictError
-from tink.kubeapi.schema import Conditions
+from tink.kubeapi.schema.webhooks import Conditions
 from tink.webhooks.registration import CONFIGURATION, Address, RegistrationError, configuration, register, unregister
 from tink.webhooks.server import WebhookSettings
 

@@ -32,8 +32,12 @@ from multidict import MultiMapping
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from tink.errors import TinkedgeError
-from tink.files import private_files, rereading
-from tink.kubeapi.schema import Raw, quote
+from tink.files import private_files
+from tink.files.rereading import ChangingFile
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.schema.field_errors import quote
+from tink.kubeapi.schema.shapes import Raw
 
 AUTHENTICATED = "system:authenticated"
 MASTERS = "system:masters"
@@ -411,14 +415,14 @@ def rules_in(caller: Caller, namespace: str) -> Iterator[RoleRule]:
     yield from EVERYBODY
 
 
-def forbidden_message(caller: Caller, wanted: ResourceAction | PathAction) -> str:
-    """Return Kubernetes' reason for a refusal: the text after `... is forbidden: `."""
+def forbidden(caller: Caller, wanted: ResourceAction | PathAction) -> StatusError:
+    """Return the refusal (403) of an action that the caller may not do, in Kubernetes' words."""
     user = _quoted(caller.name)
     if isinstance(wanted, PathAction):
-        return f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}"
+        return errors.not_allowed("", "", "", f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}")
     what = f"{wanted.verb} resource {_quoted(wanted.combined)} in API group {_quoted(wanted.group)}"
     where = f"in the namespace {_quoted(wanted.namespace)}" if wanted.namespace else "at the cluster scope"
-    return f"User {user} cannot {what} {where}"
+    return errors.not_allowed(wanted.group, wanted.resource, wanted.name, f"User {user} cannot {what} {where}")
 
 
 def _quoted(text: str) -> str:
@@ -426,42 +430,24 @@ def _quoted(text: str) -> str:
     return quote(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-_PREFIX: Final = "impersonate-"
-
-
-class ImpersonationError(TinkedgeError):
-    """The impersonation headers are invalid. The message says why."""
-
-
-class ImpersonationForbiddenError(TinkedgeError):
-    """The caller may not impersonate this user or group."""
-
-    def __init__(self, wanted: ResourceAction) -> None:
-        super().__init__(wanted.name)
-        self.wanted = wanted
-
-
-def wants_impersonation(headers: Mapping[str, str]) -> bool:
-    """Return True if a request has impersonation headers (`kubectl --as`)."""
-    return any(name.lower().startswith(_PREFIX) for name in headers)
-
-
 def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str], Caller]) -> Caller:
-    """Return the impersonated caller; `user` finds a user by name.
+    """Return the caller whom the headers name (`kubectl --as`), or `caller` without such headers. `user` finds a user.
 
     Unknown impersonation headers are an error: a caller must not act with the own rights by mistake (k8s.io/apiserver,
-    pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
+    pkg/endpoints/filters/impersonation.go). Raises StatusError (400, 403).
     """
+    given = {name.lower() for name in headers if name.lower().startswith("impersonate-")}
+    if not given:
+        return caller
     name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
     wanted_groups = (ResourceAction("impersonate", "", "groups", name=each) for each in groups)
     for wanted in (ResourceAction("impersonate", "", "users", name=name), *wanted_groups):
         if not allowed(caller, wanted):
-            raise ImpersonationForbiddenError(wanted)
-    others = {each.lower() for each in headers if each.lower().startswith(_PREFIX)}
-    if others - {"impersonate-user", "impersonate-group"}:
-        raise ImpersonationError("only Impersonate-User and Impersonate-Group are known here")
+            raise forbidden(caller, wanted)
+    if given - {"impersonate-user", "impersonate-group"}:
+        raise errors.bad_request("only Impersonate-User and Impersonate-Group are known here")
     if not name:
-        raise ImpersonationError("requested groups without impersonating a user")
+        raise errors.bad_request("requested groups without impersonating a user")
     known = user(name)
     return Caller(
         name,
@@ -475,24 +461,16 @@ def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str]
 
 log = logging.getLogger(__name__)
 
-RECHECK_SECONDS: Final = 1.0  # Minimum time between two checks of the file for changes
 WARN_BEFORE: Final = timedelta(days=7)
 
 
-class WrongTokenError(TinkedgeError):
-    """The request has no token, or an unknown one."""
-
-
-class TokenExpiredError(WrongTokenError):
-    """The token has expired. The message names the user and the time."""
-
-
-class Authenticator:
+class Authenticator(ChangingFile):
     """Finds the caller of a token: the administrator by `is_admin(token)`, and the users of a file.
 
-    The file is read again within a second of a change. If it is invalid, the users stay as they were, and the log
-    reports it. `now` returns the time in UTC, `monotonic` seconds.
+    `now` returns the time in UTC, `monotonic` seconds.
     """
+
+    _KEPT = "the users of the API stay"
 
     def __init__(
         self,
@@ -502,25 +480,14 @@ class Authenticator:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the file. If it is invalid, only the administrator is known until it is repaired."""
+        super().__init__(users, monotonic)
         self._is_admin = is_admin
-        self._path = users
         self._now = now
-        self._monotonic = monotonic
-        self._state: tuple[int, ...] | None = None
-        self._looked = monotonic()
-        self._reported = ""
         self._use(Users())
-        try:
-            state = self._stat()
-            self._use(read_users(self._path))
-            self._state = state
-        except (UserFileError, OSError) as error:
-            log.error("%s. Until then only the administrator is known; the file is read again automatically", error)
-            self._reported = str(error)
-        rereading.register(self)
+        self._read_first("only the administrator is known")
 
     def caller(self, shown: bytes) -> Caller:
-        """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
+        """Return the caller who has this token. Raises StatusError (401)."""
         if self._is_admin(shown.decode("utf-8", "surrogateescape")):
             return ADMIN
         self.recheck()
@@ -531,9 +498,9 @@ class Authenticator:
             self._compare()  # the token may have been issued a moment ago
         name, credential = self._by_id.get(found, ("", None))
         if credential is None or not hmac.compare_digest(_hash(token), credential.sha256):
-            raise WrongTokenError("Unauthorized")
+            raise errors.unauthorized()
         if credential.expired(self._now()):
-            raise TokenExpiredError(
+            raise errors.unauthorized(
                 f"Unauthorized: this token of {name} has expired on {credential.expires:%Y-%m-%d %H:%M} UTC; ask for a "
                 "new kubeconfig"
             )
@@ -552,13 +519,6 @@ class Authenticator:
             return False
         return self._users.caller(name, credential.id) == caller
 
-    def recheck(self) -> None:
-        """Read the file again if it has changed."""
-        now = self._monotonic()
-        if not 0 <= now - self._looked < RECHECK_SECONDS:
-            self._looked = now
-            self._compare()
-
     def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
         for name, each in self._users.expiring(self._now(), WARN_BEFORE):
@@ -567,26 +527,11 @@ class Authenticator:
                 *(each.id, name, f"{each.expires:%Y-%m-%d %H:%M}", name),
             )
 
-    def reread(self) -> bool:
-        """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""
-        self._reported = ""
-        return self._compare()
+    def _read(self) -> None:
+        self._use(read_users(self._path))
 
-    def _compare(self) -> bool:
-        try:
-            state = self._stat()
-            if state == self._state:
-                return True
-            users = read_users(self._path)
-        except (UserFileError, OSError) as error:
-            if str(error) != self._reported:
-                log.error("the users of the API stay as they were: %s", error)
-            self._reported = str(error)
-            return False
-        self._use(users)
-        self._state, self._reported = state, ""
-        log.info("%s read again: users %s", self._path, ", ".join(sorted(users.users)[:20]) or "none")
-        return True
+    def _after_change(self) -> None:
+        log.info("%s read again: users %s", self._path, ", ".join(sorted(self._users.users)[:20]) or "none")
 
     def _use(self, users: Users) -> None:
         self._users = users
@@ -596,7 +541,6 @@ class Authenticator:
 
     def _stat(self) -> tuple[int, ...]:
         try:
-            found = self._path.stat()
+            return super()._stat()
         except FileNotFoundError:
             return ()
-        return found.st_mtime_ns, found.st_size, found.st_ino

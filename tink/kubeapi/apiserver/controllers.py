@@ -26,8 +26,10 @@ from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, MismatchError, OwnedObject, StorageError, StoredObject
 from tink.kubeapi.apiserver.write.verbs import FOREGROUND, ORPHAN, Verbs
-from tink.kubeapi.schema import Raw, meta, quote
+from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.definition import is_true
+from tink.kubeapi.schema.field_errors import quote
+from tink.kubeapi.schema.shapes import Raw
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
 

@@ -22,19 +22,11 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.objects import Event, StoredObject
 from tink.kubeapi.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
-from tink.kubeapi.schema import (
-    ClientConfig,
-    CompiledSchema,
-    Raw,
-    TooMuchAddedError,
-    WalkResult,
-    compile_schema,
-    deep_copy,
-    field_errors,
-    meta,
-    root_schema,
-    structs,
-)
+from tink.kubeapi.schema import field_errors, meta, structs
+from tink.kubeapi.schema.field_errors import CompiledSchema, TooMuchAddedError, WalkResult
+from tink.kubeapi.schema.shapes import Raw, deep_copy
+from tink.kubeapi.schema.structural import compile_schema, root_schema
+from tink.kubeapi.schema.webhooks import ClientConfig
 
 TIMEOUT_SECONDS = 30  # Timeout of a conversion webhook, in seconds
 MAX_BATCH = 500

@@ -21,10 +21,10 @@ from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key
 from tink.kubeapi.apiserver.webhooks import WebhookClient
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, Pipeline, add_nothing
 from tink.kubeapi.apiserver.write.verbs import Verbs
-from tink.kubeapi.schema import Raw
 from tink.kubeapi.schema.definition import is_true
+from tink.kubeapi.schema.shapes import Raw
 
 
 def utc_now() -> datetime:
@@ -62,7 +62,7 @@ class Core:
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
-        self.verbs = Verbs(store, now, self._webhooks, admit_create)  # Reads and writes of single objects
+        self.verbs = Verbs(Pipeline(store, now, self._webhooks, admit_create))  # Reads and writes of single objects
         self.lists = Lists(store, self.broadcaster)  # Lists and watches
         self._lifecycle = Lifecycle(store, self.registry, self.verbs, now)
         self._garbage_collector = GarbageCollector(store, self.registry, self.verbs, now)

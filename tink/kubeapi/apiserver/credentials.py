@@ -68,23 +68,23 @@ def load_authority(directory: Path, now: datetime) -> Authority:
     there = [file.name for file in (key_file, certificate_file) if file.exists()]
     if not there:
         return _make_authority(directory, now)
-    anew = (
+    advice = (
         f"restore it from a backup (tinkedge restore), or move {directory} away: the next start creates another one, "
         "and copied kubeconfigs become invalid"
     )
     if len(there) == 1:
         missing = "ca.crt" if there == ["ca.key"] else "ca.key"
-        raise ApiServerError(f"{directory / missing} is missing beside {there[0]}: {anew}")
+        raise ApiServerError(f"{directory / missing} is missing beside {there[0]}: {advice}")
     try:
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = str(error).partition(". ")[0]  # the rest of cryptography's text is a URL
-        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {why}; {anew}") from error
+        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {why}; {advice}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ApiServerError(f"{key_file}: is not an EC key; {anew}")
+        raise ApiServerError(f"{key_file}: is not an EC key; {advice}")
     if key.public_key() != certificate.public_key():
-        raise ApiServerError(f"{key_file}: is not the key of {certificate_file.name}; {anew}")
+        raise ApiServerError(f"{key_file}: is not the key of {certificate_file.name}; {advice}")
     return Authority(key, certificate)
 
 

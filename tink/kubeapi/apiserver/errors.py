@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tink.errors import TinkedgeError
-from tink.kubeapi.schema import FieldError, Raw, TooMuchAddedError, quote
+from tink.kubeapi.schema.field_errors import FieldError, TooMuchAddedError, quote
+from tink.kubeapi.schema.shapes import Raw
 
 
 class ApiServerError(TinkedgeError):

@@ -29,7 +29,8 @@ from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.object_store import MemoryStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, Write
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
-from tink.kubeapi.schema import Raw, meta
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.shapes import Raw
 
 _AGENT = "tinkedge"
 

@@ -13,11 +13,10 @@ from typing import Any
 import orjson
 
 from tink.api.yaml import YamlError, document_and_repeated
-from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.serializer import JsonError, ProtobufError, duplicate_fields, load_json, load_protobuf
+from tink.kubeapi.apiserver.serializer import BodyError, duplicate_fields, load_json, load_protobuf
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -62,10 +61,6 @@ _OUTSIDE = re.compile(rb'[,\[{"]')
 _INSIDE = re.compile(rb'["\\]')
 
 
-class UnreadableError(TinkedgeError, ValueError):
-    """A body cannot be parsed. The message says why."""
-
-
 def decode(
     content_type: str, raw: bytes, *, strict: bool, kind: str = "", custom: bool = False, values: int = MAX_VALUES
 ) -> Body:
@@ -85,7 +80,7 @@ def decode(
             return Body(load_protobuf(raw), size=len(raw))
         body = _decode_yaml(raw, values) if media == YAML else _decode_json(raw, values, strict=strict)
         _check_head(body.value, raw, custom)
-    except (UnreadableError, JsonError, ProtobufError) as error:
+    except BodyError as error:
         if not kind:
             raise errors.bad_request(str(error)) from error
         why = f"the object provided is unrecognized (must be of type {kind}): {error}"
@@ -94,18 +89,18 @@ def decode(
 
 
 def _check_head(value: Any, raw: bytes, custom: bool) -> None:
-    """Check apiVersion and kind, which Kubernetes reads first. Raises UnreadableError."""
+    """Check apiVersion and kind, which Kubernetes reads first. Raises BodyError."""
     if value is not None and not isinstance(value, dict):
-        raise UnreadableError(not_an_object(value))
+        raise BodyError(not_an_object(value))
     head = value or {}
     for name in ("apiVersion", "kind"):
         if not isinstance(found := head.get(name) or "", str):
-            raise UnreadableError(f"{name}: must be a string, not {json_kind(found)}")
+            raise BodyError(f"{name}: must be a string, not {json_kind(found)}")
     version = head.get("apiVersion") or ""
     if version.count("/") > 1:
-        raise UnreadableError(f"unexpected GroupVersion string: {version}")
+        raise BodyError(f"unexpected GroupVersion string: {version}")
     if custom and not head.get("kind"):
-        raise UnreadableError(f"Object 'Kind' is missing in '{raw.decode('utf-8', 'replace')[:MAX_SHOWN]}'")
+        raise BodyError(f"Object 'Kind' is missing in '{raw.decode('utf-8', 'replace')[:MAX_SHOWN]}'")
 
 
 def not_an_object(value: Any) -> str:
@@ -122,7 +117,7 @@ def _decode_yaml(raw: bytes, values: int) -> Body:
         body = orjson.loads(text)
     except (YamlError, TypeError, RecursionError) as error:
         where = f"line {error.line}: " if isinstance(error, YamlError) and error.line else ""
-        raise UnreadableError(f"yaml: {where}{error}") from error
+        raise BodyError(f"yaml: {where}{error}") from error
     twice = tuple(f'line {line}: key "{key}" already set in map' for key, line in repeated[:100])
     return Body(body, twice, len(text))
 
@@ -156,7 +151,7 @@ def _decode_json(raw: bytes, values: int, *, strict: bool) -> Body:
     _check_values(raw, values)
     value = load_json(raw)
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")
+        raise BodyError(f"json: exceeded max depth of {MAX_DEPTH}")
     duplicates: list[str] = []
     if strict:
         try:
@@ -171,7 +166,7 @@ def decode_patch(kind: str, raw: bytes, *, strict: bool = False, values: int = M
     """Parse a patch of media type `kind`: JSON, or YAML for an apply. Raises StatusError (400, 413)."""
     try:
         return _decode_yaml(raw, values) if kind == APPLY_PATCH else _decode_json(raw, values, strict=strict)
-    except (JsonError, UnreadableError) as error:
+    except BodyError as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
 
 

@@ -17,7 +17,8 @@ from tink.golang import json_kind
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import ADMIN, Caller
 from tink.kubeapi.apiserver.errors import StatusError, bad_request
-from tink.kubeapi.schema import FieldError, field_errors, meta, quote
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.field_errors import FieldError, quote
 from tink.printable import printable
 
 

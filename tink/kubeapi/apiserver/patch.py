@@ -13,7 +13,8 @@ import orjson
 from tink.errors import TinkedgeError
 from tink.golang import json_kind
 from tink.kubeapi.apiserver.errors import StatusError, bad_request
-from tink.kubeapi.schema import deep_copy, mark
+from tink.kubeapi.schema.shapes import deep_copy
+from tink.kubeapi.schema.structural import mark
 
 MAX_OPERATIONS = 10_000  # Maximum number of operations in one JSON patch (Kubernetes: maxJSONPatchOperations)
 
@@ -99,8 +100,7 @@ def _text(operation: dict[str, Any], name: str) -> str:
 
 
 def _operate(target: Any, operation: dict[str, Any]) -> Any:
-    op = operation.get("op")
-    value = operation.get("value")
+    op, value = operation.get("op"), operation.get("value")
     match op:
         case "add":
             return _add(target, _text(operation, "path"), deep_copy(value))
@@ -118,13 +118,11 @@ def _operate(target: Any, operation: dict[str, Any]) -> Any:
             return target
         case "move":
             source = _text(operation, "from")
-            where, key = _find(target, source)
-            value = _get(where, key)
-            target = _remove(target, source)
-            return _add(target, _text(operation, "path"), value)
+            value = _get(*_find(target, source))
+            return _add(_remove(target, source), _text(operation, "path"), value)
         case "copy":
-            where, key = _find(target, _text(operation, "from"))
-            return _add(target, _text(operation, "path"), deep_copy(_get(where, key)))
+            value = _get(*_find(target, _text(operation, "from")))
+            return _add(target, _text(operation, "path"), deep_copy(value))
     raise _misfit(f"Unexpected kind: {op or 'unknown'}")
 
 
@@ -148,11 +146,11 @@ def _decoded(step: str) -> str:
 
 def _get(where: Any, key: str) -> Any:
     if isinstance(where, list):
-        return where[_index(where, key, len(where))]
+        return where[_index(key, len(where))]
     return where.get(key)
 
 
-def _index(_array: list[Any], key: str, size: int) -> int:
+def _index(key: str, size: int) -> int:
     """Parse an index below `size`; negative ones count from the end."""
     digits = key[1:] if key[:1] in ("+", "-") else key
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
@@ -166,7 +164,7 @@ def _index(_array: list[Any], key: str, size: int) -> int:
 def _add(target: Any, path: str, value: Any) -> Any:
     where, key = _find(target, path)
     if isinstance(where, list):
-        where.insert(len(where) if key == "-" else _index(where, key, len(where) + 1), value)
+        where.insert(len(where) if key == "-" else _index(key, len(where) + 1), value)
     else:
         where[key] = value
     return target
@@ -179,7 +177,7 @@ def _replace(target: Any, path: str, value: Any) -> Any:
         return value
     where, key = _find(target, path)
     if isinstance(where, list):
-        where[_index(where, key, len(where))] = value
+        where[_index(key, len(where))] = value
     else:
         where[key] = value
     return target
@@ -188,7 +186,7 @@ def _replace(target: Any, path: str, value: Any) -> Any:
 def _remove(target: Any, path: str) -> Any:
     where, key = _find(target, path)
     if isinstance(where, list):
-        del where[_index(where, key, len(where))]
+        del where[_index(key, len(where))]
     elif key in where:
         del where[key]
     else:

@@ -23,7 +23,7 @@ from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, Page, StoredObject
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 
 MAX_BACKLOG = 5_000
 MAX_BACKLOG_BYTES = 32 << 20

@@ -38,24 +38,24 @@ from tink.errors import TinkedgeError
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class JsonError(TinkedgeError, ValueError):
-    """A text is no JSON. The message says where."""
+class BodyError(TinkedgeError, ValueError):
+    """A body cannot be read as JSON, YAML or protobuf, or not be written as protobuf. The message says why."""
 
 
 def load_json(raw: bytes) -> Any:
-    """Parse JSON. Raises JsonError. If orjson refuses a text, the standard library parses it once more, because Go's
+    """Parse JSON. Raises BodyError. If orjson refuses a text, the standard library parses it once more, because Go's
     decoder accepts some of it: bytes that are no UTF-8 and halves of surrogate pairs become U+FFFD."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         refused = error
         if raw.isascii() and b"\\u" not in raw:
-            raise JsonError(str(error)) from error
+            raise BodyError(str(error)) from error
     try:
         # orjson then still refuses infinite numbers and too deep nesting.
         return orjson.loads(json.dumps(_replace_surrogates(json.loads(raw.decode("utf-8", "replace")))))
     except (ValueError, RecursionError):
-        raise JsonError(str(refused)) from refused
+        raise BodyError(str(refused)) from refused
 
 
 def _replace_surrogates(value: Any) -> Any:
@@ -185,10 +185,6 @@ _SIGN = 1 << 63
 _WORD = (1 << 64) - 1
 
 
-class ProtobufError(TinkedgeError, ValueError):
-    """The body contradicts its envelope, or is of an unknown kind."""
-
-
 def message_of(api_version: str, kind: str) -> str | None:
     """Return the message of a kind, or of a list of it (`<message>List`); None if it is unknown."""
     if kind == "DeleteOptions":
@@ -203,28 +199,28 @@ def message_of(api_version: str, kind: str) -> str | None:
 
 
 def load_protobuf(raw: bytes) -> dict[str, Any]:
-    """Parse an enveloped object. Raises ProtobufError."""
+    """Parse an enveloped object. Raises BodyError."""
     if not raw.startswith(MAGIC):
-        raise ProtobufError("it does not begin with the mark of Kubernetes' protobuf")
+        raise BodyError("it does not begin with the mark of Kubernetes' protobuf")
     left = [MAX_FIELDS]
     envelope = _message(raw[len(MAGIC) :], "Unknown", 0, left)
     head = envelope.get("typeMeta") or {}
     api_version, kind = head.get("apiVersion", ""), head.get("kind", "")
     message = message_of(api_version, kind)
     if message is None or message not in MESSAGES:
-        raise ProtobufError(f"{api_version} {kind} is not read as protobuf here; send it as application/json")
+        raise BodyError(f"{api_version} {kind} is not read as protobuf here; send it as application/json")
     return {"apiVersion": api_version, "kind": kind, **_message(envelope.get("raw", b""), message, 0, left)}
 
 
 def _message(raw: bytes, name: str, depth: int, left: list[int]) -> dict[str, Any]:
     if depth > MAX_ENVELOPE:
-        raise ProtobufError("it is nested too deep")
+        raise BodyError("it is nested too deep")
     fields = BY_NUMBER[name]
     out: dict[str, Any] = {}
     for number, value in _read(raw):
         left[0] -= 1
         if left[0] < 0:
-            raise ProtobufError(f"it has more than {MAX_FIELDS} fields")
+            raise BodyError(f"it has more than {MAX_FIELDS} fields")
         field = fields.get(number)
         if field is None:
             continue
@@ -244,10 +240,10 @@ def _message(raw: bytes, name: str, depth: int, left: list[int]) -> dict[str, An
 def _value(field: MessageField, value: bytes | int, depth: int, left: list[int]) -> Any:
     if field.type in ("int", "bool"):
         if not isinstance(value, int):
-            raise ProtobufError(f"{field.name} has the wrong wire type")
+            raise BodyError(f"{field.name} has the wrong wire type")
         return bool(value) if field.type == "bool" else value - (1 << 64) if value >= _SIGN else value
     if not isinstance(value, bytes):
-        raise ProtobufError(f"{field.name} has the wrong wire type")
+        raise BodyError(f"{field.name} has the wrong wire type")
     match field.type:
         case "string":
             return _text(value)
@@ -261,7 +257,7 @@ def _value(field: MessageField, value: bytes | int, depth: int, left: list[int])
             try:
                 return orjson.loads(value)
             except orjson.JSONDecodeError as error:
-                raise ProtobufError(f"a field that must hold JSON does not: {error}") from error
+                raise BodyError(f"a field that must hold JSON does not: {error}") from error
         case "map" | "bytesmap" | "listmap":
             entry = _message(value, "MapEntry", depth + 1, left)
             held = entry.get("value", b"")
@@ -277,7 +273,7 @@ def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise ProtobufError("a text is not UTF-8") from error
+        raise BodyError("a text is not UTF-8") from error
 
 
 def _time(value: bytes, kind: str, left: list[int]) -> str | None:
@@ -288,7 +284,7 @@ def _time(value: bytes, kind: str, left: list[int]) -> str | None:
     try:
         at = _EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
     except OverflowError as error:
-        raise ProtobufError("a time is out of range") from error
+        raise BodyError("a time is out of range") from error
     return at.replace(tzinfo=None).isoformat(timespec="microseconds" if kind == "micro" else "seconds") + "Z"
 
 
@@ -307,9 +303,9 @@ def _read(raw: bytes) -> Iterator[tuple[int, bytes | int]]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise ProtobufError(f"wire type {wire} is not in use")
+            raise BodyError(f"wire type {wire} is not in use")
         if at + size > end:
-            raise ProtobufError("it ends in the middle of a field")
+            raise BodyError("it ends in the middle of a field")
         yield number, raw[at : at + size]
         at += size
 
@@ -318,25 +314,25 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(raw):
-            raise ProtobufError("it ends in the middle of a number")
+            raise BodyError("it ends in the middle of a number")
         byte = raw[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _WORD, at
-    raise ProtobufError("a number is too long")
+    raise BodyError("a number is too long")
 
 
 # --- writing ---
 
 
 def dump_protobuf(obj: Mapping[str, Any]) -> bytes:
-    """Return an object, a list of a built-in kind or a Status in the envelope. Raises ProtobufError for other kinds,
+    """Return an object, a list of a built-in kind or a Status in the envelope. Raises BodyError for other kinds,
     and for values that do not fit (which no stored object has)."""
     api_version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
     message = message_of(api_version, kind)
     if message is None:
-        raise ProtobufError(f"{api_version} {kind} is not written as protobuf here")
+        raise BodyError(f"{api_version} {kind} is not written as protobuf here")
     head = delimited(1, _write({"apiVersion": api_version, "kind": kind}, "TypeMeta"))
     try:
         if message in MESSAGES:
@@ -345,7 +341,7 @@ def dump_protobuf(obj: Mapping[str, Any]) -> bytes:
             items = [delimited(2, _write(item, message.removesuffix("List"))) for item in obj.get("items") or []]
             body = b"".join((delimited(1, _write(obj.get("metadata") or {}, "ListMeta")), *items))
     except (TypeError, ValueError, AttributeError) as error:
-        raise ProtobufError(f"{kind} does not fit its message: {error}") from error
+        raise BodyError(f"{kind} does not fit its message: {error}") from error
     return b"".join((MAGIC, head, delimited(2, body), delimited(3, b""), delimited(4, b"")))
 
 
@@ -394,7 +390,7 @@ def _unbased(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise ProtobufError("bytes are not base64") from error
+        raise BodyError("bytes are not base64") from error
 
 
 def delimited(number: int, value: bytes) -> bytes:

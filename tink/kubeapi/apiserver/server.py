@@ -38,7 +38,7 @@ from tink.kubeapi.apiserver.http.monitoring import ApiServerMetrics, http_logger
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
 from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite
 from tink.waiting import log_failure
@@ -222,9 +222,9 @@ class ApiServer:
         return found
 
     def _committed(self, event: Event) -> None:
-        """Log a stored change, and pass it on."""
+        """Log a stored change, even if its request is cancelled or fails, and pass the change on."""
         if self._api is not None:
-            self._api.committed(event)
+            self._api.audit.committed(event)
         self._core.committed(event)
 
 

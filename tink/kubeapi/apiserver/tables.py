@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from tink.golang import marshal, strconv
-from tink.kubeapi.schema import Byte, JSONPathError, compile_path
+from tink.kubeapi.schema.jsonpath import Byte, JSONPathError, compile_path
 
 Cell = Callable[[Mapping[str, Any], datetime], Any]
 """Function from an object and the present time to the value of a cell."""
@@ -33,13 +33,7 @@ class Column:
 
     def definition(self) -> dict[str, Any]:
         """Return the TableColumnDefinition (meta.k8s.io/v1)."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "format": self.format,
-            "description": self.description,
-            "priority": self.priority,
-        }
+        return {name: getattr(self, name) for name in ("name", "type", "format", "description", "priority")}
 
 
 NAME = Column("Name", lambda obj, _: obj["metadata"]["name"], "Name must be unique within a namespace.", format="name")

@@ -22,8 +22,9 @@ import orjson
 from tink.api.yaml import YamlError, documents
 from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.media import not_an_object
-from tink.kubeapi.apiserver.serializer import JsonError, load_json
-from tink.kubeapi.schema import ClientConfig, field_errors
+from tink.kubeapi.apiserver.serializer import BodyError, load_json
+from tink.kubeapi.schema import field_errors
+from tink.kubeapi.schema.webhooks import ClientConfig
 from tink.net.outbound import Reach, session
 
 MAX_ANSWER = 3 << 20  # Default maximum size of an answer, in bytes
@@ -130,7 +131,7 @@ def _read(status: int, content: str, text: bytes) -> Any:
         if text.lstrip()[:1] == b"{":
             return load_json(text)
         return next(iter(documents(text.decode())), None)
-    except (JsonError, YamlError, UnicodeDecodeError) as error:
+    except (BodyError, YamlError, UnicodeDecodeError) as error:
         raise WebhookCallError(str(error)) from error
 
 
@@ -158,8 +159,8 @@ def _refusal(status: int, media: str, text: bytes) -> str:
         found = orjson.loads(text)
         if isinstance(found, dict) and found.get("kind") == "Status" and found.get("status") == "Failure":
             return str(found.get("message") or "")
-    said = text[:MAX_REPEATED].decode("utf-8", "replace").strip() if not media or media.startswith("text/") else ""
-    return f"it answered with HTTP status {status}" + (f": {said}" if said else "")
+    words = text[:MAX_REPEATED].decode("utf-8", "replace").strip() if not media or media.startswith("text/") else ""
+    return f"it answered with HTTP status {status}" + (f": {words}" if words else "")
 
 
 def _why(error: Exception) -> str:
@@ -169,4 +170,4 @@ def _why(error: Exception) -> str:
     if number is not None and number > 0:
         return os.strerror(number)
     names = ("verify_message", "reason", "strerror")
-    return next((str(said) for name in names if (said := getattr(cause, name, ""))), str(cause) or type(cause).__name__)
+    return next((str(why) for name in names if (why := getattr(cause, name, ""))), str(cause) or type(cause).__name__)

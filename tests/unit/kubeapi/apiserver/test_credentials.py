@@ -112,9 +112,9 @@ async def test_kubeconfig_for_this_server_is_kept_and_a_broken_one_replaced(star
         path.write_bytes(broken)
         server, _ = await start(port=port)
         assert path.read_bytes() == good
-        (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
-        assert str(path) in told
-        assert "is replaced" in told
+        (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert str(path) in warning
+        assert "is replaced" in warning
 
 
 # --- for other hosts
@@ -158,8 +158,8 @@ async def test_missing_address_does_not_stop_the_start(tmp_path, caplog) -> None
     await server.start()
     try:
         port = int(server.url.rpartition(":")[2])
-        said = await asyncio.to_thread(_shown, "127.0.0.1", port, tmp_path / "other" / "ca.crt", "127.0.0.1")
-        assert said != "good", "the authority of another installation"
+        outcome = await asyncio.to_thread(_shown, "127.0.0.1", port, tmp_path / "other" / "ca.crt", "127.0.0.1")
+        assert outcome != "good", "the authority of another installation"
     finally:
         await server.stop()
     assert "--api-address 192.0.2.7: this host does not have the address" in caplog.text

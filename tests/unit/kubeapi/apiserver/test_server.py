@@ -60,8 +60,8 @@ async def test_token_of_the_administrator_is_changed_while_the_server_and_its_cl
     await crds(api)
     file, new = server.kubeconfig.parent / "token", "n" * 43
     old = file.read_text().strip()
-    for room in ("kube.client", "files.key_file"):
-        monkeypatch.setattr(f"tink.{room}._RECHECK_SECONDS", 0)
+    for module in ("kube.client", "files.rereading"):
+        monkeypatch.setattr(f"tink.{module}._RECHECK_SECONDS", 0)
     async with await KubeClient.connect(server.kubeconfig) as component:
         file.write_text(f"{new}\n{old}\n")
         assert (await api("GET", CONFIGMAPS, token=new)).status == 200

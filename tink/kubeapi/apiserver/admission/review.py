@@ -20,8 +20,8 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.options import Labels, Match, requirement
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.webhooks import check_review, group_version_kind
-from tink.kubeapi.schema import Raw, field_errors, structs
-from tink.kubeapi.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping, struct, texts
+from tink.kubeapi.schema import field_errors, structs
+from tink.kubeapi.schema.shapes import BYTES, FLAG, INT32, TEXT, Raw, array, mapping, struct, texts
 
 
 @dataclass(slots=True)

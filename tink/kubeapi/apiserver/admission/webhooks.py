@@ -24,9 +24,11 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import not_an_object
 from tink.kubeapi.apiserver.options import Match
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.serializer import JsonError, load_json
+from tink.kubeapi.apiserver.serializer import BodyError, load_json
 from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
-from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Raw, TooMuchAddedError, WalkResult, quote
+from tink.kubeapi.schema.field_errors import TooMuchAddedError, WalkResult, quote
+from tink.kubeapi.schema.shapes import Raw
+from tink.kubeapi.schema.webhooks import ClientConfig, ConditionError, Conditions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,8 +201,8 @@ class Webhooks:
         try:
             operations = load_json(changes)
             if not isinstance(operations, list):
-                raise JsonError(f"it must be a list, not {json_kind(operations)}")
-        except JsonError as error:
+                raise BodyError(f"it must be a list, not {json_kind(operations)}")
+        except BodyError as error:
             raise FailedCallError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:
             return False

@@ -20,7 +20,7 @@ from tink.kubeapi.apiserver.discovery.openapi import OpenAPI, Text, url
 from tink.kubeapi.apiserver.media import JSON, YAML, clauses, discovery_form, wants_gzip
 from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.serializer import dump_yaml
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 from tink.shrink import shrink_to_fit
 
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

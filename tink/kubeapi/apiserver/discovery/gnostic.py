@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from tink.kubeapi.apiserver.serializer import delimited, varint
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 
 Encode = Callable[[int, Any], bytes]
 

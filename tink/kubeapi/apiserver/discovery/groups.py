@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, retired_resources
 from tink.kubeapi.apiserver.write.reviews import REVIEWS
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 
 VERSION: Raw = {
     "major": "1",

@@ -26,7 +26,7 @@ from tink.kubeapi.apiserver import media
 from tink.kubeapi.apiserver.discovery import gnostic
 from tink.kubeapi.apiserver.discovery.groups import served_groups, subresources, verbs
 from tink.kubeapi.apiserver.resources.registry import Registry, Resource
-from tink.kubeapi.schema import Raw
+from tink.kubeapi.schema.shapes import Raw
 from tink.shrink import shrink_to_fit
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"

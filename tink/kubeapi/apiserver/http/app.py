@@ -17,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from tink.kubeapi.apiserver import errors, media
-from tink.kubeapi.apiserver.access import ADMIN, Authenticator
+from tink.kubeapi.apiserver.access import ADMIN, Authenticator, impersonate
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
@@ -36,7 +36,7 @@ from tink.kubeapi.apiserver.options import (
 )
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Resource, retirement_advice
-from tink.kubeapi.apiserver.store.objects import Event, StorageError
+from tink.kubeapi.apiserver.store.objects import StorageError
 from tink.kubeapi.apiserver.write.pipeline import ORIGIN, VerbResult
 from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
 from tink.kubeapi.apiserver.write.scale import SCALE, Scales
@@ -66,7 +66,7 @@ class Api:
         self._documents = Documents(core.registry, core.now)
         self._reviewer = Reviewer(authenticator, core.now)
         self._authenticator = authenticator
-        self._audit = Audit()
+        self.audit = Audit()
         self.request_log = RequestLog(log)
         self.sessions = callers.Sessions(authenticator)
 
@@ -123,7 +123,7 @@ class Api:
         elif error.code == 403 and caller is not None and caller != ADMIN:
             path = _path(request)
             action = callers.requested_action(request.method, path, parse_path(path), request.query)
-            self._audit.refused(caller, request.remote or "?", action, responses.for_log(error))
+            self.audit.refused(caller, request.remote or "?", action, responses.for_log(error))
         elif error.code not in _QUIET:
             self._log_refusal(request, f"{error.code} {responses.for_log(error)}")
 
@@ -140,7 +140,7 @@ class Api:
         caller = callers.authenticate(request, self._authenticator)
         self.sessions.begin(caller)
         request[callers.CALLER] = caller
-        caller = request[callers.CALLER] = callers.effective_caller(request, caller, self._authenticator)
+        caller = request[callers.CALLER] = impersonate(caller, request.headers, self._authenticator.user)
         target = parse_path(path)
         action = callers.requested_action(request.method, path, target, request.query)
         callers.authorize(caller, action)
@@ -150,12 +150,8 @@ class Api:
             response = await self._authorized(request, path, target)
         finally:
             ORIGIN.reset(token)
-        self._audit.answered(origin, response)
+        self.audit.answered(origin, response)
         return response
-
-    def committed(self, event: Event) -> None:
-        """Log a change that is on the disk, even if its request is cancelled or fails."""
-        self._audit.committed(event)
 
     async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
         document = self._document(request, path)

@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Final
 
 import orjson
@@ -35,8 +34,9 @@ from aiohttp import web
 
 from tink.kubeapi.apiserver.access import ADMIN, Caller, PathAction, ResourceAction
 from tink.kubeapi.apiserver.store.objects import Event
-from tink.kubeapi.schema import quote
+from tink.kubeapi.schema.field_errors import quote
 from tink.limits.log import LimitedLog
+from tink.net.addresses import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -144,10 +144,7 @@ def _is_ours(caller: Caller, request: web.Request) -> bool:
         return False
     if caller != ADMIN:
         return caller.role.startswith(f"{_OURS}-")
-    if request.headers.get("User-Agent", "").partition("/")[0] == _OURS:
-        with suppress(ValueError):
-            return ip_address(request.remote or "").is_loopback
-    return False
+    return request.headers.get("User-Agent", "").partition("/")[0] == _OURS and is_loopback(request.remote or "")
 
 
 def _caller_text(origin: RequestOrigin | None) -> str:

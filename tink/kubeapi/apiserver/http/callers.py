@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from tink.kubeapi.apiserver import access, errors
-from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.lists import token_of
 from tink.kubeapi.apiserver.options import Target, parse_bool
 
@@ -23,24 +22,7 @@ def authenticate(request: web.Request, authenticator: access.Authenticator) -> a
     token = text.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else token_of(request)
     if token is None:
         raise errors.unauthorized()
-    try:
-        return authenticator.caller(token)
-    except access.TokenExpiredError as error:
-        raise errors.unauthorized(str(error)) from error
-    except access.WrongTokenError as error:
-        raise errors.unauthorized() from error
-
-
-def effective_caller(request: web.Request, caller: access.Caller, authenticator: access.Authenticator) -> access.Caller:
-    """Return the caller, or the user whom the caller impersonates. Raises StatusError (403, 400)."""
-    if not access.wants_impersonation(request.headers):
-        return caller
-    try:
-        return access.impersonate(caller, request.headers, authenticator.user)
-    except access.ImpersonationForbiddenError as error:
-        raise _refused(caller, error.wanted) from error
-    except access.ImpersonationError as error:
-        raise errors.bad_request(str(error)) from error
+    return authenticator.caller(token)
 
 
 def requested_action(
@@ -63,12 +45,7 @@ def requested_action(
 def authorize(caller: access.Caller, action: access.ResourceAction | access.PathAction) -> None:
     """Check that the caller may do this. Raises StatusError (403)."""
     if not access.allowed(caller, action):
-        raise _refused(caller, action)
-
-
-def _refused(caller: access.Caller, action: access.ResourceAction | access.PathAction) -> StatusError:
-    about = ("", "", "") if isinstance(action, access.PathAction) else (action.group, action.resource, action.name)
-    return errors.not_allowed(*about, access.forbidden_message(caller, action))
+        raise access.forbidden(caller, action)
 
 
 class Sessions:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from ipaddress import IPv6Network, ip_address
 from pathlib import Path
 
 from prometheus_client.core import Metric
@@ -18,6 +17,7 @@ from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.limits.log import LimitedLog
 from tink.metrics import Histograms
 from tink.metrics.families import counter, gauge, histogram
+from tink.net.addresses import block_of
 
 _BUCKETS = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5),
@@ -152,8 +152,7 @@ class RequestLog:
         # One client may have all addresses of an IPv6 /64 network.
         owner = address
         with suppress(ValueError):
-            if (found := ip_address(address)).version == 6:
-                owner = str(IPv6Network((int(found) >> 64 << 64, 64)))
+            owner = str(block_of(address)).removesuffix("/32")
         line = "%s: 401 Unauthorized: %s"
         self._unauthenticated.log(logging.INFO, line, address, what, key=(address, what), owner=owner)
 

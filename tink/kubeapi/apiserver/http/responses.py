@@ -16,7 +16,7 @@ from tink.kubeapi.apiserver.media import JSON, PROTOBUF, YAML, Accepted, Form, n
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.serializer import dump_protobuf, dump_yaml, message_of
 from tink.kubeapi.apiserver.tables import partial, row, table
-from tink.kubeapi.schema import quote
+from tink.kubeapi.schema.field_errors import quote
 from tink.printable import printable
 
 MAX_TOTAL = 4 * 1024

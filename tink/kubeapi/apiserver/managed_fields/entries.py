@@ -16,7 +16,8 @@ from typing import Any
 from tink import golang
 from tink.kubeapi.apiserver.managed_fields import fields
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.kubeapi.schema import Raw, meta
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.shapes import Raw
 
 APPLY = "Apply"
 UPDATE = "Update"

@@ -24,7 +24,8 @@ from tink.kubeapi.apiserver.managed_fields import entries, fields
 from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Owner, OwnerEntry
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
-from tink.kubeapi.schema import Raw, meta
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.shapes import Raw
 
 BLANK: Mapping[tuple[str, str], Raw] = {
     ("", "ConfigMap"): {},

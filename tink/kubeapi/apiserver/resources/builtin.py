@@ -20,8 +20,9 @@ import orjson
 
 from tink.kubeapi.apiserver.resources import registry
 from tink.kubeapi.apiserver.tables import AGE, NAME, Cell, Column, since
-from tink.kubeapi.schema import FieldError, Raw, field_errors, meta
-from tink.kubeapi.schema.shapes import ANY, BYTES, FLAG, INT32, TEXT, TIME, array, mapping, same, struct, texts
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.shapes import ANY, BYTES, FLAG, INT32, TEXT, TIME, Raw, array, mapping, same, struct, texts
 
 _REFERENCE = struct(
     texts("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid"),

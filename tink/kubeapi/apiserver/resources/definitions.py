@@ -15,23 +15,17 @@ from typing import Any
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.resources import registry
 from tink.kubeapi.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
-from tink.kubeapi.schema import (
-    FieldError,
-    JSONPathError,
-    MistypedError,
-    Path,
-    Raw,
-    WalkResult,
-    bundle_problem,
-    checkers,
-    compile_path,
-    compile_schema,
-    field_path,
-    format_warnings,
-    meta,
-    root_schema,
-)
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.checker import checkers
+from tink.kubeapi.schema.declarations import field_path
 from tink.kubeapi.schema.definition import SCHEMA, approval, check, fill_in, is_true, protected, read
+from tink.kubeapi.schema.field_errors import FieldError, Path, WalkResult
+from tink.kubeapi.schema.formats import format_warnings
+from tink.kubeapi.schema.jsonpath import JSONPathError, compile_path
+from tink.kubeapi.schema.shapes import Raw
+from tink.kubeapi.schema.structs import MistypedError
+from tink.kubeapi.schema.structural import compile_schema, root_schema
+from tink.kubeapi.schema.webhooks import bundle_problem
 
 GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"

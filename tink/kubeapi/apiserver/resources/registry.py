@@ -15,16 +15,11 @@ from typing import Any, Final
 
 from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
-from tink.kubeapi.schema import (
-    CompiledSchema,
-    FieldError,
-    Raw,
-    Validations,
-    compile_schema,
-    invalid_whole,
-    meta,
-    root_schema,
-)
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, invalid_whole
+from tink.kubeapi.schema.rules import Validations
+from tink.kubeapi.schema.shapes import Raw
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,11 @@ from typing import Any
 from tink.kubeapi import cel
 from tink.kubeapi.apiserver.resources.registry import NAME_FIELD, Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
-from tink.kubeapi.schema import (
-    REVIEW_VERSIONS,
-    FieldError,
-    Raw,
-    check_client,
-    check_review_versions,
-    compile_condition,
-    compile_schema,
-    field_errors,
-    meta,
-    root_schema,
-)
-from tink.kubeapi.schema.shapes import BYTES, INT32, TEXT, atomic, keyed, mapping, same, struct, texts
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.shapes import BYTES, INT32, TEXT, Raw, atomic, keyed, mapping, same, struct, texts
+from tink.kubeapi.schema.structural import compile_schema, root_schema
+from tink.kubeapi.schema.webhooks import REVIEW_VERSIONS, check_client, check_review_versions, compile_condition
 
 GROUP = "admissionregistration.k8s.io"
 MAX_CONDITIONS = 64

@@ -60,10 +60,9 @@ class HighWaterMark:
 
     def __init__(self, path: Path, version: int) -> None:
         """Create or open the file, and record `version`. Raises OSError."""
-        try:
+        there = None
+        with suppress(ValueError):
             there = read_high_water_mark(path)
-        except ValueError:
-            there = None
         if there is None:
             private_files.write(path, _line(version))
         self._handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -135,11 +134,8 @@ class ReadOnlyDatabase:
             self._copy = None
 
     def _try(self) -> None:
-        db = self.connect()
-        try:
+        with closing(self.connect()) as db:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        finally:
-            db.close()
 
     def _use_copy(self) -> None:
         path = self._path
@@ -158,9 +154,9 @@ class ReadOnlyDatabase:
 
 def describe(path: Path, error: Exception) -> str:
     """Return why a file can't be read or written: SQLite has the same words for many reasons."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     seen = disk_refuses(path.parent)
-    return f"{said}: {seen}" if seen and seen not in said else said
+    return f"{reason}: {seen}" if seen and seen not in reason else reason
 
 
 log = logging.getLogger(__name__)

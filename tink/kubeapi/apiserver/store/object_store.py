@@ -203,10 +203,10 @@ class ObjectStore:
             raise ApiServerError(f"{self._path}: {error}") from error
         except (sqlite3.Error, OSError) as error:
             await self.close()
-            said = f"{self._path}: can't be used as state: {describe(self._path, error)}"
+            why = f"{self._path}: can't be used as state: {describe(self._path, error)}"
             if disk_refuses(self._path.parent):
-                raise ApiServerError(f"{said}: make room there, and start it again") from error
-            raise ApiServerError(f"{said}. {_remedy(self._path)}") from error
+                raise ApiServerError(f"{why}: make room there, and start it again") from error
+            raise ApiServerError(f"{why}. {_remedy(self._path)}") from error
 
     @property
     def refusal(self) -> str:
@@ -247,7 +247,7 @@ class ObjectStore:
             if found is not None:
                 await self._wait_for_commit(found.version)
         except BaseException:
-            self._cache.abort_read(key, token)
+            self._cache.end_read(key, token, None)
             raise
         self._cache.end_read(key, token, found)
         return found

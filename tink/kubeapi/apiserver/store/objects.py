@@ -139,16 +139,12 @@ class ObjectCache:
         return self._reads.setdefault(key, object())
 
     def end_read(self, key: Key, token: object, found: StoredObject | None) -> None:
-        """Cache the result of a read, unless the object was written meanwhile: the result may then be outdated."""
+        """Cache the result of a read (None: nothing, or it failed), unless the object was written meanwhile: the result
+        may then be outdated."""
         if self._reads.get(key) is token:
             del self._reads[key]
             if found is not None:
                 self._put(key, found)
-
-    def abort_read(self, key: Key, token: object) -> None:
-        """End a failed read."""
-        if self._reads.get(key) is token:
-            del self._reads[key]
 
     def apply(self, event: Event) -> None:
         """Update the cache with a stored change."""

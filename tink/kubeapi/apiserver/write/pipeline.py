@@ -39,7 +39,10 @@ from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Key, MismatchError, StoredObject, Write
 from tink.kubeapi.apiserver.write.submission import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields
-from tink.kubeapi.schema import FieldError, Raw, WalkResult, meta, ratcheted
+from tink.kubeapi.schema import meta
+from tink.kubeapi.schema.field_errors import FieldError, WalkResult
+from tink.kubeapi.schema.rules import ratcheted
+from tink.kubeapi.schema.shapes import Raw
 from tink.offload import offload
 
 MAX_STORED_BYTES = 6 << 20
@@ -214,20 +217,18 @@ def add_nothing(_: Raw) -> None:
     """Leave new objects unchanged."""
 
 
+@dataclass(eq=False)
 class Pipeline:
     """Brings drafts to the store `objects`, in their storage version and of limited size.
 
     `now` returns the time in UTC; `admit_create` sees new objects before the webhooks.
     """
 
-    def __init__(
-        self, store: ObjectStore, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate
-    ) -> None:
-        self.objects = store
-        self._now = now
-        self._admission = admission
-        self._admit_create = admit_create
-        self._storing: set[asyncio.Task[VerbResult]] = set()
+    objects: ObjectStore
+    now: Callable[[], datetime]
+    admission: Webhooks
+    admit_create: AdmitCreate
+    _storing: set[asyncio.Task[VerbResult]] = field(default_factory=set)
 
     async def put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
         """Store an object whose present version is `expected`, 0 if it must not exist. Return it as text in the version
@@ -260,7 +261,7 @@ class Pipeline:
 
     def timestamp(self) -> str:
         """Return the present time in the form of metadata."""
-        return meta.timestamp(self._now())
+        return meta.timestamp(self.now())
 
     async def write(self, draft: Draft) -> VerbResult:
         """Store a new object, or a new state of one. Raises StatusError; MismatchError if it has changed since it
@@ -280,10 +281,10 @@ class Pipeline:
             now = self.timestamp()
             await offload(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
         if draft.old is None:
-            self._admit_create(draft.new)
+            self.admit_create(draft.new)
         attributes = _attributes(draft)
         given, owners = draft.new, draft.new["metadata"].get("managedFields")
-        await self._admission.mutate(attributes)
+        await self.admission.mutate(attributes)
         if attributes.object is not None and attributes.object is not given:
             # A webhook's changes have no owner, and a webhook must not damage the list of owners.
             attributes.warnings += field_manager.valid_or_before(attributes.object, owners)
@@ -303,7 +304,7 @@ class Pipeline:
         draft.complete(self.timestamp())
         attributes.object = draft.new
         try:
-            await self._admission.validate(attributes)
+            await self.admission.validate(attributes)
         except BaseException:
             attributes.release()
             raise
@@ -334,7 +335,7 @@ class Pipeline:
         if resource.rules.qualifies and not resource.custom:
             wrong += meta.check_core_finalizers(new["metadata"])
         if not wrong:
-            resource.rules.prepare(new, old, self._now())
+            resource.rules.prepare(new, old, self.now())
             wrong += resource.rules.check(new, old)
         if resource.validations is not None:
             wrong += resource.validations.check_after(wrong, new, old)

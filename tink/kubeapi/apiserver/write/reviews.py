@@ -16,8 +16,10 @@ from tink.kubeapi.apiserver import access, errors
 from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.resources.registry import Resource, Rules, builtin_resource
 from tink.kubeapi.apiserver.write import submission
-from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
-from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.shapes import FLAG, TEXT, Raw, atomic, mapping, same, struct, texts
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
@@ -134,7 +136,7 @@ class Reviewer:
             raise errors.bad_request("token is required for TokenReview in authentication")
         # The tokens of this server have no audience.
         if not spec.get("audiences"):
-            with suppress(access.WrongTokenError):
+            with suppress(errors.StatusError):
                 caller = self._users.caller(token.encode("utf-8", "surrogateescape"))
                 return {"authenticated": True, "user": caller.user_info()}
         return {"user": {}, "error": "invalid bearer token"}

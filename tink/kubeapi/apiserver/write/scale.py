@@ -19,8 +19,7 @@ from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import VerbResult
 from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
 from tink.kubeapi.apiserver.write.verbs import MAX_ATTEMPTS, Verbs
-from tink.kubeapi.schema import Raw, deep_copy
-from tink.kubeapi.schema.shapes import INT32, TEXT, struct
+from tink.kubeapi.schema.shapes import INT32, TEXT, Raw, deep_copy, struct
 from tink.offload import offload
 
 _SHOWN: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")

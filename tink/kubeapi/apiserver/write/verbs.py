@@ -11,32 +11,28 @@ BeforeDelete; pkg/registry/generic/registry/store.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import datetime
 from typing import Any
 
 import orjson
 
 from tink.kubeapi.apiserver import errors, media
 from tink.kubeapi.apiserver.admission.review import Attributes
-from tink.kubeapi.apiserver.admission.webhooks import Webhooks
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Key, MismatchError, StoredObject
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import (
-    AdmitCreate,
     Draft,
     Pipeline,
     Update,
     VerbResult,
     WriteRequest,
-    add_nothing,
     key_of,
     served_text,
 )
-from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
+from tink.kubeapi.schema import field_errors, meta
+from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.offload import offload
 
 ORPHAN = "orphan"
@@ -48,19 +44,11 @@ MAX_NAME_ATTEMPTS = 8
 
 
 class Verbs:
-    """Verbs on single objects. `now` returns the time in UTC."""
+    """Verbs on single objects."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        now: Callable[[], datetime],
-        admission: Webhooks,
-        admit_create: AdmitCreate = add_nothing,
-    ) -> None:
-        self._store = store
-        self._now = now
-        self._admission = admission
-        self._pipeline = Pipeline(store, now, admission, admit_create)
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._store = pipeline.objects
 
     async def get(self, resource: Resource, target: Target) -> VerbResult:
         """Read an object. Raises StatusError (404)."""
@@ -270,9 +258,9 @@ class Verbs:
             caller=options.caller,
         )
         with errors.attach_warnings(attributes.warnings):
-            await self._admission.mutate(attributes)
+            await self._pipeline.admission.mutate(attributes)
             try:
-                await self._admission.validate(attributes)
+                await self._pipeline.admission.validate(attributes)
             finally:
                 attributes.release()  # A deletion makes no claims.
         finalizers = finalizers_after(fields, options.policy)
@@ -288,7 +276,7 @@ class Verbs:
                     marked["generation"] += 1
             if finalizers:
                 marked["finalizers"] = finalizers
-            resource.rules.prepare(new, old, self._now())
+            resource.rules.prepare(new, old, self._pipeline.now())
             written = await self._pipeline.put(resource, key, new, stored.version, dry_run=options.dry_run)
             return VerbResult(written, 200, attributes.warnings)
         if not options.dry_run:

@@ -139,8 +139,8 @@ async def play(group: str, client: Client, make_player: Callable[[Any], Any]) ->
 
 
 async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
-    said = {group: await play(group, connect(Path(ORACLE or "")), make_player) for group in CASES}
-    recordings.write(RECORDED, json.loads(json.dumps(said, sort_keys=True)))
+    answers = {group: await play(group, connect(Path(ORACLE or "")), make_player) for group in CASES}
+    recordings.write(RECORDED, json.loads(json.dumps(answers, sort_keys=True)))
 
 
 if ORACLE:

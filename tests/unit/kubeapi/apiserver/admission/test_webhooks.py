@@ -141,13 +141,13 @@ async def test_disconnect_of_the_client_cancels_the_calls(webhooks: Webhooks, se
     assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
 
 
-@pytest.mark.parametrize(("code", "told"), [(0, 400), (-5, 400), (399, 400), (418, 418), (599, 599), (99999, 500)])
-async def test_invalid_http_status_in_a_denial_breaks_nothing(webhooks, server, code, told) -> None:
+@pytest.mark.parametrize(("code", "answered"), [(0, 400), (-5, 400), (399, 400), (418, 418), (599, 599), (99999, 500)])
+async def test_invalid_http_status_in_a_denial_breaks_nothing(webhooks, server, code, answered) -> None:
     webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a"))
     server.answers = {"a": {"allowed": False, "status": {"code": code}}}
     with pytest.raises(StatusError) as caught:
         await webhooks.validate(write())
-    assert caught.value.code == told
+    assert caught.value.code == answered
 
 
 @pytest.mark.parametrize(("effects", "asked"), [("None", True), ("NoneOnDryRun", True), ("Some", False), ("", False)])
@@ -348,7 +348,7 @@ async def test_metadata_service_of_a_cloud_is_never_called(webhook_client: Webho
 
 
 @pytest.mark.parametrize(
-    ("status", "header", "times", "seconds", "said", "asked"),
+    ("status", "header", "times", "seconds", "message", "calls"),
     [
         pytest.param(307, {"Location": "/elsewhere"}, 99, LIMIT, "it answered with HTTP status 307", 1, id="redirect"),
         pytest.param(429, {"Retry-After": "0"}, 2, LIMIT, None, 3, id="asks for a moment"),
@@ -363,8 +363,8 @@ async def test_call_is_retried_only_after_retry_after(
     header: Any,
     times: int,
     seconds: int,
-    said: Any,
-    asked: int,
+    message: Any,
+    calls: int,
 ) -> None:
     seen = []
 
@@ -373,12 +373,12 @@ async def test_call_is_retried_only_after_retry_after(
         return web.Response(status=status, headers=header) if len(seen) <= times else web.json_response({"a": 1})
 
     where = await serve(answer)
-    if said is None:
+    if message is None:
         assert await webhook_client.post(where, b"{}", seconds) == {"a": 1}
     else:
-        with pytest.raises(WebhookCallError, match=said):
+        with pytest.raises(WebhookCallError, match=message):
             await webhook_client.post(where, b"{}", seconds)
-    assert seen == ["/x"] * asked
+    assert seen == ["/x"] * calls
 
 
 async def test_slow_answer_ends_with_the_timeout(webhook_client: WebhookClient, serve: Serve) -> None:

@@ -524,9 +524,9 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Differences:
     """Return the differing answers of our server, by case."""
     answers = asyncio.run(play_ours(tmp_path_factory.mktemp("conformance")))
     return {
-        f"{case['file']}/{case['name']}": said
-        if isinstance(said := answers[case["file"], case["name"]], Exception)
-        else list(found(case, answers_of(file)[case["name"]], said))
+        f"{case['file']}/{case['name']}": answer
+        if isinstance(answer := answers[case["file"], case["name"]], Exception)
+        else list(found(case, answers_of(file)[case["name"]], answer))
         for file in CASES
         for case in load(file)
     }
@@ -573,8 +573,8 @@ async def _record(kubeconfig: Path) -> None:
     finally:
         await player.close()
     for file in CASES:
-        said = {case["name"]: done[file.stem, case["name"]] for case in load(file)}
-        for answers in said.values():
+        by_case = {case["name"]: done[file.stem, case["name"]] for case in load(file)}
+        for answers in by_case.values():
             if isinstance(answers, Exception):
                 raise answers
-        recordings.write(HERE / "answers" / file.stem, said)
+        recordings.write(HERE / "answers" / file.stem, by_case)

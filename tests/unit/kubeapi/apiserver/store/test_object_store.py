@@ -121,8 +121,8 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(open_store, monk
     newest = await d.put(key("b"))
     await d.put(key("c"))
     assert [event.version for event in d.events][-3:] == [21, newest, newest + 1]
-    told = [record.message.partition(": ")[2] for record in caplog.records]
-    assert told == ["writes fail: database or disk is full", "writes are possible again"]
+    logged = [record.message.partition(": ")[2] for record in caplog.records]
+    assert logged == ["writes fail: database or disk is full", "writes are possible again"]
 
 
 async def test_failed_commit_keeps_the_history_that_it_trimmed(open_store, monkeypatch, tmp_path) -> None:
@@ -362,9 +362,9 @@ async def test_history_is_in_order_with_the_state_before(open_store: Open) -> No
     await d.drop(key("a"))
     assert await d.seen(0) == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "x"), ("DELETED", "a")]
     assert await d.seen(0, "other") == [("ADDED", "x")]
-    told = await d.store.since(PODS, "default", middle - 1)
-    assert [event.before and event.before["value"] for event in told] == [1, 2]
-    assert told == [event for event in d.events if event.key == key("a")][1:]
+    events = await d.store.since(PODS, "default", middle - 1)
+    assert [event.before and event.before["value"] for event in events] == [1, 2]
+    assert events == [event for event in d.events if event.key == key("a")][1:]
 
 
 async def test_history_stays_within_its_bounds_and_the_state_complete(open_store: Open, tmp_path: Path) -> None:
@@ -458,8 +458,8 @@ async def test_file_of_the_first_layout_is_migrated_with_its_history(open_store,
     assert await d.names() == ["a", "b", "z"]
     assert await d.store.dependents("u1") == [key("a")]
     assert await d.seen(10) == [("MODIFIED", "a"), ("MODIFIED", "a"), ("DELETED", "gone"), ("ADDED", "z")]
-    told = await d.store.since(PODS, None, 10)
-    assert [event.before and event.before["value"] for event in told] == ["long ago", "then", "long ago", None]
+    events = await d.store.since(PODS, None, 10)
+    assert [event.before and event.before["value"] for event in events] == ["long ago", "then", "long ago", None]
     assert await d.names(10) == ["a", "b", "gone"]
     assert await d.names(11) == ["a", "b", "gone"]
     with pytest.raises(ExpiredError):
