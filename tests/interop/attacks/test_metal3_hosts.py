@@ -68,7 +68,7 @@ class Tenant:
 
         return await until(holds, f"{name} does not netboot", every=0.05)
 
-    async def is_told(self, name: str, reason: str) -> str:
+    async def wait_for_event(self, name: str, reason: str) -> str:
         found: list[str] = []
 
         async def holds() -> bool:
@@ -152,7 +152,7 @@ async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_
     await site.becomes("victim", True)
     for number in range(20):
         await tenant.host(f"thief{number}", 1)
-    message = await tenant.is_told("thief0", "AddressTaken")
+    message = await tenant.wait_for_event("thief0", "AddressTaken")
     assert mac(1) in message
     assert "victim" not in message, "whose it is, is none of the tenant's business"
     assert [each["metadata"]["name"] for each in (await site.client.list(HARDWARE, None))["items"]] == ["victim"]
@@ -180,7 +180,7 @@ async def test_addresses_of_anothers_machine_and_of_no_machine_are_not_taken_ove
     for number in range(5):
         made = await tenant.netboots(f"thief{number}")
         assert "ip" not in made["spec"]["networkInterfaces"][mac(10 + number)]["dhcp"]
-    assert "10.0.0.5" in await tenant.is_told("thief0", "AddressTaken")
+    assert "10.0.0.5" in await tenant.wait_for_event("thief0", "AddressTaken")
 
 
 # --- what goes on into a Hardware ------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ async def test_hardware_and_log_have_no_control_characters_of_a_host(
     annotations = (await tenant.netboots("secured"))["metadata"]["annotations"]
     assert SECURED_ANNOTATION not in annotations
     assert annotations["example.org/mine"] == "yes"
-    message = await tenant.is_told("logs", "NotCarriedOver")
+    message = await tenant.wait_for_event("logs", "NotCarriedOver")
     assert "all is lost" in message
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
     assert not any("\n" in line or "\x1b" in line for line in (*lines, message))

@@ -148,7 +148,7 @@ def other_architecture(firmware: Scripted) -> None:
 
 def declines(firmware: Scripted) -> None:
     firmware.lease()
-    firmware.somebody_has_its_address()
+    firmware.duplicate_its_address()
     firmware.decline()
 
 

@@ -1,4 +1,4 @@
-"""A machine's firmware, iPXE, OSIE and agent as a script, which sends real packets; and what a fault of it is."""
+"""A machine's firmware, iPXE, OSIE and agent as a script that sends real packets, and the description of a fault."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ UPSTREAM = Path(__file__).with_name("upstream.py")
 REGISTRY = "127.0.0.1:5000"
 
 AT_ONCE = threading.Semaphore(10)
-"""So many switch on in the same second: what is tried is not how much this host can do."""
+"""Number of machines that switch on in the same second. Small, because these tests do not measure this host's speed."""
 ROM, IPXE, SYSTEM = "rom", "ipxe", "system"
 _ANSWER_SECONDS = 3.0
 
 
 class Scripted:
-    """A machine that boots step by step under a test's control, in the namespace `where`, whose card `eth0` has `mac`.
+    """A machine that boots step by step under a test's control.
 
-    `told()` returns the text of its journey so far.
+    It runs in the namespace `where`, and its card `eth0` has the address `mac`. `journey()` returns the text of the
+    machine's journey so far.
     """
 
-    told: Callable[[], str] = staticmethod(str)
+    journey: Callable[[], str] = staticmethod(str)
     authority = Path()
 
     def __init__(self, rack: Namespaces, where: str, mac: str, ip: str, server: str = ADDRESS) -> None:
@@ -58,20 +59,22 @@ class Scripted:
     def lease(self, stage: str = ROM) -> None:
         """Request an address, and configure it."""
         assert self.discover(stage), f"no offer for {self.mac}"
-        assert self._exchange(MessageType.REQUEST, stage, self._asked()) is not None, f"no lease for {self.mac}"
+        assert self._exchange(MessageType.REQUEST, stage, self._request_options()) is not None, (
+            f"no lease for {self.mac}"
+        )
         self._rack.address(self._where, f"{self.ip}/24")
 
     def take_another(self, server: str) -> None:
         """Take the offer of another DHCP server."""
-        asked = self._asked() | {options.SERVER_IDENTIFIER: socket.inet_aton(server)}
-        self._exchange(MessageType.REQUEST, ROM, asked, waits=False)
+        request = self._request_options() | {options.SERVER_IDENTIFIER: socket.inet_aton(server)}
+        self._exchange(MessageType.REQUEST, ROM, request, waits=False)
 
     def decline(self) -> None:
         """Remove the address and send a DHCPDECLINE: another host uses it (RFC 2131, section 4.4.4)."""
         self._rack.address(self._where)
-        self._exchange(MessageType.DECLINE, ROM, self._asked(), waits=False)
+        self._exchange(MessageType.DECLINE, ROM, self._request_options(), waits=False)
 
-    def _asked(self) -> dict[int, bytes]:
+    def _request_options(self) -> dict[int, bytes]:
         return {
             options.REQUESTED_ADDRESS: socket.inet_aton(self.ip),
             options.SERVER_IDENTIFIER: socket.inet_aton(self.server),
@@ -116,21 +119,21 @@ class Scripted:
     def _message(
         self, kind: MessageType, xid: bytes, stage: str, more: dict[int, bytes], uuid: str, giaddr: str
     ) -> Message:
-        found: dict[int, bytes] = {options.MESSAGE_TYPE: bytes((kind,))}
+        fields: dict[int, bytes] = {options.MESSAGE_TYPE: bytes((kind,))}
         if stage in (ROM, IPXE):
-            found[options.VENDOR_CLASS] = b"PXEClient:Arch:00007:UNDI:003016"
-            found[options.CLIENT_ARCHITECTURE] = struct.pack("!H", 7)
-            found[options.MAX_MESSAGE_SIZE] = struct.pack("!H", 1472)
+            fields[options.VENDOR_CLASS] = b"PXEClient:Arch:00007:UNDI:003016"
+            fields[options.CLIENT_ARCHITECTURE] = struct.pack("!H", 7)
+            fields[options.MAX_MESSAGE_SIZE] = struct.pack("!H", 1472)
         if stage == IPXE:
-            found[options.USER_CLASS] = b"iPXE"
+            fields[options.USER_CLASS] = b"iPXE"
         if uuid:
-            found[options.CLIENT_UUID] = b"\0" + UUID(uuid).bytes_le
-        found |= more
+            fields[options.CLIENT_UUID] = b"\0" + UUID(uuid).bytes_le
+        fields |= more
         return Message(
             op=codec.BOOTREQUEST, htype=codec.ETHERNET, hops=1 if giaddr else 0, xid=xid, secs=0,
             flags=codec.BROADCAST_FLAG, ciaddr=codec.NO_ADDRESS, yiaddr=codec.NO_ADDRESS, siaddr=codec.NO_ADDRESS,
             giaddr=socket.inet_aton(giaddr or "0.0.0.0"), chaddr=bytes.fromhex(self.mac.replace(":", "")),
-            sname=b"", file=b"", options=found,
+            sname=b"", file=b"", options=fields,
         )  # fmt: skip
 
     # --- TFTP, HTTP ---
@@ -139,7 +142,7 @@ class Scripted:
         return in_namespace(self._rack.namespaces[self._where], lambda: socket.socket(type=socket.SOCK_DGRAM))
 
     def knock_at_tftp(self, times: int, pause: float = 2.0) -> None:
-        """Ask for a file again and again, and hear nothing."""
+        """Request a file `times` times by TFTP, without reading the answers."""
         with self._udp() as sock:
             for _ in range(times):
                 with contextlib.suppress(PermissionError):  # its own firewall: as if it were lost on the way
@@ -147,7 +150,7 @@ class Scripted:
                 time.sleep(pause)
 
     def tftp_and_stop(self, name: str, blocks: int = 5, seconds: float = 20.0) -> float:
-        """Take so many blocks of a file, and then nothing more; when that began."""
+        """Acknowledge `blocks` blocks of a file, then stop; return the time of the last one."""
         with self._udp() as sock:
             sock.settimeout(_ANSWER_SECONDS)
             sock.sendto(b"\0\1%s\0octet\0" % name.encode(), (self.server, 69))
@@ -171,38 +174,38 @@ class Scripted:
         process = self._rack.start(self._where, "curl", "-sSf", "-o", "/dev/null", *words)
         return process.status()
 
-    # --- the ways ---
+    # --- stages of a boot ---
 
     def to_ipxe(self) -> None:
-        """Firmware and iPXE, as far as iPXE's lease."""
+        """Boot the firmware and iPXE until iPXE has a lease."""
         with AT_ONCE:
             self.lease(ROM)
             assert self.tftp("snponly.efi", within=40), "no boot program came"
             self.lease(IPXE)
 
     def script(self) -> None:
-        """Get it."""
+        """Fetch the iPXE script."""
         url = f"http://{self.server}:7080/ipxe/script/{self.mac}/auto.ipxe"
-        got = self._rack.start(self._where, "curl", "-sSf", "--max-time", "20", url)
-        assert got.status() == 0, got.err
-        self.script_text = got.out
+        response = self._rack.start(self._where, "curl", "-sSf", "--max-time", "20", url)
+        assert response.status() == 0, response.err
+        self.script_text = response.out
 
     def kernel(self, osie: str, within: int = 40) -> int:
-        """As `get`."""
+        """Fetch the kernel of an OSIE; return curl's exit status, 0 for success."""
         return self.get(f"/osie/{osie}/kernel", within)
 
     def crawl(self) -> None:
-        """As cloud-init reads its metadata."""
+        """Read the metadata as cloud-init does."""
         for name in ("meta-data/instance-id", "user-data", "vendor-data"):
             self.get(f"/2009-04-04/{name}", program="Cloud-Init/22.4.2")
 
     def to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
-        """All the way to an OSIE that is up; the kernel takes `pause` seconds for its part."""
+        """Boot until the OSIE is up; the kernel takes `pause` seconds."""
         self.to_ipxe()
         self.ipxe_to_osie(osie, uuid, model, pause)
 
     def ipxe_to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
-        """From iPXE's lease on."""
+        """Boot from iPXE's lease until the OSIE is up; the kernel takes `pause` seconds."""
         self.ipxe_to_kernel(osie, uuid, model=model)
         time.sleep(pause)
         self.lease(SYSTEM)
@@ -216,22 +219,26 @@ class Scripted:
         clock: float | None = None,
         model: str = "Scripted",
     ) -> None:
-        """From iPXE's lease on; `memory` as iPXE spells what SMBIOS has of it, `clock` what time it is there."""
+        """Boot from iPXE's lease until the kernel starts.
+
+        memory: the size in SMBIOS, as iPXE writes it.
+        clock: the machine's time, in seconds since the epoch; None for the right time.
+        """
         self.script()
         assert self.kernel(osie) == 0
         assert self.get(f"/osie/{osie}/initrd") == 0
-        told = f"uuid={uuid}&memory={memory}&above=&clock={time.time() if clock is None else clock:.0f}"
-        assert self.get(f"/sign/starting?model={model}&{told}") == 0
+        query = f"uuid={uuid}&memory={memory}&above=&clock={time.time() if clock is None else clock:.0f}"
+        assert self.get(f"/sign/starting?model={model}&{query}") == 0
 
-    # --- what comes after the firmware ---
+    # --- after the firmware ---
 
     def agent(self, *, runtime: str = "process", change: Callable[[str], str] = str) -> Process:
-        """Start it, with the command line that the machine's script has for its kernel, but for what `change` does."""
+        """Start the agent with the kernel command line of the machine's iPXE script, after `change` has edited it."""
         file = self._rack.directory / f"{self._where}.cmdline"
         file.write_text(change(command_line(self.script_text)) if self.script_text else "")
         state = self._rack.directory / self._where
         words = ["--kernel-command-line", str(file), "--runtime", runtime, "--state-dir", str(state)]
-        if not self.script_text:  # of whom the edge knows nothing, and who knows where it is all the same
+        if not self.script_text:  # unknown to the edge, but configured with the edge's address
             words += ["--agent-id", self.mac, "--server", f"{self.server}:42113", "--tls", "--tls-roots"]
             words += [str(self.authority)]
         return self._rack.tinkedge(self._where, "agent", *words)
@@ -245,32 +252,38 @@ class Scripted:
         """Start a registry on the machine itself."""
         self._rack.start(self._where, sys.executable, UPSTREAM, *REGISTRY.split(":"))
 
-    def somebody_has_its_address(self) -> None:
-        """Another machine, which answers ARP."""
+    def duplicate_its_address(self) -> None:
+        """Start another machine that answers ARP for this machine's address."""
         where = f"{self._where}x"
         self._rack.add(where)
         self._rack.card(where, "eth0", "02:20:00:00:00:01", "rack0")
         self._rack.address(where, f"{self.ip}/24")
 
     def works(self, word: str) -> None:
-        """To an OSIE whose agent works, until its journey says `word`; then the power is lost."""
+        """Boot until the agent works and the journey contains `word`, then cut the power."""
         self.to_osie()
         agent = self.agent()
-        wait_until(lambda: word in self.told(), lambda: agent.err, every=0.3)
+        wait_until(lambda: word in self.journey(), lambda: agent.err, every=0.3)
         self._rack.kill_all(self._where)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`play` gives back when the fault could be known, in seconds since the epoch; None: when it ended. `since` is the
-    line of the journey from which on it can be known, where that is not for the machine to say, and `plus` how many
-    seconds later; `moment` says that in words.
+    """A fault of a boot: how to cause it, and how the edge reports it.
 
-    `interface` is what its network interface says more, `dhcp` what that says otherwise than the network is; `osie`
-    what it boots, empty for none. `actions` are those of a Template of its own, for its Workflow, as YAML; `workflow`
-    are more fields of the latter. `drop` is what a firewall drops, and where; `routed`: the edge has a way to its
-    network; `second`: the machine is on the second network, with another card of the edge. `after` is a fault that has
-    to have got to the OSIE before. `rules` are those that may name it, which depends on what comes first.
+    play: causes the fault. Returns when it became detectable, in seconds since the epoch; None: when `play` ended.
+    since, plus: the fault is detectable `plus` seconds after this line of the journey, if `play` can not know the time.
+    moment: the same time, in words.
+    interface: additional fields of the Hardware's network interface.
+    dhcp: fields of `interface.dhcp` that differ from the network's values.
+    osie: the OSIE that the machine boots; empty for none.
+    actions: the actions of the Workflow's own Template, as YAML.
+    workflow: additional fields of the Workflow.
+    drop: the packets that a firewall drops, and where.
+    routed: True if the edge has a route to the machine's network.
+    second: True if the machine is on the second network, which is on another card of the edge.
+    after: a fault whose machine must reach the OSIE first.
+    rules: the rules that may report the fault; the first one that applies does.
     """
 
     name: str
@@ -295,5 +308,5 @@ class Fault:
 
     @property
     def slug(self) -> str:
-        """Its name, as that of an object."""
+        """The name of the fault, in the form of an object name."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")

@@ -131,7 +131,7 @@ class Site(Namespaces):
             self._route(where, address)
         machine = Scripted(self, where, mac, address, SECOND if fault.second else ADDRESS)
         machine.authority = self.authority
-        machine.told = lambda: self.told(mac)
+        machine.journey = lambda: self.journey(mac)
         return machine
 
     def _route(self, where: str, address: str) -> None:
@@ -201,7 +201,7 @@ class Site(Namespaces):
         reference = f"hardwareRef: {{name: {hardware}}}, templateRef: {{name: {name}}}"
         self._applied(_workflow(Fault(name, lambda _machine: None, "", "", actions=actions, workflow=reference)))
 
-    def told(self, mac: str) -> str:
+    def journey(self, mac: str) -> str:
         """The same as lines."""
         return "\n".join(f"{event['outcome']} {event['message']}" for event in self.events(mac))
 

@@ -54,10 +54,10 @@ def played(site: Site, fault: Fault) -> Named:
     machine = site.machines[fault.name]
     if fault.after:
         other = site.machines[fault.after]
-        wait_until(lambda: "the OSIE is up" in site.told(other.mac), lambda: site.told(other.mac), every=0.5)
+        wait_until(lambda: "the OSIE is up" in site.journey(other.mac), lambda: site.journey(other.mac), every=0.5)
     known, ended = fault.play(machine), time.time()
     known = known or ended
-    found = wait_until(lambda: _finding(site, fault), lambda: site.told(machine.mac), every=0.5)
+    found = wait_until(lambda: _finding(site, fault), lambda: site.journey(machine.mac), every=0.5)
     if fault.since:
         lines = (one["time"] for one in site.events(machine.mac) if re.search(fault.since, one["message"]))
         known = next(lines, known) + fault.plus
@@ -162,7 +162,7 @@ def test_second_workflow_of_an_agent_that_stays_has_steps_and_output_of_its_own(
     fault = next(fault for fault in FAULTS if fault.name == "an action fails")
     machine = site.machines[fault.name]
     site.create_workflow(f"{fault.slug}-2", hardware=fault.slug, actions=work.shell("echo only the second says this"))
-    wait_until(lambda: f"{fault.slug}-2: Succeeded" in site.told(machine.mac), lambda: site.told(machine.mac))
+    wait_until(lambda: f"{fault.slug}-2: Succeeded" in site.journey(machine.mac), lambda: site.journey(machine.mac))
     events = [
         JourneyEvent(**{**event, "step": Step(event["step"]), "outcome": Outcome(event["outcome"])})
         for event in site.events(machine.mac)
