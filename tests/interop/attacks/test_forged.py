@@ -122,7 +122,7 @@ def test_forged_decline_does_not_take_a_machine_s_address(server: Everything, wi
         wait_until(server.told(who), "nobody looked")
         assert server.leases()
     assert server.begun == []
-    probes = [packet[ARP] for packet in map(Ether, ears.heard()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
+    probes = [packet[ARP] for packet in map(Ether, ears.frames()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
     assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
 
 
@@ -133,7 +133,7 @@ def test_decline_is_accepted_if_another_host_answers_and_its_mac_is_recorded(
     with server.serving():
         ears.send(broadcast(decline()))
         claim = ARP(op=2, hwsrc=FORGER, psrc=MACHINE, hwdst="00:00:00:00:00:00", pdst="0.0.0.0")
-        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.heard()), "nobody looked")
+        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.frames()), "nobody looked")
         ears.send(bytes(Ether(src=FORGER, dst=EVERYBODY) / claim))
         wait_until(server.told(f"another host, {FORGER}, already uses {MACHINE}"), "it was not heard")
         assert not server.leases(2)
