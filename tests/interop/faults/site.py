@@ -53,7 +53,7 @@ spec: {spec}
 
 
 class Site(Namespaces):
-    """All machines are there from the start; `faults` are played on them."""
+    """The edge and a machine for each of `faults`, all from the start."""
 
     def __init__(self, directory: Path, faults: list[Fault]) -> None:
         super().__init__(directory)
@@ -89,7 +89,7 @@ class Site(Namespaces):
         self.warnings = self._applied("".join([*objects, *map(_workflow, self.faults)]))
 
     def _second_network(self) -> None:
-        """With a second card of the edge on the same Ethernet, which answers ARP for the edge's address there, too."""
+        """Add a second network with another card of the edge, which also answers ARP for the edge's address."""
         self.bridge("rack1", f"{SECOND}/24")
         edge = self.namespaces[IN_EDGE]
         ip("-n", edge, "link", "add", "other1", "address", OTHER_CARD, "type", "veth", "peer", "name", "other1-port")
@@ -105,7 +105,7 @@ class Site(Namespaces):
         return applied.err
 
     def _apply_unreviewed(self, text: str) -> None:
-        """Store objects that a review would reject: `tinkedge apiserver` alone does not review."""
+        """Store objects that admission would reject: `tinkedge apiserver` alone has no admission."""
         api = self.tinkedge(IN_EDGE, "apiserver", "--data-dir", self.data_dir)
         wait_until(lambda: "ready: " in api.err, lambda: api.err)
         self._applied(text)
@@ -113,19 +113,19 @@ class Site(Namespaces):
 
     def _machine(self, number: int, fault: Fault) -> Scripted:
         where = f"m{number}"
-        # Who is not registered is far from everybody, but for the one who is not.
+        # MACs of unregistered machines differ from all others in many digits, except in the test of a mistyped MAC.
         mac = f"52:54:00:0e:00:{number:02x}" if fault.registered else f"02:10:00:{255 - number:02x}:00:{number:02x}"
         if fault.name == "one digit off":
             mac = "52:54:00:0e:fe:01"
         self.add(where)
         self.card(where, "eth0", mac, "rack1" if fault.second else "rack0")
         address = fault.ip or f"172.31.{78 if fault.second else 77}.{100 + number}"
-        if fault.second:  # whose answer came first, is left to chance otherwise
+        if fault.second:  # otherwise it is random which answer comes first
             card = ["lladdr", OTHER_CARD, "dev", "eth0", "nud", "permanent"]
             ip("-n", self.namespaces[where], "neigh", "replace", SECOND, *card)
         if fault.drop:
             self._drop(where, address, *fault.drop.split())
-        if fault.ip and not fault.routed:  # it has none that it could use, and yet has to send to its relay's server
+        if fault.ip and not fault.routed:  # its address is unusable, but the machine must send to its relay's server
             self.address(where, f"172.31.77.{200 + number}/24")
         if fault.routed:
             self._route(where, address)
@@ -135,7 +135,7 @@ class Site(Namespaces):
         return machine
 
     def _route(self, where: str, address: str) -> None:
-        """The edge has a way to the network of the relay, behind a router that is there."""
+        """Route the edge's packets for the relay's network to an existing router."""
         self.address(where, "172.31.77.199/24")
         network = address.rpartition(".")[0] + ".0/24"
         ip("-n", self.namespaces[IN_EDGE], "route", "add", network, "via", "172.31.77.199")
@@ -144,13 +144,13 @@ class Site(Namespaces):
         drop = ["-p", protocol, "--dport", port, "-j", "DROP"]
         if side == "here":
             self.run(IN_EDGE, "iptables", "-w", "-A", "INPUT", "-s", address, *drop)
-        elif side == "blocks":  # they come from a port of their own
+        elif side == "blocks":  # blocks come from an ephemeral port
             self.run(where, "iptables", "-w", "-A", "INPUT", "-p", protocol, "--sport", "1024:", "-j", "DROP")
         else:
             self.run(where, "iptables", "-w", "-A", "OUTPUT", *drop)
 
     def _follow(self) -> None:
-        """All journeys by one stream, for there are many who ask what theirs says."""
+        """Follow all journeys with one stream, since many threads read them."""
         token = (self.data_dir / "admin-token").read_text().strip()
         url = "http://127.0.0.1:7081/api/v1/events?since=all"
         self._stream = self.start(IN_EDGE, "curl", "-sN", "-H", f"Authorization: Bearer {token}", url)
@@ -168,7 +168,7 @@ class Site(Namespaces):
             return list(self._events[mac])
 
     def shown(self, name: str) -> set[str]:
-        """The reasons that `kubectl describe hardware NAME` has: of its condition, and of its Events."""
+        """Return the reasons in `kubectl describe hardware NAME`: of the condition and of the Events."""
         with self._looking:
             if time.monotonic() - self._looked > LOOK_SECONDS:
                 listed = json.loads(self.kubectl("get", "hardware,events", "-o", "json"))["items"]
@@ -184,17 +184,17 @@ class Site(Namespaces):
             return self._reasons[name]
 
     def problem(self, name: str) -> str:
-        """Return the message of the condition of a Hardware as it was looked at last, with the MAC; "" without one."""
+        """Return the message of a Hardware's condition at the last look, with the MAC; "" without a condition."""
         with self._looking:
             return self._problems.get(name, "")
 
     def machine(self, mac: str) -> dict[str, Any]:
-        """Return what the admin API says of one machine."""
+        """Return a machine from the admin API."""
         token = (self.data_dir / "admin-token").read_text().strip()
         url = f"http://127.0.0.1:7081/api/v1/machines/{mac}"
         done = self.run(IN_EDGE, "curl", "-sf", "-H", f"Authorization: Bearer {token}", url)
-        found: dict[str, Any] = json.loads(done.out)
-        return found
+        answer: dict[str, Any] = json.loads(done.out)
+        return answer
 
     def create_workflow(self, name: str, *, hardware: str, actions: str) -> None:
         """Create a Workflow and its Template for a Hardware."""
@@ -202,7 +202,7 @@ class Site(Namespaces):
         self._applied(_workflow(Fault(name, lambda _machine: None, "", "", actions=actions, workflow=reference)))
 
     def journey(self, mac: str) -> str:
-        """The same as lines."""
+        """Return the events of a machine's journey as lines of text."""
         return "\n".join(f"{event['outcome']} {event['message']}" for event in self.events(mac))
 
 
@@ -237,7 +237,7 @@ def _hardware(firmware: Scripted, fault: Fault) -> str:
 
 
 def _workflow(fault: Fault) -> str:
-    """Its Workflow and Template, if it is to have them."""
+    """Return the Workflow and Template of a fault, or an empty text."""
     if not fault.actions and not fault.workflow:
         return ""
     name = fault.slug

@@ -1,7 +1,7 @@
-"""Faults on a real network, against a real `tinkedge up`: each is named on the journey and on the Hardware, and truly.
+"""Faults on a real network, against a real `tinkedge up`: the journey and the Hardware name each with its true cause.
 
-Every machine is a namespace of its own whose firmware is a script (`firmware`), with a real agent where one is needed.
-All faults (`boots`, `work`) are played at the same time, for most of what there is to do is waiting.
+Every machine is a namespace of its own with scripted firmware (`machine`), and a real agent if the fault needs one.
+All faults (`boots`, `work`) run at the same time, since they mostly wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.long
 
 ELSEWHERE = {"one digit off": NEAR, "second card": "this-host-drops-tcp-42113"}
-"""The Hardware on which the problem of a machine is shown that has none of its own."""
+"""The Hardware that shows the problem of a machine without a Hardware."""
 FAULTS = [*boots.FAULTS, *work.FAULTS]
 
 
@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @dataclass
 class Named:
-    """How a fault was named, `seconds` after it could be known; `until` (epoch) it was named, and played to its end."""
+    """The report of a fault, `seconds` after it became detectable. `until` (epoch): reported, and played to its end."""
 
     fault: str
     rule: str
@@ -50,18 +50,20 @@ class Named:
 
 
 def played(site: Site, fault: Fault) -> Named:
-    """Play it, and wait until it has a name. Raises AssertionError."""
+    """Cause a fault and wait until the edge reports it. Raises AssertionError."""
     machine = site.machines[fault.name]
     if fault.after:
         other = site.machines[fault.after]
         wait_until(lambda: "the OSIE is up" in site.journey(other.mac), lambda: site.journey(other.mac), every=0.5)
-    known, ended = fault.play(machine), time.time()
-    known = known or ended
-    found = wait_until(lambda: _finding(site, fault), lambda: site.journey(machine.mac), every=0.5)
+    detectable, ended = fault.play(machine), time.time()
+    detectable = detectable or ended
+    finding = wait_until(lambda: _finding(site, fault), lambda: site.journey(machine.mac), every=0.5)
     if fault.since:
         lines = (one["time"] for one in site.events(machine.mac) if re.search(fault.since, one["message"]))
-        known = next(lines, known) + fault.plus
-    return Named(fault.name, found["rule"], found["message"], max(ended, found["time"]), found["time"] - known)
+        detectable = next(lines, detectable) + fault.plus
+    return Named(
+        fault.name, finding["rule"], finding["message"], max(ended, finding["time"]), finding["time"] - detectable
+    )
 
 
 def complaints_of_a_healthy_boot(site: Site) -> list[str]:
@@ -85,17 +87,17 @@ def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
     return None
 
 
-def test_what_cannot_work_is_warned_about_when_it_is_applied(site: Site) -> None:
+def test_apply_warns_about_objects_that_can_not_work(site: Site) -> None:
     assert "spec.instance.userdata: it is no YAML, line 3" in site.warnings
     assert "spec.osie.name: there is no OSIE default/nowhere yet" in site.warnings
 
 
 def _shown_on(fault: Fault) -> str:
-    """The Hardware that says the same; empty: none."""
+    """Return the name of the Hardware that shows the fault; empty: none."""
     return ELSEWHERE.get(fault.name, fault.slug if fault.registered else "")
 
 
-def test_each_fault_is_named_truly_on_the_journey_and_on_the_hardware(site: Site) -> None:
+def test_journey_and_hardware_name_the_true_cause_of_each_fault(site: Site) -> None:
     with ThreadPoolExecutor(len(FAULTS) + 1) as pool:
         playing = {fault.name: pool.submit(played, site, fault) for fault in FAULTS}
         healthy = pool.submit(complaints_of_a_healthy_boot, site)
@@ -117,7 +119,7 @@ def _row(site: Site, fault: Fault, named: Named) -> page.Row:
     if fault.actions or fault.workflow:
         where += ["MESSAGE"] if _column(site, fault, named) else []
     machine = site.machines[fault.name]
-    # A failure that the journey reports itself has its causes and what to do in the condition.
+    # For a failure that the journey reports itself, the condition has the causes and the remedy.
     problem = site.problem(_shown_on(fault)).removeprefix(f"{machine.mac}: ")
     sentence = problem if problem.startswith(named.message) else named.message
     return page.Row(fault, named.rule, sentence, named.seconds, tuple(where), machine.ip)
@@ -130,7 +132,7 @@ def _column(site: Site, fault: Fault, named: Named) -> bool:
 
 
 def _nothing_false(site: Site, named: list[Named]) -> None:
-    """Check that all other warnings about a machine, until its fault was named and played, are true, too."""
+    """Check that all other warnings about a machine before `until` are true, too."""
     for one in named:
         fault = next(fault for fault in FAULTS if fault.name == one.fault)
         warnings = [each for each in site.events(site.machines[fault.name].mac) if each["outcome"] == "warning"]
@@ -139,12 +141,12 @@ def _nothing_false(site: Site, named: list[Named]) -> None:
             for each in warnings
             if each["time"] <= one.until
             and not re.fullmatch(fault.rules, each["detail"]["rule"])
-            and each["detail"]["rule"] != "AgentMissing"  # on a busy host it is late, and that is so
+            and each["detail"]["rule"] != "AgentMissing"  # true on a busy host, where the agent is late
         ]
         assert not others, f"{fault.name}: {others}"
 
 
-def test_describe_tells_why_a_machine_does_not_boot(site: Site) -> None:
+def test_kubectl_describe_shows_why_a_machine_does_not_boot(site: Site) -> None:
     name = FAULTS[2].slug
     described = wait_until(
         lambda: (
@@ -176,7 +178,7 @@ def test_second_workflow_of_an_agent_that_stays_has_steps_and_output_of_its_own(
     assert ["only the second" in each for each in printed] == [False, True]
 
 
-def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more(site: Site) -> None:
+def test_deletion_of_a_hardware_ends_the_problem_of_its_machine(site: Site) -> None:
     fault = next(fault for fault in FAULTS if fault.name == "upstream has no such file")
     machine = site.machines[fault.name]
     shown = site.machine(machine.mac)
