@@ -147,7 +147,7 @@ class Agent(asyncio.Protocol):
             if stream == 1:
                 self._opened(ended=bool(flags & _END_STREAM))
             elif flags & _END_STREAM:
-                self._answered(stream)
+                self._handle_answer(stream)
         elif kind in (_SETTINGS, _PING) and not flags & _ACK and self._transport is not None:
             self._transport.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind in (_RESET, _GOAWAY):
@@ -210,7 +210,7 @@ class Agent(asyncio.Protocol):
         self._sent += len(calls)
         self._transport.write(b"".join(calls))
 
-    def _answered(self, stream: int) -> None:
+    def _handle_answer(self, stream: int) -> None:
         """Handle the answer to an event; a rejection has no message."""
         self.refused += not self._calls[stream]
         self._answered.add(stream)

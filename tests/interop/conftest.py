@@ -230,7 +230,7 @@ class Wire:
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
 
-    def frames(self) -> list[bytes]:
+    def received(self) -> list[bytes]:
         with suppress(TimeoutError):
             while True:
                 self.frames.append(self._socket.recv(65536))

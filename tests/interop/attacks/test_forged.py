@@ -122,7 +122,7 @@ def test_forged_decline_does_not_take_a_machine_s_address(server: Everything, wi
         wait_until(server.has_logged(expected), "the server sent no probe")
         assert server.leases()
     assert server.begun == []
-    probes = [packet[ARP] for packet in map(Ether, ears.frames()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
+    probes = [packet[ARP] for packet in map(Ether, ears.received()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
     assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
 
 
@@ -133,7 +133,7 @@ def test_decline_is_accepted_if_another_host_answers_and_its_mac_is_recorded(
     with server.serving():
         ears.send(broadcast(decline()))
         claim = ARP(op=2, hwsrc=FORGER, psrc=MACHINE, hwdst="00:00:00:00:00:00", pdst="0.0.0.0")
-        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.frames()), "the server sent no probe")
+        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.received()), "the server sent no probe")
         ears.send(bytes(Ether(src=FORGER, dst=EVERYBODY) / claim))
         wait_until(
             server.has_logged(f"another host, {FORGER}, already uses {MACHINE}"),

@@ -70,32 +70,32 @@ class Row:
 
     @property
     def line(self) -> str:
-        """As Markdown."""
-        said = self.sentence.replace(self.fault.slug, "m1")
-        said = _example(said if self.fault.ip else said.replace(self.ip, "10.0.0.5"))
+        """Return the row in Markdown."""
+        message = self.sentence.replace(self.fault.slug, "m1")
+        message = _example(message if self.fault.ip else message.replace(self.ip, "10.0.0.5"))
         after = "0" if self.seconds < 0.5 else f"{self.seconds:.0f}"
         moment = self.fault.moment or _SINCE.get(self.fault.since) or _MOMENTS.get(self.reason) or "what shows it"
         where = ", ".join(self.where) or "journey alone: it has no Hardware"
-        return f"| {self.fault.name} | `{self.reason}`: {said.replace('|', '/')} | {after} | {moment} | {where} |"
+        return f"| {self.fault.name} | `{self.reason}`: {message.replace('|', '/')} | {after} | {moment} | {where} |"
 
 
 def write(rows: Iterable[Row]) -> None:
-    """Write the page."""
+    """Write the rows to the page."""
     PAGE.write_text(_HEAD + "\n".join(row.line for row in rows) + "\n")
 
 
-def _example(said: str) -> str:
+def _example(message: str) -> str:
     for there, example in _EXAMPLES.items():
-        said = said.replace(there, example)
-    return said
+        message = message.replace(there, example)
+    return message
 
 
-def said() -> dict[str, str]:
+def recorded_rows() -> dict[str, str]:
     """Return the rest of each row of the page, by the fault's name."""
     rows = [line.strip("|").partition(" | ") for line in PAGE.read_text().splitlines()[8:] if line.startswith("| ")]
     return {name.strip(): rest for name, _, rest in rows if name.strip() != "fault"}
 
 
 def expected(fault: Fault) -> str:
-    """The sentence that the page has to have, as a regular expression."""
+    """Return the fault's sentence on the page, as a regular expression."""
     return _example(fault.sentence.replace("\\.", ".")).replace(fault.slug, "m1")

@@ -1,4 +1,4 @@
-"""Faults from the agent on: who it is, its Workflow, and its actions."""
+"""Faults from the start of the agent on: its identity, its Workflow, and its actions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.interop.faults.machine import REGISTRY, Fault, Scripted
 
 
 def shell(script: str, more: str = "", name: str = "write") -> str:
-    """An action that runs a script."""
+    """Return an action that runs a script."""
     return f"- {{name: {name}, image: none, cmd: /bin/sh, args: [-c, '{script}']{more}}}\n"
 
 
 def image(name: str) -> str:
-    """An action with that image."""
+    """Return an action with an image."""
     return f"- {{name: write, image: '{name}'}}\n"
 
 
@@ -27,11 +27,11 @@ def agent(firmware: Scripted) -> float:
 
 
 def with_token(change: Callable[[str], str]) -> Callable[[Scripted], float]:
-    """The token on its kernel's command line is not what it was."""
+    """Return a fault: the token on the kernel's command line is changed."""
 
     def play(firmware: Scripted) -> float:
         firmware.to_osie()
-        firmware.agent(change=lambda line: re.sub(r"tinkerbell_token=\S+", lambda found: change(found[0]), line))
+        firmware.agent(change=lambda line: re.sub(r"tinkerbell_token=\S+", lambda match: change(match[0]), line))
         return time.time()
 
     return play
@@ -131,7 +131,7 @@ FAULTS = [
         r"has been running for .*; it has no timeout",
         actions=shell("sleep 200"),
         since=_BEGUN,
-        plus=SILENT_SECONDS,  # before that, it may well be as it is meant
+        plus=SILENT_SECONDS,  # before that, the silence may be normal
         moment="a minute of silence",
     ),
     Fault(

@@ -78,7 +78,7 @@ class Machine:
         self._agent = None
         subprocess.run(["ip", "netns", "delete", self._namespace], check=False, capture_output=True)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "" if self._agent is None else self._agent.err
 
     def _boot(self, command_line: str) -> None:

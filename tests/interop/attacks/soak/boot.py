@@ -65,7 +65,7 @@ class Card:
 
 
 def packet(kind: int, mac: str, xid: int, *, ipxe: bool = False, ip: str = "", server: bytes = b"") -> bytes:
-    """Build a DISCOVER or REQUEST of a BIOS PXE ROM, or of iPXE. It requests a broadcast answer (RFC 2131 section 4.1)."""
+    """Build a DISCOVER or REQUEST of a BIOS PXE ROM, or of iPXE, with the broadcast flag (RFC 2131 section 4.1)."""
     head = struct.pack("!BBBBIHH16x", 1, 1, 6, 0, xid, 4, 0x8000) + bytes.fromhex(mac.replace(":", "")).ljust(16, b"\0")
     options = [(53, bytes((kind,))), (55, bytes((1, 3, 6, 12, 15, 54, 66, 67, 43))), (57, b"\x05\xc0")]
     options += [(60, b"PXEClient:Arch:00000:UNDI:002001"), (93, b"\0\0"), (94, b"\x01\x02\x01")]
