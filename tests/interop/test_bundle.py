@@ -20,7 +20,7 @@ from cryptography import x509
 
 from edge.artifacts.layout import ImageLayout
 from edge.bundle import sources
-from edge.bundle.archive import BundleError
+from edge.bundle.archive import BundledProgram, BundleError
 from edge.bundle.signature import verify
 from edge.cli import main
 from tests.interop.authority import Authority
@@ -302,7 +302,7 @@ def tinkedge(directory: Path, version: str = "0.1.0+deb12", depends: str = "pyth
     return make(directory, "tinkedge", f"Version: {version}\nDepends: {depends}")
 
 
-BOOKWORM = sources.Program("0.1.0+deb12", "bookworm", "amd64")
+BOOKWORM = BundledProgram("0.1.0+deb12", "bookworm", "amd64")
 
 
 def test_only_packages_missing_on_an_empty_debian_are_fetched(mirror: Path, tmp_path: Path) -> None:
