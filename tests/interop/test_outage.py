@@ -109,7 +109,7 @@ class Site(Namespaces):
         self.kubectl.apply(manifest(kind, name, spec))
 
     def prepare(self) -> None:
-        """Create two machines, and a Workflow for the first. Its actions record their run; the first waits for a file."""
+        """Create two machines, and a Workflow for one. Its actions record their run; the first waits for a file."""
         self.apply("OSIE", "lab", {"kernelUrl": f"http://{ADDRESS}/kernel", "initrdUrl": f"http://{ADDRESS}/initrd"})
         for machine, mac in MACS.items():
             dhcp = {"ip": ADDRESSES[machine], "netmask": "255.255.255.0", "gateway": ADDRESS}
