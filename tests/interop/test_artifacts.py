@@ -47,7 +47,8 @@ from ipaddress import ip_network
 from pathlib import Path
 import uvloop
 from edge.artifacts import flight
-from edge.artifacts import ArtifactCache, ArtifactError
+from edge.artifacts.artifact import ArtifactError
+from edge.artifacts.cache import ArtifactCache
 from tink.net.outbound import Reach
 
 flight.CHECKPOINT_BYTES = 1 << 20
