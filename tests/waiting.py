@@ -1,4 +1,4 @@
-"""Waiting for what is to happen, instead of for a time: a busy machine is late, not wrong."""
+"""Wait for a state instead of a time, so that tests pass on a slow machine, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 120.0
 """Limit for reaching a state. A state that is not reached by then is never reached, however busy the machine is."""
 Why = str | Callable[[], object]
-"""The message of a test that waited in vain, or a function that returns it."""
+"""The message of a failed wait, or a function that returns it."""
 
 
 async def until(
@@ -22,20 +22,20 @@ async def until(
     within: float = PATIENCE_SECONDS,
     every: float = 0.005,
 ) -> T:
-    """Call `holds` until its result is true, and return that. The result may be awaitable.
+    """Call `holds` until its result is true, and return the result. It may be awaitable.
 
     `within` and `every` are in seconds.
     """
     try:
         async with asyncio.timeout(within):
             while True:
-                held = holds()
-                value = await held if isinstance(held, Awaitable) else held
+                result = holds()
+                value = await result if isinstance(result, Awaitable) else result
                 if value:
                     return value
                 await asyncio.sleep(every)
     except TimeoutError as error:
-        raise AssertionError(_told(why)) from error
+        raise AssertionError(_message(why)) from error
 
 
 def wait_until(
@@ -48,10 +48,10 @@ def wait_until(
     """`until` for tests that have no event loop."""
     give_up = time.monotonic() + within
     while not (value := holds()):
-        assert time.monotonic() < give_up, _told(why)
+        assert time.monotonic() < give_up, _message(why)
         time.sleep(every)
     return value
 
 
-def _told(why: Why) -> object:
+def _message(why: Why) -> object:
     return why if isinstance(why, str) else why()

@@ -1,11 +1,11 @@
 """Simulated agents: ten thousand in one process, each on a connection of its own, that cost next to nothing.
 
 They speak what `tinkedge agent` speaks: gRPC over HTTP/2, one command stream, events in order, as many at once as the
-agent sends, a ping every 20 s. Of answers only the frames are read, not the
-headers, so that the server is what is measured. An action is a pause of as many seconds as its first argument says.
+agent sends, a ping every 20 s. They read the frames of answers but not the headers, so that the server limits the
+speed. An action is a pause; its first argument is the number of seconds.
 
-Run as `python -m tests.bench.agents JSON`; the JSON names what to `do`, the kubeconfig, the port and what else is
-needed. Prints what it measured.
+Run as `python -m tests.bench.agents JSON`; the JSON names the function (`do`), the kubeconfig, the port and the
+function's arguments. Prints the measured figures.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ def _call(stream: int, headers: bytes, message: bytes) -> bytes:
 
 
 class Agent(asyncio.Protocol):
-    """One agent. `heard(agent, workflow)` is called with each Workflow that it is to start; it runs it then."""
+    """One agent. It calls `on_workflow(agent, workflow)` for each Workflow that the server sends, then runs it."""
 
-    def __init__(self, name: str, heard: Callable[[Agent, pb.Workflow], None] | None = None) -> None:
+    def __init__(self, name: str, on_workflow: Callable[[Agent, pb.Workflow], None] | None = None) -> None:
         self.name = name
         self.connected = asyncio.get_running_loop().create_future()
         self.refused = 0
-        """Events that were not taken."""
-        self._heard = heard
+        """Number of events that the server rejected."""
+        self._on_workflow = on_workflow
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._stream = bytearray()
         self._next_id = 3
         self._calls: dict[int, bool] = {}
-        """Events under way, by their stream, the oldest first: whether a message has come back."""
+        """Events in flight, by stream, oldest first; True after the server has answered with a message."""
         self._answered: set[int] = set()
         self._sent = 0
         self._events: deque[tuple[pb.Event, Callable[[], None] | None]] = deque()
@@ -121,7 +121,7 @@ class Agent(asyncio.Protocol):
         if not self.connected.done():
             self.connected.set_exception(WireError(f"agent {self.name}: {why}"))
         elif self._transport is not None:
-            sys.exit(f"agent {self.name}: {why}")  # the figures would be of something else
+            sys.exit(f"agent {self.name}: {why}")  # the figures would be wrong
 
     def data_received(self, data: bytes) -> None:
         """Part of the protocol."""
@@ -147,7 +147,7 @@ class Agent(asyncio.Protocol):
             if stream == 1:
                 self._opened(ended=bool(flags & _END_STREAM))
             elif flags & _END_STREAM:
-                self._taken(stream)
+                self._handle_answer(stream)
         elif kind in (_SETTINGS, _PING) and not flags & _ACK and self._transport is not None:
             self._transport.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind in (_RESET, _GOAWAY):
@@ -170,8 +170,8 @@ class Agent(asyncio.Protocol):
             message = pb.GetWorkflowsResponse.FromString(bytes(self._stream[5:end]))
             del self._stream[:end]
             if message.HasField("start_workflow"):
-                if self._heard is not None:
-                    self._heard(self, message.start_workflow.workflow)
+                if self._on_workflow is not None:
+                    self._on_workflow(self, message.start_workflow.workflow)
                 self._begin(message.start_workflow.workflow, 0)
 
     def _begin(self, workflow: pb.Workflow, index: int) -> None:
@@ -186,7 +186,7 @@ class Agent(asyncio.Protocol):
             self._send()
 
         started = pb.Event.ActionStarted(action_id=action.id)
-        if index in (0, len(workflow.actions) - 1):  # before these an agent waits until the server knows
+        if index in (0, len(workflow.actions) - 1):  # here, an agent waits until the server has its events
             self._publish(workflow, lambda: loop.call_later(seconds, done), action_started=started)
         else:
             self._publish(workflow, action_started=started)
@@ -198,7 +198,7 @@ class Agent(asyncio.Protocol):
         self._events.append((pb.Event(workflow_id=workflow.workflow_id, **event), then))
 
     def _send(self) -> None:
-        """Send what waits, as far as the window goes."""
+        """Send waiting events, as many as the window allows."""
         if self._transport is None or self._sent == len(self._events) or self._sent == WINDOW:
             return
         calls = []
@@ -210,8 +210,8 @@ class Agent(asyncio.Protocol):
         self._sent += len(calls)
         self._transport.write(b"".join(calls))
 
-    def _taken(self, stream: int) -> None:
-        """An event was answered; a refusal has no message."""
+    def _handle_answer(self, stream: int) -> None:
+        """Handle the answer to an event; a rejection has no message."""
         self.refused += not self._calls[stream]
         self._answered.add(stream)
         while self._calls and (oldest := next(iter(self._calls))) in self._answered:
@@ -224,25 +224,25 @@ class Agent(asyncio.Protocol):
         self._send()
 
 
-async def connect(port: int, names: list[str], heard: Callable[[Agent, pb.Workflow], None] | None) -> list[Agent]:
-    """So many agents, each with its command stream open."""
+async def connect(port: int, names: list[str], on_workflow: Callable[[Agent, pb.Workflow], None] | None) -> list[Agent]:
+    """Connect an agent for each name and open its command stream."""
     loop = asyncio.get_running_loop()
-    made: list[Agent] = []
+    agents: list[Agent] = []
 
     async def one(name: str) -> None:
-        _, agent = await loop.create_connection(lambda: Agent(name, heard), "127.0.0.1", port)
-        made.append(agent)
+        _, agent = await loop.create_connection(lambda: Agent(name, on_workflow), "127.0.0.1", port)
+        agents.append(agent)
         await agent.connected
 
     await _each(names, one, 200)
-    return made
+    return agents
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
+# --- measurements -----------------------------------------------------------------------------------------------------
 
 
 async def idle(account: Account, port: int, count: int) -> None:
-    """Connect so many agents, say so on standard output, and stay until the end of standard input."""
+    """Connect `count` agents, report it on standard output, and stay until the end of standard input."""
     agents = await connect(port, [f"machine-{number}" for number in range(count)], None)
     print(json.dumps({"connected": len(agents)}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -251,14 +251,14 @@ async def idle(account: Account, port: int, count: int) -> None:
 
 
 async def receipt(account: Account, port: int, busy: int, free: int, probes: int, seconds: float) -> dict[str, float]:
-    """Milliseconds from before the POST of a Workflow until its agent has it, while `busy` other agents run theirs.
+    """Measure the milliseconds from the POST of a Workflow to its receipt, while `busy` other agents run theirs.
 
-    Each of those begins an action every `seconds`; the probes go to `free` more agents, one after the other.
+    Each busy agent begins an action every `seconds`; the probes go to `free` more agents, one after the other.
     """
-    heard: dict[str, float] = {}
+    received: dict[str, float] = {}
 
     def note(_: Agent, workflow: pb.Workflow) -> None:
-        heard[workflow.workflow_id] = time.perf_counter()
+        received[workflow.workflow_id] = time.perf_counter()
 
     await connect(port, [f"machine-{number}" for number in range(busy + free)], note)
     await _templates(account, {"long": [seconds] * 12, "short": [0.001]})
@@ -272,10 +272,10 @@ async def receipt(account: Account, port: int, busy: int, free: int, probes: int
         await _create_one(account, names[index], f"machine-{index}", "long")
 
     await _each(list(range(busy)), occupy, 8)
-    await _until(lambda: len(heard) >= busy, "all agents are busy")
+    await _until(lambda: len(received) >= busy, "all agents are busy")
     await asyncio.sleep(3)
     wire = await Connection.open(account)
-    taken = []
+    latencies = []
     for number in range(probes):
         await asyncio.sleep(rng.uniform(0.02, 0.08))
         body = _workflow(f"probe-{number}", f"machine-{busy + number % free}", "short")
@@ -283,19 +283,23 @@ async def receipt(account: Account, port: int, busy: int, free: int, probes: int
         answer = await wire.must(account.request("POST", f"{GROUP}/workflows", body))
         uid = orjson.loads(answer)["metadata"]["uid"]
         give_up = start + 10
-        while uid not in heard:
+        while uid not in received:
             if time.perf_counter() > give_up:
                 raise WireError(f"probe-{number} did not arrive")
             await asyncio.sleep(0.0005)
-        taken.append(1000 * (heard[uid] - start))
-    taken.sort()
-    return {"median": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)], "most": taken[-1]}
+        latencies.append(1000 * (received[uid] - start))
+    latencies.sort()
+    return {
+        "median": latencies[len(latencies) // 2],
+        "p99": latencies[int(len(latencies) * 0.99)],
+        "most": latencies[-1],
+    }
 
 
 async def batch(
     account: Account, port: int, first: int, machines: int, count: int, actions: int, seconds: float
 ) -> dict[str, float]:
-    """Seconds from the first POST until the last of `count` Workflows has succeeded, on the agents of `machines`."""
+    """Measure the seconds from the first POST until the last of `count` Workflows on `machines` has succeeded."""
     agents = await connect(port, [f"machine-{number}" for number in range(first, first + machines)], None)
     await _templates(account, {f"seconds-{first}": [seconds] * actions})
     ended: dict[str, float] = {}
@@ -334,7 +338,7 @@ async def batch(
 
 
 async def machines(account: Account, port: int, count: int) -> dict[str, float]:
-    """Hardware named machine-0, machine-1, ..."""
+    """Create Hardware named machine-0, machine-1, ..."""
 
     async def one(number: int) -> None:
         interface = {"dhcp": {"ip": f"10.9.{number >> 8}.{number & 255}", "netmask": "255.255.0.0"}}
@@ -347,7 +351,7 @@ async def machines(account: Account, port: int, count: int) -> dict[str, float]:
     return {}
 
 
-# --- how --------------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 _idle_connections: list[Connection] = []
 
@@ -379,11 +383,11 @@ async def _templates(account: Account, templates: dict[str, list[float]]) -> Non
             for number, seconds in enumerate(pauses)
         ]
         await _post(account, "templates", _object("Template", name, {"actions": actions}))
-    await asyncio.sleep(1)  # until the controller has it: a Workflow without its Template waits
+    await asyncio.sleep(1)  # until the controller has the Template: a Workflow without it waits
 
 
 async def _each(items: list[Any], do: Callable[[Any], Awaitable[None]], at_once: int) -> None:
-    """`do` each item, so many at a time."""
+    """Call `do` for each item, at most `at_once` at a time."""
     left = iter(items)
 
     async def work() -> None:
@@ -393,16 +397,16 @@ async def _each(items: list[Any], do: Callable[[Any], Awaitable[None]], at_once:
     await asyncio.gather(*(work() for _ in range(at_once)))
 
 
-async def _until(true: Callable[[], bool], what: str) -> None:
+async def _until(true: Callable[[], bool], condition: str) -> None:
     give_up = time.monotonic() + _SETTLE_SECONDS
     while not true():
         if time.monotonic() > give_up:
-            raise WireError(f"after {_SETTLE_SECONDS:.0f} s it is not so that {what}")
+            raise WireError(f"after {_SETTLE_SECONDS:.0f} s this is not true: {condition}")
         await asyncio.sleep(0.01)
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Do one of the things above."""
+    """Run the function that `do` names, and print its figures as JSON."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     account = Account.of(Path(arguments.pop("kubeconfig")))
     do: dict[str, Callable[..., Awaitable[Any]]] = {
@@ -411,9 +415,9 @@ def main(arguments: dict[str, Any]) -> None:
         "batch": batch,
         "machines": machines,
     }
-    found = uvloop.run(cast(Any, do[arguments.pop("do")](account, **arguments)))
-    if found is not None:
-        print(json.dumps({**found, "agents": time.process_time()}))
+    figures = uvloop.run(cast(Any, do[arguments.pop("do")](account, **arguments)))
+    if figures is not None:
+        print(json.dumps({**figures, "agents": time.process_time()}))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Both speak HTTP/1.1 over TLS on loopback of a namespace of their own, have the same CustomResourceDefinitions and the
 same Hardware, and put every write on the disk before they answer it. All of a server's processes share one core, the
-client has the other. Where the peer is not on this machine the floor stands in its column, for what has one: how many
-transactions a second SQLite can put on this disk one after the other, and how fast the objects can be made into JSON.
+client has the other. If the peer is not installed, its column shows a floor for some rows: how many successive
+transactions a second SQLite commits to this disk, and how fast the objects are serialised as JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FLOOR = "floor: SQLite, JSON"
 
 
 class _Side:
-    """A server and what is asked of it. `start` starts it (again) and gives its process, when `ready` is true."""
+    """A server and the requests to it. `start` starts it (again) and waits until `ready` is true."""
 
     kubeconfig: Path
     server: Server
@@ -55,7 +55,7 @@ class _Side:
         raise NotImplementedError
 
     def fill(self, count: int) -> None:
-        """Let there be `count` Hardware named seed-0, seed-1..., of which the first is there."""
+        """Create `count` Hardware named seed-0, seed-1... The first one exists already."""
         raise NotImplementedError
 
     def memory(self, what: str) -> float:
@@ -65,18 +65,18 @@ class _Side:
         return self.server.cpu_seconds()
 
     def ask(self, do: str, **arguments: Any) -> dict[str, float]:
-        """Let the client do something."""
-        found: dict[str, float] = measured(self._cable.neighbour(self.command(do, **arguments)))
-        return found
+        """Run one function of the client and return its figures."""
+        figures: dict[str, float] = measured(self._cable.neighbour(self.command(do, **arguments)))
+        return figures
 
     def command(self, do: str, **arguments: Any) -> list[str]:
         return python("api_client", do=do, kubeconfig=str(self.kubeconfig), **arguments)
 
     def seconds_to_start(self, name: str) -> float:
-        """Start, and wait until an object can be read by a client that tries all the time."""
+        """Start the server; return the seconds until a client that retries continuously can read an object."""
         command = self._cable.neighbour(self.command("ready", name=name))
         with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
-            time.sleep(1.5)  # until it has imported what it needs
+            time.sleep(1.5)  # until the client has imported its modules
             begin = time.time()
             self.start()
             output, _ = client.communicate(timeout=120)
@@ -96,7 +96,7 @@ class _Ours(_Side):
         self.server = self._cable.serve(command, log, port=PORT, ready=self.kubeconfig.exists)
 
     def fill(self, count: int) -> None:
-        """In the store, by a process that is killed at the end: the next start finds a long write-ahead log."""
+        """Fill the store in a process that is killed at the end: the next start finds a long write-ahead log."""
         self.server.stop()
         command = python("api_client", do="fill", directory=str(self._state), first="seed-0", count=count)
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -115,7 +115,7 @@ class _Peer(_Side):
         self.server = self._kubernetes.start(ready)
 
     def fill(self, count: int) -> None:
-        """In etcd, while kube-apiserver does not run."""
+        """Fill etcd while kube-apiserver does not run."""
         self.server.stop()
         self.ask("fill_etcd", first="seed-0", count=count)
 
@@ -130,7 +130,7 @@ class _Peer(_Side):
 
 
 def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
-    """All rows of this subject."""
+    """Measure the API and return its rows of the table."""
     with ExitStack() as stack:
         ours: _Side = _Ours(stack.enter_context(Cable()), directory)
         peer: _Side | None = None
@@ -186,34 +186,36 @@ def _table(
     *,
     is_peer: bool,
 ) -> list[Row]:
-    who, other = (PEER, PEER) if is_peer else ("", FLOOR)
-    size = max(found.ours["mb"] for found in lists)
+    peer_or_none, other = (PEER, PEER) if is_peer else ("", FLOOR)
+    size = max(sample.ours["mb"] for sample in lists)
     disk = f"the floor: {floor['commits']:,.0f} single commits a second of one such object, SQLite, synchronous=FULL"
     text = f"{size:,.0f} MB; the floor: orjson makes {floor['encode']:,.0f} MB/s of such objects"
-    client = f"the client kept its core {max(found.ours['busy'] for found in load):.0%} busy"
+    client = f"the client kept its core {max(sample.ours['busy'] for sample in load):.0%} busy"
 
-    def line(what: str, unit: str, rounds: list[Round], key: str, name: str, note: str = "", less: bool = False) -> Row:
-        return row("api", what, unit, rounds, key, name, less_is_better=less, note=note)
+    def line(
+        title: str, unit: str, rounds: list[Round], key: str, name: str, note: str = "", less: bool = False
+    ) -> Row:
+        return row("api", title, unit, rounds, key, name, less_is_better=less, note=note)
 
-    only = [found._replace(peer=None) for found in load] if not is_peer else load
-    held = f"{objects:,} objects"
+    only = [sample._replace(peer=None) for sample in load] if not is_peer else load
+    amount = f"{objects:,} objects"
     return [
-        line(f"start with {held}, after kill -9 at a long log", "s", start, "seconds", who, less=True),
-        line(f"start with {held}, after a stop", "s", again, "seconds", who, less=True),
-        line(f"list of {held}", "MB/s", lists, "rate", other, text),
+        line(f"start with {amount}, after kill -9 at a long log", "s", start, "seconds", peer_or_none, less=True),
+        line(f"start with {amount}, after a stop", "s", again, "seconds", peer_or_none, less=True),
+        line(f"list of {amount}", "MB/s", lists, "rate", other, text),
         line("create Hardware, 32 at a time", "1/s", load, "create", other, disk),
         line("patch Hardware, 32 at a time", "1/s", load, "patch", other, disk),
-        line("patch the status of Workflows, 32 at a time", "1/s", only, "status", who, disk),
-        line("get Hardware, 32 at a time", "1/s", only, "get", who, client),
-        line("CPU for one of these requests", "us", only, "cpu", who, less=True),
-        line(f"a write until a watch has it, {WATCHERS} watches", "ms", watched, "one", who, less=True),
-        line(f"a write until the last has it, {WATCHERS} watches", "ms", watched, "last", who, less=True),
-        line(f"get, {FEW} objects", "ms", few, "get", who, less=True),
-        line(f"get, {held}", "ms", many, "get", who, less=True),
-        line(f"update, {FEW} objects", "ms", few, "update", who, less=True),
-        line(f"update, {held}", "ms", many, "update", who, less=True),
-        line(f"memory with {held}, after the start", "MB", idle, "mb", who, less=True),
-        line(f"memory with {held}, at most", "MB", most, "mb", who, "of all its processes", less=True),
+        line("patch the status of Workflows, 32 at a time", "1/s", only, "status", peer_or_none, disk),
+        line("get Hardware, 32 at a time", "1/s", only, "get", peer_or_none, client),
+        line("CPU for one of these requests", "us", only, "cpu", peer_or_none, less=True),
+        line(f"a write until a watch has it, {WATCHERS} watches", "ms", watched, "one", peer_or_none, less=True),
+        line(f"a write until the last has it, {WATCHERS} watches", "ms", watched, "last", peer_or_none, less=True),
+        line(f"get, {FEW} objects", "ms", few, "get", peer_or_none, less=True),
+        line(f"get, {amount}", "ms", many, "get", peer_or_none, less=True),
+        line(f"update, {FEW} objects", "ms", few, "update", peer_or_none, less=True),
+        line(f"update, {amount}", "ms", many, "update", peer_or_none, less=True),
+        line(f"memory with {amount}, after the start", "MB", idle, "mb", peer_or_none, less=True),
+        line(f"memory with {amount}, at most", "MB", most, "mb", peer_or_none, "of all its processes", less=True),
     ]
 
 
@@ -231,17 +233,17 @@ def _started(side: _Side, name: str) -> Sample:
 
 def _load(side: _Side, prefix: str) -> Sample:
     before = side.cpu()
-    found = side.ask("rates", prefix=prefix, workers=32, count=COUNT)
-    return {**found, "cpu": (side.cpu() - before) * 1e6 / (5 * COUNT)}
+    figures = side.ask("rates", prefix=prefix, workers=32, count=COUNT)
+    return {**figures, "cpu": (side.cpu() - before) * 1e6 / (5 * COUNT)}
 
 
 def _floor(directory: Path) -> Sample:
-    found: dict[str, float] = measured(pinned(cores()[0], python("api", directory=str(directory))))
-    return found
+    figures: dict[str, float] = measured(pinned(cores()[0], python("api", directory=str(directory))))
+    return figures
 
 
 def _measure_floor(directory: str) -> dict[str, float]:
-    """Commits a second of Hardware, each in a transaction of its own; and MB/s of making it JSON."""
+    """Measure commits a second, each of one Hardware in its own transaction; and MB/s of serialising it as JSON."""
     path = Path(directory) / "floor.db"
     machines = [hardware(f"floor-{number}", number) for number in range(COUNT)]
     start = time.perf_counter()

@@ -40,7 +40,7 @@ _USERDATA = "#cloud-config\nssh_authorized_keys:\n- ssh-ed25519 AAAAC3NzaC1lZDI1
 
 
 def hardware(name: str, number: int) -> Raw:
-    """A Hardware of two interfaces, 1.5 kB as its writer sends it."""
+    """Return a Hardware with two interfaces, 1.5 kB as a client sends it."""
     number = number % 0x7FFFF0 + 1
     ports: Raw = {}
     for port in (0, 1):
@@ -78,7 +78,7 @@ def _workflow(name: str) -> Raw:
 
 
 async def define(account: Account) -> dict[str, float]:
-    """The CustomResourceDefinitions, and a wait until they are served."""
+    """Create the CustomResourceDefinitions and wait until the API serves them."""
     wire = await Connection.open(account)
     for definition in generate():
         status, body = await wire.ask(account.request("POST", _DEFINITIONS, orjson.dumps(definition)))
@@ -108,8 +108,8 @@ async def fill(directory: str, first: str, count: int) -> None:
     store = ObjectStore(Path(directory) / "state.db", lambda _: None)
     await store.open()
     resource = "tinkerbell.org/hardware"
-    found = await store.get(Key(resource, "default", first))
-    if found is None:
+    stored = await store.get(Key(resource, "default", first))
+    if stored is None:
         raise WireError(f"there is no {first}")
     stem = first.rpartition("-")[0]
 
@@ -117,7 +117,7 @@ async def fill(directory: str, first: str, count: int) -> None:
         key = Key(resource, "default", f"{stem}-{number}")
         there = await store.get(key)
         version = store.next_version()
-        obj = orjson.loads(found.body)
+        obj = orjson.loads(stored.body)
         obj["metadata"] |= {"name": key.name, "uid": str(uuid.uuid4()), "resourceVersion": str(version)}
         obj["spec"] = hardware(key.name, number)["spec"]
         await store.write(Write(key, version, orjson.dumps(obj), there.version if there else 0))
@@ -128,7 +128,7 @@ async def fill(directory: str, first: str, count: int) -> None:
 
 
 async def rates(account: Account, prefix: str, workers: int, count: int) -> dict[str, float]:
-    """Creates, gets, updates and status patches a second, `workers` at a time."""
+    """Measure creates, gets, updates and status patches a second, `workers` at a time."""
     wires = [await Connection.open(account) for _ in range(workers)]
     names = [f"{prefix}-{number}" for number in range(count)]
 
@@ -145,30 +145,32 @@ async def rates(account: Account, prefix: str, workers: int, count: int) -> dict
 
     start, used = time.perf_counter(), time.process_time()
     posts = [account.request("POST", HARDWARE, orjson.dumps(hardware(name, n))) for n, name in enumerate(names)]
-    found = {"create": await load(posts)}
-    found["get"] = await load([account.request("GET", f"{HARDWARE}/{name}") for name in names])
+    figures = {"create": await load(posts)}
+    figures["get"] = await load([account.request("GET", f"{HARDWARE}/{name}") for name in names])
     changes = [orjson.dumps({"spec": {"kernelParams": [f"console=ttyS{n}"]}}) for n in range(count)]
     patches = zip(names, changes, strict=True)
-    found["patch"] = await load([account.request("PATCH", f"{HARDWARE}/{name}", what, MERGE) for name, what in patches])
+    figures["patch"] = await load(
+        [account.request("PATCH", f"{HARDWARE}/{name}", body, MERGE) for name, body in patches]
+    )
     await load([account.request("POST", WORKFLOWS, orjson.dumps(_workflow(name))) for name in names])
     status = orjson.dumps({"status": {"state": "Scheduled"}})
-    found["status"] = await load([account.request("PATCH", f"{WORKFLOWS}/{n}/status", status, MERGE) for n in names])
-    found["busy"] = (time.process_time() - used) / (time.perf_counter() - start)
+    figures["status"] = await load([account.request("PATCH", f"{WORKFLOWS}/{n}/status", status, MERGE) for n in names])
+    figures["busy"] = (time.process_time() - used) / (time.perf_counter() - start)
     for wire in wires:
         wire.close()
-    return found
+    return figures
 
 
 async def single(account: Account, count: int, names: list[str]) -> dict[str, float]:
-    """Milliseconds of one get and of one update (get, change, put back), one after the other."""
+    """Measure the milliseconds of one get and of one update (get, change, put), one after the other."""
     wire = await Connection.open(account)
     gets, puts = [], []
     for number, name in enumerate(islice(cycle(names), count)):
         path = f"{HARDWARE}/{name}"
         start = time.perf_counter()
-        got = await wire.must(account.request("GET", path))
+        answer = await wire.must(account.request("GET", path))
         gets.append(time.perf_counter() - start)
-        obj = orjson.loads(got)
+        obj = orjson.loads(answer)
         obj["spec"]["kernelParams"] = [f"console=ttyS{number}"]
         request = account.request("PUT", path, orjson.dumps(obj))
         start = time.perf_counter()
@@ -179,14 +181,14 @@ async def single(account: Account, count: int, names: list[str]) -> dict[str, fl
 
 
 async def watched(account: Account, watchers: int, writes: int, name: str) -> dict[str, float]:
-    """Milliseconds from the sending of one write until a watcher has it (median), and until the last has (median)."""
+    """Measure the median milliseconds from a write until the first watcher has it, and until the last one has it."""
     writer = await Connection.open(account)
     body = await writer.must(account.request("GET", f"{HARDWARE}?limit=1"))
     version = orjson.loads(body)["metadata"]["resourceVersion"]
     arrivals: list[float] = []
     everybody = asyncio.Event()
 
-    def got(data: bytes) -> None:
+    def on_event(data: bytes) -> None:
         if b'"kind":"Hardware"' in data:
             arrivals.append(time.perf_counter())
             if len(arrivals) == watchers:
@@ -195,7 +197,7 @@ async def watched(account: Account, watchers: int, writes: int, name: str) -> di
     wires = [await Connection.open(account) for _ in range(watchers)]
     request = account.request("GET", f"{GROUP}/hardware?watch=true&resourceVersion={version}&allowWatchBookmarks=true")
     for wire in wires:
-        wire.watch(request, got)
+        wire.watch(request, on_event)
     await asyncio.sleep(1)
     one, last = [], []
     for number in range(writes):
@@ -216,7 +218,7 @@ async def watched(account: Account, watchers: int, writes: int, name: str) -> di
 
 
 async def whole_list(account: Account, path: str) -> dict[str, float]:
-    """MB and MB/s of a list of everything; its bytes are thrown away."""
+    """Measure MB and MB/s of a list of all objects; its bytes are discarded."""
 
     def read() -> dict[str, float]:
         with (
@@ -227,12 +229,12 @@ async def whole_list(account: Account, path: str) -> dict[str, float]:
             secure.sendall(account.request("GET", path).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
             room = memoryview(bytearray(1 << 20))
             size = first = 0.0
-            while got := secure.recv_into(room):
+            while received := secure.recv_into(room):
                 if not size:
                     first = time.perf_counter() - start
                     if room[9:12] != b"200":
                         raise WireError(bytes(room[:500]).decode(errors="replace"))
-                size += got
+                size += received
             seconds = time.perf_counter() - start
         return {"mb": size / 1e6, "rate": size / 1e6 / seconds, "first": first * 1e3, "seconds": seconds}
 
@@ -253,8 +255,8 @@ async def ready(account: Account, name: str) -> dict[str, float]:
 
 
 def main(arguments: dict[str, Any]) -> dict[str, float]:
-    """Do what is asked for."""
-    what: dict[str, Callable[..., Awaitable[dict[str, float]]]] = {
+    """Run the measurement that `do` names and return its figures."""
+    measurements: dict[str, Callable[..., Awaitable[dict[str, float]]]] = {
         "define": define,
         "make": make,
         "rates": rates,
@@ -271,7 +273,7 @@ def main(arguments: dict[str, Any]) -> dict[str, float]:
         if arguments["do"] == "fill":
             await fill(arguments["directory"], arguments["first"], arguments["count"])
         account = Account.of(Path(arguments.pop("kubeconfig")))
-        return await what[arguments.pop("do")](account, **arguments)
+        return await measurements[arguments.pop("do")](account, **arguments)
 
     return uvloop.run(run())
 

@@ -1,8 +1,8 @@
-"""The test bed: network namespaces, pinned processes, and what processor time they took.
+"""The test bed: network namespaces, pinned processes, and their CPU time.
 
 Each side (ours, the peer) has its own pair of namespaces, joined by a virtual cable, with the same addresses; so both
 servers can stand ready on the same port while one of them is measured. Servers run on one core, clients on another.
-Everything is made and removed by the context managers here, whatever happens in between.
+The context managers here create and remove everything, also after errors.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, kernel/time/posix-timers.h
 
 
 class BenchError(Exception):
-    """A benchmark can't be run, or a side did not do what it should; says which and why."""
+    """A benchmark can't be run, or a side did not do what it should; the message names the side and the reason."""
 
 
 def cores() -> tuple[int, int]:
-    """The servers' core and the clients'. Raises BenchError."""
+    """Return the servers' core and the clients' core. Raises BenchError."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
         raise BenchError("two cores are needed, one for servers and one for clients")
@@ -47,33 +47,33 @@ def cores() -> tuple[int, int]:
 
 
 def installed(program: str) -> str | None:
-    """The path of a program; those of /usr/sbin too, which is not on everybody's PATH, and those of the set-up."""
+    """Return the path of a program, also in /usr/sbin and among those of the set-up."""
     own = Path(sys.executable).parent
     return shutil.which(program, path=os.environ.get("PATH", "") + f":{own}:/usr/sbin:/sbin:/usr/local/go/bin")
 
 
 def machine_ip(number: int) -> str:
-    """The address of the machine numbered from 0; the first CLIENTS of them are the client's. All are in NETWORK."""
+    """Return the address in NETWORK of a machine, numbered from 0; the client has the first CLIENTS."""
     return f"10.{67 + number // 50_000}.{number // 200 % 250}.{2 + number % 200}"
 
 
 def machine_ip6(number: int) -> str:
-    """Its IPv6 address, in NETWORK6."""
+    """Return the IPv6 address in NETWORK6 of a machine, numbered from 0."""
     return f"fd67::1:{number >> 16:x}:{number & 0xFFFF:x}"
 
 
 def python(module: str, **arguments: Any) -> list[str]:
-    """The command that runs a module of this package with `arguments` as JSON."""
+    """Return the command that runs a module of this package with `arguments` as JSON."""
     return [sys.executable, "-m", f"tests.bench.{module}", json.dumps(arguments)]
 
 
 def pinned(core: int, command: list[str]) -> list[str]:
-    """The command on one core."""
+    """Return the command that runs `command` on one core."""
     return ["taskset", "-c", str(core), *command]
 
 
 def measured(command: list[str], timeout: float = 120) -> Any:
-    """Run a command that prints JSON, and give what it printed. Raises BenchError."""
+    """Run a command and return its output, parsed as JSON. Raises BenchError."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         raise BenchError(f"{' '.join(command)[:200]}: exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
@@ -84,7 +84,7 @@ class Server:
     """A server process on the servers' core; ready when this returns."""
 
     def __init__(self, command: list[str], log: Path, ready: Callable[[int], bool]) -> None:
-        """`ready(pid)` is asked until it is true. Raises BenchError with the end of `log`."""
+        """Wait until `ready(pid)` is true. Raises BenchError with the end of `log`."""
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -98,20 +98,20 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The server's process id."""
         return self._process.pid
 
     def memory(self, what: str) -> float:
-        """Its resident memory in MB: now (VmRSS), or the most it ever was (VmHWM)."""
+        """Return the resident memory in MB: now (VmRSS), or its maximum so far (VmHWM)."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:")) * 1024 / 1e6
 
     def cpu_seconds(self) -> float:
-        """Processor time of all its threads so far, of those that have ended too (clock_getcpuclockid(3))."""
+        """Return the CPU time of all threads so far, including ended ones (clock_getcpuclockid(3))."""
         return time.clock_gettime(~self._process.pid << 3 | _CLOCK_OF_PROCESS)
 
     def stop(self) -> None:
-        """End it."""
+        """End the server."""
         self._process.terminate()
         try:
             self._process.wait(5)
@@ -124,7 +124,7 @@ class Cable:
     """A server's and a client's namespace: `srv0` has SERVER_IP, `eth0` the clients' addresses."""
 
     def __init__(self, clients: int = CLIENTS) -> None:
-        """`clients`: how many addresses the client has."""
+        """`clients`: the number of the client's addresses."""
         unique = f"{os.getpid()}-{secrets.token_hex(3)}"
         self._clients = clients
         self._server, self._client = f"bench-s-{unique}", f"bench-c-{unique}"
@@ -156,18 +156,18 @@ class Cable:
 
     def _remove(self) -> None:
         for server in reversed(self._servers):
-            with suppress(OSError):  # the others and the namespaces are to go all the same
+            with suppress(OSError):  # remove the others and the namespaces nevertheless
                 server.stop()
         for namespace in (self._server, self._client):
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
 
     def ipv6(self) -> None:
-        """From now on both ends have an IPv6 address, SERVER_IP6 and CLIENT_IP6."""
+        """Add an IPv6 address to both ends, SERVER_IP6 and CLIENT_IP6."""
         for namespace, name, address in ((self._server, "srv0", SERVER_IP6), (self._client, "eth0", CLIENT_IP6)):
             _ip("-n", namespace, "addr", "add", f"{address}/64", "dev", name, "nodad")
 
     def crowd(self, mac: str) -> None:
-        """From now on the client has all addresses of NETWORK (`machine_ip` of any number).
+        """Give the client all addresses of NETWORK (`machine_ip` of any number).
 
         The first machine is on the link, with this MAC, and is the router of the others.
         """
@@ -187,7 +187,7 @@ class Cable:
         protocol: str = "tcp",
         ready: Callable[[], bool] | None = None,
     ) -> Server:
-        """Start a server; it is ready when it has `port` open and `ready` agrees. Raises BenchError."""
+        """Start a server and wait until it has `port` open and `ready` is true. Raises BenchError."""
 
         def is_ready(pid: int) -> bool:
             return _listens(pid, protocol, port) and (ready is None or ready())
@@ -197,15 +197,15 @@ class Cable:
         return server
 
     def client(self, command: list[str]) -> list[str]:
-        """The command as the client runs it."""
+        """Return the command that runs `command` in the client's namespace, on the clients' core."""
         return self._inside(self._client, pinned(cores()[1], command))
 
     def neighbour(self, command: list[str]) -> list[str]:
-        """The command on the clients' core, but in the server's namespace, for servers on loopback."""
+        """Return the command on the clients' core, but in the server's namespace, for servers on loopback."""
         return self._inside(self._server, pinned(cores()[1], command))
 
     def anywhere(self, command: list[str]) -> list[str]:
-        """The command in the server's namespace, on whatever core: where all of them together are measured."""
+        """Return the command in the server's namespace on any core, to measure all cores together."""
         return self._inside(self._server, command)
 
     @staticmethod
@@ -225,7 +225,7 @@ def _listens(pid: int, protocol: str, port: int) -> bool:
         lines = Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]
     except OSError:
         return False
-    # Before nsenter has entered, these are the sockets of the host: tell by the address of ours.
+    # Before nsenter has entered, these are the host's sockets: check the address of our namespace.
     own = ("0" * 32, _hex6(SERVER_IP6)) if protocol == "udp6" else (_hex(SERVER_IP), _hex("127.0.0.1"), "00000000")
     addresses = {f"{address}:{port:04X}" for address in own}
     return _entered(pid) and any(line.split()[1] in addresses and _open(line, protocol) for line in lines)

@@ -1,4 +1,4 @@
-"""Conversion: a rack of 10,000 Hardware of v1alpha1 by the command itself, in one file and in a file each.
+"""Conversion: a rack of 10,000 Hardware of v1alpha1 by the real command, in one file and in a file each.
 
 The peer is the floor of what any converter on PyYAML must do: load the same documents with its C loader and dump them
 again, unconverted.
@@ -76,19 +76,26 @@ spec:
 
 
 def run(directory: Path) -> list[Row]:
-    """Both forms of the input, ours and the floor in turn."""
+    """Measure both forms of the input, ours and the floor in turn."""
     core, _ = cores()
     one, many = directory / "rack.yaml", directory / "rack"
     say(f"convert: writing {MACHINES} machines")
     _write(one, many)
     rows = []
-    for what, source in ((f"{MACHINES} Hardware in one file", one), (f"{MACHINES} Hardware in a file each", many)):
+    for title, source in ((f"{MACHINES} Hardware in one file", one), (f"{MACHINES} Hardware in a file each", many)):
         rounds = alternate(
             ROUNDS, lambda source=source: _ours(core, source), lambda source=source: _floor(core, source)
         )
         rows.append(
             row(
-                "convert", what, "s", rounds, "seconds", PEER, less_is_better=True, note=f"the goal is {GOAL_SECONDS} s"
+                "convert",
+                title,
+                "s",
+                rounds,
+                "seconds",
+                PEER,
+                less_is_better=True,
+                note=f"the goal is {GOAL_SECONDS} s",
             )
         )
     return rows
@@ -106,7 +113,7 @@ def _write(one: Path, many: Path) -> None:
 
 
 def _ours(core: int, source: Path) -> Sample:
-    """The whole command, from its start to its end."""
+    """Measure the whole command, from its start to its end."""
     command = pinned(core, [sys.executable, "-m", "edge.cli", "convert", "-f", str(source), "--allow-loss"])
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False)
@@ -118,9 +125,9 @@ def _ours(core: int, source: Path) -> Sample:
 
 def _floor(core: int, source: Path) -> Sample:
     start = time.monotonic()
-    found = measured(pinned(core, python("convert", source=str(source))), timeout=_TIMEOUT)
-    if found["documents"] != MACHINES:
-        raise BenchError(f"convert: PyYAML read {found['documents']} documents")
+    result = measured(pinned(core, python("convert", source=str(source))), timeout=_TIMEOUT)
+    if result["documents"] != MACHINES:
+        raise BenchError(f"convert: PyYAML read {result['documents']} documents")
     return {"seconds": time.monotonic() - start}
 
 
@@ -134,10 +141,10 @@ def _documents(source: Path) -> Iterator[Any]:
 
 
 def _load_and_dump(source: Path) -> dict[str, int]:
-    found = list(_documents(source))
+    documents = list(_documents(source))
     with Path("/dev/null").open("w") as stream:
-        yaml.dump_all(found, stream, Dumper=yaml.CSafeDumper, sort_keys=False)
-    return {"documents": len(found)}
+        yaml.dump_all(documents, stream, Dumper=yaml.CSafeDumper, sort_keys=False)
+    return {"documents": len(documents)}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""DHCP: exchanges a second of UEFI PXE ROMs behind a relay, and how long answers take, against Kea and dnsmasq.
+"""DHCP: exchanges a second of UEFI PXE ROMs behind a relay, and their latency, against Kea and dnsmasq.
 
 The load is a relay's (`tests/bench/load/dhcp.c`): the relay's address is in giaddr, so that answers come unicast to its
 port 67; a bounded number of machines wait for one at any time, or exchanges begin at a given rate. Every answer is
-checked. All servers write their log to a file, at the level that they have by default. The peers are spared what would
-only slow them: dnsmasq the ping before an offer, both the file with the leases, Kea its raw sockets (for it is asked by
-a relay) and every kind of reservation but that by hardware address. Beside that ISC's perfdhcp begins exchanges at a
-rate of its own (`tests.bench.perfdhcp`): what packets cost that come singly, but fast.
+checked. All servers write their log to a file, at their default level. The peers run without functions that would slow
+them: dnsmasq without the ping before an offer, both without a lease file, Kea without raw sockets (the requests come
+from a relay) and with reservations by hardware address only. ISC's perfdhcp also begins exchanges at a fixed rate
+(`tests.bench.perfdhcp`), to measure the cost of packets that arrive singly.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ OUTSTANDING = 64
 RATE = 10_000
 """Exchanges a second of systems (perfdhcp): some three quarters of what Kea can do."""
 EQUAL_LOAD = 0.6
-"""Latencies are compared at this share of what the slower one of both can do."""
+"""Latencies are compared at this share of the slower server's maximum rate."""
 
 FIRST = 200
-"""The number of the first machine; those before are the client's own addresses."""
+"""The number of the first machine; the numbers before are the client's own addresses."""
 
 PORT = 67
 RELAY = machine_ip(0)
@@ -85,50 +85,48 @@ class _Side:
         return self._load("closed", OUTSTANDING, SECONDS)
 
     def cold(self) -> Sample:
-        """The same, with every machine for the first time."""
-        found = self._load("once", OUTSTANDING, COLD_SECONDS)
-        if found["exchanges"] < self.count:
-            say(
-                f"dhcp: {self.name} has served {found['exchanges']:.0f} of {self.count} machines: the rest are not warm"
-            )
-        return found
+        """Measure the first exchange of every machine."""
+        sample = self._load("once", OUTSTANDING, COLD_SECONDS)
+        if sample["exchanges"] < self.count:
+            say(f"dhcp: {self.name} served {sample['exchanges']:.0f} of {self.count} machines: the others are not warm")
+        return sample
 
     def at(self, rate: float) -> Sample:
-        """How long answers take when `rate` exchanges a second begin."""
-        found = self._load("open", rate, SECONDS)
-        if found["rate"] < 0.9 * rate:
-            say(f"dhcp: {self.name} did {found['rate']:.0f} of {rate:.0f} exchanges a second that were begun")
-        return found
+        """Measure the latency when `rate` exchanges a second begin."""
+        sample = self._load("open", rate, SECONDS)
+        if sample["rate"] < 0.9 * rate:
+            say(f"dhcp: {self.name} did {sample['rate']:.0f} of {rate:.0f} exchanges a second that were begun")
+        return sample
 
     def systems(self) -> Sample:
         """Measure the cost of an exchange at a fixed rate of RATE a second, with or without answers."""
-        who = ["-l", RELAY, "-R", str(self.count), "-M", str(self.macs), SERVER_IP]
-        return perfdhcp.systems(self.cable, self.server, 4, who, RATE, SYSTEMS_SECONDS, f"DHCP: {self.name}")
+        client_options = ["-l", RELAY, "-R", str(self.count), "-M", str(self.macs), SERVER_IP]
+        return perfdhcp.systems(self.cable, self.server, 4, client_options, RATE, SYSTEMS_SECONDS, f"DHCP: {self.name}")
 
     def _load(self, mode: str, value: float, seconds: float) -> Sample:
         load = [str(compiled("dhcp")), SERVER_IP, RELAY, str(FIRST), str(self.count), mode, str(value), str(seconds)]
         return exchanges(self.cable, self.server, load, f"DHCP: {self.name} with {self.count} reservations")
 
 
-def exchanges(cable: Cable, server: Server, load: list[str], what: str) -> Sample:
+def exchanges(cable: Cable, server: Server, load: list[str], title: str) -> Sample:
     """Run `load`, a program of `tests/bench/load`, against the server; return the exchanges and their cost.
 
-    Raises BenchError, whose message begins with `what`.
+    Raises BenchError, whose message begins with `title`.
     """
     before = server.cpu_seconds()
-    found: dict[str, float] = measured(cable.client(load))
+    result: dict[str, float] = measured(cable.client(load))
     cpu = server.cpu_seconds() - before
-    if not found["exchanges"]:
-        raise BenchError(f"{what}: no exchange came to an end")
+    if not result["exchanges"]:
+        raise BenchError(f"{title}: no exchange came to an end")
     return {
-        "exchanges": found["exchanges"],
-        "rate": found["exchanges"] / found["seconds"],
-        "cpu": cpu * 1e6 / found["exchanges"],
-        "busy": cpu / found["seconds"],
-        "generator_busy": found["busy"],
-        "resent": found["resent"],
-        "p50": found["p50_us"],
-        "p99": found["p99_us"],
+        "exchanges": result["exchanges"],
+        "rate": result["exchanges"] / result["seconds"],
+        "cpu": cpu * 1e6 / result["exchanges"],
+        "busy": cpu / result["seconds"],
+        "generator_busy": result["busy"],
+        "resent": result["resent"],
+        "p50": result["p50_us"],
+        "p99": result["p99_us"],
     }
 
 
@@ -210,7 +208,7 @@ def _kea_config(home: Path, count: int) -> dict[str, object]:
 
 
 def mac(number: int) -> str:
-    """The MAC of a machine, as `tests.bench.ours` registers it."""
+    """Return the MAC of a machine, as `tests.bench.ours` registers it."""
     return f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
 
 
@@ -218,12 +216,12 @@ def mac(number: int) -> str:
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure DHCP and return its rows of the table."""
     compiled("dhcp")
     rows: list[Row] = []
     for count in (FEW, MANY, MOST):
         rows += _rows(directory, count, _kea, ROUNDS)
-        if count < MOST:  # dnsmasq looks through its list for each packet
+        if count < MOST:  # dnsmasq searches its list linearly for each packet
             rows += _rows(directory, count, _dnsmasq, ROUNDS - 2)
     return [*rows, *_growth(directory)]
 
@@ -232,7 +230,7 @@ def _rows(
     directory: Path, count: int, start_peer: Callable[[ExitStack, Path, int], _Side | None], rounds: int
 ) -> list[Row]:
     say(f"dhcp: {count:,} reservations, against {start_peer.__name__[1:]}")
-    what = f"{count:,} reservations"
+    title = f"{count:,} reservations"
     with ExitStack() as stack:
         ours = _ours(stack, directory / "ours", count)
         peer = start_peer(stack, directory / start_peer.__name__[1:], count)
@@ -243,20 +241,20 @@ def _rows(
         equal = alternate(rounds, lambda: ours.at(slower), (lambda: peer.at(slower)) if peer is not None else None)
         with_systems = count == MANY and start_peer is _kea
         systems = alternate(rounds, ours.systems, peer.systems if peer is not None else None) if with_systems else []
-    load = f"{what}, {slower:,.0f} exchanges/s"
+    load = f"{title}, {slower:,.0f} exchanges/s"
     easy = _note(equal, flat_out=False)
     return [
-        row("dhcp", f"first exchange of each, {what}", "1/s", cold, "rate", name, note=_note(cold)),
-        row("dhcp", f"four-way exchanges, {what}", "1/s", most, "rate", name, note=_note(most)),
-        row("dhcp", f"four-way exchanges, {what}: CPU", "us", most, "cpu", name, less_is_better=True),
+        row("dhcp", f"first exchange of each, {title}", "1/s", cold, "rate", name, note=_note(cold)),
+        row("dhcp", f"four-way exchanges, {title}", "1/s", most, "rate", name, note=_note(most)),
+        row("dhcp", f"four-way exchanges, {title}: CPU", "us", most, "cpu", name, less_is_better=True),
         row("dhcp", f"answer, {load}: p50", "us", equal, "p50", name, less_is_better=True, note=easy),
         row("dhcp", f"answer, {load}: p99", "us", equal, "p99", name, less_is_better=True),
-        *(_rows_of_systems(systems, what) if systems else ()),
+        *(_rows_of_systems(systems, title) if systems else ()),
     ]
 
 
-def _rows_of_systems(systems: list[Round], what: str) -> list[Row]:
-    load = f"perfdhcp, {what}, {RATE:,} exchanges/s"
+def _rows_of_systems(systems: list[Round], title: str) -> list[Row]:
+    load = f"perfdhcp, {title}, {RATE:,} exchanges/s"
     note = perfdhcp.note(systems)
     return [
         row("dhcp", f"{load}: CPU", "us", systems, "cpu", "Kea", less_is_better=True, note=note),
@@ -272,17 +270,17 @@ def _growth(directory: Path) -> list[Row]:
         for side in (most, few):
             side.cold()
         rounds = alternate(ROUNDS, most.most, few.most)
-    what = f"four-way exchanges, {MOST:,} reservations: CPU"
-    return [row("dhcp", what, "us", rounds, "cpu", f"ours with {FEW}", less_is_better=True, note=_note(rounds))]
+    title = f"four-way exchanges, {MOST:,} reservations: CPU"
+    return [row("dhcp", title, "us", rounds, "cpu", f"ours with {FEW}", less_is_better=True, note=_note(rounds))]
 
 
 def _sides(rounds: list[Round]) -> list[list[Sample]]:
-    sides = [[found.ours for found in rounds], [found.peer for found in rounds if found.peer is not None]]
+    sides = [[sample.ours for sample in rounds], [sample.peer for sample in rounds if sample.peer is not None]]
     return [samples for samples in sides if samples]
 
 
 def _note(rounds: list[Round], *, flat_out: bool = True) -> str:
-    """`flat_out`: the server was to be the limit."""
+    """Return a note about the load. `flat_out`: the server should have been the limit."""
     parts = []
     for name, samples in zip(("ours", "the peer's"), _sides(rounds), strict=False):
         server = max(sample["busy"] for sample in samples)

@@ -1,10 +1,10 @@
-"""DHCPv6: four-way exchanges behind a relay, against Kea: how many there are, and what one costs.
+"""DHCPv6: four-way exchanges behind a relay, against Kea: their rate, and the cost of one.
 
 Two loads, both as one relay from an address of the machines' network. `tests/bench/load/dhcp6.c` is UEFI PXE ROMs, of
-which a bounded number wait for an answer at any time: the most that a server can do. ISC's perfdhcp is systems of which
-so many begin an exchange each second (`tests.bench.perfdhcp`): what an exchange costs at a rate that both can keep, how
-long an answer takes, and how many come to an end at one that neither can. Kea is spared the file with the leases and
-every kind of reservation but that by DUID.
+which a bounded number wait for an answer at any time: the server's maximum. ISC's perfdhcp is systems that begin
+exchanges at a fixed rate (`tests.bench.perfdhcp`): the cost and latency of an exchange at a rate that both servers can
+keep, and the completed exchanges at a rate that neither can. Kea runs without a lease file and with reservations by
+DUID only.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.bench.dhcp import exchanges, mac
 from tests.bench.results import Round, Row, Sample, alternate, idle_note, row, say
 
 FEW, MANY = 1000, 10_000
-"""perfdhcp chooses from the few at random: all have been met after the first seconds."""
+"""perfdhcp chooses from the few machines at random: it has used all of them after some seconds."""
 OUTSTANDING: Final = 64
 RATE: Final = 1500
 FLOOD: Final = 45_000
-"""More exchanges a second than either can do, and about what perfdhcp itself can."""
+"""More exchanges a second than either server can do; about the maximum of perfdhcp itself."""
 ROUNDS: Final = 5
 SECONDS: Final = 2
 COLD_SECONDS: Final = 60.0  # at most; a few, on a quiet machine
@@ -58,7 +58,7 @@ class _Side:
         return self._roms("closed", SECONDS)
 
     def cold(self) -> Sample:
-        """The same, with every machine for the first time."""
+        """Measure the first exchange of every machine."""
         return self._roms("once", COLD_SECONDS)
 
     def _roms(self, mode: str, seconds: float) -> Sample:
@@ -67,14 +67,14 @@ class _Side:
         return exchanges(self.cable, self.server, load, f"DHCPv6: {self.name} with {self.count} reservations")
 
     def at_rate(self) -> Sample:
-        """Processor microseconds for one exchange of systems, and milliseconds that its two answers take together."""
-        found = self._systems(RATE)
-        if found["exchanges"] < 0.9 * RATE * SECONDS:
-            raise BenchError(f"DHCPv6: {self.name} ended {found['exchanges']} exchanges of {RATE * SECONDS}")
-        return found
+        """Measure the CPU microseconds of one exchange, and the milliseconds of both answers together."""
+        sample = self._systems(RATE)
+        if sample["exchanges"] < 0.9 * RATE * SECONDS:
+            raise BenchError(f"DHCPv6: {self.name} ended {sample['exchanges']} exchanges of {RATE * SECONDS}")
+        return sample
 
     def flooded(self) -> Sample:
-        """Exchanges a second that come to an end where more are begun than there can be."""
+        """Measure the completed exchanges a second under overload."""
         return self._systems(FLOOD)
 
     def _systems(self, rate: int) -> Sample:
@@ -147,7 +147,7 @@ def _kea_config(home: Path, count: int) -> dict[str, object]:
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure DHCPv6 and return its rows of the table."""
     compiled("dhcp6")
     return [*_rows(directory / "few", FEW, with_systems=True), *_rows(directory / "many", MANY, with_systems=False)]
 
@@ -159,15 +159,15 @@ def _rows(home: Path, count: int, *, with_systems: bool) -> list[Row]:
         ours, peer = _ours(stack, home / "ours", count), _kea(stack, home / "kea", count)
         cold = alternate(1, ours.cold, peer.cold if peer is not None else None)
         most = alternate(ROUNDS, ours.most, peer.most if peer is not None else None)
-        what = f"{count:,} reservations"
+        title = f"{count:,} reservations"
         rows = [
-            row("dhcp6", f"first exchange of each, {what}", "1/s", cold, "rate", "Kea"),
-            row("dhcp6", f"four-way exchanges, {what}", "1/s", most, "rate", "Kea", note=idle_note(most)),
-            row("dhcp6", f"four-way exchanges, {what}: CPU", "us", most, "cpu", "Kea", less_is_better=True),
+            row("dhcp6", f"first exchange of each, {title}", "1/s", cold, "rate", "Kea"),
+            row("dhcp6", f"four-way exchanges, {title}", "1/s", most, "rate", "Kea", note=idle_note(most)),
+            row("dhcp6", f"four-way exchanges, {title}: CPU", "us", most, "cpu", "Kea", less_is_better=True),
         ]
         if with_systems:
             theirs = peer.at_rate if peer is not None else None
-            alternate(3, ours.at_rate, theirs)  # so that both have met the machines
+            alternate(3, ours.at_rate, theirs)  # warm up: both servers see all machines
             even = alternate(ROUNDS, ours.at_rate, theirs)
             flooded = alternate(ROUNDS, ours.flooded, peer.flooded if peer is not None else None)
             rows += _rows_of_systems(even, flooded)
@@ -175,9 +175,9 @@ def _rows(home: Path, count: int, *, with_systems: bool) -> list[Row]:
 
 
 def _rows_of_systems(even: list[Round], flooded: list[Round]) -> list[Row]:
-    what, flood = f"perfdhcp, {RATE:,} exchanges/s", f"perfdhcp, {FLOOD:,} exchanges/s wanted"
+    title, flood = f"perfdhcp, {RATE:,} exchanges/s", f"perfdhcp, {FLOOD:,} exchanges/s wanted"
     return [
-        row("dhcp6", f"{what}: CPU", "us", even, "cpu", "Kea", less_is_better=True, note=perfdhcp.note(even)),
-        row("dhcp6", f"{what}: both answers", "ms", even, "delay", "Kea", less_is_better=True),
+        row("dhcp6", f"{title}: CPU", "us", even, "cpu", "Kea", less_is_better=True, note=perfdhcp.note(even)),
+        row("dhcp6", f"{title}: both answers", "ms", even, "delay", "Kea", less_is_better=True),
         row("dhcp6", f"{flood}: ended", "1/s", flooded, "rate", "Kea", note=perfdhcp.note(flooded)),
     ]

@@ -1,6 +1,6 @@
-"""A store that is filled while no server has it, with clones of an object that a server has stored.
+"""Fill a store while no server has it open, with clones of an object that a server has stored.
 
-Run as `python -m tests.bench.filled JSON`; the JSON names the state, `what` of CLONES, and how many.
+Run as `python -m tests.bench.filled JSON`; the JSON has the state, the `kind` of CLONES, and the number.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Key, Write
 
 MACHINES = 1000
-"""Whose Workflows those are that have ended."""
+"""The machines of the ended Workflows."""
 _FILL_SECONDS = 240
 _AT_ONCE = 256
 
 
 def machine(number: int) -> Raw:
-    """The Hardware numbered from 0: 2.4 kB as the API gives it, with user data that no other has."""
-    made = hardware(f"seed-{number}", number)
+    """Return the Hardware numbered from 0: 2.4 kB in the API, with user data of its own."""
+    hardware_object = hardware(f"seed-{number}", number)
     key = base64.b64encode(hashlib.shake_128(str(number).encode()).digest(51)).decode()
     password = hashlib.sha512(str(number).encode()).hexdigest()
-    instance = made["spec"]["instance"]
+    instance = hardware_object["spec"]["instance"]
     instance["userdata"] = f"{instance['userdata'][:900]}- ssh-ed25519 {key}\npassword: {password}\n"
-    return made
+    return hardware_object
 
 
-def fill(state: Path, what: str, objects: int) -> None:
-    """Until there are so many of `what`, of which the first is there. Raises BenchError."""
-    command = python("filled", state=str(state), what=what, objects=objects)
+def fill(state: Path, kind: str, objects: int) -> None:
+    """Clone the existing first object of a kind until there are `objects`. Raises BenchError."""
+    command = python("filled", state=str(state), kind=kind, objects=objects)
     done = subprocess.run(command, capture_output=True, text=True, timeout=_FILL_SECONDS, check=False)
     if done.returncode != 0:
         raise BenchError(f"the store could not be filled: {done.stderr[-2000:]}")
 
 
 def _hardware(first: Raw, number: int) -> Raw:
-    made = machine(number)
+    hardware_object = machine(number)
     fields = orjson.dumps(first["metadata"]["managedFields"]).decode()
-    for old, new in zip(first["spec"]["networkInterfaces"], made["spec"]["networkInterfaces"], strict=True):
+    for old, new in zip(first["spec"]["networkInterfaces"], hardware_object["spec"]["networkInterfaces"], strict=True):
         fields = fields.replace(old, new)
-    labels = made["metadata"]["labels"]
+    labels = hardware_object["metadata"]["labels"]
     metadata = first["metadata"] | {"name": f"seed-{number}", "labels": labels, "managedFields": orjson.loads(fields)}
-    return first | {"metadata": metadata, "spec": made["spec"]}
+    return first | {"metadata": metadata, "spec": hardware_object["spec"]}
 
 
 def _ended(first: Raw, number: int) -> Raw:
-    """A Workflow of one machine after the other."""
+    """Return an ended Workflow of the next machine."""
     metadata = first["metadata"] | {"name": f"install-{number}", "finalizers": []}
     reference = {"name": f"seed-{number % MACHINES}"}
     return first | {"metadata": metadata, "spec": first["spec"] | {"hardwareRef": reference}}
@@ -71,19 +71,19 @@ CLONES: dict[str, tuple[str, str, Callable[[Raw, int], Raw]]] = {
 """By kind of clone: the resource, the name of the first object, and the function that makes the clone of a number."""
 
 
-async def _clone(state: Path, what: str, objects: int) -> None:
-    resource, first, made = CLONES[what]
+async def _clone(state: Path, kind: str, objects: int) -> None:
+    resource, first, make = CLONES[kind]
     store = ObjectStore(state / "state.db", lambda _: None)
     await store.open()
-    found = await store.get(Key(resource, "default", first))
-    if found is None:
+    stored = await store.get(Key(resource, "default", first))
+    if stored is None:
         raise BenchError(f"there is no {first}")
-    template = orjson.loads(found.body)
+    template = orjson.loads(stored.body)
 
     async def write(number: int) -> None:
-        obj, version = made(template, number), store.next_version()
+        obj, version = make(template, number), store.next_version()
         obj["metadata"] |= {
-            "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{what} {number}")),
+            "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{kind} {number}")),
             "resourceVersion": str(version),
         }
         key = Key(resource, "default", obj["metadata"]["name"])
@@ -96,4 +96,4 @@ async def _clone(state: Path, what: str, objects: int) -> None:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    asyncio.run(_clone(Path(given["state"]), given["what"], given["objects"]))
+    asyncio.run(_clone(Path(given["state"]), given["kind"], given["objects"]))

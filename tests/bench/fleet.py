@@ -1,8 +1,8 @@
 """A fleet: 1,000 machines boot from `tinkedge up`, from power-on to their installed systems, all within two minutes.
 
 It is `tinkedge fleet` with a stack of its own: the machines are simulated, the stack is whole, and both are on all
-cores. No released system has anything like it, so there is nothing to compare with but what firmware waits for, and
-none at all for what a machine costs.
+cores. No released system has a similar program, so the only comparison is the firmware's timeout; there is none
+for the cost of a machine.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ actions:
 """
 LIMIT_SECONDS: Final = 900
 IPXE_WAITS: Final = 1.0
-"""Seconds until iPXE asks DHCP again, the least patient of a boot's clients."""
+"""Seconds until iPXE repeats a DHCP packet, the shortest timeout of a boot."""
 NO_PEER: Final = "no peer: nobody else boots simulated machines through a whole stack"
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Boot the fleet and return the rows of the table."""
     profile, report = directory / "profile.yaml", directory / "report.json"
     profile.write_text(PROFILE)
     say(f"fleet: {MACHINES:,} machines boot")
@@ -46,8 +46,8 @@ def run(directory: Path) -> list[Row]:
     return _rows(json.loads(report.read_text()))
 
 
-def _rows(found: dict[str, Any]) -> list[Row]:
-    numbers, processes = found["numbers"], {each["name"]: each for each in found["processes"]}
+def _rows(report: dict[str, Any]) -> list[Row]:
+    numbers, processes = report["numbers"], {each["name"]: each for each in report["processes"]}
     many = f"{MACHINES:,} machines"
     note = (
         f"power-on spread over 120 s, kernel and initrd of 50 MB whole; {numbers['actions']:.0f} actions, run twice: "
@@ -55,10 +55,10 @@ def _rows(found: dict[str, Any]) -> list[Row]:
     )
     waits = "the least that a client waits"
 
-    def line(what: str, unit: str, value: float, peer: float | None = None) -> Row:
-        made = [Round({"value": value}, {"value": peer} if peer is not None else None)]
+    def line(title: str, unit: str, value: float, peer: float | None = None) -> Row:
+        rounds = [Round({"value": value}, {"value": peer} if peer is not None else None)]
         name = waits if peer else ""
-        return row("fleet", f"{many}: {what}", unit, made, "value", name, less_is_better=True, note=note)
+        return row("fleet", f"{many}: {title}", unit, rounds, "value", name, less_is_better=True, note=note)
 
     return [
         line("power-on to Succeeded, p50", "s", numbers["provisioned.p50"]),

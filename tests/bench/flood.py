@@ -85,21 +85,21 @@ def run(directory: Path) -> list[Row]:
         rounds = alternate(ROUNDS, partial(_flooded, rack), partial(_measured, rack))
     sent = sorted(each.ours["sent"] for each in rounds)
     note = f"{sent[0]:,.0f} to {sent[-1]:,.0f} datagrams/s; machine and senders share the other core"
-    what = "a flood of DHCP, DHCPv6, syslog and TFTP"
+    title = "a flood of DHCP, DHCPv6, syslog and TFTP"
     return [
-        row("flood", f"requests during {what}, {AT_ONCE} at a time", "1/s", rounds, "http", PEER, note=note),
-        row("flood", f"DHCP exchanges during {what}, one at a time", "1/s", rounds, "dhcp", PEER, note=note),
+        row("flood", f"requests during {title}, {AT_ONCE} at a time", "1/s", rounds, "http", PEER, note=note),
+        row("flood", f"DHCP exchanges during {title}, one at a time", "1/s", rounds, "dhcp", PEER, note=note),
     ]
 
 
 def _flooded(rack: MetadataRack) -> Sample:
     with _flood(rack) as senders:
         before, begun = _sent(senders), time.monotonic()
-        found = _measured(rack)
+        rates = _measured(rack)
         rate = (_sent(senders) - before) / (time.monotonic() - begun)
         if any(sender.popen.poll() is not None for sender in senders):
             raise BenchError(f"the flood ended: {[sender.err for sender in senders]}")
-    return {**found, "sent": rate}
+    return {**rates, "sent": rate}
 
 
 @contextmanager
@@ -129,9 +129,9 @@ def _measured(rack: MetadataRack) -> Sample:
     if load.popen.returncode != 0 or load.err:
         raise BenchError(f"requests: {load.err[-2000:]}")
     exchanges = asyncio.run(_leases(Card(rack.namespaces["honest"], ADDRESS, _MACHINE.mac)))
-    found = {"http": int(load.out) / SECONDS, "dhcp": exchanges}
-    say(f"flood: {found}")
-    return found
+    rates = {"http": int(load.out) / SECONDS, "dhcp": exchanges}
+    say(f"flood: {rates}")
+    return rates
 
 
 async def _leases(card: Card) -> float:

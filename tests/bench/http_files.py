@@ -1,6 +1,6 @@
-"""HTTP: an initrd from the warm artifact cache, one that is still being fetched, and small requests, against nginx.
+"""HTTP: an initrd from the warm artifact cache, one that it is still fetching, and small requests, against nginx.
 
-nginx has `sendfile` and one worker; for what is still being fetched it is a caching proxy that asks the upstream once.
+nginx has `sendfile` and one worker; for uncached files it is a caching proxy that fetches each once.
 The clients are `load/http.c`.
 """
 
@@ -73,14 +73,14 @@ class _Side:
         self._server = server
         self._numbers = itertools.count()
 
-    def check(self, got: Path, wanted: dict[str, Path]) -> None:
-        """Every document must come, whole. Raises BenchError."""
-        for path, whole in wanted.items():
-            command = ["curl", "-sSf", "-o", str(got), f"http://{SERVER_IP}:{HTTP_PORT}{path}"]
+    def check(self, target: Path, expected: dict[str, Path]) -> None:
+        """Check that the server sends every document whole. Raises BenchError."""
+        for path, whole in expected.items():
+            command = ["curl", "-sSf", "-o", str(target), f"http://{SERVER_IP}:{HTTP_PORT}{path}"]
             done = subprocess.run(self._cable.client(command), capture_output=True, text=True, check=False, timeout=60)
-            if done.returncode != 0 or not filecmp.cmp(whole, got, shallow=False):
+            if done.returncode != 0 or not filecmp.cmp(whole, target, shallow=False):
                 raise BenchError(f"HTTP: {path} did not arrive whole: {done.stderr}")
-        got.unlink()
+        target.unlink()
 
     def fetch(self, path: str) -> bytes:
         """Fetch a path and return the response's body."""
@@ -88,40 +88,40 @@ class _Side:
         return subprocess.run(self._cable.client(command), capture_output=True, check=True, timeout=60).stdout
 
     def download(self, path: str, clients: int, each: int) -> Sample:
-        """Megabytes a second, milliseconds of the server's processor for a megabyte, how fair, and how busy it was."""
+        """Measure megabytes a second, CPU milliseconds for a megabyte, fairness, and the load of the server's core."""
         before = self._server.cpu_seconds()
-        found = measured(self._load(path, clients, requests=each))
-        cpu, megabytes = self._server.cpu_seconds() - before, found["bytes"] / 1e6
+        result = measured(self._load(path, clients, requests=each))
+        cpu, megabytes = self._server.cpu_seconds() - before, result["bytes"] / 1e6
         return {
-            "speed": megabytes / found["seconds"],
+            "speed": megabytes / result["seconds"],
             "cpu": cpu * 1e3 / megabytes,
-            "busy": cpu / found["seconds"],
-            "fair": found["first"] / found["last"],
+            "busy": cpu / result["seconds"],
+            "fair": result["first"] / result["last"],
         }
 
     def fresh(self, clients: int) -> Sample:
-        """The same for a file that has to be fetched from the upstream first."""
+        """Measure the download of a file that the server has to fetch from the upstream."""
         return self.download(FRESH.format(number=next(self._numbers)), clients, 1)
 
     def meanwhile(self) -> Sample:
-        """Milliseconds for small requests while downloads run, and megabytes a second of those."""
+        """Measure the milliseconds of small requests during downloads, and the megabytes a second of the downloads."""
         job = self._load(INITRD, DOWNLOADS_MEANWHILE, seconds=MEANWHILE_SECONDS + 1)
         downloads = subprocess.Popen(job, stdout=subprocess.PIPE)
         try:
             time.sleep(0.5)
-            # Before the downloads' clients on this core: their turn is not to count as the server's time.
+            # Start before the downloads' clients on this core, so that their turn does not count as the server's time.
             ask = ["chrt", "--fifo", "1", *self._command(SMALL, 1, seconds=MEANWHILE_SECONDS, pause=1000)]
-            found = measured(self._cable.client(ask))
+            result = measured(self._cable.client(ask))
             output, _ = downloads.communicate(timeout=60)
         finally:
             downloads.kill()
-        got = json.loads(output)
-        return {**found, "speed": got["bytes"] / 1e6 / got["seconds"]}
+        downloaded = json.loads(output)
+        return {**result, "speed": downloaded["bytes"] / 1e6 / downloaded["seconds"]}
 
     def small(self, path: str, clients: int) -> Sample:
-        """Small requests alone, as many as the server answers: in a second, and the milliseconds of each."""
-        found = measured(self._load(path, clients, seconds=ALONE_SECONDS))
-        return {**found, "rate": found["requests"] / found["seconds"]}
+        """Measure small requests alone at the maximum rate: the rate, and the milliseconds of each."""
+        result = measured(self._load(path, clients, seconds=ALONE_SECONDS))
+        return {**result, "rate": result["requests"] / result["seconds"]}
 
     def _load(self, path: str, clients: int, **how: Any) -> list[str]:
         return self._cable.client(self._command(path, clients, **how))
@@ -133,26 +133,26 @@ class _Side:
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure HTTP and return its rows of the table."""
     initrd, fresh = _file(directory / "initrd", SIZE), _file(directory / "fresh", FRESH_SIZE)
     name = directory / "name"
     name.write_bytes(b"machine-0")
-    wanted = {INITRD: initrd, FRESH.format(number="check"): fresh, SMALL: name}
+    expected = {INITRD: initrd, FRESH.format(number="check"): fresh, SMALL: name}
     nginx = installed("nginx")
     with ExitStack() as stack:
         cable = stack.enter_context(Cable())
         ours = _Side(cable, _start_ours(cable, directory))
         if nginx:
             stack.callback(_start_upstream(cable, nginx, directory, "ours").stop)
-            ours.check(directory / "got", wanted)
+            ours.check(directory / "got", expected)
             script = ours.fetch(SCRIPT)
             cable = stack.enter_context(Cable())
             stack.callback(_start_upstream(cable, nginx, directory, "peer").stop)
             peer = _Side(cable, _start_nginx(cable, nginx, directory, initrd, script))
-            peer.check(directory / "got", wanted)
+            peer.check(directory / "got", expected)
         else:
-            del wanted[FRESH.format(number="check")]
-            ours.check(directory / "got", wanted)
+            del expected[FRESH.format(number="check")]
+            ours.check(directory / "got", expected)
             peer = None
         rows = []
         for clients, each, rounds in ((1, 4, 5), (8, 1, 5), (50, 1, 3)):
@@ -176,7 +176,7 @@ def _start_ours(cable: Cable, directory: Path) -> Server:
 
 
 def _start_upstream(cable: Cable, nginx: str, directory: Path, name: str) -> Server:
-    """Where fresh files come from: in the server's namespace, but on the clients' core."""
+    """Start the upstream of fresh files in the server's namespace, but on the clients' core."""
     config = directory / f"upstream-{name}.conf"
     config.write_text(_UPSTREAM.format(directory=directory, name=name, port=UPSTREAM_PORT))
     command = [nginx, "-p", str(directory), "-e", "stderr", "-c", str(config)]
@@ -207,15 +207,15 @@ def _rounds(count: int, measure: Callable[[_Side], Sample], ours: _Side, peer: _
 
 
 def _downloads(ours: _Side, peer: _Side | None, clients: int, each: int, count: int) -> list[Row]:
-    what = f"initrd of {SIZE >> 20} MiB, {clients} client{'s' * (clients > 1)}"
-    say(f"http: {what}")
+    title = f"initrd of {SIZE >> 20} MiB, {clients} client{'s' * (clients > 1)}"
+    say(f"http: {title}")
     rounds = _rounds(count, methodcaller("download", INITRD, clients, each), ours, peer)
     rows = [
-        row("http", what, "MB/s", rounds, "speed", PEER, note=idle_note(rounds)),
-        row("http", f"{what}: CPU", "ms/MB", rounds, "cpu", PEER, less_is_better=True),
+        row("http", title, "MB/s", rounds, "speed", PEER, note=idle_note(rounds)),
+        row("http", f"{title}: CPU", "ms/MB", rounds, "cpu", PEER, less_is_better=True),
     ]
     if clients > 1:
-        rows.append(row("http", f"{what}: first done / last done", "", rounds, "fair", PEER))
+        rows.append(row("http", f"{title}: first done / last done", "", rounds, "fair", PEER))
     return rows
 
 
@@ -232,21 +232,21 @@ def _meanwhile(ours: _Side, peer: _Side | None) -> list[Row]:
 
 def _alone(ours: _Side, peer: _Side | None) -> list[Row]:
     rows = []
-    for what, path, clients in (("instance-id", SMALL, 32), ("script", SCRIPT, 1)):
-        say(f"http: {what}, {clients} at a time")
+    for title, path, clients in (("instance-id", SMALL, 32), ("script", SCRIPT, 1)):
+        say(f"http: {title}, {clients} at a time")
         rounds = _rounds(3, methodcaller("small", path, clients), ours, peer)
         rows += [
-            row("http", f"{what}, {clients} at a time", "1/s", rounds, "rate", PEER),
-            row("http", f"{what}, {clients} at a time: p99", "ms", rounds, "p99", PEER, less_is_better=True),
+            row("http", f"{title}, {clients} at a time", "1/s", rounds, "rate", PEER),
+            row("http", f"{title}, {clients} at a time: p99", "ms", rounds, "p99", PEER, less_is_better=True),
         ]
     return rows
 
 
 def _fresh(ours: _Side, peer: _Side, clients: int) -> list[Row]:
-    what = f"initrd of {FRESH_SIZE >> 20} MiB that is being fetched, {clients} clients"
-    say(f"http: {what}")
+    title = f"initrd of {FRESH_SIZE >> 20} MiB that is being fetched, {clients} clients"
+    say(f"http: {title}")
     rounds = _rounds(4, methodcaller("fresh", clients), ours, peer)
     return [
-        row("http", what, "MB/s", rounds, "speed", PROXY),
-        row("http", f"{what}: CPU", "ms/MB", rounds, "cpu", PROXY, less_is_better=True),
+        row("http", title, "MB/s", rounds, "speed", PROXY),
+        row("http", f"{title}: CPU", "ms/MB", rounds, "cpu", PROXY, less_is_better=True),
     ]

@@ -1,7 +1,7 @@
-"""`python -m tests.bench.idle_agents KIND PORT COUNT`: so many agents that have nothing to do, until it is killed.
+"""`python -m tests.bench.idle_agents KIND PORT COUNT`: connect COUNT idle agents and stay until killed.
 
-KIND is `older`: tink-agent's polls and pauses, on connections as grpc-go makes them for it; `telling`: the same, with
-what it says of its machine; or `todays`: a command stream each, with the real agent's pings.
+KIND is `older`: tink-agent's polls and pauses, on connections like grpc-go's; `telling`: the same, with the attributes
+of its machine; or `todays`: a command stream each, with the real agent's pings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tink.agent.connection import CHANNEL_OPTIONS
 from tink.server.older.service import HOLD_SECONDS, SERVICES
 
 PAUSE_SECONDS = 5.0
-"""Between two polls of tink-agent that find nothing, when it has found nothing for long: within half of it around."""
+"""Seconds between two polls of a tink-agent that has been idle for long, plus or minus half."""
 _AT_ONCE = 50
 
 
@@ -58,7 +58,7 @@ class _Ready:
 
 
 async def _nothing(call: Awaitable[bytes]) -> None:
-    """The end of a poll for which there is nothing to do."""
+    """Wait for the end of a poll that finds no work."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -67,35 +67,35 @@ async def _nothing(call: Awaitable[bytes]) -> None:
 
 
 async def telling(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
-    """One tink-agent, with what it says of its machine."""
+    """Run one tink-agent that sends attributes of its machine."""
     await _polls(channel, pb.ActionRequest(agent_id=mac(number), agent_attributes=_attributes(number)), ready)
 
 
 async def older(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
-    """One tink-agent that says nothing of it."""
+    """Run one tink-agent that sends no attributes of its machine."""
     await _polls(channel, pb.ActionRequest(agent_id=mac(number)), ready)
 
 
-async def _polls(channel: grpc.aio.Channel, asked: pb.ActionRequest, ready: _Ready) -> None:
+async def _polls(channel: grpc.aio.Channel, action_request: pb.ActionRequest, ready: _Ready) -> None:
     poll = channel.unary_unary(f"/{SERVICES[0]}/GetAction")
-    request = asked.SerializeToString()
+    request = action_request.SerializeToString()
     async with ready.turn:
         await channel.channel_ready()
     ready.one()
     first = poll(request)
-    # As if they had come one by one: each asks once more after a part of the first hold, which ends that, for only the
-    # newest is served.
+    # Spread the agents as if they had connected one by one: each polls again during the first hold. That ends the
+    # first poll, since the server serves only the newest one.
     await asyncio.sleep(random.uniform(0, HOLD_SECONDS))
-    held = poll(request)
+    poll_call = poll(request)
     await _nothing(first)
     while True:
-        await _nothing(held)
+        await _nothing(poll_call)
         await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
-        held = poll(request)
+        poll_call = poll(request)
 
 
 async def todays(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
-    """One of ours."""
+    """Run one agent of this project."""
     call = pb_grpc.WorkflowServiceStub(channel).GetWorkflows(pb_today.GetWorkflowsRequest(agent_id=mac(number)))
     async with ready.turn:
         await call.initial_metadata()
@@ -105,7 +105,7 @@ async def todays(channel: grpc.aio.Channel, number: int, ready: _Ready) -> None:
 
 
 async def main(kind: str, port: int, count: int) -> None:
-    """Connect them and stay."""
+    """Connect `count` agents of a kind and stay."""
     run, options = {"older": (older, ()), "telling": (telling, ()), "todays": (todays, CHANNEL_OPTIONS)}[kind]
     ready = _Ready(count)
     own = [("grpc.use_local_subchannel_pool", 1), *options]

@@ -1,10 +1,9 @@
 """Memory: the whole edge with 100,000 Hardware of two interfaces each, against Kea with the same reservations.
 
-Ours is `tinkedge edge` as it is run: DHCP, TFTP, HTTP and the admin pages, with everything that it keeps of the
-Hardware of the embedded API, which is another process. Kea keeps its reservations in memory, from its configuration
-file; what else ours has of a machine (user data, OSIE, kernel parameters) Kea has no place for. Kea is looked at when
-it serves, ours when it has read all Hardware, behind the start. Then each is started once more: ours has its
-checkpoint.
+Ours is `tinkedge edge` as operators run it: DHCP, TFTP, HTTP and the admin pages, with all Hardware of the embedded
+API, which is another process. Kea keeps its reservations in memory, from its configuration file; it does not store the
+other data of a machine (user data, OSIE, kernel parameters). Kea is measured when it serves, the edge when it has read
+all Hardware. Then each is restarted, the edge with its checkpoint.
 """
 
 from __future__ import annotations
@@ -29,19 +28,21 @@ _CHECKPOINT_SECONDS = 300.0
 
 
 def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
-    """All rows of this subject."""
+    """Measure memory and return its rows of the table."""
     ours = _ours(directory / "ours", objects)
     peer = None
     if kea := installed("kea-dhcp4"):
         peer = _kea(kea, directory / "kea", objects)
     rounds = [Round(ours, peer)]
-    what = f"edge with {objects:,} Hardware"
+    title = f"edge with {objects:,} Hardware"
     note = "Kea: the same addresses and host names as reservations, from its configuration file"
     return [
-        row("memory", f"{what}: resident", "MB", rounds, "resident", PEER, less_is_better=True, note=note),
-        row("memory", f"{what}: most ever", "MB", rounds, "most", PEER, less_is_better=True, note=note),
-        row("memory", f"{what}: start until it serves", "s", rounds, "start", PEER, less_is_better=True, note=note),
-        row("memory", f"{what}: restart until it serves", "s", rounds, "restart", PEER, less_is_better=True, note=note),
+        row("memory", f"{title}: resident", "MB", rounds, "resident", PEER, less_is_better=True, note=note),
+        row("memory", f"{title}: most ever", "MB", rounds, "most", PEER, less_is_better=True, note=note),
+        row("memory", f"{title}: start until it serves", "s", rounds, "start", PEER, less_is_better=True, note=note),
+        row(
+            "memory", f"{title}: restart until it serves", "s", rounds, "restart", PEER, less_is_better=True, note=note
+        ),
     ]
 
 
@@ -70,7 +71,7 @@ def _ours(home: Path, objects: int) -> Sample:
 
 
 def _start_api(stack: ExitStack, cable: Cable, state: Path) -> None:
-    """On the clients' core, so that it does not take the edge's time."""
+    """Start the API on the clients' core, so that it does not take CPU time from the edge."""
     command = cable.neighbour(python("ours", server="api", directory=str(state)))
     kubeconfig = state / "kubeconfig"
     kubeconfig.unlink(missing_ok=True)
@@ -107,10 +108,10 @@ def _kea(program: str, home: Path, objects: int) -> Sample:
 
 
 def _sample(start: Callable[[], Server], home: Path | None = None) -> Sample:
-    """Start it, and once more; `home` is where ours keeps what it knows."""
+    """Start a server and restart it; `home` is the data directory of our edge."""
     server, took = _timed(start)
     if home is None:
-        time.sleep(1)  # what was only needed for starting goes
+        time.sleep(1)  # until the memory for the start is released
     else:
         _wait_for_checkpoint(home)
     sample = {"resident": server.memory("VmRSS"), "most": server.memory("VmHWM"), "start": took}
@@ -141,6 +142,6 @@ def _has_checkpoint(path: Path) -> bool:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         try:
             [(known,)] = database.execute("SELECT value FROM meta WHERE name = 'known'")
-        except (sqlite3.Error, ValueError):  # it is being made
+        except (sqlite3.Error, ValueError):  # the checkpoint is being written
             return False
     return bool(known != "0")

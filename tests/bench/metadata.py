@@ -1,9 +1,9 @@
 """Metadata: machines that crawl it all at the same time, as cloud-init does, against nginx and a Go server.
 
-What cloud-init sends was recorded, 22.4.2 and 25.x alike: a connection for each document, HTTP/1.1, the request in one
+The requests were recorded from cloud-init 22.4.2 and 25.x: a connection for each document, HTTP/1.1, the request in one
 segment with `Connection: keep-alive`, and the client closes as soon as it has the answer; three of the requests are for
 newer versions of the EC2 tree, which must be 404. Other clients (Ignition, curl, Go programs) keep their connection, so
-there are rows for both. Each machine asks from an address of its own; the clients are `load/metadata.c`.
+there are rows for both. Each machine has an address of its own; the clients are `load/metadata.c`.
 
 nginx serves one machine's answers to all, as files. The Go server has a map of answers for each address.
 """
@@ -26,13 +26,13 @@ from tests.bench.results import Row, Sample, alternate, idle_note, row, say
 from tests.interop.go_templates import GO, OFFLINE
 
 SIZES = (100, 10_000, 100_000)
-"""How many Hardware there are."""
+"""Numbers of Hardware."""
 CROWD = 10_000
-"""Machines that crawl, where there are so many: each once for the first time."""
+"""Number of machines that crawl in the first round, each for the first time."""
 CRAWLS = 1_000
-"""In a round that is not the first."""
+"""Number of crawls in the other rounds."""
 AT_ONCE = 64
-"""Machines: what a server has at one time of a crowd that takes its time."""
+"""Number of machines that crawl at the same time."""
 ROUNDS = 3
 
 AGENT = "Cloud-Init/22.4.2"
@@ -54,7 +54,7 @@ http {{
 
 @dataclass(frozen=True)
 class _Target:
-    """One request of a crawl, and what machine 0 gets."""
+    """One request of a crawl, and the answer to machine 0."""
 
     path: str
     status: int
@@ -62,10 +62,10 @@ class _Target:
 
 
 class _Side:
-    """One server and the crowd that asks it."""
+    """One server and its clients."""
 
     def __init__(self, cable: Cable, server: Server, machines: int, *, same: bool = False) -> None:
-        """`same`: it has the answers of machine 0 for all."""
+        """`same`: the server sends the answers of machine 0 to all machines."""
         self._same = same
         self._cable = cable
         self._server = server
@@ -86,17 +86,17 @@ class _Side:
         return _Target(path, int(done.stdout[-3:]), done.stdout[:-3])
 
     def crawl(self, targets: Sequence[_Target], crawls: int, *, keep: bool) -> Sample:
-        """Requests a second and for a second of the server's processor, milliseconds of them, and how busy it was."""
+        """Measure requests a second and for a CPU second, their milliseconds, and the load of the server's core."""
         words = [word for target in targets for word in (str(target.status), self._path(target))]
         how = (SERVER_IP, HTTP_PORT, min(self._machines, CROWD), crawls, AT_ONCE, int(keep), AGENT)
         before = self._server.cpu_seconds()
-        found = measured(self._cable.client([str(compiled("metadata")), *map(str, how), *words]), timeout=300)
+        result = measured(self._cable.client([str(compiled("metadata")), *map(str, how), *words]), timeout=300)
         cpu = self._server.cpu_seconds() - before
         return {
-            **found,
-            "rate": found["requests"] / found["seconds"],
-            "core": found["requests"] / cpu,
-            "busy": cpu / found["seconds"],
+            **result,
+            "rate": result["requests"] / result["seconds"],
+            "core": result["requests"] / cpu,
+            "busy": cpu / result["seconds"],
         }
 
     def _path(self, target: _Target) -> str:
@@ -104,12 +104,12 @@ class _Side:
         return target.path if self._same else target.path.replace(mac(0), "{mac}")
 
     def memory(self) -> float:
-        """Megabytes that are resident now."""
+        """Return the resident memory in megabytes."""
         return self._server.memory("VmRSS")
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure metadata and return its rows of the table."""
     rows = []
     for machines in SIZES:
         with ExitStack() as stack:
@@ -136,32 +136,32 @@ def _size(stack: ExitStack, directory: Path, machines: int) -> list[Row]:
 def _modes(ours: _Side, peer: _Side | None, targets: Sequence[_Target], machines: int, name: str) -> list[Row]:
     rows = []
     for keep in (False, True):
-        what = f"{machines:,} Hardware, a connection for each {'crawl' if keep else 'request'}"
-        say(f"metadata: {what}, {name}")
+        title = f"{machines:,} Hardware, a connection for each {'crawl' if keep else 'request'}"
+        say(f"metadata: {title}, {name}")
         rounds = alternate(
             ROUNDS,
             partial(ours.crawl, targets, CRAWLS, keep=keep),
             partial(peer.crawl, targets, CRAWLS, keep=keep) if peer is not None else None,
         )
         rows += [
-            row("metadata", what, "1/s", rounds, "rate", name, note=idle_note(rounds)),
-            row("metadata", f"{what}: for a second of CPU", "1/s", rounds, "core", name),
-            row("metadata", f"{what}: p99", "ms", rounds, "p99", name, less_is_better=True),
+            row("metadata", title, "1/s", rounds, "rate", name, note=idle_note(rounds)),
+            row("metadata", f"{title}: for a second of CPU", "1/s", rounds, "core", name),
+            row("metadata", f"{title}: p99", "ms", rounds, "p99", name, less_is_better=True),
         ]
     return rows
 
 
 def _first(ours: _Side, targets: Sequence[_Target], machines: int) -> list[Row]:
-    """The first crawl of each, for which its answers have to be compiled, and what stays of it in memory."""
+    """Measure the first crawl of each machine, which compiles its answers, and the memory that they take."""
     crowd = min(machines, CROWD)
     before = ours.memory()
     rounds = alternate(1, lambda: ours.crawl(targets, crowd, keep=False), None)
     grown = (ours.memory() - before) * 1e3 / crowd
-    what = f"{machines:,} Hardware, the first crawl of each"
+    title = f"{machines:,} Hardware, the first crawl of each"
     return [
-        row("metadata", what, "1/s", rounds, "rate", "", note=idle_note(rounds)),
-        row("metadata", f"{what}: p99", "ms", rounds, "p99", ""),
-        Row("metadata", f"{what}: memory of each", "kB", grown, None, "-"),
+        row("metadata", title, "1/s", rounds, "rate", "", note=idle_note(rounds)),
+        row("metadata", f"{title}: p99", "ms", rounds, "p99", ""),
+        Row("metadata", f"{title}: memory of each", "kB", grown, None, "-"),
         Row("metadata", f"{machines:,} Hardware: memory of the server", "MB", ours.memory(), None, "-"),
     ]
 
@@ -172,31 +172,31 @@ def _side(stack: ExitStack, command: list[str], log: Path, machines: int, *, sam
     return _Side(cable, cable.serve(command, log, port=HTTP_PORT), machines, same=same)
 
 
-# --- what is asked for, and who else answers it ----------------------------------------------------------------------
+# --- requests, and the peers -----------------------------------------------------------------------------------------
 
 
 def _targets(fetch: Callable[[str], _Target]) -> list[_Target]:
-    """The requests that cloud-init makes of a server, in its order: directories before the values beside them."""
+    """Return cloud-init's requests in its order: directories before the values beside them."""
     probes = [VERSION, *NEWER]
-    found = [fetch(f"{version}/meta-data/instance-id") for version in probes] + [fetch(f"{VERSION}/user-data")]
+    targets = [fetch(f"{version}/meta-data/instance-id") for version in probes] + [fetch(f"{VERSION}/user-data")]
 
     def below(directory: str) -> None:
         listing = fetch(directory)
-        found.append(listing)
+        targets.append(listing)
         names = sorted(listing.body.decode().split("\n"), key=lambda name: not name.endswith("/"))
         for name in names:
             if name.endswith("/"):
                 below(directory + name)
             elif "=" in name:
-                found.append(fetch(f"{directory}{name.partition('=')[0]}/openssh-key"))
+                targets.append(fetch(f"{directory}{name.partition('=')[0]}/openssh-key"))
             else:
-                found.append(fetch(directory + name))
+                targets.append(fetch(directory + name))
 
     below(f"{VERSION}/meta-data/")
-    statuses = [target.status for target in found]
-    if statuses != [200, 404, 404, 404] + [200] * (len(found) - 4):
+    statuses = [target.status for target in targets]
+    if statuses != [200, 404, 404, 404] + [200] * (len(targets) - 4):
         raise BenchError(f"metadata: the crawl of machine 0 got {statuses}")
-    return found
+    return targets
 
 
 def _nginx(nginx: str, directory: Path, targets: Sequence[_Target]) -> list[str]:
@@ -224,6 +224,6 @@ def _go(directory: Path, targets: Sequence[_Target], machines: int) -> list[str]
 
 
 def _form(body: str) -> str:
-    """Machine 0's answer, or path, as that of any machine."""
+    """Replace machine 0 in an answer or path by the pattern of any machine."""
     body = body.replace("machine-0", "machine-{number}").replace(machine_ip(0), "{address}")
     return body.replace(mac(0), "{mac}")

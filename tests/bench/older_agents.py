@@ -1,11 +1,11 @@
-"""Tinkerbell's older agents: a thousand that have nothing to do, against a thousand of today's.
+"""Tinkerbell's older agents: a thousand idle ones, against a thousand of today's.
 
     API --- server --- 1,000 x tink-agent's polls, each held for a day
-        |-- server --- the same, with what they say of their machines
+        |-- server --- the same, with attributes of their machines
         `-- server --- 1,000 x a command stream
 
-All servers are looked at while the same time goes by. The older agents' polls are spread as they are when agents came
-one by one, so that as many of them end in that time as in any other.
+All servers are measured during the same period. The older agents' polls are spread as if the agents had connected one
+by one, so that as many polls end in that period as in any other.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ PEER = "today's agents"
 API_PORT = 6443
 WINDOW_SECONDS = 120.0
 _SETTLE_SECONDS = 60.0
-"""Until what the agents say of their machines is stored, and all is quiet."""
+"""Seconds until the server has stored the agents' attributes and is idle."""
 _TINKEDGE = [sys.executable, "-m", "edge.cli"]
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
-    found = idle(directory)
-    rounds, telling = [Round(found["older"], found["todays"])], [Round(found["telling"], found["todays"])]
-    what = f"{AGENTS:,} idle older agents on one server"
+    """Measure idle agents and return the rows of the table."""
+    samples = idle(directory)
+    rounds, telling = [Round(samples["older"], samples["todays"])], [Round(samples["telling"], samples["todays"])]
+    title = f"{AGENTS:,} idle older agents on one server"
     described = "with what each says of its machine, which is kept on its Hardware"
     return [
-        row("older", f"{what}: memory of each", "kB", rounds, "kb", PEER, less_is_better=True),
-        row("older", f"{what}: the same, telling", "kB", telling, "kb", PEER, less_is_better=True, note=described),
-        row("older", f"{what}: CPU", "s/min", rounds, "cpu", PEER, less_is_better=True),
-        row("older", f"{what}: the same, telling", "s/min", telling, "cpu", PEER, less_is_better=True),
+        row("older", f"{title}: memory of each", "kB", rounds, "kb", PEER, less_is_better=True),
+        row("older", f"{title}: the same, telling", "kB", telling, "kb", PEER, less_is_better=True, note=described),
+        row("older", f"{title}: CPU", "s/min", rounds, "cpu", PEER, less_is_better=True),
+        row("older", f"{title}: the same, telling", "s/min", telling, "cpu", PEER, less_is_better=True),
     ]
 
 
 def idle(directory: Path) -> dict[str, Sample]:
-    """Memory (kB) and processor time (seconds a minute) of each kind."""
+    """Measure memory (kB) and CPU time (seconds a minute) of each kind."""
     with ExitStack() as stack:
         cable, state = stack.enter_context(Cable()), directory / "state"
         kubeconfig = str(state / "kubeconfig")
@@ -84,7 +84,7 @@ class _Start:
         server = Server(command, log, lambda _: b"ready: " in log.read_bytes())
         self._stack.callback(server.stop)
         if settles:
-            time.sleep(2)  # what was only needed for taking in the Hardware goes
+            time.sleep(2)  # until the memory for reading the Hardware is released
         return server
 
 

@@ -1,6 +1,6 @@
-"""Our servers, each in a process of its own as it is run: uvloop, the journey and its log, a filled cache.
+"""Our servers, each in a process of its own as in production: uvloop, the journey and its log, a filled cache.
 
-Run as `python -m tests.bench.ours JSON`; the JSON names the server and what it needs (see the functions).
+Run as `python -m tests.bench.ours JSON`; the JSON has the server's name and its parameters (see the functions).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from tink.net.outbound import Reach
 
 _HTTP_URL = f"http://{SERVER_IP}:{HTTP_PORT}"
 UPSTREAM_PORT = 7090
-"""On loopback of the server's namespace: where the OSIEs called fresh-... come from."""
+"""The upstream of the OSIEs called fresh-..., on loopback of the server's namespace."""
 
 
 def machine(number: int) -> dict[str, Any]:
-    """The Hardware of the machine numbered from 0."""
+    """Return the Hardware of a machine, numbered from 0."""
     return {
         "metadata": {"name": f"machine-{number}", "namespace": "default"},
         "spec": {
@@ -70,21 +70,21 @@ def machine(number: int) -> dict[str, Any]:
 
 
 def mac(number: int) -> str:
-    """Its MAC."""
+    """Return the MAC address of a machine, numbered from 0."""
     return f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
 
 
 def inventory(numbers: range) -> Inventory:
-    """The inventory of these machines."""
-    found = Inventory()
+    """Return an inventory of these machines."""
+    machines = Inventory()
     for number in numbers:
-        found.apply(machine(number))
-    return found
+        machines.apply(machine(number))
+    return machines
 
 
 async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) -> None:
-    """The machines' HTTP server; `directory` has the initrd, which the cache fetches before."""
-    reach = Reach(allowed=(ip_network("127.0.0.0/8"),))  # where the upstream of the bench is
+    """Start the machines' HTTP server. The cache fetches the initrd from `directory` first."""
+    reach = Reach(allowed=(ip_network("127.0.0.0/8"),))  # the address of the benchmark's upstream
     cache = ArtifactCache(Path(directory) / "cache", revalidate_after=24 * 3600, reach=reach)
     await cache.start()
     exit_stack.push_async_callback(cache.stop)
@@ -130,7 +130,7 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
 
 
 async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, count: int) -> None:
-    """The machines' HTTP server for `count` of them; the cache is empty, for they ask for metadata only."""
+    """Start the machines' HTTP server for `count` machines, with an empty cache: they request metadata only."""
     cache = ArtifactCache(Path(directory) / "cache")
     await cache.start()
     exit_stack.push_async_callback(cache.stop)
@@ -166,24 +166,24 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
 
 
 async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, clients: int = CLIENTS) -> None:
-    """The TFTP server, with the boot files of `directory`."""
-    known = inventory(range(clients))
-    files = BootFiles(_binaries(directory), known, Callers(known), NetbootPolicy())
+    """Start the TFTP server with the boot files of `directory`."""
+    machines = inventory(range(clients))
+    files = BootFiles(_binaries(directory), machines, Callers(machines), NetbootPolicy())
     server = TftpServer(files, journey.record, host=SERVER_IP, interface="srv0")
     await server.start()
     exit_stack.push_async_callback(server.stop)
 
 
 async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
-    """The DHCP server, with reservations for `count` machines from `first` on."""
+    """Start the DHCP server with reservations for `count` machines from `first` on."""
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
-    # As in `edge.run`: the responder is there first, and compiles each reservation when its Hardware comes.
-    known, binaries = Inventory(), _binaries(directory)
-    site = DhcpSite(known, NetbootPolicy(), binaries, journey.record, time.monotonic, journey.note)
+    # As in `edge.run`: the responder exists first, and compiles each reservation when its Hardware arrives.
+    machines, binaries = Inventory(), _binaries(directory)
+    site = DhcpSite(machines, NetbootPolicy(), binaries, journey.record, time.monotonic, journey.note)
     responder = Responder(site, settings)
-    known.on_change(responder.machine_changed)
+    machines.on_change(responder.machine_changed)
     for number in range(first, first + count):
-        known.apply(machine(number))
+        machines.apply(machine(number))
     settle(huge_pages=True)
     server = DhcpServer(responder, "srv0")
     await server.start()
@@ -191,22 +191,22 @@ async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
 
 
 async def dhcp6(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, count: int) -> None:
-    """The DHCPv6 server, with reservations for the first `count` machines."""
+    """Start the DHCPv6 server with reservations for the first `count` machines."""
     settings = Settings6(
         IPv6Address(SERVER_IP6),
         f"http://[{SERVER_IP6}]:{HTTP_PORT}",
         server_duid(b"\2bench"),
         (IPv6Network(NETWORK6),),
     )
-    known, binaries = Inventory(), _binaries(directory)
-    site = DhcpSite(known, NetbootPolicy(), binaries, journey.record, time.monotonic, journey.note)
+    machines, binaries = Inventory(), _binaries(directory)
+    site = DhcpSite(machines, NetbootPolicy(), binaries, journey.record, time.monotonic, journey.note)
     responder = Responder6(site, settings)
-    known.on_change(responder.machine_changed)
+    machines.on_change(responder.machine_changed)
     for number in range(count):
-        found = machine(number)
+        hardware = machine(number)
         ipv6 = {"address": machine_ip6(number), "nameservers": [SERVER_IP6]}
-        found["spec"]["networkInterfaces"][mac(number)]["dhcp"]["ipv6"] = ipv6
-        known.apply(found)
+        hardware["spec"]["networkInterfaces"][mac(number)]["dhcp"]["ipv6"] = ipv6
+        machines.apply(hardware)
     settle(huge_pages=True)
     server = Dhcp6Server(responder, "srv0")
     await server.start()
@@ -216,13 +216,13 @@ async def dhcp6(exit_stack: AsyncExitStack, journey: Journey, *, directory: str,
 async def tftp_and_dhcp(
     exit_stack: AsyncExitStack, journey: Journey, *, directory: str, clients: int, first: int, count: int
 ) -> None:
-    """Both on one event loop, as `tinkedge up` has them."""
+    """Start TFTP and DHCP on one event loop, as `tinkedge up` does."""
     await tftp(exit_stack, journey, directory=directory, clients=clients)
     await dhcp(exit_stack, journey, directory=directory, first=first, count=count)
 
 
 async def api(exit_stack: AsyncExitStack, _journey: Journey, *, directory: str) -> None:
-    """The embedded API on loopback."""
+    """Start the embedded API on loopback."""
     server = ApiServer(Path(directory))
     await server.start()
     exit_stack.push_async_callback(server.stop)
@@ -248,7 +248,7 @@ async def _serve(start: Callable[..., Awaitable[None]], arguments: dict[str, Any
 
 
 async def _expect(journey: Journey) -> None:
-    """Do the stack's work of each second: check which machines are late."""
+    """Check every second which machines are late, as the edge does."""
 
     def facts(_story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
         return Facts(now=now, limit=limit)
@@ -261,7 +261,7 @@ async def _expect(journey: Journey) -> None:
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Serve until SIGTERM; standard error is the log, at the level that the stack has by default."""
+    """Serve until SIGTERM. Standard error is the log, at the default level."""
     set_up("info", "text")
     servers: dict[str, Callable[..., Awaitable[None]]] = {
         "http": http,

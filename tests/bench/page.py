@@ -1,9 +1,9 @@
-"""The operators' web page while 10,000 machines boot at once: how soon an event is on it, and what that costs.
+"""The operators' web page while 10,000 machines boot at once: the delay of events, and the cost.
 
 The journey, the expectations and the operators' port run in this process, as in the edge; the machines' events are
-recorded as fast as they come in such a minute. Two browsers are another process: one looks at the first machines by
-name, where a few machines do something all the time; the other at the machines that need attention. An event's time
-is that from `Journey.record` to the arrival of its message in the browsers' process.
+recorded at the rate of such a boot. Another process plays two browsers: one shows the first machines by name, some of
+which record events all the time; the other shows the machines that need attention. An event's delay is measured from
+`Journey.record` to the arrival of its message in the browsers' process.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ _NUMBER = re.compile(r"probe (\d+)")
 
 
 def run(_directory: Path, machines: int = MACHINES, seconds: float = SECONDS) -> list[Row]:
-    """All rows of this subject."""
+    """Measure the page and return its rows of the table."""
     without = uvloop.run(_storm(machines, seconds, pages=0))
     with_pages = uvloop.run(_storm(machines, seconds, pages=2))
     rounds = [Round(with_pages, without)]
     full = uvloop.run(_full(machines))
     alone = [Round(with_pages, None)]
-    what = f"{machines:,} machines boot at once, {with_pages['rate']:,.0f} events/s"
+    title = f"{machines:,} machines boot at once, {with_pages['rate']:,.0f} events/s"
     name = "page"
     return [
-        row(name, f"{what}: event to page, p99", "ms", alone, "p99", "", less_is_better=True),
-        row(name, f"{what}: event to page, median", "ms", alone, "median", "", less_is_better=True),
-        row(name, f"{what}: failure to the top of the page, p99", "ms", alone, "trouble", "", less_is_better=True,
+        row(name, f"{title}: event to page, p99", "ms", alone, "p99", "", less_is_better=True),
+        row(name, f"{title}: event to page, median", "ms", alone, "median", "", less_is_better=True),
+        row(name, f"{title}: failure to the top of the page, p99", "ms", alone, "trouble", "", less_is_better=True,
             note="within it, the sweep of the expectations, once a second"),
-        row(name, f"{what}: processor", "% of one", rounds, "processor", PEER, less_is_better=True),
-        row(name, f"{what}: event loop held for, p99", "ms", rounds, "late", PEER, less_is_better=True),
-        row(name, f"{what}: event loop held for, most", "ms", rounds, "latest", PEER, less_is_better=True),
-        row(name, f"{what}: resident at most", "MB", rounds, "resident", PEER, less_is_better=True),
+        row(name, f"{title}: processor", "% of one", rounds, "processor", PEER, less_is_better=True),
+        row(name, f"{title}: event loop held for, p99", "ms", rounds, "late", PEER, less_is_better=True),
+        row(name, f"{title}: event loop held for, most", "ms", rounds, "latest", PEER, less_is_better=True),
+        row(name, f"{title}: resident at most", "MB", rounds, "resident", PEER, less_is_better=True),
         row(name, f"others' work in an event loop that is full, {machines:,} machines", "1/s", full, "work", PEER),
-        row(name, f"{what}: sent to a page", "kB/s", alone, "bytes", "", less_is_better=True),
+        row(name, f"{title}: sent to a page", "kB/s", alone, "bytes", "", less_is_better=True),
     ]  # fmt: skip
 
 
 class _Load:
-    """The machines, and when which probe did what."""
+    """The machines, and the times of the probes' events."""
 
     def __init__(self, site: PageSite, machines: int) -> None:
         self.site = site
@@ -75,7 +75,7 @@ class _Load:
         self.due: list[tuple[float, int, int]] = []
 
     def prepare(self, seconds: float) -> None:
-        """All of them boot, each in its own order, spread over the time."""
+        """Plan the boot of every machine, each in its own order, spread over `seconds`."""
         steps = [(each[0] / INSTALLATION[-1][0], note) for each, note in zip(INSTALLATION, self.notes, strict=True)]
         spread = 0.4
         self.due = sorted(
@@ -84,10 +84,10 @@ class _Load:
             for place, (share, _) in enumerate(steps)
         )
         gc.collect()
-        gc.freeze()  # as the edge does when it knows its machines
+        gc.freeze()  # as the edge does after it has read its machines
 
     async def boot(self) -> None:
-        """As was prepared."""
+        """Record the planned events."""
         due, began, at = self.due, time.monotonic(), 0
         while at < len(due):
             now = time.monotonic() - began
@@ -99,7 +99,7 @@ class _Load:
             await asyncio.sleep(0.001)
 
     async def probe(self) -> None:
-        """One of them does something each 20 ms."""
+        """Record an event of a probe every 20 ms."""
         number = 0
         while True:
             await asyncio.sleep(0.02)
@@ -108,22 +108,24 @@ class _Load:
             self.site.journey.record(self.probes[number % PROBES], Step.TFTP, Outcome.INFO, f"probe {number}")
 
     async def fail(self) -> None:
-        """One machine a second, of those that are on no page, fails."""
+        """Let one machine a second fail, of those that no browser shows."""
         for mac in self.failing:
             await asyncio.sleep(1.0)
             self.failed[mac] = time.monotonic()
             self.site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
 
     async def sweep(self) -> None:
-        """As in the edge."""
+        """Sweep the journey periodically, as the edge does."""
         while True:
             await asyncio.sleep(1.0)
             for _ in self.site.expectations.sweep():
                 await asyncio.sleep(0)
 
     async def measure(self) -> None:
-        """How much others do between two turns of one who wants to have one each millisecond: time of the processor,
-        for the wall clock says how busy the machine is."""
+        """Measure how long other tasks hold the event loop between two turns of this task, one each millisecond.
+
+        The unit is CPU time, since the wall clock depends on the load of the machine.
+        """
         while True:
             before = time.thread_time()
             await asyncio.sleep(0.001)
@@ -131,36 +133,38 @@ class _Load:
 
 
 async def _full(machines: int, rounds: int = 12) -> list[Round]:
-    """How much others get done, who always have something to do: packets, of which each is an event. In one process,
-    with a page open and without, in turns: what two processes get done differs by more than what is looked for."""
+    """Measure the throughput of packets, each of which records an event, with a page open and without.
+
+    Both are measured in turns in one process, since two processes differ by more than the effect of a page.
+    """
     site = PageSite(follows_time=True)
     load = _Load(site, machines)
     gc.collect()
     gc.freeze()
-    found = []
+    rounds_done = []
     async with site.served() as client:
         url = str(client._base_url)
         for number in range(rounds):
             samples = {}
             for pages in (number % 2, 1 - number % 2):
                 async with _browsers(url, ["/live"] * pages):
-                    await asyncio.sleep(1.2)  # until it has what there is
-                    await _work(load, 0.5)  # as if it had gone on for long
+                    await asyncio.sleep(1.2)  # until the browser has the whole page
+                    await _work(load, 0.5)  # warm up
                     samples[pages] = {"work": await _work(load, 2.0)}
                 site.rack.close()  # as if no browser had been connected for long
-            found.append(Round(samples[1], samples[0]))
+            rounds_done.append(Round(samples[1], samples[0]))
     gc.unfreeze()
-    return found
+    return rounds_done
 
 
 async def _work(load: _Load, seconds: float) -> float:
-    """Packets, as fast as they are done: how many for a second of the processor."""
+    """Process packets as fast as possible; return their number for a second of CPU time."""
     note, done = load.notes[0], 0
     began, spent = time.monotonic(), time.thread_time()
     while time.monotonic() - began < seconds:
         for _ in range(20):
             load.site.journey.note(load.macs[done % len(load.macs)], note)
-            hash(tuple(range(600)))  # what a packet costs beside
+            hash(tuple(range(600)))  # the other work of a packet
             done += 1
         await asyncio.sleep(0)
     return done / (time.thread_time() - spent)
@@ -188,7 +192,7 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
     load.prepare(seconds)
     paths = ["/live?sort=name", "/live"][:pages]
     async with site.served() as client, _browsers(str(client._base_url), paths) as readers:
-        await asyncio.sleep(2.0)  # until they have what there is
+        await asyncio.sleep(2.0)  # until the browsers have the whole pages
         load.late.clear()
         processor, began = time.process_time(), time.monotonic()
         beside: list[Coroutine[Any, Any, None]] = [load.probe(), load.fail(), load.sweep(), load.measure()]
@@ -201,7 +205,7 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
         for reader in readers:
             reader.terminate()
         results = [json.loads((await reader.communicate())[0]) for reader in readers]
-    found: dict[str, float] = {
+    sample: dict[str, float] = {
         "rate": load.events / took,
         "processor": 100 * spent / took,
         "late": 1000 * quantiles(load.late, n=100)[98],
@@ -209,13 +213,13 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
         "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
     }
     if results:
-        found |= _delays(load, results, took)
-    return found
+        sample |= _delays(load, results, took)
+    return sample
 
 
-def _delays(load: _Load, heard: list[dict[str, Any]], took: float) -> Sample:
-    """A probe that did more before its row was sent is on the page with the later one."""
-    seen = sorted((int(number), at) for number, at in heard[0]["probes"].items())
+def _delays(load: _Load, results: list[dict[str, Any]], took: float) -> Sample:
+    """Return the delays. If a probe records two events before its row is sent, the page shows only the later one."""
+    seen = sorted((int(number), at) for number, at in results[0]["probes"].items())
     if len(seen) < PROBES:
         raise BenchError(f"the page has shown {len(seen)} probes only")
     delays = []
@@ -223,19 +227,19 @@ def _delays(load: _Load, heard: list[dict[str, Any]], took: float) -> Sample:
         shown = [when for other, when in seen if other >= number and (other - number) % PROBES == 0]
         if shown:
             delays.append(1000 * (shown[0] - at))
-    troubles = [1000 * (at - load.failed[mac]) for mac, at in heard[-1]["troubles"].items() if mac in load.failed]
+    troubles = [1000 * (at - load.failed[mac]) for mac, at in results[-1]["troubles"].items() if mac in load.failed]
     say(f"page: {len(delays)} events, {len(load.at) - len(delays)} after the end; {len(troubles)} of "
-        f"{len(load.failed)} failures, {heard[0]['messages']} and {heard[-1]['messages']} messages")  # fmt: skip
+        f"{len(load.failed)} failures, {results[0]['messages']} and {results[-1]['messages']} messages")  # fmt: skip
     return {
         "p99": quantiles(delays, n=100)[98],
         "median": quantiles(delays, n=2)[0],
         "trouble": quantiles(troubles, n=100)[98] if len(troubles) > 1 else 0.0,
-        "bytes": max(each["bytes"] for each in heard) / took / 1000,
+        "bytes": max(each["bytes"] for each in results) / took / 1000,
     }
 
 
 async def _read(url: str) -> None:
-    """A browser: says what it has seen, and when, when it is ended."""
+    """Act as a browser; at the end, print the observed events with their times."""
     probes: dict[str, float] = {}
     troubles: dict[str, float] = {}
     messages = size = 0

@@ -1,7 +1,7 @@
 """ISC's perfdhcp as the load: systems that begin exchanges at a fixed rate, with or without answers.
 
 Since perfdhcp does not wait for answers, packets arrive singly at a rate that the server can keep. It measures the
-cost of an exchange, how long the two answers take, and how many exchanges complete.
+cost of an exchange, the delay of both answers, and how many exchanges complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PHASES: Final = {4: ("DISCOVER-OFFER", "REQUEST-ACK"), 6: ("SOLICIT-ADVERTISE",
 
 
 def systems(
-    cable: Cable, server: Server, family: int, arguments: Sequence[str], rate: int, seconds: int, what: str
+    cable: Cable, server: Server, family: int, arguments: Sequence[str], rate: int, seconds: int, title: str
 ) -> Sample:
     """Measure `rate` exchanges a second: how many complete, and the server's processor microseconds for one.
 
@@ -32,23 +32,23 @@ def systems(
     arguments: perfdhcp's options for the server and the clients.
 
     `delay` in the result is in milliseconds, of both answers together. Raises BenchError, whose message begins with
-    `what`.
+    `title`.
     """
     program = installed("perfdhcp")
     if program is None:
-        raise BenchError(f"{what}: perfdhcp is missing (apt install kea-admin)")
+        raise BenchError(f"{title}: perfdhcp is missing (apt install kea-admin)")
     load = [program, f"-{family}", "-r", str(rate), "-p", str(seconds), "-g", "single", "-W", "200000", *arguments]
     before, begun = server.cpu_seconds(), time.monotonic()
     done = subprocess.run(cable.client(load), capture_output=True, text=True, timeout=seconds + 30, check=False)
     cpu, took = server.cpu_seconds() - before, time.monotonic() - begun
-    found = {match["what"]: match for match in _STATISTICS.finditer(done.stdout)}
+    phases = {match["what"]: match for match in _STATISTICS.finditer(done.stdout)}
     try:
-        first, second = (found[phase] for phase in _PHASES[family])
+        first, second = (phases[phase] for phase in _PHASES[family])
     except KeyError:
-        raise BenchError(f"{what}: perfdhcp: {(done.stdout + done.stderr)[-2000:]}") from None
+        raise BenchError(f"{title}: perfdhcp: {(done.stdout + done.stderr)[-2000:]}") from None
     ended = int(second["received"]) - int(first["rejected"]) - int(second["rejected"])
     if ended <= 0:
-        raise BenchError(f"{what}: no exchange came to an end: {done.stdout[-2000:]}")
+        raise BenchError(f"{title}: no exchange was completed: {done.stdout[-2000:]}")
     return {
         "exchanges": ended,
         "begun": int(first["sent"]),
@@ -61,8 +61,8 @@ def systems(
 
 
 def note(rounds: Sequence[Round]) -> str:
-    """How busy both were, and how many of the exchanges that perfdhcp began came to no end."""
-    sides = [[found.ours for found in rounds], [found.peer for found in rounds if found.peer is not None]]
+    """Return a note: the load of both servers, and the share of exchanges that did not complete."""
+    sides = [[sample.ours for sample in rounds], [sample.peer for sample in rounds if sample.peer is not None]]
     return "; ".join(
         f"{name}: server {max(each['busy'] for each in side):.0%} busy, "
         f"{sum(each['lost'] for each in side):,.0f} of {sum(each['begun'] for each in side):,.0f} lost"

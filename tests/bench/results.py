@@ -2,7 +2,7 @@
 
 Absolute figures mean little on a machine that others use too. So every round measures both sides one after the other,
 the ratio is taken within the round, and a row shows the median of the ratios with their spread. A ratio above 1 always
-means that ours is the better one, whether more is better (throughput) or less (time).
+means that ours is better, whether more is better (throughput) or less (time).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 Sample = Mapping[str, float]
-"""The figures of one measurement, by name."""
+"""Figures of one measurement, by name."""
 
 
 class Round(NamedTuple):
@@ -26,7 +26,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `ratios` are those of the rounds; `peer` None and no ratios: not compared, see `note`."""
+    """One line of the table. `ratios` has one value for each round. Without a peer, `peer` is None; see `note`."""
 
     subject: str
     what: str
@@ -44,22 +44,22 @@ class Row:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print a line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample] | None) -> list[Round]:
     """Measure both sides `rounds` times; the first side alternates, so that a drift of the machine favours neither."""
-    found = []
+    rounds_done = []
     for number in range(rounds):
         if peer is None:
-            found.append(Round(ours(), None))
+            rounds_done.append(Round(ours(), None))
         elif number % 2:
             theirs = peer()
-            found.append(Round(ours(), theirs))
+            rounds_done.append(Round(ours(), theirs))
         else:
-            found.append(Round(ours(), peer()))
-    return found
+            rounds_done.append(Round(ours(), peer()))
+    return rounds_done
 
 
 def row(
@@ -73,9 +73,9 @@ def row(
     less_is_better: bool = False,
     note: str = "",
 ) -> Row:
-    """The row of one measured thing, `key` in the samples; no `peer_name` where there is nothing to compare with."""
-    ours = [found.ours[key] for found in rounds]
-    peers = [found.peer[key] for found in rounds if found.peer is not None]
+    """Make the row of one figure, `key` in the samples; `peer_name` is empty if there is no peer."""
+    ours = [sample.ours[key] for sample in rounds]
+    peers = [sample.peer[key] for sample in rounds if sample.peer is not None]
     pairs = list(zip(ours, peers, strict=False))
     if not peers:
         peer_name = f"{peer_name}: not installed" if peer_name else "-"
@@ -84,32 +84,32 @@ def row(
 
 
 def idle_note(rounds: Sequence[Round]) -> str:
-    """A note where the servers were not what limited the speed; `busy` in the samples is their share of their core."""
-    peers = [found.peer["busy"] for found in rounds if found.peer is not None]
-    shares = [median(found.ours["busy"] for found in rounds), *([median(peers)] if peers else [])]
+    """Return a note if the servers did not limit the speed; `busy` in the samples is their share of their core."""
+    peers = [sample.peer["busy"] for sample in rounds if sample.peer is not None]
+    shares = [median(sample.ours["busy"] for sample in rounds), *([median(peers)] if peers else [])]
     if max(shares) > 0.9:
         return ""
     return f"the servers are not the limit (busy: {', '.join(f'{share:.0%}' for share in shares)}); compare the CPU"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as aligned text, and their notes below."""
+    """Format the rows as aligned text, with their notes below."""
     header = ("subject", "what", "unit", "ours", "peer", "ratio", "spread", "peer is", "note")
     notes = list(dict.fromkeys(row.note for row in rows if row.note))
     lines = [header]
-    for found in rows:
-        spread = f"{min(found.ratios):.2f}-{max(found.ratios):.2f}" if found.ratios else "-"
+    for each in rows:
+        spread = f"{min(each.ratios):.2f}-{max(each.ratios):.2f}" if each.ratios else "-"
         lines.append(
             (
-                found.subject,
-                found.what,
-                found.unit,
-                _figure(found.ours),
-                _figure(found.peer),
-                f"{found.ratio:.2f}" if found.ratio is not None else "-",
+                each.subject,
+                each.what,
+                each.unit,
+                _figure(each.ours),
+                _figure(each.peer),
+                f"{each.ratio:.2f}" if each.ratio is not None else "-",
                 spread,
-                found.peer_name,
-                f"[{notes.index(found.note) + 1}]" if found.note else "",
+                each.peer_name,
+                f"[{notes.index(each.note) + 1}]" if each.note else "",
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]

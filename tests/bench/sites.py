@@ -1,7 +1,7 @@
-"""A cluster of ten sites: what 50,000 Hardware cost each replica, and 100,000 Workflows that have ended.
+"""A cluster of ten sites: the cost of 50,000 Hardware for each replica, and of 100,000 ended Workflows.
 
-Each role is `tinkedge` as it is run, alone, against the embedded API, which is another process; it is looked at when it
-serves. Nothing is there to compare with but itself: with the Hardware of all sites, and before there were Workflows.
+Each role is `tinkedge` as operators run it, alone, against the embedded API in another process; it is measured once it
+serves. It is compared with itself: with the Hardware of all sites, and before there were Workflows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL: Final = "all sites'"
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure the cluster and return its rows of the table."""
     with Cable() as cable:
         site = _Site(cable, directory)
         site.prepare()
@@ -59,25 +59,25 @@ def _table(
         added = {"mb": after[role]["resident"] - before[role]["resident"]}
         alone = before[role]["resident"]
         note = f"of {_ACTIONS} actions each; without, and with {MACHINES:,} Hardware, it has {alone:.0f} MB"
-        what = f"{role}: {ENDED:,} ended Workflows add"
-        rows.append(row("sites", what, "MB", [Round(added, None)], "mb", "", less_is_better=True, note=note))
+        title = f"{role}: {ENDED:,} ended Workflows add"
+        rows.append(row("sites", title, "MB", [Round(added, None)], "mb", "", less_is_better=True, note=note))
     for role in ROLES:
         rounds = [Round(own.get(role, whole[role]), whole[role] if role in own else None)]
         of = "its own site's of " if role in own else ""
         note = "a tenth, by --hardware-selector" if role in own else "it has to see all"
         peer = ALL if role in own else ""
-        for key, unit, what in (
+        for key, unit, title in (
             ("resident", "MB", "resident"),
             ("most", "MB", "most ever"),
             ("start", "s", "start until it serves"),
         ):
-            text = f"{role}: {of}{OBJECTS:,} Hardware: {what}"
+            text = f"{role}: {of}{OBJECTS:,} Hardware: {title}"
             rows.append(row("sites", text, unit, rounds, key, peer, less_is_better=True, note=note))
     return rows
 
 
 class _Site:
-    """An API's state, and replicas of each role that begin with it."""
+    """The state of an API, and replicas of each role that start with it."""
 
     def __init__(self, cable: Cable, directory: Path) -> None:
         self._cable = cable
@@ -91,7 +91,7 @@ class _Site:
         self._starts = 0
 
     def prepare(self) -> None:
-        """The first Hardware, and a Workflow that has ended: by the engine itself, with an agent."""
+        """Create the first Hardware, and run a Workflow to its end with the engine and an agent."""
         with self._api(), ExitStack() as stack:
             client = {"kubeconfig": str(self._kubeconfig)}
             for step in ({"do": "define"}, {"do": "make", "names": ["seed-0"]}):
@@ -103,9 +103,9 @@ class _Site:
             batch = {"first": 0, "machines": 1, "count": 1, "actions": _ACTIONS, "seconds": 0.0}
             measured(self._cable.anywhere(python("agents", do="batch", **batch, **engine)))
 
-    def fill(self, what: str, objects: int) -> None:
-        """While the API does not run."""
-        fill(self._state, what, objects)
+    def fill(self, kind: str, objects: int) -> None:
+        """Clone objects into the store while the API does not run."""
+        fill(self._state, kind, objects)
 
     def replicas(self, options: dict[str, tuple[str, ...]]) -> dict[str, Sample]:
         """Measure each of these roles with its options, one after the other."""
@@ -116,10 +116,10 @@ class _Site:
         begin = time.monotonic()
         server = self._start(role, *options)
         took = time.monotonic() - begin
-        time.sleep(_SETTLE_SECONDS)  # what was only needed for starting goes
-        found = {"resident": server.memory("VmRSS"), "most": server.memory("VmHWM"), "start": took}
+        time.sleep(_SETTLE_SECONDS)  # until the memory for the start is released
+        sample = {"resident": server.memory("VmRSS"), "most": server.memory("VmHWM"), "start": took}
         server.stop()
-        return found
+        return sample
 
     @contextmanager
     def _api(self) -> Iterator[None]:

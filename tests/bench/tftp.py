@@ -2,9 +2,9 @@
 peers.
 
 The clients are one program (`tests/bench/load/tftp.c`), which compares every block with the file. Peers that do not
-grant a window (RFC 7440) are not compared with; the best peer is the fastest of those that do. With 200 clients the
-question is also whether all have their share, what one packet in a hundred lost both ways does to them, and how long
-DHCP, on the same event loop, lets its clients wait meanwhile.
+grant a window (RFC 7440) are left out; the best peer is the fastest of the others. The runs with 200 clients also
+measure how fairly the server shares its speed, the effect of 1 % packet loss in both directions, and the latency of
+DHCP, which runs on the same event loop.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class _Side:
         ]
         program = [str(compiled("tftp")), SERVER_IP, str(PORT), NAME, str(self.boot / NAME), *options]
         before = self.server.cpu_seconds()
-        found: dict[str, Any] = measured(self.cable.client(program))
-        found["server_cpu"] = self.server.cpu_seconds() - before
-        return found
+        result: dict[str, Any] = measured(self.cable.client(program))
+        result["server_cpu"] = self.server.cpu_seconds() - before
+        return result
 
 
 # --- the servers -----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def _serve(stack: ExitStack, name: str, home: Path, boot: Path, command: list[st
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure TFTP and return its rows of the table."""
     compiled("tftp")
     rows = _one_client(directory)
     rows += _slow_firmware(directory)
@@ -133,7 +133,7 @@ def run(directory: Path) -> list[Row]:
 
 
 def _boot_directory(directory: Path, name: str, size: int) -> Path:
-    """With the file, readable for servers that do not run as root."""
+    """Create a boot directory with the file, readable for servers that do not run as root."""
     boot = directory / name
     boot.mkdir()
     (boot / NAME).write_bytes(os.urandom(size))
@@ -150,53 +150,57 @@ def _one_client(directory: Path) -> list[Row]:
         peers = [side for start in PEERS if (side := start(stack, directory / "peers-one", boot)) is not None]
         for window in WINDOWS:
             say(f"tftp: {SIZE >> 20} MiB, window {window}")
-            found: dict[str, list[Sample]] = {}
+            samples_by_server: dict[str, list[Sample]] = {}
             for _ in range(ROUNDS):
                 for side in (ours, *peers):
                     sample = _speed(side, window)
                     if sample["window"] == window:
-                        found.setdefault(side.name, []).append(sample)
+                        samples_by_server.setdefault(side.name, []).append(sample)
                     else:
                         peers = [peer for peer in peers if peer is not side]
-            what = f"{SIZE >> 20} MiB, blksize {BLOCK}, window {window}"
-            rows += _rows(what, found, "")
+            title = f"{SIZE >> 20} MiB, blksize {BLOCK}, window {window}"
+            rows += _rows(title, samples_by_server, "")
     return rows
 
 
 def _speed(side: _Side, window: int) -> Sample:
-    found = side.fetch(window)
-    if found["failures"]:
-        raise BenchError(f"TFTP, window {window}, from {side.name}: {found['failures'][0]}")
-    megabytes = found["bytes"] / 1e6
+    result = side.fetch(window)
+    if result["failures"]:
+        raise BenchError(f"TFTP, window {window}, from {side.name}: {result['failures'][0]}")
+    megabytes = result["bytes"] / 1e6
     return {
-        "speed": megabytes / found["seconds"],
-        "cpu": found["server_cpu"] * 1e3 / megabytes,
-        "busy": found["server_cpu"] / found["seconds"],
-        "window": found["window"],
+        "speed": megabytes / result["seconds"],
+        "cpu": result["server_cpu"] * 1e3 / megabytes,
+        "busy": result["server_cpu"] / result["seconds"],
+        "window": result["window"],
     }
 
 
-def _rows(what: str, found: dict[str, list[Sample]], more: str) -> list[Row]:
-    """Speed and CPU, each against the peer that is best at it; the note says what all of them did."""
+def _rows(title: str, samples_by_server: dict[str, list[Sample]], more: str) -> list[Row]:
+    """Return the rows of speed and CPU, each against its best peer; the note has the figures of all servers."""
     note = ", ".join(
         f"{name} {_median(samples, 'speed'):.0f} (busy {_median(samples, 'busy'):.0%})"
-        for name, samples in found.items()
+        for name, samples in samples_by_server.items()
     )
-    fastest = max(found.keys() - {"ours"}, key=lambda name: _median(found[name], "speed"), default="")
-    # The processes of tftpd-hpa come and go, and what they took is not known.
-    known = [name for name, samples in found.items() if name != "ours" and _median(samples, "busy") > 0.01]
-    thriftiest = min(known, key=lambda name: _median(found[name], "cpu"), default="")
-    speeds, cpus = _rounds(found, fastest), _rounds(found, thriftiest)
+    fastest = max(
+        samples_by_server.keys() - {"ours"}, key=lambda name: _median(samples_by_server[name], "speed"), default=""
+    )
+    # tftpd-hpa has a process for each transfer, whose CPU time is unknown after its end.
+    known = [name for name, samples in samples_by_server.items() if name != "ours" and _median(samples, "busy") > 0.01]
+    thriftiest = min(known, key=lambda name: _median(samples_by_server[name], "cpu"), default="")
+    speeds, cpus = _rounds(samples_by_server, fastest), _rounds(samples_by_server, thriftiest)
     return [
-        row("tftp", what, "MB/s", speeds, "speed", fastest or "a peer", note=f"{note}{more}"),
-        row("tftp", f"{what}: CPU", "ms/MB", cpus, "cpu", thriftiest or "a peer", less_is_better=True),
+        row("tftp", title, "MB/s", speeds, "speed", fastest or "a peer", note=f"{note}{more}"),
+        row("tftp", f"{title}: CPU", "ms/MB", cpus, "cpu", thriftiest or "a peer", less_is_better=True),
     ]
 
 
-def _rounds(found: dict[str, list[Sample]], peer: str) -> list[Round]:
+def _rounds(samples_by_server: dict[str, list[Sample]], peer: str) -> list[Round]:
     if not peer:
-        return [Round(sample, None) for sample in found["ours"]]
-    return [Round(ours, theirs) for ours, theirs in zip(found["ours"], found[peer], strict=True)]
+        return [Round(sample, None) for sample in samples_by_server["ours"]]
+    return [
+        Round(ours, theirs) for ours, theirs in zip(samples_by_server["ours"], samples_by_server[peer], strict=True)
+    ]
 
 
 def _median(samples: list[Sample], key: str) -> float:
@@ -204,10 +208,10 @@ def _median(samples: list[Sample], key: str) -> float:
 
 
 def _slow_firmware(directory: Path) -> list[Row]:
-    """How many packets it takes until firmware that is late now and then has its boot program, where none is lost."""
+    """Count the packets of a download by firmware that is late now and then, without packet loss."""
     say("tftp: slow firmware")
     boot = _boot_directory(directory, "slow", SLOW_SIZE)
-    found: dict[str, list[Sample]] = {}
+    samples_by_server: dict[str, list[Sample]] = {}
     failures = []
     with ExitStack() as stack:
         for start in (_ours, *CROWD_PEERS):
@@ -221,13 +225,13 @@ def _slow_firmware(directory: Path) -> list[Row]:
                 failures.append(f"{side.name}: {fetched['failures'][0]}")
                 continue
             packets = fetched["blocks"] + fetched["repeated_blocks"]
-            found[side.name] = [{"packets": packets, "repeated": fetched["repeated_blocks"]}]
-    best = min(found.keys() - {"ours"}, key=lambda name: found[name][0]["packets"], default="")
-    twice = (f"{name} {samples[0]['repeated']:.0f}" for name, samples in found.items())
+            samples_by_server[side.name] = [{"packets": packets, "repeated": fetched["repeated_blocks"]}]
+    best = min(samples_by_server.keys() - {"ours"}, key=lambda name: samples_by_server[name][0]["packets"], default="")
+    twice = (f"{name} {samples[0]['repeated']:.0f}" for name, samples in samples_by_server.items())
     note = f"sent twice: {', '.join([*twice, *failures])}"
-    what = f"{SLOW_SIZE / 1e6:.1f} MB to slow firmware, window {CROWD_WINDOW}: blocks"
-    rounds = _rounds(found, best)
-    return [row("tftp", what, "", rounds, "packets", best or "a peer", less_is_better=True, note=note)]
+    title = f"{SLOW_SIZE / 1e6:.1f} MB to slow firmware, window {CROWD_WINDOW}: blocks"
+    rounds = _rounds(samples_by_server, best)
+    return [row("tftp", title, "", rounds, "packets", best or "a peer", less_is_better=True, note=note)]
 
 
 def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], None]) -> list[Row]:
@@ -235,7 +239,7 @@ def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], N
     home = directory / f"crowd{len(suffix)}"
     home.mkdir()
     boot = _boot_directory(home, "boot-files", size)
-    found: dict[str, list[Sample]] = {}
+    samples_by_server: dict[str, list[Sample]] = {}
     failures = []
     dhcp: list[Round] = []
     for start in (_ours, *CROWD_PEERS):
@@ -252,7 +256,7 @@ def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], N
                 dhcp.append(Round(waiting(), idle))
         shares = sorted(crowd["clients"])
         failures.append(f"{side.name} {len(crowd['failures'])} failures")
-        found[side.name] = [
+        samples_by_server[side.name] = [
             {
                 "speed": crowd["bytes"] / 1e6 / crowd["seconds"],
                 "cpu": crowd["server_cpu"] * 1e3 / max(crowd["bytes"] / 1e6, 1e-3),
@@ -261,9 +265,11 @@ def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], N
             }
         ]
     what = f"{CROWD} clients, {size >> 20} MiB each, window {CROWD_WINDOW}{suffix}"
-    rows = _rows(what, found, f"; {', '.join(failures)}")
-    fairest = min(found.keys() - {"ours"}, key=lambda name: found[name][0]["slowest"], default="")
-    shares = _rounds(found, fairest)
+    rows = _rows(what, samples_by_server, f"; {', '.join(failures)}")
+    fairest = min(
+        samples_by_server.keys() - {"ours"}, key=lambda name: samples_by_server[name][0]["slowest"], default=""
+    )
+    shares = _rounds(samples_by_server, fairest)
     rows.append(
         row("tftp", f"{what}: slowest / fastest", "", shares, "slowest", fairest or "a peer", less_is_better=True)
     )
@@ -275,7 +281,7 @@ def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], N
 
 
 def _dhcp(cable: Cable) -> Callable[[], Sample]:
-    """Begin to measure how long DHCP answers take; the result when it is called."""
+    """Start to measure the latency of DHCP; the returned function waits for the end and returns the result."""
     load = [str(FIRST), str(DHCP_MACHINES), "open", str(DHCP_RATE), "1.5"]
     command = cable.client([str(compiled("dhcp")), SERVER_IP, RELAY, *load])
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -284,8 +290,8 @@ def _dhcp(cable: Cable) -> Callable[[], Sample]:
         output, _ = process.communicate(timeout=30)
         if process.returncode != 0:
             raise BenchError(f"the load of DHCP ended with {process.returncode}")
-        found: Sample = json.loads(output)
-        return found
+        result: Sample = json.loads(output)
+        return result
 
     return finish
 

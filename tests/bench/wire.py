@@ -1,7 +1,7 @@
-"""A client of the Kubernetes API that costs next to nothing, so that the server is what is measured.
+"""A client of the Kubernetes API with minimal cost, so that the server limits the speed.
 
-HTTP/1.1 over TLS with bytes that were made before. It understands what kube-apiserver and ours answer: bodies with a
-length, and chunked ones. Nothing is parsed that the caller does not ask for.
+HTTP/1.1 over TLS with prepared bytes. It reads the answers of kube-apiserver and ours: bodies with a length, and
+chunked ones. It parses only the parts that the caller needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True)
 class Account:
-    """Where a server is and who we are there, out of a kubeconfig."""
+    """The address of a server and our credentials, from a kubeconfig."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ class Account:
         return Account(str(where.hostname), where.port or 443, user["token"], context)
 
     def request(self, method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
-        """The bytes of a request."""
+        """Return the bytes of a request."""
         head = [f"{method} {path} HTTP/1.1", f"Host: {self.host}:{self.port}", f"Authorization: Bearer {self.token}"]
         head += ["Accept: application/json"]
         if body:
@@ -66,14 +66,14 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, account: Account) -> Connection:
-        """Connect."""
+        """Open a connection."""
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(cls, account.host, account.port, ssl=account.context)
-        return made
+        _, connection = await loop.create_connection(cls, account.host, account.port, ssl=account.context)
+        return connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of the protocol."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport only has the same methods
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of the protocol."""
@@ -94,14 +94,14 @@ class Connection(asyncio.Protocol):
         return await self._answer
 
     async def must(self, request: bytes) -> bytes:
-        """The body of an answer that is 200 or 201. Raises WireError."""
+        """Send a request and return the body of an answer with status 200 or 201. Raises WireError."""
         status, body = await self.ask(request)
         if status not in (200, 201):
             raise WireError(f"{request[:120]!r}: {status} {body[:500]!r}")
         return body
 
     def watch(self, request: bytes, line: Callable[[bytes], None]) -> None:
-        """Send a watch; `line` gets what comes, in whatever pieces."""
+        """Send a watch; `line` receives the data in pieces of any size."""
         if self._transport is None:
             raise WireError("not connected")
         self._line = line

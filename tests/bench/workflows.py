@@ -1,8 +1,8 @@
-"""Workflows: ten thousand idle agents on one server, how soon an agent has a Workflow, and five hundred at once.
+"""Workflows: ten thousand idle agents on one server, the delay until an agent has a Workflow, and five hundred at once.
 
 The engine is three processes, as in a cluster but on this machine: `tinkedge apiserver`, `controller` and `server`.
 Agents are simulated by one more process (`agents`), each with a connection of its own. No released system runs this
-state machine, so nothing is there to compare with but the ideal: no time at all besides the actions' own.
+state machine, so the only comparison is the ideal: no time besides the actions' own.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ IDEAL = "the ideal"
 
 
 def run(directory: Path) -> list[Row]:
-    """All rows of this subject."""
+    """Measure Workflows and return the rows of the table."""
     with ExitStack() as stack:
         engine = _Engine(stack, directory)
         say(f"workflows: {AGENTS:,} Hardware are made")
         engine.ask("machines", count=AGENTS)
         say(f"workflows: {AGENTS:,} idle agents")
-        held = [Round(_idle(engine), None)]
+        idle_rounds = [Round(_idle(engine), None)]
         say(f"workflows: from creation to receipt, {BUSY:,} agents busy")
-        asked = engine.ask("receipt", busy=BUSY, free=FREE, probes=PROBES, seconds=BUSY_SECONDS)
-        receipt = [Round(asked, None)]
-        # Not those agents that were busy: they have gone without a word, and the server waits for them.
+        receipt_sample = engine.ask("receipt", busy=BUSY, free=FREE, probes=PROBES, seconds=BUSY_SECONDS)
+        receipt = [Round(receipt_sample, None)]
+        # Other agents than the busy ones, which disconnected in mid-Workflow: the server still waits for those.
         first = BUSY + FREE
         batches: dict[int, list[Round]] = {RACK: [], BATCH: []}
         for machines, rounds in ((RACK, 1), (BATCH, ROUNDS)):
@@ -54,10 +54,10 @@ def run(directory: Path) -> list[Row]:
                 ours = engine.ask("batch", first=first, machines=machines, count=BATCH, actions=ACTIONS, seconds=1.0)
                 batches[machines].append(Round(ours, {"seconds": float(ACTIONS * BATCH / machines)}))
                 first += machines
-    return _table(held, receipt, batches)
+    return _table(idle_rounds, receipt, batches)
 
 
-def _table(held: list[Round], receipt: list[Round], batches: dict[int, list[Round]]) -> list[Row]:
+def _table(idle_rounds: list[Round], receipt: list[Round], batches: dict[int, list[Round]]) -> list[Row]:
     many = f"{AGENTS:,} idle agents on one server"
     soon = f"create until the agent has it, {BUSY:,} busy"
     most = receipt[0].ours["most"]
@@ -65,17 +65,17 @@ def _table(held: list[Round], receipt: list[Round], batches: dict[int, list[Roun
     together = f"{BATCH} Workflows of {ACTIONS} actions of 1 s"
 
     def note(rounds: list[Round]) -> str:
-        cpu, agents = (max(found.ours[key] for found in rounds) for key in ("cpu", "agents"))
+        cpu, agents = (max(sample.ours[key] for sample in rounds) for key in ("cpu", "agents"))
         took = f"the engine took {cpu:.1f} s of processor time, those that play the agents {agents:.1f} s"
         return f"from the first create to the last Succeeded; {took}; {NO_PEER}"
 
-    def line(what: str, unit: str, rounds: list[Round], key: str, peer: str = "", note: str = NO_PEER) -> Row:
-        return row("workflows", what, unit, rounds, key, peer, less_is_better=True, note=note)
+    def line(title: str, unit: str, rounds: list[Round], key: str, peer: str = "", note: str = NO_PEER) -> Row:
+        return row("workflows", title, unit, rounds, key, peer, less_is_better=True, note=note)
 
     return [
-        line(f"{many}: memory of each", "kB", held, "kb"),
-        line(f"{many}: CPU", "% core", held, "cpu", note=f"pings both ways, every 20 s; {NO_PEER}"),
-        line(f"{many}: until all are connected", "s", held, "connected"),
+        line(f"{many}: memory of each", "kB", idle_rounds, "kb"),
+        line(f"{many}: CPU", "% core", idle_rounds, "cpu", note=f"pings both ways, every 20 s; {NO_PEER}"),
+        line(f"{many}: until all are connected", "s", idle_rounds, "connected"),
         line(f"{soon}: median", "ms", receipt, "median", note=busy),
         line(f"{soon}: p99", "ms", receipt, "p99", note=busy),
         *(
@@ -109,14 +109,14 @@ class _Engine:
         return server
 
     def agents(self, do: str, **arguments: object) -> list[str]:
-        """The command of the agents' process."""
+        """Return the command of the agents' process."""
         return self._cable.anywhere(python("agents", do=do, kubeconfig=str(self._kubeconfig), **arguments))
 
     def ask(self, do: str, **arguments: object) -> dict[str, float]:
-        """Let the agents do something: what they measured, and the processor time (s) that the engine took for it."""
+        """Run a function of the agents; return its figures, and the engine's CPU time in seconds."""
         before = self._cpu()
-        found: dict[str, float] = measured(self.agents(do, port=GRPC_PORT, **arguments), timeout=300)
-        return {**found, "cpu": self._cpu() - before}
+        figures: dict[str, float] = measured(self.agents(do, port=GRPC_PORT, **arguments), timeout=300)
+        return {**figures, "cpu": self._cpu() - before}
 
     def _cpu(self) -> float:
         return sum(each.cpu_seconds() for each in self._processes)
@@ -125,7 +125,7 @@ class _Engine:
 def _idle(engine: _Engine) -> Sample:
     """Connect the agents and leave them alone."""
     server = engine.server
-    time.sleep(2)  # what was only needed for taking in the Hardware goes
+    time.sleep(2)  # until the memory for reading the Hardware is released
     memory = server.memory("VmRSS")
     begin = time.monotonic()
     command = engine.agents("idle", port=GRPC_PORT, count=AGENTS)
@@ -138,9 +138,9 @@ def _idle(engine: _Engine) -> Sample:
         cpu, since = server.cpu_seconds(), time.monotonic()
         time.sleep(_IDLE_SECONDS)
         share = (server.cpu_seconds() - cpu) / (time.monotonic() - since)
-        taken = server.memory("VmRSS") - memory
+        growth = server.memory("VmRSS") - memory
         agents.communicate()
     if agents.returncode:
         raise BenchError(f"workflows: the agents ended with {agents.returncode}: streams were lost")
     time.sleep(_SETTLE_SECONDS)
-    return {"kb": 1000 * taken / AGENTS, "cpu": 100 * share, "connected": connected}
+    return {"kb": 1000 * growth / AGENTS, "cpu": 100 * share, "connected": connected}

@@ -1,4 +1,4 @@
-"""Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
+"""Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and report the boot.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
         [--osie DIR] [--memory MIB] [--ipv6 [--relayed]] [--host-clock] [--medium cdrom|usb] [--static] [--image FILE]
@@ -6,10 +6,10 @@
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
-match (null: none), `journey` and `screen`, and `dhcp`: how many packets of DHCP the machine sent. With `--medium` it
+match (null: none), `journey` and `screen`, and `dhcp`: the number of DHCP packets from the machine. With `--medium` it
 starts from the edge's boot medium, fetched as a BMC does, or from the file `--image`. With `--relayed`, the machine is
-on a link that has no edge, behind a router with a DHCPv6 relay. Without --osie, the OSIE that the machine finds is a
-file that no machine can start: what is tried here ends with it.
+on a link that has no edge, behind a router with a DHCPv6 relay. Without --osie, the OSIE is a file that no machine can
+start: such tests end with the download.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ _SOL_PACKET, _PACKET_AUXDATA, _TP_STATUS_VLAN_VALID, _ETH_P_ALL = 263, 8, 0x10, 
 
 MAC, ADDRESS, ADDRESS6 = "52:54:00:12:34:56", "172.31.77.10", "fd31:77::10"
 _ICOUNT = 5
-"""32 ns an instruction: UEFI computes while it waits, for offers of other DHCP servers and for answers that never come.
-By such a clock its four seconds are over after half a second, and what it asks again, it still asks again."""
+"""32 ns an instruction: UEFI busy-waits for offers of other DHCP servers and for missing answers.
+
+With this clock, its four seconds pass in half a second, and it still repeats its requests.
+"""
 
 
 class Watched:
@@ -64,7 +66,7 @@ class Watched:
         self.seconds: float | None = None
         self.journey: list[str] = []
 
-    def saw(self, line: str) -> None:
+    def record_line(self, line: str) -> None:
         if self.seconds is None and self._until.search(line):
             self.seconds = round(time.monotonic() - self.started, 2)
             self.found.set()
@@ -77,14 +79,14 @@ class Watched:
                 after = time.monotonic() - self.started
                 if event.detail.get("phase") != "begun":
                     self.journey.append(f"{after:7.2f} {event.step} {event.outcome}: {event.message}")
-                self.saw(line := f"{event.step} {event.outcome}: {event.message}")
+                self.record_line(line := f"{event.step} {event.outcome}: {event.message}")
                 if self._until.search(line) and not further:
                     return
 
     async def follow_screen(self, machine: VirtualMachine) -> None:
         while True:
             for line in machine.last_lines(40):
-                self.saw(f"screen: {line}")
+                self.record_line(f"screen: {line}")
             await asyncio.sleep(0.1)
 
 
@@ -129,7 +131,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     if arguments.beside_dnsmasq:
         await _start_dnsmasq(network, directory, stack)
     up = [sys.executable, "-m", "edge.cli", "up", "--data-dir", directory / "data", "--osie-dir", osie_dir]
-    if arguments.relayed:  # no machine hears the edge itself
+    if arguments.relayed:  # no machine reaches the edge directly
         up += ["--interface", network.bridge, "--ipv6"]
     elif arguments.ipv6:
         up += ["--router-advertisements"]
@@ -143,7 +145,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     await _ready(edge, network.host)
     memory = 1024 if arguments.uki else arguments.memory  # a UKI: a whole OSIE
     firmware = Firmware.BIOS if board else Firmware(arguments.firmware)
-    # A kernel, firmware that boots by IPv6 or from a medium, go by the host's clock.
+    # Kernels, and firmware that boots over IPv6 or from a medium, need the host's clock.
     by_host = arguments.osie or arguments.uki or arguments.medium or arguments.ipv6 or arguments.host_clock
     more = {"memory_mib": memory, "ipv6": arguments.ipv6, "icount": None if by_host else _ICOUNT}
     settings = MachineSettings(MAC, network.tap, firmware, processors=1, disk_mib=1, **more)
@@ -154,7 +156,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         else:
             await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
         settings = replace(settings, medium=image, drive=Drive(arguments.medium))
-    asked = _count_dhcp(network.tap, stack)
+    dhcp_count = _count_dhcp(network.tap, stack)
     machine = (
         BoardMachine(board, settings, directory, tuple(arguments.type))
         if board
@@ -169,7 +171,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     try:
         async with asyncio.timeout(arguments.within):
             await watched.found.wait()
-        # What the edge tells of the same moment may come a while after the screen.
+        # The edge's events of the same moment may arrive after the screen's output.
         await asyncio.sleep(max(arguments.linger, 1.0))
     except TimeoutError:
         pass
@@ -178,7 +180,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
     report = {"seconds": watched.seconds, "journey": watched.journey, "screen": machine.last_lines(60)}
-    report["dhcp"] = asked[0]
+    report["dhcp"] = dhcp_count[0]
     if arguments.ipv6:
         report["ipv4_packets"] = rack.ipv4_packets()
     if arguments.log:
@@ -197,27 +199,27 @@ async def _fetch_medium(address: str, data_dir: Path, image: Path, *, static: bo
 
 
 def _count_dhcp(tap: str, stack: AsyncExitStack) -> list[int]:
-    """How many frames the machine sends to UDP port 67, in a list that is kept up to date."""
-    heard = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
-    heard.setblocking(False)
-    heard.bind((tap, _ETH_P_ALL))
+    """Count the machine's frames to UDP port 67; the returned list has the current count."""
+    packet_socket = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
+    packet_socket.setblocking(False)
+    packet_socket.bind((tap, _ETH_P_ALL))
     count = [0]
 
     def take() -> None:
-        frame, sender = heard.recvfrom(128)
+        frame, sender = packet_socket.recvfrom(128)
         is_ipv4_udp = frame[12:14] == b"\x08\0" and frame[23] == socket.IPPROTO_UDP
         header = 14 + (frame[14] & 0xF) * 4
         if sender[2] != socket.PACKET_OUTGOING and is_ipv4_udp and frame[header + 2 : header + 4] == b"\0\x43":
             count[0] += 1
 
     loop = asyncio.get_running_loop()
-    loop.add_reader(heard, take)
-    stack.callback(loop.remove_reader, heard)
+    loop.add_reader(packet_socket, take)
+    stack.callback(loop.remove_reader, packet_socket)
     return count
 
 
 async def _start_dnsmasq(network: RackNetwork, directory: Path, stack: AsyncExitStack) -> None:
-    """The DHCP server that gives the addresses where ours is a proxy: in a network namespace of its own, by a cable."""
+    """Start the DHCP server that assigns addresses beside our proxy, in a network namespace of its own."""
     serve = [
         *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--no-ping"),
         *("--interface=dnsmasq1", "--dhcp-range=172.31.77.10,172.31.77.10,1h", "--log-dhcp", "--log-facility=-"),
@@ -237,14 +239,14 @@ async def _start_dnsmasq(network: RackNetwork, directory: Path, stack: AsyncExit
 async def _start_trunk(network: RackNetwork, vlan: int, stack: AsyncExitStack) -> None:
     """Make the machine's port a trunk: its frames in `vlan` go through a second port of the bridge, without the tag.
 
-    In user space, for not every kernel has 802.1Q devices. A tag that comes in is found beside the frame (packet(7),
-    PACKET_AUXDATA).
+    This runs in user space, since some kernels lack 802.1Q devices. The tag of a received frame is in auxiliary data
+    (packet(7), PACKET_AUXDATA).
     """
     access = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     stack.callback(os.close, access)
     fcntl.ioctl(access, _TUNSETIFF, struct.pack("16sH", b"vlan-port", _IFF_TAP | _IFF_NO_PI))
     await run(["ip", "link", "set", "vlan-port", "master", network.bridge, "up"])
-    # With the tag, a full frame is longer than this tap takes.
+    # A full frame with a tag exceeds the tap's MTU.
     await run(["ip", "link", "set", network.bridge, "mtu", "1400"])
     trunk = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
     trunk.setblocking(False)

@@ -43,7 +43,7 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
     "2025.01, `bootflow scan -b pxe`": (BY_HAND,),
     "2023.01 for 32-bit ARM": (BY_HAND,),
     "2025.01, as it comes": (BY_HAND,),
-    "2025.01, `setenv httpdstp": (f"{NETBOOT}test_new_u_boot_fetches_the_kernel_by_http_where_it_is_told_the_port",),
+    "2025.01, `setenv httpdstp": (f"{NETBOOT}test_new_u_boot_fetches_the_kernel_by_http_if_the_port_is_configured",),
     "2025.01 for riscv64": (f"{NETBOOT}test_riscv64_machine_gets_from_power_on_to_its_kernel[u-boot-riscv64]",),
     # arm64, riscv64
     "EDK2 of Debian 12 (2022.11), PXE": (f"{LAB}test_arm64_machine_boots_from_power_on_to_succeeded",),
@@ -68,7 +68,7 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
         f"{NETBOOT}test_ipxe_that_the_site_has_signed_runs_and_a_kernel_that_it_has_not_is_refused_with_the_reason",
     ),
     "the same, UEFI HTTP Boot | a UKI": (
-        f"{NETBOOT}test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_ask",
+        f"{NETBOOT}test_osie_as_one_signed_program_determines_its_identity_and_its_edge",
         f"{NETBOOT}test_unsigned_uki_is_refused_with_the_reason_on_the_journey",
     ),
     "the same, UEFI HTTP Boot over IPv6": (
@@ -76,10 +76,10 @@ SEEN: Final[dict[str, tuple[str, ...]]] = {
         f"{NETBOOT}test_osie_as_one_signed_program_finds_the_edge_over_ipv6[relayed]",
     ),
     "OVMF 2022.11, Microsoft's keys, path `auto`": (
-        f"{NETBOOT}test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub",
+        f"{NETBOOT}test_machine_that_refuses_ipxe_is_recognised_and_boots_by_shim_and_grub",
     ),
     "OVMF 2022.11, Microsoft's keys, PXE": (
-        f"{NETBOOT}test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_why_it_does_not_start",
+        f"{NETBOOT}test_machine_with_secure_boot_loads_the_kernel_by_shim_and_grub_and_shows_why_it_does_not_start",
     ),
     "the same, UEFI HTTP Boot | GRUB of Debian 13": (
         f"{LAB}test_machine_with_secure_boot_boots_by_shim_and_grub_over_http_to_succeeded",

@@ -1,4 +1,4 @@
-"""From power-on to a Succeeded Workflow, on BIOS and UEFI; and what a user sees when something is wrong."""
+"""From power-on to a Succeeded Workflow, on BIOS and UEFI; and the messages to the user in case of errors."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.long
 
 BOOT = ("dhcp", "script", "kernel", "initrd", "agent", "action", "workflow")
-"""The steps that all machines have in common, from iPXE on."""
+"""The steps of all machines, from iPXE on."""
 
 
 def steps(shown: str) -> list[str]:
-    """The names of the steps that worked, in order."""
+    """Return the names of the successful steps, in order."""
     return re.findall(r"^ *[\d.]+ s ✓ (\w+)", shown, re.MULTILINE)
 
 
-def told(shown: str, sentences: tuple[str, ...]) -> list[str]:
-    """Which of the sentences each line of a journey has, in the order of the lines."""
+def matching_sentences(shown: str, sentences: tuple[str, ...]) -> list[str]:
+    """Return the sentences in the lines of a journey, in the order of the lines."""
     return [sentence for line in shown.splitlines() for sentence in sentences if sentence in line]
 
 
-def in_order(expected: tuple[str, ...], found: list[str]) -> bool:
-    rest = iter(found)
+def in_order(expected: tuple[str, ...], actual: list[str]) -> bool:
+    rest = iter(actual)
     return all(step in rest for step in expected)
 
 
 def byte_code(initrd: Path, scratch: Path) -> set[str]:
-    """For which Pythons the agent in an OSIE is compiled: its squashed tree is the last file of the archive."""
+    """Return the Pythons for which the agent in an OSIE is compiled: its squashfs is the last file of the archive."""
     content = initrd.read_bytes()
     squashed = scratch / "agent.squashfs"
     squashed.write_bytes(content[content.rindex(b"hsqs") :])
@@ -59,7 +59,7 @@ def test_bios_machine_boots_from_power_on_to_succeeded(lab: Run) -> None:
 def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path) -> None:
     outcome = lab("--firmware", "uefi")
     assert outcome.status == 0, outcome.shown + outcome.error
-    # A new iPXE has the firmware's lease, and a script that says what to do with it.
+    # A new iPXE takes over the firmware's lease, and its embedded script uses it.
     ipxe = ("script", "script") if "autoexec.ipxe" in outcome.shown else ("dhcp", "script")
     assert in_order(("power", "dhcp", "tftp", *ipxe, *BOOT[2:], "disk"), steps(outcome.shown)), outcome.shown
     assert re.search(r"workflow\.tinkerbell\.org/install +Succeeded", outcome.shown)
@@ -121,8 +121,11 @@ def test_machine_boots_over_ipv6_through_a_router_to_succeeded(
 @pytest.mark.soak
 @pytest.mark.timeout(880)
 def test_machine_with_both_families_is_installed_and_has_an_address_of_each(lab: Run) -> None:
-    """OVMF boots by IPv4, which it tries first; iPXE has an address of each; the OSIE goes on by the edge's that the
-    script came from. The installed system reads its metadata over IPv4, and reports over IPv6."""
+    """OVMF boots over IPv4, which it tries first. iPXE has an address of each family.
+
+    The OSIE uses the edge's address that sent the script. The installed system reads metadata over IPv4 and reports
+    over IPv6.
+    """
     outcome = lab("--firmware", "uefi", "--dual-stack", "--full", "--patience", 300, timeout=840)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(("power", "dhcp", "tftp", *BOOT, "metadata"), steps(outcome.shown)), outcome.shown
@@ -138,7 +141,7 @@ def test_machine_with_both_families_is_installed_and_has_an_address_of_each(lab:
         "DHCPv6 REPLY to operating system",
         "cloud-init finished on lab-machine, instance lab-machine, datasource Ec2",
     )
-    assert in_order(in_order_of_boot, told(outcome.shown, in_order_of_boot)), outcome.shown
+    assert in_order(in_order_of_boot, matching_sentences(outcome.shown, in_order_of_boot)), outcome.shown
     assert "DHCPv6 REPLY to UEFI x86-64 PXE ROM" not in outcome.shown, "it had no need to try IPv6"
     assert " ? " not in outcome.shown, "nothing is wrong with a boot like this"
 
@@ -146,7 +149,7 @@ def test_machine_with_both_families_is_installed_and_has_an_address_of_each(lab:
 @pytest.mark.soak
 @pytest.mark.timeout(880)
 def test_arm64_machine_boots_from_power_on_to_succeeded(lab: Run) -> None:
-    """Debian 13's iPXE, and an OSIE and actions that are made for it on this host."""
+    """Debian 13's iPXE, with an OSIE and actions that this host builds for arm64."""
     outcome = lab("--firmware", "uefi-arm64", "--ipxe-dir", Path(sys.prefix) / "ipxe-arm64", timeout=840)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(("power", "dhcp", "tftp", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
@@ -176,14 +179,14 @@ def test_machine_boots_from_its_medium_to_succeeded_without_dhcp_where_it_has_th
     outcome = lab("--firmware", firmware, "--medium", drive, *static, "--ipxe-dir", ipxe)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(("power", "medium", *BOOT[1:], "disk"), steps(outcome.shown)), outcome.shown
-    # The edge's DHCP server listens all the time.
+    # The edge's DHCP server runs meanwhile.
     assert ("dhcp" in steps(outcome.shown)) == (how == "dhcp"), outcome.shown
     assert "warning" not in outcome.shown
 
 
 @pytest.mark.timeout(880)  # below faulthandler_timeout
 def test_bios_machine_is_installed_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Run) -> None:
-    # What is on the disk boots without a word, which takes its time beside other tests.
+    # The installed system boots silently, slowly beside other tests.
     outcome = lab("--full", "--patience", 300, timeout=840)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(("power", *BOOT, "metadata"), steps(outcome.shown)), outcome.shown
@@ -216,7 +219,7 @@ def test_unfetchable_osie_is_named_on_screen_and_in_the_journey(
     outcome = lab("--manifests", manifests(osie=(old, new)), "--patience", 12)
     assert outcome.status == 1
     assert re.search(rf"✗ (kernel|initrd) +OSIE default/lab: .*{re.escape(reason)}", outcome.shown)
-    assert reason.rpartition("/")[2] in re.sub(r"\n *\| ", "", outcome.error)  # the machine's own screen wraps lines
+    assert reason.rpartition("/")[2] in re.sub(r"\n *\| ", "", outcome.error)  # the machine's screen wraps lines
 
 
 def test_unregistered_machine_is_shown_with_a_manifest_to_copy_and_an_interrupted_lab_takes_everything_down(
@@ -244,7 +247,7 @@ def test_unregistered_machine_is_shown_with_a_manifest_to_copy_and_an_interrupte
     assert "✓ dhcp" not in shown
     assert process.returncode == 130
     assert "interrupted" in error
-    # And a second one right after it is not in its way: the fixture checks that nothing of either is left.
+    # A second lab right after it works; the fixture checks that neither leaves anything.
     outcome = lab("--manifests", "/nonexistent")
     assert outcome.status == 2
 
@@ -272,16 +275,16 @@ def test_killed_lab_leaves_no_process_and_the_next_one_clears_up_and_names_a_mis
 
 
 def _in_namespace(namespace: Path) -> list[str]:
-    """The processes whose network namespace this is."""
+    """Return the processes in a network namespace."""
     try:
         inode = namespace.stat().st_ino
-    except FileNotFoundError:  # a rack of another test has cleared it up
+    except FileNotFoundError:  # another test has removed it
         return []
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/ns/net"):
         try:
             if entry.stat().st_ino == inode:
-                found.append(entry.parts[2])
+                pids.append(entry.parts[2])
         except OSError:
             continue
-    return found
+    return pids

@@ -1,4 +1,4 @@
-"""Real firmware, as far as the kernel or as far as it is let: what each kind boots, and what a refused one does."""
+"""Real firmware, up to the kernel or its refusal: the boot of each kind, and the behaviour of refused machines."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Report:
     journey: list[str]
     screen: list[str]
     ipv4_packets: int = 0
-    """How many packets of IPv4 and ARP passed on a network that has IPv6 alone."""
+    """Number of IPv4 and ARP packets on an IPv6-only network."""
     dhcp: int = 0
-    """How many packets of DHCP the machine sent."""
+    """Number of DHCP packets from the machine."""
 
     def __str__(self) -> str:
         return "\n".join([*self.journey, *(f"  | {line}" for line in self.screen)])
@@ -56,13 +56,13 @@ class Report:
         return [line for line in self.journey if line.split()[2:3] == ["warning:"]]
 
     def shows(self, *words: str) -> bool:
-        shown = "".join(self.screen)  # a line that was too wide for the screen goes on in the next
+        shown = "".join(self.screen)  # the screen wraps long lines
         shown = _PROGRESS.sub("... ", shown)
         return all(word in shown for word in words)
 
 
 _PROGRESS = re.compile(r"\.\.\.[.\d% ]*(?=ok)")
-"""How far iPXE is with what takes longer than a quarter of a second: a dot, or the share, which it wipes out."""
+"""iPXE's progress output for operations of more than a quarter of a second: dots, or a percentage that it erases."""
 
 Boot = Callable[..., Report]
 
@@ -127,7 +127,7 @@ def boot() -> Boot:
     return run
 
 
-def assert_ipv4_was_asked_for_and_no_more(report: Report) -> None:
+def assert_only_dhcp_over_ipv4(report: Report) -> None:
     """On a network that has IPv6 alone, iPXE and a UKI's OSIE also request an IPv4 address; no more IPv4 is allowed."""
     assert report.dhcp == report.ipv4_packets <= 8, report
 
@@ -137,7 +137,7 @@ def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
     assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
 
 
-def test_pxe_over_ipv6_gets_ipxe_and_that_an_address(boot: Boot) -> None:
+def test_pxe_over_ipv6_gets_ipxe_which_gets_an_address(boot: Boot) -> None:
     report = boot("uefi", "DHCPv6 REPLY to iPXE", ipv6=True)
     assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok"]
     assert any("boot file tftp://[fd31:77::1]/snponly.efi" in line for line in report.journey)
@@ -146,10 +146,10 @@ def test_pxe_over_ipv6_gets_ipxe_and_that_an_address(boot: Boot) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("ipxe", [OLD_IPXE, NEW_IPXE], ids=["old", "new"])
 def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Path) -> None:
-    """iPXE waits 15 s for a DHCPv4 server that is not there; no other part of it asks for one."""
+    """iPXE waits 15 s for an absent DHCPv4 server."""
     report = boot("uefi", "kernel ok", ipxe=ipxe, ipv6=True, within=100)
     assert [step for step in report.steps() if step.endswith("ok")] == ["dhcp ok", "tftp ok", "script ok", "kernel ok"]
-    assert_ipv4_was_asked_for_and_no_more(report)
+    assert_only_dhcp_over_ipv4(report)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_machine_boots_over_ipv6_through_a_router_with_a_dhcpv6_relay(
     report = boot(firmware, "kernel ok", relayed=True, within=100)
     assert report.steps() == steps, report
     assert report.shows("net0: fd31:78::10/64 gw fe80::", "http://[fd31:77::1]:7080/osie/stub/kernel"), report
-    assert_ipv4_was_asked_for_and_no_more(report)
+    assert_only_dhcp_over_ipv4(report)
 
 
 @pytest.mark.soak
@@ -176,7 +176,7 @@ def test_refused_pxe_rom_goes_on_to_the_next_boot_device_over_ipv6(boot: Boot) -
     assert "dhcp refused" in report.steps()
 
 
-def test_machine_with_secure_boot_gets_to_the_kernel_by_shim_and_grub_and_says_why_it_does_not_start(
+def test_machine_with_secure_boot_loads_the_kernel_by_shim_and_grub_and_shows_why_it_does_not_start(
     boot: Boot,
 ) -> None:
     """By TFTP alone: Debian 12's GRUB speaks no HTTP. The kernel is none, and not signed."""
@@ -206,7 +206,7 @@ def test_new_u_boot_boots_by_its_script_once_it_knows_the_name(boot: Boot) -> No
 
 
 @pytest.mark.soak
-def test_new_u_boot_fetches_the_kernel_by_http_where_it_is_told_the_port(boot: Boot) -> None:
+def test_new_u_boot_fetches_the_kernel_by_http_if_the_port_is_configured(boot: Boot) -> None:
     typed = ("dhcp", "setenv httpdstp 7080", "wget ${kernel_addr_r} 172.31.77.1:/osie/stub/kernel")
     report = boot("u-boot-new", "kernel of OSIE default/stub sent: .*file", typed=typed, host_clock=True)
     assert report.steps() == ["dhcp ok", "script ok", "kernel ok"], report
@@ -219,17 +219,17 @@ RISCV64_KERNEL = Path(sys.prefix) / "kernel-riscv64" / "vmlinux"
 @pytest.mark.soak
 @pytest.mark.parametrize("firmware", ["uefi-riscv64", "u-boot-riscv64"])
 def test_riscv64_machine_gets_from_power_on_to_its_kernel(boot: Boot, firmware: str) -> None:
-    """There is no OSIE for it: the kernel can't mount a root file system."""
+    """No OSIE exists for riscv64, so the kernel can't mount a root file system."""
     spec = {"kernelParams": ["earlycon=sbi", "console=ttyS0"]}
     more = {"memory": 1024, "kernel": RISCV64_KERNEL, "spec": spec, "host_clock": True, "within": 90}
-    # The board has no clock that the machine could be right by.
+    # The board has no real-time clock.
     report = boot(firmware, "screen: .*Unable to mount root fs", ipxe=NEW_IPXE, healthy=False, **more)
     assert [step for step in report.steps() if step.endswith("ok")][-3:] == ["script ok", "kernel ok", "initrd ok"]
 
 
 @pytest.mark.parametrize("router", ["", "--no-router-advertisements"], ids=["answered", "waits-for-a-router"])
-def test_ipxe_in_the_cards_rom_is_warned_about_in_neither_case(boot: Boot, router: str) -> None:
-    """Without an answer it waits 16 s for an IPv6 router after its lease, in which nothing is wrong."""
+def test_ipxe_in_the_cards_rom_causes_no_warning_with_or_without_a_router(boot: Boot, router: str) -> None:
+    """Without a router, iPXE waits 16 s for one after its lease; that is no fault."""
     report = boot("bios", "kernel ok", *filter(None, [router]), host_clock=True)
     assert report.steps() == ["dhcp ok", "script ok", "kernel ok"], report
 
@@ -239,27 +239,27 @@ def test_machine_boots_through_a_proxy_beside_another_dhcp_server(boot: Boot, fi
     report = boot(firmware, "kernel ok", "--dhcp-mode", "proxy", beside=True)
     assert "ProxyDHCP offer to " in report.journey[0]
     assert report.steps()[-3:] == ["dhcp ok", "script ok", "kernel ok"] or "tftp ok" in report.steps(), report
-    # The lease is dnsmasq's: what iPXE shows of it, or a new one does not ask for again.
+    # The lease is dnsmasq's: iPXE shows it, and a new iPXE does not request it again.
     new = report.shows("autoexec.ipxe... ok", "Station IP address is 172.31.77.10")
     assert report.shows("gw 172.31.77.254") or (new and firmware == "uefi"), report
 
 
-def test_refused_uefi_machine_shows_why_and_goes_on_without_asking_again(boot: Boot) -> None:
+def test_refused_uefi_machine_shows_why_and_continues_without_another_request(boot: Boot) -> None:
     report = boot("uefi", "screen: .*(PXE over IPv6|UEFI PXEv4.*Not Found)", spec=REFUSED)
     assert report.steps() == ["dhcp refused"], report
     assert report.shows("No netboot: Hardware default/m1", "disableNetboot is true", "PXE-E21"), report
-    # Without the boot menu that it is sent, OVMF asks four times, for a minute.
-    assert sum("DHCPOFFER" in line for line in report.journey) < 4, report  # by its quick clock it may repeat one
+    # Without our boot menu, OVMF would repeat its request four times, for a minute.
+    assert sum("DHCPOFFER" in line for line in report.journey) < 4, report  # with its fast clock, it may repeat one
 
 
-def test_refused_ipxe_shows_why_and_goes_on_to_the_next_device(boot: Boot) -> None:
+def test_refused_ipxe_shows_why_and_boots_the_next_device(boot: Boot) -> None:
     report = boot("bios", "screen: .*(No more network devices|No bootable device)", spec=REFUSED)
     assert report.steps() == ["dhcp refused", "script refused"], report
     assert report.shows("tinkedge does not boot 52:54:00:12:34:56 from the network:", "disableNetboot is"), report
 
 
 _FEATURES = re.compile(rb"\xeb\x03...(?:[\x10-\x3f]\x01[\x01-\x0f]){6,}", re.DOTALL)
-"""iPXE's table of what it lists in option 175: its version, then features (include/ipxe/features.h)."""
+"""iPXE's table of the entries in option 175: its version, then features (include/ipxe/features.h)."""
 
 
 @pytest.mark.parametrize("mode", ["reservation", "proxy"])
@@ -276,7 +276,7 @@ def test_ipxe_that_lists_no_format_of_kernels_boots_a_full_one(boot: Boot, tmp_p
     assert "to iPXE without bzImage and EFI (UEFI x86-64), boot file snponly.efi" in report.journey[0], report
 
 
-def test_ipxe_that_knows_no_vlans_says_so(boot: Boot) -> None:
+def test_ipxe_without_vlan_support_reports_it(boot: Boot) -> None:
     report = boot("uefi", "screen: .*next boot device", ipxe=OLD_IPXE, spec=ON_VLAN)
     assert report.shows("VLAN 50", "vcreate: command not found", "FAILED: this iPXE can't make a VLAN interface"), (
         report
@@ -299,7 +299,7 @@ def test_new_ipxe_goes_straight_to_its_script(boot: Boot, firmware: str, first: 
     assert sum("to iPXE" in line for line in report.journey) <= (2 if firmware == "uefi-http" else 0), report
 
 
-def test_new_ipxe_asks_in_its_vlan_and_gives_up_in_time(boot: Boot) -> None:
+def test_new_ipxe_sends_dhcp_in_its_vlan_and_gives_up_in_time(boot: Boot) -> None:
     until = "screen: .*Attempt 1 of 2 to get a lease in VLAN 50"
     report = boot("uefi", until, ipxe=NEW_IPXE, spec=ON_VLAN, healthy=False, host_clock=True)
     assert any("the switch port does not carry VLAN 50 tagged" in line for line in report.warnings()), report
@@ -328,7 +328,7 @@ def test_new_ipxe_boots_inside_its_vlan_and_goes_there_once(boot: Boot) -> None:
     ],
     ids=["panic", "no driver", "little memory"],
 )
-def test_kernel_that_gets_nowhere_is_named(
+def test_kernel_without_progress_is_reported(
     boot: Boot, parameters: list[str], memory: int, screen: str, sentence: str
 ) -> None:
     """The first boot of its model is given 90 s until its kernel counts as silent (`limits`)."""
@@ -340,7 +340,7 @@ def test_kernel_that_gets_nowhere_is_named(
 
 
 def test_machine_without_any_dhcp_boots_from_its_medium(boot: Boot) -> None:
-    """In a VLAN it would be the same, but for one more command of the medium's script."""
+    """A VLAN would only add one command to the medium's script."""
     report = boot("bios", "kernel ok", ipxe=NEW_IPXE, medium="cdrom", static=True)
     assert report.steps() == ["medium ok", "script ok", "kernel ok"], report
     assert report.dhcp == 0, report
@@ -373,14 +373,14 @@ def test_ipxe_that_the_site_has_signed_runs_and_a_kernel_that_it_has_not_is_refu
     (tmp_path / "ipxe" / "snponly.efi").write_bytes((NEW_IPXE / "snponly.efi").read_bytes())
     sign(NEW_IPXE / "snponly.efi", tmp_path / "ipxe" / "site.efi")
     up = ("--ipxe-dir", str(tmp_path / "ipxe"), "--boot-file", "x86_64=site.efi")
-    # A program for UEFI, in the place of a kernel.
+    # A UEFI program in place of a kernel.
     report = boot("uefi-own-keys", "boot failed", *up, kernel=NEW_IPXE / "ipxe-amd64.efi", within=180)
     assert report.steps()[-5:] == ["script ok", "kernel ok", "initrd ok", "boot info", "boot failed"], report
     assert "Where Secure Boot is on, the kernel of the OSIE must be signed" in report.journey[-1]
 
 
 @pytest.mark.soak
-def test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub(boot: Boot) -> None:
+def test_machine_that_refuses_ipxe_is_recognised_and_boots_by_shim_and_grub(boot: Boot) -> None:
     secure = ("--boot-path", "auto", "--shim-dir", str(SHIMS / "shim-trixie"))
     report = boot("uefi-secure", "script ok", *secure, ipxe=NEW_IPXE, within=300, healthy=False)
     assert any("Secure Boot refuses it" in line for line in report.warnings()), report
@@ -392,7 +392,7 @@ def test_machine_that_refuses_ipxe_is_found_out_and_goes_on_by_shim_and_grub(boo
 
 @pytest.fixture(scope="session")
 def unsigned_uki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lab's OSIE, which knows nothing of the machine."""
+    """Build the lab's OSIE as an unsigned UKI, without settings of the machine."""
     osie = default_cache() / "osie"
     assert (osie / "kernel").exists(), "make run"
     words = "console=ttyS0,115200 no_timer_check"
@@ -400,7 +400,7 @@ def unsigned_uki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-def test_osie_as_one_signed_program_finds_out_by_itself_who_it_is_and_whom_to_ask(
+def test_osie_as_one_signed_program_determines_its_identity_and_its_edge(
     boot: Boot, unsigned_uki: Path, tmp_path: Path
 ) -> None:
     uki = sign(unsigned_uki, tmp_path / "uki.efi")
@@ -425,7 +425,7 @@ def test_osie_as_one_signed_program_finds_the_edge_over_ipv6(
     assert any("http://[fd31:77::1]:7080/osie/stub/uki.efi" in line for line in report.journey), report
     assert sum("DHCPv6 REPLY to the OSIE, its parameters at" in line for line in report.journey) == 1, report
     assert f"agent connected from fd31:7{'8' if relayed else '7'}::10" in report.journey[-1]
-    assert_ipv4_was_asked_for_and_no_more(report)
+    assert_only_dhcp_over_ipv4(report)
 
 
 @pytest.mark.soak

@@ -1,16 +1,15 @@
-"""The chart on a real Kubernetes, from an empty cluster to a booted machine, and what comes after: `make test-cluster`.
+"""The chart on a real Kubernetes, from an empty cluster to a booted machine and helm uninstall: `make test-cluster`.
 
     python -m tests.cluster [IMAGE]
 
     build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
     each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
-    keys survive an upgrade; what the tokens of the release's accounts can't do; a drain leaves a server and a
-    controller; what `helm uninstall` leaves, and what not
+    keys survive an upgrade; the tokens of the release's accounts allow no attack; a drain leaves a server and a
+    controller; `helm uninstall` leaves only the documented objects
 
-It prints what it sees with the time of each step, and ends with 1 at the first that is not so. Root, Debian; Go at
-first.
-The network is a namespace of its own with no route out of it, as that of `tinkedge lab`.
+It prints its progress with the time of each step, and exits with 1 at the first failure. It needs root and Debian; the
+first run needs Go. The network is a namespace of its own without a route out of it, like that of `tinkedge lab`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ BOOT_SECONDS = 600
 KEYS = {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
 SETS = sorted((CHART / "ci").glob("*-values.yaml"))
 ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
-"""Kinds that others define."""
+"""Kinds that other projects define."""
 
 
 class Story:
@@ -62,17 +61,17 @@ class Story:
     def __init__(self) -> None:
         self._began = time.monotonic()
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a line."""
         print(f"{time.monotonic() - self._began:7.1f} s  {text}", flush=True)
 
 
 class Trial:
-    """Runs once."""
+    """One run of the whole test."""
 
     def __init__(self, story: Story, directory: Path, image: Path | None) -> None:
-        """`image`: one that `make image` has made; None: made now."""
-        self._tell = story.tell
+        """`image`: the file that `make image` has built; None: build it now."""
+        self._log = story.log
         self._image = image
         self._digest = ""
         self._directory = directory
@@ -81,14 +80,14 @@ class Trial:
         self._values = directory / "values.yaml"
 
     async def run(self) -> None:
-        """All of it. Raises CommandError at the first thing that is not as it should be."""
+        """Run all steps. Raises CommandError at the first failure."""
         async with AsyncExitStack() as stack:
             await self._build()
             rack = Rack(self._network)
             stack.push_async_callback(rack.down)
             await rack.up()
             address = self._network.address
-            # What a load balancer does: this address is here, and leads to the servers.
+            # Act as a load balancer: this host has the address, and forwards it to the servers.
             await run(["ip", "address", "add", f"{VIP}/24", "dev", self._network.bridge])
             registry, _ = await asyncio.gather(
                 start_registry(stack, address, default_cache() / "registry", self._directory, self._artifacts),
@@ -99,9 +98,9 @@ class Trial:
             self._node.directory.mkdir()
             stack.push_async_callback(self._node.down)
             await self._node.up()
-            self._tell(f"node ready: Kubernetes {kubernetes_version()}, etcd {version_of('etcd')}, no CNI but ptp")
+            self._log(f"node ready: Kubernetes {kubernetes_version()}, etcd {version_of('etcd')}, no CNI but ptp")
             await self._namespace()
-            await self._taken()
+            await self._check_dry_runs()
             await self._install(registry)
             await self._metrics()
             await self._boot(stack)
@@ -116,8 +115,8 @@ class Trial:
 
     async def _build(self) -> None:
         self._programs = await asyncio.to_thread(built, *NEEDED, "helm")
-        self._tell("programs are built")
-        self._artifacts: Artifacts = await Builder(default_cache(), self._tell).build(full=False)
+        self._log("programs are built")
+        self._artifacts: Artifacts = await Builder(default_cache(), self._log).build(full=False)
         if self._image is None:
             out = self._directory / "image"
             await run([sys.executable, "-m", "deploy.package", "image", "--out", out], timeout=1800)
@@ -125,7 +124,7 @@ class Trial:
         with tarfile.open(self._image) as archive:
             index = archive.extractfile("index.json")
             self._digest = json.load(index)["manifests"][0]["digest"] if index is not None else ""
-        self._tell(f"image: {self._digest}")
+        self._log(f"image: {self._digest}")
 
     async def _push(self, authority: str) -> None:
         source, target = f"oci-archive:{self._image}", f"docker://{authority}/tinkedge:trial"
@@ -160,21 +159,21 @@ class Trial:
         }
         self._values.write_text(yaml.safe_dump(values))
         notes = await self._helm("install", "tinkedge", str(CHART), "--values", str(self._values), "--wait")
-        self._tell("helm install: " + await self._pods())
+        self._log("helm install: " + await self._pods())
         for line in notes.partition("NOTES:")[2].strip().splitlines():
-            self._tell(f"    {line}")
+            self._log(f"    {line}")
         await self._helm("test", "tinkedge")
-        self._tell("helm test: every role says that it is ready")
+        self._log("helm test: every role says that it is ready")
 
     async def _namespace(self) -> None:
         labels = {"pod-security.kubernetes.io/enforce": "privileged"}
         names = {"machines", "hosts"}
-        for values in SETS:  # a set may have a role work in some namespaces alone, which are to be there
+        for values in SETS:  # a set may restrict a role to namespaces, which must exist
             names.update((yaml.safe_load(values.read_text()).get("scope") or {}).get("namespaces", ()))
         made = [_namespace(NAMESPACE, labels), *(_namespace(name, {}) for name in sorted(names - {NAMESPACE}))]
         await self._node.kubectl("apply", "-f", "-", stdin=listed(made))
 
-    async def _taken(self) -> None:
+    async def _check_dry_runs(self) -> None:
         """Check with a dry run that the API server accepts the chart with each set of values, and the kustomization."""
         dry = ["apply", "--server-side", "--dry-run=server"]
         count = 0
@@ -184,7 +183,7 @@ class Trial:
             await self._node.kubectl(*dry, "-f", "-", stdin=listed(objects))
             count += len(objects)
         await self._node.kubectl(*dry, "-k", str(DEPLOY / "kustomize"))
-        self._tell(f"the API server would take {count} objects of {len(SETS)} sets of values, and deploy/kustomize")
+        self._log(f"the API server would take {count} objects of {len(SETS)} sets of values, and deploy/kustomize")
 
     async def _helm(self, *arguments: str, timeout: float = 420) -> str:
         kubeconfig = ["--kubeconfig", str(self._node.kubeconfig), "--namespace", NAMESPACE]
@@ -198,7 +197,7 @@ class Trial:
             raise CommandError(f"{error}\n{seen}\n{await self._last_words()}") from None
 
     async def _last_words(self) -> str:
-        """The logs of pods, as far as there are any."""
+        """Return the ends of the pods' logs."""
         lines = []
         for pod in (await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")).split():
             try:
@@ -223,12 +222,12 @@ class Trial:
             )
             if "\ntinkedge_ready 1.0\n" not in output:
                 raise CommandError(f"{where}/metrics does not say that it is ready: {output[:1000]}")
-        self._tell("/metrics of every pod: tinkedge_ready 1")
+        self._log("/metrics of every pod: tinkedge_ready 1")
 
     # --- one machine --------------------------------------------------------------------------------------------------
 
     async def _boot(self, stack: AsyncExitStack) -> None:
-        """A machine with a blank disk, from power-on until its Workflow has succeeded."""
+        """Boot a machine with a blank disk until its Workflow has succeeded."""
         files = ("hardware", "osie", "template", "workflow")
         await self._node.kubectl(
             "apply", *(word for file in files for word in ("-f", str(DEPLOY / "examples" / f"{file}.yaml")))
@@ -244,19 +243,21 @@ class Trial:
             await self._succeeded(["install"], BOOT_SECONDS)
         except CommandError as error:
             raise CommandError(f"{error}\n{chr(10).join(machine.last_lines(20))}\n{await self._last_words()}") from None
-        self._tell(f"a machine booted from pods: Workflow Succeeded {time.monotonic() - began:.0f} s after power-on")
+        self._log(f"a machine booted from pods: Workflow Succeeded {time.monotonic() - began:.0f} s after power-on")
         await machine.power_off()
 
     async def _succeeded(self, names: list[str], within: float) -> None:
-        """Wait until these Workflows have ended. Raises CommandError if one ends otherwise, or not."""
+        """Wait until these Workflows have succeeded. Raises CommandError if one fails or does not end."""
         states: dict[str, str] = {}
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             text = await self._node.kubectl("get", "workflows", "-o", "json")
-            found = {each["metadata"]["name"]: each for each in json.loads(text)["items"]}
-            states = {name: found[name].get("status", {}).get("state", "") for name in names}
+            workflows = {each["metadata"]["name"]: each for each in json.loads(text)["items"]}
+            states = {name: workflows[name].get("status", {}).get("state", "") for name in names}
             wrong = [
-                f"{name}: {found[name]['status']}" for name, state in states.items() if state in ("Failed", "Canceled")
+                f"{name}: {workflows[name]['status']}"
+                for name, state in states.items()
+                if state in ("Failed", "Canceled")
             ]
             if wrong:
                 raise CommandError("\n".join(wrong))
@@ -265,7 +266,7 @@ class Trial:
             await asyncio.sleep(1)
         raise CommandError(f"not ended after {within:.0f} s: {states}")
 
-    # --- many, while pods are replaced --------------------------------------------------------------------------------
+    # --- many machines, while pods are replaced -----------------------------------------------------------------------
 
     async def _many(self, stack: AsyncExitStack) -> None:
         ran = self._directory / "ran"
@@ -288,7 +289,7 @@ class Trial:
         await self._during("rollback", machines, ran, "rollback", "tinkedge", "--wait")
 
     async def _during(self, series: str, machines: Machines, ran: Path, *command: str) -> None:
-        """Workflows of all machines, and `command` while they run."""
+        """Run a Workflow on every machine, and `command` meanwhile."""
         before = await self._pods()
         workflows = [machine.workflow(series) for machine in machines.all]
         await self._node.kubectl("apply", "-f", "-", stdin=listed(workflows))
@@ -296,21 +297,21 @@ class Trial:
         await self._helm(*command)
         replaced = time.monotonic() - began
         await self._succeeded([each["metadata"]["name"] for each in workflows], 300)
-        found = machines.ran(series, ran)
-        wanted = [[f"a{number}" for number in range(ACTIONS)]] * len(machines.all)
-        if found != wanted:
-            raise CommandError(f"helm {series}: not each action once and in order: {found}")
+        runs = machines.ran(series, ran)
+        expected = [[f"a{number}" for number in range(ACTIONS)]] * len(machines.all)
+        if runs != expected:
+            raise CommandError(f"helm {series}: not each action once and in order: {runs}")
         if await self._pods() == before:
             raise CommandError(f"helm {series}: no pod was replaced")
-        self._tell(
-            f"helm {series} ({replaced:.0f} s) while {len(found)} Workflows ran: all Succeeded, "
-            f"{sum(map(len, found))} actions, none twice"
+        self._log(
+            f"helm {series} ({replaced:.0f} s) while {len(runs)} Workflows ran: all Succeeded, "
+            f"{sum(map(len, runs))} actions, none twice"
         )
 
-    # --- what else an operator does -----------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     async def _keys(self) -> None:
-        """Tokens for agents: the release makes the keys, and an upgrade keeps them."""
+        """Check that the release creates the keys of agents' tokens, and that an upgrade keeps them."""
         upgrade = [
             "upgrade",
             "tinkedge",
@@ -328,7 +329,7 @@ class Trial:
         await self._helm("upgrade", "tinkedge", str(CHART), "--values", str(self._values), "--wait")
         if await self._secret() != first:
             raise CommandError("the keys did not stay when nothing needed them")
-        self._tell("keys: made by the first upgrade that needed them, the same after two more")
+        self._log("keys: made by the first upgrade that needed them, the same after two more")
 
     async def _secret(self) -> dict[str, str]:
         text = await self._node.kubectl("get", "secret", "-n", NAMESPACE, "tinkedge-keys", "-o", "json")
@@ -336,7 +337,7 @@ class Trial:
         return data
 
     async def _rights(self) -> None:
-        """Check the parts that need rights: each role does its work, and its token allows nothing else."""
+        """Check that each role does its work, and that its token allows nothing else."""
         upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
         await self._helm(*upgrade, "--set", "edge.peers=true", "--set", "server.agentAttributes=true", "--wait")
         selector = ["-l", "app.kubernetes.io/component=edge", "-o", "jsonpath={.items[0].metadata.name}"]
@@ -347,17 +348,17 @@ class Trial:
         tried = await thief.attack("lab-machine")
         await self._helm(*upgrade, "--wait")
         await self._node.until("the end of the edge's Lease", lambda: self._leases_are({"tinkedge-controller"}))
-        self._tell(
+        self._log(
             f"{tried} attacks with the tokens of controller, server and edge are refused; "
             "the Lease of an edge goes with its pod"
         )
 
     async def _leases_are(self, names: set[str]) -> bool:
-        found = await self._node.kubectl("get", "leases", "-n", NAMESPACE, "-o", "name")
-        return {each.partition("/")[2] for each in found.split()} == names
+        names_of_leases = await self._node.kubectl("get", "leases", "-n", NAMESPACE, "-o", "name")
+        return {each.partition("/")[2] for each in names_of_leases.split()} == names
 
     async def _drain(self) -> None:
-        """The only node: what is evicted has nowhere to go, so the last of each role has to stay."""
+        """Drain the only node. Evicted pods have no other node, so the last pod of each role must stay."""
         drain = ["drain", NODE, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=20s"]
         try:
             await self._node.kubectl(*drain)
@@ -373,7 +374,7 @@ class Trial:
         for role in ("server", "controller"):
             rollout = ["rollout", "status", "-n", NAMESPACE, f"deployment/tinkedge-{role}", "--timeout=180s"]
             await self._node.kubectl(*rollout, timeout=200)
-        self._tell(
+        self._log(
             "kubectl drain of the only node: one server, one controller and the edge stay ready; uncordon: all are back"
         )
 
@@ -384,12 +385,12 @@ class Trial:
         return sum(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     async def _beside(self) -> None:
-        """Servers beside the edges, as they are by default: no Service any more, and no VIP."""
+        """Run servers beside the edges, the default: without a Service and a VIP."""
         upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
         await self._helm(*upgrade, "--set", "server.mode=edges", "--set", "server.address=", "--wait")
         await self._helm("test", "tinkedge")
         with socket.create_connection((self._network.address, 42113), timeout=5):
-            self._tell(
+            self._log(
                 f"helm upgrade to server.mode edges: a server at {self._network.address}:42113, helm test succeeds"
             )
 
@@ -409,10 +410,10 @@ class Trial:
             "get", "secrets,leases,configmaps,services,serviceaccounts", "-n", NAMESPACE, "-o", "name"
         )
         ours = sorted(name for name in left.split() if "tinkedge" in name)
-        wanted = ["lease.coordination.k8s.io/tinkedge-controller", "secret/tinkedge-keys"]
-        if ours != wanted:
+        expected = ["lease.coordination.k8s.io/tinkedge-controller", "secret/tinkedge-keys"]
+        if ours != expected:
             raise CommandError(f"helm uninstall left {ours}")
-        self._tell(
+        self._log(
             f"helm uninstall: {len(before)} objects and their definitions stay, and {', '.join(ours)}; "
             "no webhook is asked any more"
         )
@@ -447,11 +448,11 @@ def main() -> int:
         try:
             asyncio.run(Trial(story, directory, image).run())
         except CommandError as error:
-            story.tell(f"FAILED: {error}")
+            story.log(f"FAILED: {error}")
             print(f"logs: {directory}", file=sys.stderr)
             return 1
     shutil.rmtree(directory)
-    story.tell("all is as docs/cluster.md says")
+    story.log("all is as docs/cluster.md says")
     return 0
 
 

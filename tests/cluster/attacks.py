@@ -46,7 +46,7 @@ class Attack:
     """A request of an account, and the expected words of its rejection."""
 
     account: str
-    what: str
+    action: str
     request: Callable[[KubeClient], Awaitable[object]]
     words: str
 
@@ -74,9 +74,9 @@ class Thief:
                     await each.request(client)
                 except ApiError as error:
                     if each.words not in str(error):
-                        raise CommandError(f"{each.account}, {each.what}: {error}") from None
+                        raise CommandError(f"{each.account}, {each.action}: {error}") from None
                 else:
-                    raise CommandError(f"the token of {each.account} may {each.what}")
+                    raise CommandError(f"the token of {each.account} may {each.action}")
         return len(attacks)
 
     async def works(self, hardware: str) -> None:
@@ -126,7 +126,7 @@ class Thief:
             "read Secrets": (lambda c: c.list(SECRET, namespace), _FORBIDDEN),
             "write an edge's Lease": (lambda c: c.patch(LEASE, pod, namespace, _THIEF), _FORBIDDEN),
         }
-        return [Attack("controller", what, *each) for what, each in attacks.items()]
+        return [Attack("controller", action, *each) for action, each in attacks.items()]
 
     def _of_the_edge(self, hardware: str) -> list[Attack]:
         namespace, pod, leader = self._namespace, self._pod, "tinkedge-controller"
@@ -140,7 +140,7 @@ class Thief:
             "write a Hardware": (lambda c: c.patch(HARDWARE, hardware, "default", {"spec": {}}), _FORBIDDEN),
             "read Secrets": (lambda c: c.list(SECRET, namespace), _FORBIDDEN),
         }
-        return [Attack("edge", what, *each) for what, each in attacks.items()]
+        return [Attack("edge", action, *each) for action, each in attacks.items()]
 
     def _lease(self, name: str) -> Raw:
         metadata = {"name": name, "namespace": self._namespace}
@@ -160,4 +160,4 @@ def _of_the_server(hardware: str) -> list[Attack]:
         "move a Hardware to another site": (patched({"metadata": {"labels": {"a": "b"}}}), "changes no labels"),
         "delete a Hardware": (lambda client: client.delete(HARDWARE, hardware, "default"), _FORBIDDEN),
     }
-    return [Attack("server", what, *each) for what, each in attacks.items()]
+    return [Attack("server", action, *each) for action, each in attacks.items()]

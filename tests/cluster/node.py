@@ -1,7 +1,7 @@
 """A real Kubernetes of one node, in the network namespace of this process: etcd to kube-proxy, containerd and runc.
 
-Everything it writes is below one directory; pods have a network of their own (CNI's ptp). It runs where there is no
-systemd and cgroups are of either version.
+It writes below one directory only; pods have a network of their own (CNI's ptp). It needs no systemd, and works with
+cgroups of both versions.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NEEDED: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 
 
 class Node:
-    """Started by `up`, taken away by `down`."""
+    """A Kubernetes node. `up` starts it, `down` removes it."""
 
     def __init__(self, directory: Path, address: str, interface: str, programs: dict[str, Path], registry: str) -> None:
-        """`address` is the node's, on `interface`; `registry` is spoken to over plain HTTP."""
+        """`address` is the node's, on `interface`. `registry` uses plain HTTP."""
         self.directory = directory
         self._interface = interface
         self._address = address
@@ -47,10 +47,10 @@ class Node:
         self._own: dict[str, Daemon] = {}
 
     async def up(self) -> None:
-        """Until the node is ready for pods. Raises CommandError."""
+        """Start all programs and wait until the node is ready for pods. Raises CommandError."""
         Pki(self._pki, self._address, API_SERVICE)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        # Nodes have a default route, as a rule: what is sent to a Service gets as far as the rules of kube-proxy by it.
+        # Nodes usually have a default route: packets to a Service need it to reach the rules of kube-proxy.
         await run(["ip", "route", "add", SERVICES, "dev", self._interface])
         await self._start("etcd", *self._etcd())
         await self._start("kube-apiserver", *self._apiserver())
@@ -61,7 +61,7 @@ class Node:
         await self.until("the node", self._node_ready)
 
     async def down(self) -> None:
-        """End all of it, pods first."""
+        """End all processes, pods first."""
         for name in ("kube-proxy", "kubelet"):
             if name in self._own:
                 await self._own.pop(name).stop()
@@ -70,7 +70,7 @@ class Node:
         await self._stack.aclose()
         _unmount(self.directory)
         for group in Path("/sys/fs/cgroup").glob("*/k8s.io"):
-            with contextlib.suppress(OSError):  # pods of another cluster are in it
+            with contextlib.suppress(OSError):  # it has pods of another cluster
                 group.rmdir()
 
     async def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
@@ -79,7 +79,7 @@ class Node:
         output = await run([*command, *arguments], stdin=stdin.encode() if stdin is not None else None, timeout=timeout)
         return output.rstrip()
 
-    async def until(self, what: str, true: Callable[[], object], within: float = 180) -> None:
+    async def until(self, condition: str, true: Callable[[], object], within: float = 180) -> None:
         """Wait for `true()`, an awaitable. Raises CommandError with the end of each log."""
         last = ""
         for _ in range(int(within * 2)):
@@ -93,7 +93,7 @@ class Node:
             if ended:
                 raise CommandError(f"{', '.join(ended)} ended:\n{self._own[ended[0]].log_tail()}")
             await asyncio.sleep(0.5)
-        raise CommandError(f"{what}: not after {within:.0f} s. {last}")
+        raise CommandError(f"{condition}: not after {within:.0f} s. {last}")
 
     async def _start(self, name: str, *command: str | Path, env: dict[str, str] | None = None) -> None:
         daemon = await Daemon.start(name, [self._programs.get(name, Path(name)), *command], self._log(name), env=env)
@@ -111,15 +111,15 @@ class Node:
     async def _node_ready(self) -> bool:
         path = '{.status.conditions[?(@.type=="Ready")].status}'
         ready = await self.kubectl("get", "node", NODE, "-o", f"jsonpath={path}", timeout=10) == "True"
-        # Pods take their namespace's service account, which a controller makes.
+        # Pods need their namespace's service account, which a controller creates.
         return ready and bool(await self.kubectl("get", "serviceaccount", "default", "-o", "name", timeout=10))
 
-    # --- what is started ----------------------------------------------------------------------------------------------
+    # --- programs -----------------------------------------------------------------------------------------------------
 
     def _etcd(self) -> list[str]:
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
         urls = [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
-        # What a power failure would lose, the test does not miss.
+        # The test does not need to survive a power failure.
         return [
             "--name=c",
             f"--data-dir={self.directory}/etcd",
@@ -157,7 +157,7 @@ class Node:
             await self._start(f"kube-{name}", *flags, "--leader-elect=false")
 
     async def _containers(self) -> None:
-        """containerd, with the image that holds a pod's namespaces."""
+        """Start containerd and import the pause image, which holds a pod's namespaces."""
         directory = self.directory
         config = directory / "containerd.toml"
         hosts = directory / "registries" / self._registry
@@ -180,8 +180,8 @@ class Node:
         root = directory / "pause"
         root.mkdir()
         shutil.copy("/bin/busybox", root / "busybox")
-        held = oci.Config("amd64", "0:0", ("/busybox", "sleep", "1000000000"), ())
-        oci.write(root, held, PAUSE, 0, directory / "pause.tar")
+        pause_config = oci.Config("amd64", "0:0", ("/busybox", "sleep", "1000000000"), ())
+        oci.write(root, pause_config, PAUSE, 0, directory / "pause.tar")
         await self.until("containerd", self._answering)
         await self.ctr("images", "import", str(directory / "pause.tar"))
 
@@ -212,12 +212,12 @@ class Node:
             "--proxy-mode=iptables",
             f"--hostname-override={NODE}",
             f"--cluster-cidr={PODS}",
-            # They are the whole host's.
+            # These settings belong to the whole host.
             "--conntrack-max-per-core=0",
             *(f"--conntrack-{name}=0s" for name in timeouts),
         ]
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- stop ---------------------------------------------------------------------------------------------------------
 
     async def _end_containers(self) -> None:
         spaces = set()
@@ -226,7 +226,7 @@ class Node:
             spaces |= {Path(each.get("path", "")).name for each in spec["namespaces"] if each["type"] == "network"}
             with contextlib.suppress(CommandError):
                 await self.ctr("tasks", "delete", "--force", container)
-        # CNI names a pod's so.
+        # CNI's names of pods' interfaces.
         for space in sorted(each for each in spaces if each.startswith("cni-")):
             with contextlib.suppress(CommandError):
                 await run(["ip", "netns", "delete", space])
@@ -236,15 +236,15 @@ class Node:
 
 
 def _commands_with(argument: str, program: str) -> list[int]:
-    """Processes of a program that have been given this argument."""
-    found = []
+    """Return the ids of a program's processes with this argument."""
+    pids = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit():
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 if Path(words[0]).name.startswith(program) and argument in words:
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def _unmount(directory: Path) -> None:

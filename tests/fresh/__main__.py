@@ -1,16 +1,15 @@
-"""The commands of the README on a fresh Debian, as a stranger runs them: `make test-fresh`.
+"""The commands of the README on a fresh Debian, as a new user runs them: `make test-fresh`.
 
     python -m tests.fresh [--suite bookworm]... [--terminal] [--keep DIR] [--commit COMMIT] [COMMAND...]
     python -m tests.fresh test|ci
 
-Makes a root file system of each Debian (mmdebstrap), clones what is committed into it, and runs the command there,
-which is `make run`. It has to end well, and may never say nothing for longer than five seconds. Without --keep:
-this Debian has all packages of the set-up, nothing is started by the next boot, `make clean-all` leaves nothing, and
-the wheel that `make run` has made serves when pipx has installed it (`pipx.sh`). `test_bundle.py` is a site without a
-route.
+Creates a root file system of each Debian (mmdebstrap), clones the committed files into it, and runs the command there,
+by default `make run`. The command must succeed, and must not be silent for more than five seconds. Without --keep, the
+test also checks that this Debian has all packages of the set-up, that the next boot starts nothing, that
+`make clean-all` leaves nothing, and that the wheel of `make run` works after an installation by pipx (`pipx.sh`).
+`test_bundle.py` is a site without a route.
 
-`test` is `make test` on Debian 12, and `ci` is `.ci/run`: each has to end well and in time, with two processors that do
-nothing else.
+`test` is `make test` on Debian 12, and `ci` is `.ci/run`: each must succeed in time, with two idle processors.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ BAR_SECONDS = 5.0
 TIMED = {"test": (["make", "test"], 600.0), "ci": ([".ci/run"], 2400.0)}
 """Commands and how many seconds each may take, from a fresh Debian on."""
 
-# What the README asks for, and what apt and pip need to reach their servers.
+# The README's requirements, and packages that apt and pip need to reach their servers.
 _INCLUDE = "git,make,python3,ca-certificates,debian-archive-keyring"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def make_root(suite: str, directory: Path) -> None:
-    """A minimal Debian in `directory`, of the mirrors that this host's apt uses. Raises CalledProcessError."""
+    """Create a minimal Debian in `directory` from the mirrors of this host's apt. Raises CalledProcessError."""
     command = ["bash", str(Path(__file__).parent / "root.sh"), suite, str(directory), _INCLUDE]
     subprocess.run(command, check=True)
-    # A host that trusts an authority of its own reaches the package index through it.
+    # A host with its own certificate authority needs it to reach the package index.
     shutil.copyfile(_CERTIFICATES, directory / _CERTIFICATES.relative_to("/"))
     shutil.copyfile("/etc/resolv.conf", directory / "etc/resolv.conf")
 
@@ -60,7 +59,7 @@ def inside(root: Path, command: list[str]) -> list[str]:
         f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_") and "FIND" not in name
     ]
     script = (
-        # What is started there may have mount namespaces of its own, for which its / has to be a mount.
+        # Programs there may create mount namespaces, for which / must be a mount.
         'mount --bind "$0" "$0" && cd "$0" && mount --rbind /dev dev && mount -t proc proc proc && '
         "mount --rbind /sys sys && mount -t tmpfs tmpfs run && mount -t tmpfs tmpfs tmp && "
         "pivot_root . mnt && umount -l /mnt && "
@@ -71,18 +70,18 @@ def inside(root: Path, command: list[str]) -> list[str]:
     return [*namespaces, "sh", "-c", script, str(root), shlex.join(command)]
 
 
-# What is installed, and what the next boot would start. Links that begin with K say that it would not.
+# Installed packages, and the services of the next boot. Links that begin with K disable a service.
 _STATE = "dpkg-query -W -f '${Package}\\n'; find /etc/systemd /etc/rc?.d -type l ! -name 'K*'"
 
 
 def state(root: Path) -> set[str]:
-    """Packages and what is enabled, one a line."""
+    """Return the installed packages and enabled services."""
     shown = subprocess.run(inside(root, ["sh", "-c", _STATE]), check=True, capture_output=True, text=True)
     return set(shown.stdout.split())
 
 
 def aftermath(suite: str, root: Path, before: set[str]) -> list[str]:
-    """Gives what is wrong with what the command has left."""
+    """Return the problems with files and packages that the command has left."""
     wrong = [f"{suite}: enabled: {name}" for name in sorted(state(root) - before) if name.startswith("/")]
     for command in (["deploy/setup.sh", "names"], ["make", "clean-all", "CONFIRM=1"]):
         done = subprocess.run(inside(root, command), capture_output=True, text=True, check=False)
@@ -94,17 +93,17 @@ def aftermath(suite: str, root: Path, before: set[str]) -> list[str]:
 
 
 def take_along(root: Path) -> bool:
-    """Keep what `make run` has made and `make clean-all` removes: the wheel, and kubectl. Whether both are there."""
+    """Copy the wheel and kubectl of `make run`, which `make clean-all` removes. Return True if both exist."""
     kept = root / "root" / "kept"
     kept.mkdir()
-    found = [*root.glob("root/.cache/tinkedge/wheel/*.whl"), *root.glob("root/tinkedge/.venv/bin/kubectl")]
-    for file in found:
+    files = [*root.glob("root/.cache/tinkedge/wheel/*.whl"), *root.glob("root/tinkedge/.venv/bin/kubectl")]
+    for file in files:
         shutil.copy(file, kept)
-    return len(found) == 2
+    return len(files) == 2
 
 
 def with_pipx(suite: str, root: Path) -> list[str]:
-    """Gives what is wrong with an installation by pipx."""
+    """Return the problems with an installation by pipx."""
     command = ["sh", "tests/fresh/pipx.sh", "/root/kept"]
     both = subprocess.STDOUT
     done = subprocess.run(inside(root, command), stdout=subprocess.PIPE, stderr=both, text=True, check=False)
@@ -113,7 +112,7 @@ def with_pipx(suite: str, root: Path) -> list[str]:
 
 
 def judge(suite: str, run: Run, limit: float | None) -> list[str]:
-    """Print what the run took. Return what is wrong with it: how long it took, or without a limit, its silences."""
+    """Print the duration. Return the problems: a run over the limit, or without a limit, its silences."""
     print(
         f"\n{suite}: status {run.status}, {run.seconds:.0f} s on the clock, "
         f"{run.processor_seconds:.0f} s of processors; longest silences:",
@@ -128,7 +127,7 @@ def judge(suite: str, run: Run, limit: float | None) -> list[str]:
 
 
 def main() -> int:
-    """Run it in each root; gives the exit status."""
+    """Run the command on each Debian and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fresh", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--suite", action="append", choices=SUITES, help="This Debian; all without one.")
     parser.add_argument("--terminal", action="store_true", help="The command has a terminal.")

@@ -37,7 +37,7 @@ class Listener:
     def __post_init__(self) -> None:
         self._last = self.began
 
-    def heard(self, text: str, now: float) -> None:
+    def record(self, text: str, now: float) -> None:
         """`text` came at `now`; progress that is rewritten in place (carriage returns) counts, as it does for eyes."""
         lines = [line for line in text.replace("\r", "\n").splitlines() if line.strip()]
         first, last = (lines[0], lines[-1]) if lines else ("", self._said)
@@ -73,12 +73,12 @@ def listen(command: Sequence[str], say: Callable[[str], None], *, terminal: bool
     try:
         while chunk := _read(reading):
             text = chunk.decode("utf-8", "replace")
-            listener.heard(text, time.monotonic())
+            listener.record(text, time.monotonic())
             say(text)
     finally:
         os.close(reading)
     _, status, used = os.wait4(process.pid, 0)
-    listener.heard("the end", time.monotonic())
+    listener.record("the end", time.monotonic())
     process.returncode = os.waitstatus_to_exitcode(status)
     return Run(process.returncode, time.monotonic() - began, used.ru_utime + used.ru_stime, listener)
 

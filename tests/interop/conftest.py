@@ -47,7 +47,10 @@ def ip(*words: str) -> None:
 
 
 class Network:
-    """The server has `srv0` with 10.77.6.1/24, the client `eth0` with the MAC 52:54:00:cc:00:01 and no address."""
+    """Two network namespaces joined by a cable.
+
+    The server has `srv0` with 10.77.6.1/24, the client `eth0` with the MAC 52:54:00:cc:00:01 and no address.
+    """
 
     server_ip = "10.77.6.1"
     client_ip = "10.77.6.50"
@@ -175,7 +178,7 @@ class Network:
     def serving(
         self, start: Callable[[], Awaitable[Sequence[Server]]], loop: str = "asyncio", namespace: str = ""
     ) -> Iterator[None]:
-        """Run what `start` starts, on an event loop in a thread that has entered the namespace, or the server's."""
+        """Run the servers of `start` on an event loop, in a thread in the namespace; the default is the server's."""
         ready, failure = threading.Event(), list[BaseException]()
         new_loop = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
 
@@ -207,7 +210,7 @@ class Network:
             if not failure:
                 yield
         finally:
-            if not failure:  # with one, its event loop is closed, however long the thread goes on
+            if not failure:  # after a failure, the event loop is closed although the thread may still run
                 control["stop"]()
             thread.join(PATIENCE_SECONDS)
         if failure:
@@ -227,7 +230,7 @@ class Wire:
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
 
-    def heard(self) -> list[bytes]:
+    def received(self) -> list[bytes]:
         with suppress(TimeoutError):
             while True:
                 self.frames.append(self._socket.recv(65536))
@@ -307,7 +310,7 @@ def registry_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def docker_registry(registry_data: Path) -> Iterator[str]:
-    """host:port of a docker-registry on loopback, which is empty at first."""
+    """Start an empty docker-registry on loopback; its host:port."""
     with running_registry(registry_data.parent, registry_data) as host:
         yield host
 
@@ -331,17 +334,17 @@ class Program:
 
 
 def _kubectl_files() -> Iterator[Path]:
-    """Whatever looks like a kubectl on PATH, beside Python, and beside those when they are links."""
+    """Find files named kubectl* on PATH, beside Python, and beside the targets of links among them."""
     for directory in [*os.environ["PATH"].split(os.pathsep), str(Path(sys.prefix) / "bin")]:
-        for found in Path(directory).glob("kubectl*"):
-            yield found
-            if found.is_symlink():
-                yield from found.resolve().parent.glob("kubectl*")
+        for file in Path(directory).glob("kubectl*"):
+            yield file
+            if file.is_symlink():
+                yield from file.resolve().parent.glob("kubectl*")
 
 
 @cache
 def kubectl_programs() -> tuple[Program, ...]:
-    """The newest kubectl that is here, and the oldest when it is at least five minor versions older."""
+    """Return the newest kubectl on this machine, and the oldest if it is at least five minor versions older."""
     minors: dict[int, str] = {}
     for path in sorted({found.resolve() for found in _kubectl_files()}):
         if not re.fullmatch(r"kubectl([.-]1\.\d+)?", path.name) or not os.access(path, os.X_OK):
@@ -359,9 +362,9 @@ def kubectl_programs() -> tuple[Program, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what asks for a kubectl with each of them: `program` is the fixture below all others.
+    """Run each test that uses kubectl with each version: all kubectl fixtures depend on `program`.
 
-    The mark `since(minor)` names the first kubectl that knows what the test uses.
+    The mark `since(minor)` names the first kubectl that supports the test's options.
     """
     if "program" in metafunc.fixturenames:
         since = next(metafunc.definition.iter_markers("since"), None)
@@ -371,7 +374,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Kubectl:
-    """kubectl with a home and a cache of its own, so that nothing of this user's takes part."""
+    """kubectl with a home and a cache of its own, independent of the user's configuration."""
 
     def __init__(self, program: Program, kubeconfig: Path, home: Path) -> None:
         self.minor = program.minor
@@ -399,9 +402,9 @@ class Kubectl:
 
     async def object(self, *arguments: str) -> Any:
         """Get an object as JSON, managed fields left out."""
-        made = json.loads(await self("get", *arguments, "-o", "json"))
-        made["metadata"].pop("managedFields", None)
-        return made
+        obj = json.loads(await self("get", *arguments, "-o", "json"))
+        obj["metadata"].pop("managedFields", None)
+        return obj
 
     async def set_status(self, path: str, status: Mapping[str, Any]) -> None:
         """Write the status of the object at a path of the API; kubectl has --subresource only since 1.24."""
@@ -411,7 +414,7 @@ class Kubectl:
 
 @pytest.fixture
 async def bare(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
-    """kubectl and an API server that knows nothing of ours yet."""
+    """kubectl and an API server without our resources."""
     async with serving(tmp_path / "state") as (server, _):
         yield _kubectl(program, server, tmp_path)
 

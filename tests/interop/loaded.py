@@ -1,15 +1,15 @@
-"""`tinkedge` as a process that has loaded everything when it begins: forked off one that did so once.
+"""`tinkedge` as a process with all modules imported: a fork of one process that imported them once.
 
-Python's imports are most of what a service does until it is ready, and a run of the tests has them some hundred times
-over. This file is that one process, too, one for each process of pytest, which starts it when it is first wanted:
+Imports take most of a service's start, and the tests start some hundred services. This file is also the program of
+that one process, the nursery. Each process of pytest starts its own nursery at the first use:
 
     a test -- command, environment, files for its output --> the nursery -- fork --> the namespace, then edge.cli.main
-           <-- process id, and at its end how it ended --
+           <-- process id, later the exit status --
 
-Everything else is as when the command is typed: a process of its own, in the namespace as `ip netns exec` enters it,
-with this environment and these files, which ends as Python ends. That each role starts from nothing is proven by what
-starts the program itself: tests/boot, the packages, systemd (`test_systemd`). So is what is counted of a process's
-memory and work: here others share its pages, and have done part of the work.
+Everything else equals a command on the command line: a process of its own, in the namespace as `ip netns exec` enters
+it, with this environment and these files, which ends as Python ends. Other tests start the program itself, and prove
+that each role starts without the nursery: tests/boot, the packages, systemd (`test_systemd`). Tests that measure memory
+or CPU time do that, too, because a fork shares pages and skips the imports.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x1000, 0x4000, 0x80000, 2
 _PR_SET_PDEATHSIG = 1
 _LOADED = ("serve", "agent", "doctor", "users", "watch")
-"""In edge.commands: what is started again and again."""
+"""The modules of edge.commands that tests start often."""
 _MESSAGE_BYTES = 1 << 17
 
 
 class Child:
-    """One such process, with what tests use of a `subprocess.Popen`."""
+    """A forked process, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery
@@ -51,13 +51,13 @@ class Child:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, a signal as a negative number; None while it runs."""
+        """Return the exit status, a signal as a negative number; None while the process runs."""
         if self.returncode is None:
             self.returncode = self._nursery.ended(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same, in so many seconds. Raises subprocess.TimeoutExpired."""
+        """Wait for the exit status, at most `timeout` seconds. Raises subprocess.TimeoutExpired."""
         give_up = None if timeout is None else time.monotonic() + timeout
         pause = 0.001
         while (code := self.poll()) is None:
@@ -68,7 +68,7 @@ class Child:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Nothing happens if it has ended; the nursery has not waited for it then without telling so."""
+        """Send a signal, unless the process has ended. The nursery reports the end before the kernel reuses the id."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -81,16 +81,16 @@ class Child:
 
 
 class Nursery:
-    """The way to the process that forks: from any thread of this one."""
+    """The connection to the process that forks. Any thread may use it."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         with theirs:
-            # By its second word, `tinkedge doctor` knows what is forked.
+            # `tinkedge doctor` recognises forked processes by the second word.
             command = [sys.executable, "-X", "tinkedge", "-m", __name__, str(theirs.fileno())]
-            # It ends when our end of the socket is closed, as it is whenever this process ends.
+            # The nursery ends when this process closes its end of the socket, at the latest at its exit.
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
             )
@@ -109,18 +109,18 @@ class Nursery:
         env: Mapping[str, str],
         directory: Path | None = None,
     ) -> Child:
-        """`tinkedge WORDS` in the network namespace and the working directory; without one, in this process's."""
-        asked = {
+        """Start `tinkedge WORDS` in a network namespace and a directory; by default, in those of this process."""
+        request = {
             "words": list(words),
             "namespace": namespace,
             "env": dict(env),
             "directory": str(directory or Path.cwd()),
         }
         with self._lock:
-            socket.send_fds(self._socket, [json.dumps(asked).encode()], [out.fileno(), err.fileno()])
-            while "began" not in (answer := self._told()):
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [out.fileno(), err.fileno()])
+            while "began" not in (answer := self._receive()):
                 self._ended[answer["ended"]] = answer["status"]
-            # The kernel gives numbers again: what had it before is not this one.
+            # The kernel reuses process ids: drop the status of an earlier process.
             self._ended.pop(answer["began"], None)
         return Child(self, answer["began"])
 
@@ -128,11 +128,11 @@ class Nursery:
         """Return the exit status of a process, once; None while it runs."""
         with self._lock:
             while pid not in self._ended and select.select([self._socket], [], [], 0)[0]:
-                answer = self._told()
+                answer = self._receive()
                 self._ended[answer["ended"]] = answer["status"]
             return self._ended.pop(pid, None)
 
-    def _told(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         message = self._socket.recv(_MESSAGE_BYTES)
         assert message, "the process that forks others has ended"
         answer: dict[str, Any] = json.loads(message)
@@ -141,7 +141,7 @@ class Nursery:
 
 @cache
 def nursery() -> Nursery:
-    """This process's; it ends with it."""
+    """Return the nursery of this process; it ends with the process."""
     return Nursery()
 
 
@@ -162,7 +162,7 @@ def _main(connection: socket.socket) -> None:
         ready, _, _ = select.select([connection, wakes], [], [])
         if wakes in ready:
             os.read(wakes, 4096)
-            _tell_who_ended(connection)
+            _report_ended_children(connection)
         if connection in ready:
             message, files, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
             if not message:
@@ -178,7 +178,7 @@ def _main(connection: socket.socket) -> None:
             connection.send(json.dumps({"began": pid}).encode())
 
 
-def _tell_who_ended(connection: socket.socket) -> None:
+def _report_ended_children(connection: socket.socket) -> None:
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -187,20 +187,20 @@ def _tell_who_ended(connection: socket.socket) -> None:
             connection.send(json.dumps({"ended": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
-    """The command, from its first line to its exit status."""
+def _become(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+    """Run the command in the forked process and exit with its status."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _libc("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL))
     for number, file in enumerate(files, start=1):
         os.dup2(file, number)
         os.close(file)
-    os.chdir(asked["directory"])
+    os.chdir(request["directory"])
     os.environ.clear()
-    os.environ.update(asked["env"])
-    if asked["namespace"]:
-        _enter(asked["namespace"])
-    sys.argv = ["tinkedge", *asked["words"]]
+    os.environ.update(request["env"])
+    if request["namespace"]:
+        _enter(request["namespace"])
+    sys.argv = ["tinkedge", *request["words"]]
     from edge.cli import main
 
     main(prog_name="tinkedge")
@@ -208,7 +208,7 @@ def _become(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
 
 
 def _enter(namespace: str) -> None:
-    """As `ip netns exec`: /sys shows the network's interfaces, and no cgroups; /etc has its files of /etc/netns."""
+    """Enter a network namespace as `ip netns exec` does: with its own /sys (no cgroups) and its files of /etc/netns."""
     handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
     _libc("setns", handle, _CLONE_NEWNET)
     os.close(handle)

@@ -163,7 +163,7 @@ class Site:
 
         await self.until(is_so)
 
-    async def told(self, name: str, reason: str) -> str:
+    async def event_messages(self, name: str, reason: str) -> str:
         """Return the messages of a host's Events with this reason."""
         events = (await self.client.list(EVENT, NAMESPACE))["items"]
         return " | ".join(
@@ -171,9 +171,9 @@ class Site:
             if event["reason"] == reason and event["involvedObject"]["name"] == name
         )  # fmt: skip
 
-    async def is_told(self, name: str, reason: str, part: str = "") -> None:
+    async def wait_for_event(self, name: str, reason: str, part: str = "") -> None:
         async def holds() -> bool:
-            messages = await self.told(name, reason)
+            messages = await self.event_messages(name, reason)
             return bool(messages) and part in messages
 
         await self.until(holds)

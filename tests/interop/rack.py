@@ -24,12 +24,12 @@ from tests.interop.loaded import Child, nursery
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ADDRESS = "172.31.77.1"
-"""The edge's, in the first of its networks."""
+"""The edge's address in the first of its networks."""
 TINKEDGE = [sys.executable, "-m", "edge.cli"]
 IN_EDGE = "edge"
 
 Begin = Callable[[list[str], IO[bytes], IO[bytes], dict[str, str]], "subprocess.Popen[bytes] | Child"]
-"""Begins a command with these files for its output, and this environment."""
+"""Starts a command with these output files and this environment."""
 
 
 def _start(command: list[str], out: IO[bytes], err: IO[bytes], env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -37,7 +37,7 @@ def _start(command: list[str], out: IO[bytes], err: IO[bytes], env: dict[str, st
 
 
 class Process:
-    """A program in a namespace; what it prints is kept in files."""
+    """A program in a namespace; its output goes to files."""
 
     def __init__(self, command: list[str], directory: Path, env: dict[str, str], begin: Begin = _start) -> None:
         name = secrets.token_hex(4)
@@ -77,7 +77,7 @@ class Process:
 
 
 class Namespaces:
-    """The edge's namespace, those of machines, and everything that was started in them."""
+    """The namespaces of the edge and of the machines, with the processes in them."""
 
     def __init__(self, directory: Path) -> None:
         self._unique = f"{os.getpid()}-{secrets.token_hex(3)}"
@@ -114,14 +114,14 @@ class Namespaces:
         ip("-n", namespace, "link", "set", "lo", "up")
 
     def bridge(self, name: str, address: str) -> None:
-        """A network of the edge, with the edge's address there and its prefix."""
+        """Add a network of the edge. `address` is the edge's address there, with its prefix."""
         edge = self.namespaces[IN_EDGE]
         ip("-n", edge, "link", "add", name, "type", "bridge", "forward_delay", "0")
         ip("-n", edge, "address", "add", address, "dev", name)
         ip("-n", edge, "link", "set", name, "up")
 
     def card(self, where: str, card: str, mac: str, bridge: str) -> None:
-        """A network card of a machine, plugged in."""
+        """Add a network card to a machine and connect it to a bridge."""
         self._cards += 1
         edge, machine, port = self.namespaces[IN_EDGE], self.namespaces[where], f"port-{self._cards}"
         ip("-n", machine, "link", "add", card, "address", mac, "type", "veth", "peer", "name", port, "netns", edge)
@@ -141,13 +141,13 @@ class Namespaces:
         return process
 
     def tinkedge(self, where: str, *words: str | Path, **env: str) -> Process:
-        """`tinkedge WORDS`, which has everything loaded when it begins (`loaded`)."""
+        """Start `tinkedge WORDS` in a process that has imported all modules (`loaded`)."""
         process = tinkedge(self.directory, *words, namespace=self.namespaces[where], **env)
         self._processes.append(process)
         return process
 
     def started(self, service: Process) -> Process:
-        """Wait until a service has logged its start, although it may not be ready."""
+        """Wait until a service has logged its start; it may not be ready yet."""
         wait_until(lambda: re.search(r"(ready|started): ", service.err), lambda: service.err)
         return service
 
@@ -164,11 +164,11 @@ class Namespaces:
         return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("LEARNED="))
 
     def curl(self, where: str, url: str, *options: str) -> str:
-        """The body that a URL has; nothing within 15 seconds is an empty one."""
+        """Fetch a URL with curl and return the body; empty after 15 seconds without an answer."""
         return self.run(where, "curl", "-sg", "--max-time", "15", *options, url).out
 
     def run(self, where: str, *command: str | Path, timeout: float = PATIENCE_SECONDS) -> Process:
-        """A command to its end; what begins with `TINKEDGE` has everything loaded when it begins."""
+        """Run a command to its end. If it begins with `TINKEDGE`, its modules are already imported."""
         loaded = list(command[: len(TINKEDGE)]) == TINKEDGE
         process = self.tinkedge(where, *command[len(TINKEDGE) :]) if loaded else self.start(where, *command)
         process.status(timeout)
@@ -177,24 +177,24 @@ class Namespaces:
     def ready(self, *services: Process, within: float = PATIENCE_SECONDS) -> None:
         """Wait until the edge answers /readyz with success, and each service has logged that it is ready."""
 
-        def answered() -> bool:
+        def is_ready() -> bool:
             for service in services:
                 assert service.popen.poll() is None, service.err
-            if self._asked(ADDRESS, 7080, "/readyz") is None:
+            if self._fetch(ADDRESS, 7080, "/readyz") is None:
                 return False
             return all(re.search(r"(ready|started): ", service.err) for service in services)
 
-        wait_until(answered, lambda: "".join(service.err for service in services), within=within, every=0.15)
+        wait_until(is_ready, lambda: "".join(service.err for service in services), within=within, every=0.15)
 
     def operators(self, data_dir: Path, path: str) -> str:
         """Fetch a path from the operators' port with the edge's token."""
         token = (data_dir / "admin-token").read_text().strip()
-        return self._asked("127.0.0.1", 7081, path, Authorization=f"Bearer {token}") or ""
+        return self._fetch("127.0.0.1", 7081, path, Authorization=f"Bearer {token}") or ""
 
-    def _asked(self, address: str, port: int, path: str, **headers: str) -> str | None:
-        """Fetch a URL in the edge's namespace; None for a refusal or no answer.
+    def _fetch(self, address: str, port: int, path: str, **headers: str) -> str | None:
+        """Fetch a URL in the edge's namespace; return None if the edge does not answer with success.
 
-        It does not start curl, which would be most of the work of a test that polls.
+        This does not start curl, which would be most of the work of a test that polls.
         """
 
         def ask() -> str | None:
@@ -217,12 +217,12 @@ class Namespaces:
 
     def inside(self, where: str) -> set[int]:
         inode = Path(f"/run/netns/{self.namespaces[where]}").stat().st_ino
-        found = set()
+        pids = set()
         for entry in Path("/proc").glob("[0-9]*/ns/net"):
             with contextlib.suppress(OSError):
                 if entry.stat().st_ino == inode:
-                    found.add(int(entry.parts[2]))
-        return found
+                    pids.add(int(entry.parts[2]))
+        return pids
 
     def kill_all(self, where: str) -> None:
         """Kill all processes of a namespace, as a power cut does: none of them sees the end of another one."""
@@ -240,7 +240,7 @@ class Namespaces:
 
 
 class Kubectl:
-    """The real one, in the edge's namespace, with a cache of its own."""
+    """kubectl in the edge's namespace, with a cache of its own."""
 
     def __init__(self, rack: Namespaces, kubeconfig: Path) -> None:
         self._rack = rack
@@ -269,7 +269,7 @@ class Kubectl:
 
 
 def manifest(kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> str:
-    """An object of tinkerbell.org as JSON, with annotations of tinkerbell.org."""
+    """Return an object of tinkerbell.org as JSON, with annotations of tinkerbell.org."""
     about = {"name": name, "annotations": {f"tinkerbell.org/{key}": value for key, value in annotations.items()}}
     return json.dumps({"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": about, "spec": spec})
 
@@ -279,11 +279,11 @@ def ip(*words: str) -> None:
 
 
 def tinkedge(directory: Path, *words: str | Path, namespace: str = "", **env: str) -> Process:
-    """`tinkedge WORDS`, which has everything loaded when it begins (`loaded`); what it prints is in `directory`."""
+    """Start `tinkedge WORDS` with all modules imported (`loaded`); its output goes to files in `directory`."""
     begin = partial(nursery().begin, namespace)
     return Process([*map(str, words)], directory, {**clean_environment(), **env}, begin)
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would set options from outside."""
+    """Return the environment without variables that set options of tinkedge."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}

@@ -29,7 +29,7 @@ TOKEN = re.compile(r"v1\.[0-9a-f]{12}\.\d+\.[A-Za-z0-9_-]{43}")
 
 
 def of_the_edge(authority: Authority) -> list[str | Path]:
-    """The options of a server with a certificate for its address."""
+    """Return the options of a server with a certificate for its address."""
     chain, key = authority.sign("tls", x509.IPAddress(ipaddress.ip_address(ADDRESS)))
     return ["--grpc-tls-cert", chain, "--grpc-tls-key", key]
 
@@ -51,7 +51,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, Authority]]:
-    """An edge that asks for certificates, and who signs them."""
+    """Start an edge that requires client certificates; yield it with the authority that signs them."""
     directory = tmp_path_factory.mktemp("certified")
     authority = Authority(directory)
     options = ["--agent-auth", "mtls", *of_the_edge(authority), "--grpc-client-ca", authority.file]
@@ -74,7 +74,7 @@ def command_line(script: str) -> str:
 
 
 def agent(edge: Edge, where: str, line: str, *more: str | Path) -> Process:
-    """The agent on a machine that booted with this command line; `more` are options that its OSIE gives it."""
+    """The agent on a machine that booted with this command line; `more` are options from its OSIE."""
     name = f"{where}-{len(list(edge.directory.glob('cmdline-*')))}"
     file = edge.directory / f"cmdline-{name}"
     file.write_text(line)
@@ -97,9 +97,9 @@ def test_agent_gets_the_authorities_of_registries_that_its_command_line_names(gu
     assert pinned
     status, body = guarded.get("near", pinned[1])
     assert (status, hashlib.sha256(body).hexdigest()) == (200, pinned[2])
-    found = json.loads(body)
-    assert set(found) == set(REGISTRIES)
-    assert all(x509.load_pem_x509_certificates(pem.encode()) for pem in found.values())
+    certificates = json.loads(body)
+    assert set(certificates) == set(REGISTRIES)
+    assert all(x509.load_pem_x509_certificates(pem.encode()) for pem in certificates.values())
 
 
 def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> None:
@@ -115,11 +115,11 @@ def test_script_with_a_token_is_refused_to_a_client_that_merely_names_the_machin
     assert (status, body) == (403, b"this script is served to its own machine only\n")
     message = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"
     assert message in guarded.journey(MACS["near"], "refused")
-    got, said = guarded.tftp("thief", f"{dashed(MACS['near'])}/auto.ipxe")
-    assert got == b""
-    assert "served to its own machine only" in said
-    asked = [line for line in guarded.journey(MACS["near"], "info") if "own machine only" in line]
-    assert any(ADDRESSES["thief"] in line for line in asked), "by TFTP, too"
+    content, output = guarded.tftp("thief", f"{dashed(MACS['near'])}/auto.ipxe")
+    assert content == b""
+    assert "served to its own machine only" in output
+    refusals = [line for line in guarded.journey(MACS["near"], "info") if "own machine only" in line]
+    assert any(ADDRESSES["thief"] in line for line in refusals), "by TFTP, too"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ NAMES = {
 
 
 def shown(authority: Authority, file: str, name: x509.GeneralName, begins: timedelta = EARLIER) -> list[str | Path]:
-    """The options of an agent with a certificate in this name."""
+    """Return the options of an agent with a certificate for this name."""
     chain, key = authority.sign(file, name, begins)
     return ["--tls-cert", chain, "--tls-key", key]
 
@@ -167,7 +167,7 @@ def test_machine_with_a_certificate_in_its_name_runs_its_workflow(certified: tup
     assert " tinkerbell_tls=true " in line
     assert not TOKEN.search(line)
     run_workflow(edge, agent(edge, "near", line, *shown(authority, "mac", NAMES["its MAC"])))
-    # By its other name it is the same machine: there is nothing that it would be refused for.
+    # Under its other name it is the same machine, so the server rejects nothing.
     run_workflow(edge, agent(edge, "near", line, *shown(authority, "name", NAMES["its Hardware"])), "second")
     assert edge.journey(MACS["near"], "refused") == []
 

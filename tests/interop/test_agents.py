@@ -1,4 +1,4 @@
-"""Agents as processes of their own, against a real `tinkedge up` on loopback: killed, stopped, twice, on a full disk.
+"""Agents as processes, against a real `tinkedge up` on loopback: killed, stopped, started twice, on a full disk.
 
 One agent is not ours: it makes exactly the calls of tinkerbell/tink's v2 agent (at 8748328), which sends no metadata.
 They were recorded from that agent, built from its source and run against this server. It never reports what it holds,
@@ -41,7 +41,7 @@ class Here:
 
 
 class Stack:
-    """`tinkedge up` on loopback, which takes every agent at its word."""
+    """`tinkedge up` on loopback, without authentication of agents."""
 
     def __init__(self, directory: Path) -> None:
         api, self.port, self.http_port, self.admin_port = map(str, free_ports(4))
@@ -119,7 +119,7 @@ class Machine:
             "Workflow", self.name, {"hardwareRef": {"name": self.name}, "templateRef": {"name": self.name}}
         )
 
-    def says(self, word: str) -> str:
+    def note(self, word: str) -> str:
         """A script by which an action notes that it runs."""
         return f"echo {word} >>{self.directory}/runs"
 
@@ -150,7 +150,7 @@ def test_second_agent_on_one_state_directory_is_refused_and_the_first_goes_on(ma
     second = machine.agent()
     assert second.status() == 1
     assert f"is used by another agent, process {first.popen.pid}" in second.err
-    machine.order("echo hello from the action", machine.says("begun"))
+    machine.order("echo hello from the action", machine.note("begun"))
     assert machine.stack.ended(machine.name, first) == "Succeeded"
     assert machine.runs() == {"begun": 1}
     wait_until(lambda: "hello from the action" in machine.stack.journey(machine.mac), "its output")
@@ -158,7 +158,7 @@ def test_second_agent_on_one_state_directory_is_refused_and_the_first_goes_on(ma
 
 
 def test_killed_agent_reports_the_action_that_still_runs_and_releases_its_lock(machine: Machine) -> None:
-    machine.order(f"{machine.says('$$')}; exec sleep 60")
+    machine.order(f"{machine.note('$$')}; exec sleep 60")
     agent = machine.agent()
     (action,) = wait_until(machine.runs, lambda: agent.err)
     killed(agent)
@@ -172,7 +172,7 @@ def test_killed_agent_reports_the_action_that_still_runs_and_releases_its_lock(m
 
 
 def test_sigterm_stops_the_action_and_a_new_agent_reports_it(machine: Machine) -> None:
-    machine.order(f"trap '{machine.says('ended')}; exit 0' TERM; {machine.says('begun')}; sleep 60 & wait")
+    machine.order(f"trap '{machine.note('ended')}; exit 0' TERM; {machine.note('begun')}; sleep 60 & wait")
     agent = machine.agent()
     wait_until(machine.runs, lambda: agent.err)
     assert agent.terminate() == 0
@@ -194,15 +194,15 @@ def small_disk(machine: Machine) -> Iterator[Path]:
 
 
 def test_full_disk_an_absent_server_and_a_kill_9_run_no_action_twice(machine: Machine, small_disk: Path) -> None:
-    """The agent can tell neither its disk nor the server what it would begin next: it has to wait."""
+    """The agent can record its next action neither on disk nor at the server, so it must wait."""
     up, go = machine.stack.process.popen, machine.directory / "go"
-    longer_than_a_block = "true " + "x" * 5000  # else there would be room for it in the file that is there
+    longer_than_a_block = "true " + "x" * 5000  # a short one would fit into the existing file
     held_up = f"until test -e {go}; do sleep 0.02; done; {longer_than_a_block}"
     agent = machine.agent()
     wait_until(lambda: "connected" in agent.err, lambda: agent.err)
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "filler").write_bytes(b"x" * 65536)
-    machine.order(*(f"{machine.says(f'begun-{index}')}; {held_up}" for index in range(3)))
+    machine.order(*(f"{machine.note(f'begun-{index}')}; {held_up}" for index in range(3)))
     wait_until(machine.runs, lambda: agent.err)
     wait_until(lambda: machine.stack.kubectl.state(machine.name) == "Running")
     up.send_signal(signal.SIGSTOP)
@@ -271,10 +271,10 @@ def test_agent_of_tinkerbell_tink_runs_fails_rejects_and_is_stopped(machine: Mac
         peer.publish(held, action_started=pb.Event.ActionStarted(action_id=held.actions[0].id))
         kubectl("delete", "workflow", "stopped", "--wait=false")
         assert peer.command().stop_workflow.workflow_id == held.workflow_id
-        # It stops, and what it would say of that goes nowhere: the controller ends the wait.
+        # The agent stops and drops its events, so the controller ends the wait.
         wait_until(lambda: "NotFound" in kubectl.run("get", "workflow", "stopped").err)
 
-        # It may still be stopping, and takes no other then.
+        # While it stops, it accepts no other Workflow.
         order("next")
         refused = peer.started()
         rejected = pb.Event.WorkflowRejected(failure_message="workflow already in progress")
@@ -292,6 +292,6 @@ def test_a_thousand_idle_older_agents_cost_no_more_than_a_thousand_of_todays(tmp
     found = older_agents.idle(tmp_path)
     print(f"{older_agents.AGENTS} idle agents: {found}")
     older, todays = found["older"], found["todays"]
-    # What a busy machine makes of two that are the same.
+    # The tolerance covers two equal measurements on a busy machine.
     assert older["cpu"] <= todays["cpu"] * 1.15
     assert older["kb"] <= todays["kb"] * 1.05

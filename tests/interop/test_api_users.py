@@ -38,14 +38,14 @@ class Site:
         words = ("apiserver", "--config=/dev/null", "--data-dir", self.data, "--api-address", network.server_ip)
         self.process = tinkedge(directory, *words, namespace=network.server)
 
-    def said(self, *words: str) -> None:
-        """`tinkedge WORDS` to its end."""
+    def run_tinkedge(self, *words: str) -> None:
+        """Run `tinkedge WORDS` and check that it succeeds."""
         ran = tinkedge(self.data.parent, *words, "--data-dir", self.data, namespace=self.network.server)
         assert ran.status() == 0, ran.err
 
     def kubeconfig(self, user: str, *words: str) -> Path:
         path = self.data.parent / f"{user}.kubeconfig"
-        self.said("kubeconfig", "--config=/dev/null", "--user", user, f"--out={path}", "--server", URL, *words)
+        self.run_tinkedge("kubeconfig", "--config=/dev/null", "--user", user, f"--out={path}", "--server", URL, *words)
         return path
 
     def requests(self) -> list[str]:
@@ -66,16 +66,16 @@ def site(network: Network, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def connect(site: Site, program: Program, tmp_path: Path) -> Callable[[Path], Kubectl]:
-    """Return kubectl on the other host with a kubeconfig."""
+    """Return a function that makes a kubectl on the other host for a kubeconfig."""
 
-    def made(kubeconfig: Path) -> Kubectl:
+    def make(kubeconfig: Path) -> Kubectl:
         home = tmp_path / f"home-{kubeconfig.stem}"
         home.mkdir()
         found = Kubectl(program, kubeconfig, home)
         found._command = ["ip", "netns", "exec", site.network.client, *found._command]
         return found
 
-    return made
+    return make
 
 
 async def test_users_on_another_host_have_the_rights_of_their_roles(
@@ -103,17 +103,17 @@ async def test_users_on_another_host_have_the_rights_of_their_roles(
     ):
         ran = await bob.run(*words)
         assert (ran.code, expected in ran.err) == (1, True), ran.err
-    # An object of an older release: what to do, and not "no matches for kind".
+    # For an object of an older release, the error names the remedy instead of "no matches for kind".
     old = await alice.run("apply", "--validate=false", "-f", "-", stdin=OLD)
     assert (old.code, "`tinkedge convert -f FILE --out FILE`" in old.err) == (1, True), old.err
     assert any("alice from 10.77.6.50: create templates.tinkerbell.org default/debian: created" in line for line in
                site.requests())  # fmt: skip
-    # Who has left is out at once, with what is open.
+    # Revocation also closes the user's open connections at once.
     watch = await alice.start("get", "templates", "--watch", "--request-timeout=0")
     assert watch.stdout is not None
     for _ in range(2):
         await asyncio.wait_for(watch.stdout.readline(), PATIENCE_SECONDS)
-    site.said("users", "revoke", "alice")
+    site.run_tinkedge("users", "revoke", "alice")
     await asyncio.wait_for(watch.wait(), PATIENCE_SECONDS)
     ran = await alice.run("get", "templates")
     assert (ran.code, "You must be logged in to the server" in ran.err) == (1, True), ran.err
@@ -121,10 +121,10 @@ async def test_users_on_another_host_have_the_rights_of_their_roles(
     assert token.rpartition(".")[2] not in site.process.err
 
 
-# --- strangers ---
+# --- unauthenticated clients ---
 
 STRANGERS = "10.77.6.66"
-"""Where they are; the colleague has an address of his own."""
+"""The addresses of the unauthenticated clients; the user has another address."""
 SECONDS = 3.0
 
 
@@ -142,13 +142,13 @@ def test_unauthenticated_clients_neither_block_a_user_nor_fill_memory_or_the_log
 
 
 def _memory(pid: int) -> int:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) << 10
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) << 10
 
 
 async def _storm(kubeconfig: Any) -> tuple[int, int]:
-    """How many of a colleague's requests were served meanwhile, and how many of the strangers' were refused."""
+    """Return how many of the user's requests were served, and how many of the other clients' were rejected."""
     cluster, token = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]["token"]
     trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
     patience = aiohttp.ClientTimeout(total=20)

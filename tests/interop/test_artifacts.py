@@ -1,6 +1,6 @@
-"""The artifact cache as a process of its own, before nginx: killed in mid-download, on a full disk, asked by fifty.
+"""The artifact cache as a process of its own, before nginx: killed in mid-download, on a full disk, with fifty clients.
 
-nginx' access log tells what the upstream was asked and what that cost.
+nginx' access log has the requests to the upstream and their cost.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ uvloop.run(main())
 """
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A line of the upstream's log."""
 
     path: str
@@ -100,7 +100,7 @@ class Asked(NamedTuple):
 
 
 class Upstream:
-    """nginx. `www` is what it serves; `/slow/` slowly, `/plain/` slowly and without ranges or ETag."""
+    """nginx. It serves `www`: `/slow/` slowly, `/plain/` slowly and without ranges or ETag."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -121,15 +121,15 @@ class Upstream:
         temporary.write_bytes(content)
         temporary.rename(self.www / name)
 
-    def log(self, count: int) -> list[Asked]:
+    def log(self, count: int) -> list[Request]:
         """Return the requests without those for checksum files, after nginx has written so many lines."""
-        wait_until(lambda: len(self._asked()) >= count, self._asked)
-        return self._asked()
+        wait_until(lambda: len(self._requests()) >= count, self._requests)
+        return self._requests()
 
-    def _asked(self) -> list[Asked]:
+    def _requests(self) -> list[Request]:
         lines = (line.replace('"', "").split() for line in (self._directory / "access.log").read_text().splitlines())
-        asked = [Asked(line[0], int(line[1]), int(line[2]), line[3], line[4]) for line in lines]
-        return [each for each in asked if not each.path.endswith(".sha256")]
+        requests = [Request(line[0], int(line[1]), int(line[2]), line[3], line[4]) for line in lines]
+        return [each for each in requests if not each.path.endswith(".sha256")]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -149,12 +149,12 @@ class CacheProcess:
         self._process.stdin.write(json.dumps({"url": url, "machines": machines}) + "\n")
 
     def fetch(self, url: str, *, machines: int = 1) -> list[dict[str, Any]]:
-        """Return what each of these machines gets."""
+        """Return the result of each of `machines` machines."""
         self.ask(url, machines=machines)
         return list(json.loads(self._line()))
 
     def gives(self, url: str, content: bytes, source: str = "upstream", *, machines: int = 1) -> None:
-        """Fetch a URL, and find exactly this content, from there."""
+        """Fetch a URL, and check its content and source."""
         expected = {"source": source, "sha256": hashlib.sha256(content).hexdigest()}
         assert self.fetch(url, machines=machines) == [expected] * machines
 
@@ -190,7 +190,7 @@ Start = Callable[[], CacheProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a cache over the directory that the one before has left."""
+    """Start a cache over the directory of the previous one."""
     running: list[CacheProcess] = []
 
     def begin() -> CacheProcess:
@@ -205,7 +205,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def noted(directory: Path) -> int:
-    """How much of a download is safely on disk."""
+    """Return the bytes of a download that are safely on disk."""
     for journal in directory.glob("*.journal"):
         try:
             return int(json.loads(journal.read_text())["received"])
@@ -215,7 +215,7 @@ def noted(directory: Path) -> int:
 
 
 def killed_at(cache: CacheProcess, directory: Path, position: int) -> int:
-    """Kill the process once so much is safely on disk, and return how much was."""
+    """Kill the process once `position` bytes are safely on disk, and return the number of safe bytes."""
     wait_until(lambda: noted(directory) >= position, every=0.003)
     cache.kill()
     return noted(directory)
@@ -236,13 +236,13 @@ def test_killed_at_any_point_it_serves_nothing_partial_and_resumes_the_download(
         assert list(directory.glob("*.blob")) == list(directory.glob("*.json")) == []
     cache = start()
     cache.gives(url, content)
-    asked = upstream.log(4)
-    assert [each.status for each in asked] == [200, 206, 206, 206]
-    assert [each.range for each in asked] == ["-", *(f"bytes={at}-" for at in safe[1:])]
-    assert all(each.if_range.startswith("W/") is False and each.if_range != "-" for each in asked[1:])
-    # What was on its way when the process was killed, and not noted yet, comes again: a few MiB each time.
-    assert sum(each.sent for each in asked) < size + 3 * 5 * MIB
-    assert asked[-1].sent == size - safe[-1]
+    requests = upstream.log(4)
+    assert [each.status for each in requests] == [200, 206, 206, 206]
+    assert [each.range for each in requests] == ["-", *(f"bytes={at}-" for at in safe[1:])]
+    assert all(each.if_range.startswith("W/") is False and each.if_range != "-" for each in requests[1:])
+    # Bytes that were not safe at the kill are sent again: a few MiB each time.
+    assert sum(each.sent for each in requests) < size + 3 * 5 * MIB
+    assert requests[-1].sent == size - safe[-1]
     cache.gives(url, content, "cache")
     assert sorted(path.suffix for path in directory.iterdir()) == ["", ".blob", ".json"]
 
@@ -280,9 +280,7 @@ def test_fifty_cold_machines_cost_nginx_one_request_and_little_memory(start: Sta
     assert cache.peak_memory - before < 60 * MIB  # fifty readers here in Python, of a quarter MiB and a copy each
 
 
-def test_nginx_is_asked_whether_the_file_has_changed_and_for_the_checksum_beside_it(
-    start: Start, upstream: Upstream
-) -> None:
+def test_cache_revalidates_the_file_and_fetches_the_checksum_beside_it(start: Start, upstream: Upstream) -> None:
     upstream.put("kernel", b"MZ old")
     cache = start()
     url = upstream.url("kernel")
@@ -306,7 +304,7 @@ def test_nginx_is_asked_whether_the_file_has_changed_and_for_the_checksum_beside
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MB, on which caches are."""
+    """A file system of 8 MB for caches."""
     place = tmp_path / "artifacts"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=True)
@@ -327,10 +325,10 @@ def test_full_disk_evicts_files_then_reports_and_other_downloads_continue(
     assert len(list(disk.glob("*.blob"))) == 2
     cache.gives(upstream.url("b"), files["b"], "cache")
     cache.refuses(upstream.url("big"), f"no room for {20 * MIB} bytes: its disk has")
-    assert len(list(disk.glob("*.blob"))) == 2  # what would not have helped was not thrown away
+    assert len(list(disk.glob("*.blob"))) == 2  # no file was evicted in vain
     assert list(disk.glob("*.part")) == []
     cache.gives(upstream.url("c"), files["c"], "cache")
-    # Others fill the disk, so that nothing that could be evicted makes room.
+    # Other programs fill the disk, so that no eviction makes room.
     cache.kill()
     for blob in disk.glob("*.blob"):
         blob.unlink()

@@ -1,6 +1,6 @@
 """`tinkedge bundle` as operators call it: keys and signatures with the real gpg, gpgv and sqv, images with skopeo.
 
-Which Debian packages it brings, the real apt is asked, of a mirror that the test makes.
+The real apt selects the Debian packages, from a mirror that the test creates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cryptography import x509
 
 from edge.artifacts.layout import ImageLayout
 from edge.bundle import sources
-from edge.bundle.archive import BundleError
+from edge.bundle.archive import BundledProgram, BundleError
 from edge.bundle.signature import verify
 from edge.cli import main
 from tests.interop.authority import Authority
@@ -35,14 +35,14 @@ class Operator:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.says("key", "site")
+        self.output_of("key", "site")
         (directory / "disk.raw").write_bytes(b"disk")
-        self.says("create", "--key", "site.key", "--file", "disk.raw", "-o", "site.bundle")
+        self.output_of("create", "--key", "site.key", "--file", "disk.raw", "-o", "site.bundle")
 
     def run(self, *words: str) -> Result:
         return CliRunner().invoke(main, ["bundle", *words])
 
-    def says(self, *words: str) -> str:
+    def output_of(self, *words: str) -> str:
         ran = self.run(*words)
         assert ran.exit_code == 0, ran.output
         return ran.output
@@ -63,7 +63,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
 
 @pytest.fixture(params=TOOLS)
 def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """This is all that the host has to check signatures with."""
+    """Hide all programs that check signatures, except this one."""
     only = tmp_path / "only"
     only.mkdir()
     (only / request.param).symlink_to(f"/usr/bin/{request.param}")
@@ -91,15 +91,17 @@ def fingerprint(name: str) -> str:
 
 
 def test_valid_bundle_is_verified_by_either_tool(operator: Operator, tool: str) -> None:
-    assert "site.bundle: good, 2 files, signed by " in operator.says("verify", "site.bundle", "--key", "site.pgp"), tool
-    shown = json.loads(operator.says("show", "site.bundle", "--key", "site.pgp", "-o", "json"))
+    assert "site.bundle: good, 2 files, signed by " in operator.output_of(
+        "verify", "site.bundle", "--key", "site.pgp"
+    ), tool
+    shown = json.loads(operator.output_of("show", "site.bundle", "--key", "site.pgp", "-o", "json"))
     assert list(shown["sizes"]) == ["files/disk.raw", "sbom.cdx.json"]
 
 
 def test_bundle_that_was_changed_or_signed_by_another_is_refused(operator: Operator, tool: str) -> None:
     with pytest.MonkeyPatch.context() as path:
         path.setenv("PATH", "/usr/bin:/bin")
-        operator.says("key", "other")
+        operator.output_of("key", "other")
     message = operator.refused("verify", "site.bundle", "--key", "other.pgp")
     assert "site.bundle: it was signed with another key" in message, tool
     assert "other.pgp has: is it the right file?" in message
@@ -121,7 +123,7 @@ def test_key_with_armor_is_accepted_and_a_file_without_a_key_is_reported(
     gpg("--import", "site.pgp")
     armored = operator.directory / "armored.asc"
     armored.write_bytes(gpg("--armor", "--export"))
-    assert "good" in operator.says("verify", "site.bundle", "--key", "armored.asc"), tool
+    assert "good" in operator.output_of("verify", "site.bundle", "--key", "armored.asc"), tool
     for content, why in (
         (b"", "it has no bytes"),
         (b"x" * 2_000_000, "too many bytes"),
@@ -140,7 +142,7 @@ def test_expired_and_revoked_keys_are_reported_with_a_hint_at_the_clock(keyring:
         gpg(*begun, "--passphrase", "", "--quick-gen-key", name, "ed25519", "sign", lasts)
         signature = gpg(*later, "--local-user", name, "--detach-sign", "-o", "-", str(text))
         if name == "lost":
-            # What gpg has made for that day, with a colon in front so that it is not imported by mistake.
+            # gpg's revocation certificate has a leading colon, so that it is not imported by mistake.
             prepared = keyring / f"openpgp-revocs.d/{fingerprint(name)}.rev"
             prepared.write_text(prepared.read_text().replace(":-----BEGIN", "-----BEGIN"))
             gpg("--import", str(prepared))
@@ -152,9 +154,9 @@ def test_expired_and_revoked_keys_are_reported_with_a_hint_at_the_clock(keyring:
 
 def test_bundle_signed_by_a_key_of_the_operators_own(operator: Operator, keyring: Path) -> None:
     gpg("--passphrase", "", "--quick-gen-key", "Operations <ops@example.org>", "ed25519", "sign", "never")
-    operator.says("create", "--gpg-user", "ops@example.org", "--file", "disk.raw", "-o", "own.bundle")
+    operator.output_of("create", "--gpg-user", "ops@example.org", "--file", "disk.raw", "-o", "own.bundle")
     (operator.directory / "own.pgp").write_bytes(gpg("--export"))
-    assert "good" in operator.says("verify", "own.bundle", "--key", "own.pgp")
+    assert "good" in operator.output_of("verify", "own.bundle", "--key", "own.pgp")
     assert "gpg: signing failed" in operator.refused(
         "create", "--gpg-user", "nobody@example.org", "--file", "disk.raw", "-o", "no.bundle"
     )
@@ -179,17 +181,15 @@ def test_error_without_a_key_or_a_tool_names_the_remedy_and_no_key_is_overwritte
     assert "there is no skopeo: apt-get install skopeo" in operator.refused(*image)
 
 
-def test_images_come_from_a_registry_for_the_processors_that_were_asked_for(
-    operator: Operator, docker_registry: str
-) -> None:
+def test_images_come_from_a_registry_for_the_requested_processors(operator: Operator, docker_registry: str) -> None:
     both(operator.directory / "both", docker_registry)
     image = ["--image", f"{docker_registry}/tools/both:1", "--insecure-registry", docker_registry]
-    told = operator.says("create", "--key", "site.key", *image, "--platform", "arm64", "-o", "arm64.bundle")
-    assert "image tools/both:1 for linux/arm64, sha256:" in told
-    told = operator.says("create", "--key", "site.key", *image, "--platform", "all", "-o", "all.bundle")
-    assert "image tools/both:1 for linux/amd64, linux/arm64, sha256:" in told
+    output = operator.output_of("create", "--key", "site.key", *image, "--platform", "arm64", "-o", "arm64.bundle")
+    assert "image tools/both:1 for linux/arm64, sha256:" in output
+    output = operator.output_of("create", "--key", "site.key", *image, "--platform", "all", "-o", "all.bundle")
+    assert "image tools/both:1 for linux/amd64, linux/arm64, sha256:" in output
     for name, blobs in (("arm64", 3), ("all", 6)):  # a manifest, a configuration, a layer; an index, and five
-        operator.says("load", f"{name}.bundle", "--key", "site.pgp", "--data-dir", name)
+        operator.output_of("load", f"{name}.bundle", "--key", "site.pgp", "--data-dir", name)
         layout = ImageLayout(operator.directory / name / "images")
         assert len(list(layout.blobs(layout.images()["tools/both:1"]))) == blobs
     assert f"it speaks plain HTTP: --insecure-registry {docker_registry}" in operator.refused(
@@ -202,12 +202,14 @@ def test_registry_of_an_unknown_authority_is_refused_with_the_remedy(
 ) -> None:
     certificate, key = Authority(tmp_path).sign("tls", x509.IPAddress(ip_address("127.0.0.1")))
     with running_registry(tmp_path, registry_data, f", tls: {{certificate: {certificate}, key: {key}}}") as host:
-        wanted = ("create", "--key", "site.key", "--image", f"{host}/tools/both:1", "-o", "no.bundle")
-        assert f"into /etc/containers/certs.d/{host}/ca.crt, or --insecure-registry {host}" in operator.refused(*wanted)
+        command = ("create", "--key", "site.key", "--image", f"{host}/tools/both:1", "-o", "no.bundle")
+        assert f"into /etc/containers/certs.d/{host}/ca.crt, or --insecure-registry {host}" in operator.refused(
+            *command
+        )
 
 
 def both(layout: Path, registry: str) -> None:
-    """An image for two processors, in the registry."""
+    """Push an image for two processors to the registry."""
     entries: list[dict[str, Any]] = []
     for processor in ("amd64", "arm64"):
         one = layouts.image(layout, b"layer", processor)
@@ -236,7 +238,7 @@ PACKAGES = {
 
 
 def make(directory: Path, name: str, more: str) -> Path:
-    """A package without files."""
+    """Build a Debian package without files."""
     root = directory / f"root-{name}"
     (root / "DEBIAN").mkdir(parents=True)
     version = "" if "Version:" in more else "Version: 1.0\n"
@@ -249,7 +251,7 @@ def make(directory: Path, name: str, more: str) -> Path:
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This host's apt knows nothing but a mirror of bookworm on its disk, signed with a key of the test's."""
+    """Configure apt with a local mirror of bookworm only, which is signed with a key of the test."""
     home, root = tmp_path / "gnupg", tmp_path / "mirror"
     home.mkdir(mode=0o700)
     (root / "pool").mkdir(parents=True)
@@ -270,8 +272,8 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"SHA256:\n {hashlib.sha256(listed).hexdigest()} {len(listed)} main/binary-amd64/Packages\n"
     )
     gpg = ["gpg", "--homedir", home, "--batch", "--quiet"]
-    made = ["--passphrase", "", "--quick-gen-key", "mirror", "ed25519", "sign", "never"]
-    subprocess.run([*gpg, *made], check=True, capture_output=True)
+    key_options = ["--passphrase", "", "--quick-gen-key", "mirror", "ed25519", "sign", "never"]
+    subprocess.run([*gpg, *key_options], check=True, capture_output=True)
     signed = subprocess.run([*gpg, "--clear-sign"], input=release.encode(), check=True, capture_output=True).stdout
     (root / "dists/bookworm/InRelease").write_bytes(signed)
     keyring = tmp_path / "keyring.gpg"
@@ -300,7 +302,7 @@ def tinkedge(directory: Path, version: str = "0.1.0+deb12", depends: str = "pyth
     return make(directory, "tinkedge", f"Version: {version}\nDepends: {depends}")
 
 
-BOOKWORM = sources.BundledProgram("0.1.0+deb12", "bookworm", "amd64")
+BOOKWORM = BundledProgram("0.1.0+deb12", "bookworm", "amd64")
 
 
 def test_only_packages_missing_on_an_empty_debian_are_fetched(mirror: Path, tmp_path: Path) -> None:
@@ -311,7 +313,7 @@ def test_only_packages_missing_on_an_empty_debian_are_fetched(mirror: Path, tmp_
     names = ["ca-certificates_1.0_all.deb", "ipxe_1.0_all.deb", "libpython_1%3a3.11.2-6+deb12u9_all.deb"]
     assert [path.name for path in found] == [*names, "openssl_1.0_all.deb", "python3_3.11.2-1_all.deb"]
     assert output[-1] == "fetching 5 of 5 Debian packages"
-    # Once more brings nothing again.
+    # A second call downloads nothing.
     assert sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", output.append) == found
     assert output[2:] == ["asking apt what an empty Debian bookworm lacks"]
 

@@ -34,9 +34,9 @@ spec:
 
 
 def readable(directory: Path) -> str:
-    """Shell commands that let anybody reach Python and the project, which may be in the home directory of root.
+    """Return shell commands that make Python and the project readable for every user, even in the home of root.
 
-    They are for a mount namespace of its own. Nothing but the way there is opened; `directory` is for what is between.
+    They need a mount namespace of their own. Only the path is opened; `directory` is for temporary mount points.
     """
     needed = sorted({Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), ROOT})
     shut = {parent for path in needed for parent in path.parents if not parent.stat().st_mode & 0o001}
@@ -59,13 +59,13 @@ class Rack(Namespaces):
         self.home = Path(tempfile.mkdtemp(prefix="capabilities-"))
         os.chown(self.home, NOBODY, NOBODY)
         self.way = readable(directory)
-        """Shell commands by which an ordinary user reaches Python and the project."""
+        """Shell commands that make Python and the project readable for an ordinary user."""
 
     def build(self) -> None:
         self.network("cap0", {IN_MACHINE: MAC})
 
     def as_nobody(self, capabilities: tuple[str, ...], *words: str | Path) -> Process:
-        """`tinkedge` as an ordinary user with these capabilities and no others."""
+        """Start `tinkedge` as an ordinary user with these capabilities only."""
         listed = ",".join(("-all", *(f"+{name}" for name in capabilities)))
         given = [f"--{kind}={listed}" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
         user = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--no-new-privs"]
@@ -87,12 +87,12 @@ class Rack(Namespaces):
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    with Rack(tmp_path) as made:
-        yield made
+    with Rack(tmp_path) as running:
+        yield running
 
 
-def held(process: Process) -> tuple[set[str], set[str]]:
-    """User and group ids of a process, and the capabilities that it has in any way."""
+def identity(process: Process) -> tuple[set[str], set[str]]:
+    """Return user and group ids of a process, and the union of its capability sets."""
     lines = Path(f"/proc/{process.popen.pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     mask = 0
@@ -103,13 +103,13 @@ def held(process: Process) -> tuple[set[str], set[str]]:
 
 
 def serves(rack: Rack, data_dir: Path) -> None:
-    """A machine gets its address, its boot program and what HTTP has."""
+    """Check that a machine gets its address, its boot program and files over HTTP."""
     Kubectl(rack, data_dir / "kubeconfig").apply(HARDWARE)
     wait_until(lambda: rack.lease().popen.returncode == 0)
     rack.address(IN_MACHINE, "172.31.77.50/24")
     for url in (f"tftp://{ADDRESS}/undionly.kpxe", f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id"):
-        got = rack.run(IN_MACHINE, "curl", "-sSf", "-o", "/dev/null", url)
-        assert got.popen.returncode == 0, got.err
+        download = rack.run(IN_MACHINE, "curl", "-sSf", "-o", "/dev/null", url)
+        assert download.popen.returncode == 0, download.err
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_up_serves_as_an_ordinary_user_with_three_capabilities(
 ) -> None:
     process = rack.up(capabilities)
     rack.ready(process)
-    assert held(process) == ({str(NOBODY)}, set(capabilities))
+    assert identity(process) == ({str(NOBODY)}, set(capabilities))
     serves(rack, rack.home / "data")
     assert missing in process.err
     assert ("CAP_" in process.err) == bool(missing)
@@ -156,6 +156,6 @@ def test_services_with_high_ports_need_no_capability(rack: Rack) -> None:
     rack.ready(api, *others)
     for process in (*others, api):
         wait_until(lambda process=process: "ready: " in process.err, lambda process=process: process.err)  # type: ignore[misc]
-        assert held(process) == ({str(NOBODY)}, set())
+        assert identity(process) == ({str(NOBODY)}, set())
         assert "CAP_" not in process.err
         assert process.terminate() == 0

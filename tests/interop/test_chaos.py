@@ -1,4 +1,4 @@
-"""kill -9 of everything at random moments, while 80 Workflows run: each ends as it should, and no action runs twice.
+"""kill -9 of everything at random moments, while 80 Workflows run: each ends as planned, and no action runs twice.
 
     agents --- proxy (of this test) --- two servers ---+
                                         two controllers +--- embedded API
@@ -7,8 +7,8 @@ Each of them is a process of `tinkedge`, on loopback. Actions append to a file o
 run independently of the reported states. Some kills of an agent also delete its disk, as when a machine that runs from
 memory loses its power; some Workflows have an action that fails, and some are deleted while they run.
 
-Agents speak TLS with the servers, and show tokens. CHAOS_SEED repeats a run's choices (not its timing), CHAOS_WORKFLOWS
-makes it longer, as `make soak` does; CHAOS_PLAIN=1 does without TLS and tokens, to tell what is their fault.
+Agents use TLS and tokens. CHAOS_SEED repeats a run's choices (not its timing). CHAOS_WORKFLOWS makes the run longer, as
+`make soak` does. CHAOS_PLAIN=1 runs without TLS and tokens, to find out whether they cause a failure.
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ ACTION_SECONDS = 0.15
 RUN = f'echo "{{{{ .Params.name }}}} %d" >> runs; sleep {ACTION_SECONDS}'
 
 
-# --- processes that are killed and come back -------------------------------------------------------------------------
+# --- processes that are killed and restarted -------------------------------------------------------------------------
 
 
 class Victim:
-    """A process that is started again whenever it has ended, as by systemd, in the directory that `begin` gives before
-    each life. It has everything loaded then (`loaded`): it ends with this test, however that does."""
+    """A process that is restarted at each end, as by systemd, in the directory that `begin` returns before each life.
+
+    Its modules are already imported (`loaded`), and it ends with this test in any case.
+    """
 
     def __init__(
         self, name: str, words: Callable[[Path], list[str]], log: Path, begin: Callable[[], Path] = Path.cwd
@@ -80,10 +82,10 @@ class Victim:
         self._killed = False
         self._life_begins = 0
         self.down = 0.0
-        """Seconds that it stays down after it was killed."""
+        """Seconds between a kill and the restart."""
 
     async def run(self) -> None:
-        """Live again and again, until cancelled."""
+        """Restart the process at each end, until cancelled."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKEDGE_")}
         try:
             while True:
@@ -117,14 +119,14 @@ class Victim:
             return b"the API has not listed" in log.read(1 << 20)
 
     def kill(self) -> None:
-        """kill -9, if it is alive."""
+        """Send SIGKILL if the process is alive."""
         if self._process is not None and self._process.poll() is None:
             self._killed = True
             self.kills += 1
             self._process.kill()
 
     def tail(self, lines: int = 30) -> str:
-        """The end of its log."""
+        """Return the end of the process's log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return f"--- {self.name}\n" + "\n".join(text.splitlines()[-lines:])
 
@@ -154,12 +156,12 @@ class Machine:
 
     def runs(self) -> list[list[tuple[str, int]]]:
         """Return, for each life, the Workflows and actions that ran, in order."""
-        found = []
+        lives = []
         for life in range(1, self._lives + 1):
             path = self._directory / f"life-{life}" / "runs"
             lines = path.read_text().splitlines() if path.exists() else []
-            found.append([(line.split()[0], int(line.split()[1])) for line in lines])
-        return found
+            lives.append([(line.split()[0], int(line.split()[1])) for line in lines])
+        return lives
 
 
 class Proxy:
@@ -216,7 +218,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             await writer.drain()
 
 
-# --- the world that is shaken ----------------------------------------------------------------------------------------
+# --- the whole site --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -232,7 +234,7 @@ class Plan:
 
 @dataclass
 class World:
-    """Everything of one run. `rng` makes the choices."""
+    """All processes and objects of one run. `rng` makes the choices."""
 
     directory: Path
     rng: random.Random
@@ -271,7 +273,7 @@ class World:
             self._add("agent", lambda here, words=words: [*words, "--state-dir", str(here / "state")], machine.here)
 
     def _guards(self) -> tuple[list[str], Callable[[str], list[str]]]:
-        """The options by which servers know agents, and those of the agent of a MAC."""
+        """Return the server's options that authenticate agents, and a function: the options of the agent of a MAC."""
         if PLAIN:
             return ["--agent-auth", "none"], lambda _: ["--no-tls"]
         chain, key = Authority(self.directory).sign("tls", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
@@ -299,14 +301,14 @@ class World:
         return [victim for victims in self.victims.values() for victim in victims]
 
     async def create(self, resource: ResourceType, name: str, spec: Raw) -> None:
-        """Create an object, through every outage of the API."""
+        """Create an object, with retries during outages of the API."""
         metadata = {"name": name, "namespace": NAMESPACE}
         obj = {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": metadata, "spec": spec}
         with contextlib.suppress(ConflictError):  # it was created, and the answer was lost
             await surely(lambda: self.client.create(resource, obj))
 
     async def fill(self) -> None:
-        """The machines and the Templates, when the API knows what these are."""
+        """Create the machines and Templates as soon as the API serves their definitions."""
 
         async def served(resource: ResourceType) -> bool:
             with contextlib.suppress(NotFoundError):
@@ -331,7 +333,7 @@ class World:
             await self.create(TEMPLATE, template, {"actions": actions})
 
     async def order(self) -> None:
-        """Create the Workflows, over half of the time that the chaos lasts; some are deleted again."""
+        """Create the Workflows during the first half of the chaos, and delete some of them."""
         deletions = []
         for number in range(WORKFLOWS):
             roll = self.rng.random()
@@ -355,12 +357,12 @@ class World:
 
     async def _delete(self, name: str, after: float) -> None:
         await asyncio.sleep(after)
-        with contextlib.suppress(NotFoundError):  # gone, and the answer was lost
+        with contextlib.suppress(NotFoundError):  # it was deleted, and the answer was lost
             await surely(lambda: self.client.delete(WORKFLOW, name, NAMESPACE))
         self.deleted.add(name)
 
     async def kill(self, kind: str, least: float, most: float) -> None:
-        """Kill a process of this kind, again and again, with so many seconds between."""
+        """Kill processes of this kind, with random pauses of `least` to `most` seconds."""
         calm = time.monotonic() + CALM_AFTER
         while True:
             await asyncio.sleep(self.rng.uniform(least, most))
@@ -370,7 +372,7 @@ class World:
             if kind == "agent" and self.rng.random() < 0.5:
                 number = next((busy for busy, machine in enumerate(self.machines) if machine.busy()), number)
             victim = self.victims[kind][number]
-            # On a busy machine these take long to start: killed again and again before they serve, nothing would move.
+            # Processes start slowly on a busy machine: repeated kills before they serve would stop all progress.
             if kind != "agent" and not victim.ready and self.rng.random() < 0.9:
                 continue
             victim.down = self.rng.choice((0.0, 0.1, 0.5, 2.0))
@@ -379,18 +381,18 @@ class World:
             victim.kill()
 
     async def workflows(self) -> dict[str, Raw]:
-        """All that are there, by name."""
+        """Return all Workflows by name."""
         listed = await surely(lambda: self.client.list(WORKFLOW, NAMESPACE))
         return {workflow["metadata"]["name"]: workflow for workflow in listed["items"]}
 
     async def ended(self) -> dict[str, Raw]:
-        """Wait until every Workflow has ended, and those deleted are gone; what there is then."""
+        """Wait until every Workflow has ended or is deleted as planned; return the remaining ones by name."""
         give_up = time.monotonic() + PATIENCE
         while True:
-            found = await self.workflows()
-            unended = {name: w for name, w in found.items() if not over(w) or name in self.deleted}
+            workflows_by_name = await self.workflows()
+            unended = {name: w for name, w in workflows_by_name.items() if not over(w) or name in self.deleted}
             if len(self.plans) == WORKFLOWS and not unended:
-                return found
+                return workflows_by_name
             if time.monotonic() > give_up:
                 stuck = "\n".join(
                     f"{name}: {w['metadata'].get('finalizers')} {w.get('status')}" for name, w in unended.items()
@@ -426,20 +428,20 @@ async def surely(call: Callable[[], Awaitable[T]]) -> T:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path, random.Random(SEED))
+    new_world = World(tmp_path, random.Random(SEED))
     try:
-        await made.start()
-        await made.fill()
-        yield made
+        await new_world.start()
+        await new_world.fill()
+        yield new_world
     finally:
-        await made.stop()
+        await new_world.stop()
 
 
-# --- what must be true -----------------------------------------------------------------------------------------------
+# --- assertions ------------------------------------------------------------------------------------------------------
 
 
 def check_end(plan: Plan, workflow: Raw, ran: Counter[int]) -> str:
-    """How it ended; the story that its status tells must be the one that the machine's file tells."""
+    """Check that the Workflow's status matches the machine's file; return how the Workflow ended."""
     status = workflow["status"]
     states = [action["state"] for action in status["actions"]]
     story = f"{plan} ran {dict(ran)}: {status}"
@@ -457,7 +459,7 @@ def check_end(plan: Plan, workflow: Raw, ran: Counter[int]) -> str:
     )
     assert set(range(succeeded)) <= set(ran), story
     if reason == "AgentLost":
-        # What the agent had still to report was lost with its disk: more has run than the status knows.
+        # The agent's unsent reports were lost with its disk: more actions have run than the status shows.
         assert failed <= 1, story
         return reason
     assert failed == 1, story
@@ -471,18 +473,23 @@ def check_end(plan: Plan, workflow: Raw, ran: Counter[int]) -> str:
 
 
 def check_runs(lives: list[list[tuple[str, int]]]) -> None:
-    """Nothing runs twice, not even over a loss of power: a first action waits until the server knows of it, and a
-    Workflow that a machine had begun is reported lost when it comes back with nothing."""
+    """Check that no action ran twice, even after a loss of power.
+
+    The first action waits until the server has stored its start. A machine that has lost its disk reports the Workflow
+    that it had begun as lost.
+    """
     times = Counter(run for life in lives for run in life)
     assert not (again := [run for run, number in times.items() if number > 1]), f"run twice: {again}"
 
 
 @pytest.mark.timeout(600 + 2 * WORKFLOWS)
-async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whatever_is_killed(world: World) -> None:
+async def test_every_workflow_ends_as_planned_and_no_action_runs_twice_whichever_process_is_killed(
+    world: World,
+) -> None:
     print(f"CHAOS_SEED={SEED}")
     pauses = {"agent": (0.5, 2.0), "server": (2, 6), "controller": (3, 7), "api": (4, 8)}
     disturbances = [asyncio.create_task(world.kill(kind, *pause)) for kind, pause in pauses.items()]
-    await world.order()  # what has ended may still be deleted
+    await world.order()  # ended Workflows may still be deleted
     found = await world.ended()
     for disturbance in disturbances:
         disturbance.cancel()

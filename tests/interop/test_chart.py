@@ -1,7 +1,7 @@
-"""The chart as Helm renders it: objects that a real API takes, and that say what docs/cluster.md says.
+"""The chart as Helm renders it: a real API accepts the objects, and they match docs/cluster.md.
 
-Helm itself is the oracle, built once (tests/programs). What the API takes is recorded (tests/interop/chart/record.py);
-that pods of it run and machines boot from them is for `make test-cluster`.
+Helm itself is the oracle, built once (tests/programs). The API's schemas are recorded (tests/interop/chart/record.py).
+`make test-cluster` runs the pods and boots machines from them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Raw = dict[str, Any]
 SCHEMAS = Path(__file__).parent / "chart" / "schemas.json"
 SETS = ["default", "edges", "service", "everything"]
 ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
-"""Kinds that others define."""
+"""Kinds that other projects define."""
 TENANT, SITE = {"namespaces": "berlin,tinkedge"}, "site in (berlin,ulm)"
 
 
@@ -62,11 +62,11 @@ class Objects:
         return [each for each in self.all if each["kind"] == kind]
 
     def one(self, kind: str, name: str) -> Raw:
-        (found,) = [each for each in self.of(kind) if each["metadata"]["name"] == name]
-        return found
+        (match,) = [each for each in self.of(kind) if each["metadata"]["name"] == name]
+        return match
 
     def pods(self) -> Iterator[tuple[str, Raw]]:
-        """Role, and what its pods are."""
+        """Yield each role with its pod template."""
         for workload in self.all:
             if workload["kind"] in ("Deployment", "DaemonSet"):
                 role = workload["metadata"]["labels"]["app.kubernetes.io/component"]
@@ -81,8 +81,8 @@ class Objects:
 
     def settings(self, role: str) -> Raw:
         """Return the settings in a role's ConfigMap."""
-        (found,) = documents(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
-        return found
+        (settings,) = documents(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
+        return settings
 
 
 @pytest.fixture(scope="session")
@@ -90,17 +90,17 @@ def objects(helm: Helm) -> dict[str, Objects]:
     return {name: Objects(documents(helm.template(*values(name)))) for name in SETS}
 
 
-# --- what a real API takes --------------------------------------------------------------------------------------------
+# --- validation by a real API -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def schemas() -> Raw:
-    """Recorded; a field that they do not name is refused."""
-    found: Raw = json.loads(SCHEMAS.read_text())
-    for schema in found.values():
+    """Return the recorded schemas, which reject unknown fields."""
+    schemas: Raw = json.loads(SCHEMAS.read_text())
+    for schema in schemas.values():
         if "properties" in schema:
             schema.setdefault("additionalProperties", False)
-    return {"components": {"schemas": found}}
+    return {"components": {"schemas": schemas}}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -150,8 +150,8 @@ def test_helm_the_api_and_the_program_accept_the_chart(
 def test_settings_of_a_role_follow_the_values(
     objects: dict[str, Objects], values: str, role: str, expected: Raw
 ) -> None:
-    found = objects[values].settings(role)
-    assert {key: found.get(key) for key in expected} == expected
+    settings = objects[values].settings(role)
+    assert {key: settings.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_object_contains_the_values(
     objects: dict[str, Objects], values: str, kind: str, name: str, expected: Raw
 ) -> None:
     for path, value in expected.items():
-        found: Any = objects[values].one(kind, f"tinkedge-{name}")
+        actual: Any = objects[values].one(kind, f"tinkedge-{name}")
         for step in path.split("."):
-            found = found[int(step) if isinstance(found, list) else step]
-        assert found == value, path
+            actual = actual[int(step) if isinstance(actual, list) else step]
+        assert actual == value, path
 
 
 # --- one source -------------------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_kustomization_and_chart_produce_the_same_objects(objects: dict[str, Obj
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_webhooks_are_those_that_the_controller_expects(objects: dict[str, Objects], name: str) -> None:
-    (made,) = objects[name].of("ValidatingWebhookConfiguration")
+def test_webhooks_match_those_that_the_controller_registers(objects: dict[str, Objects], name: str) -> None:
+    (rendered,) = objects[name].of("ValidatingWebhookConfiguration")
     settings = objects[name].settings("controller")
     where = WebhookSettings(service=settings["webhook-service"])
     expected = configuration(
@@ -221,16 +221,16 @@ def test_webhooks_are_those_that_the_controller_expects(objects: dict[str, Objec
     )
     for webhook in expected["webhooks"]:
         del webhook["clientConfig"]["caBundle"]
-    assert made["metadata"]["name"] == expected["metadata"]["name"]
-    assert made["webhooks"] == expected["webhooks"]
+    assert rendered["metadata"]["name"] == expected["metadata"]["name"]
+    assert rendered["webhooks"] == expected["webhooks"]
 
 
 def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, objects: dict[str, Objects]) -> None:
-    made = {name: objects[name].names("ValidatingAdmissionPolicy") for name in SETS}
+    policies = {name: objects[name].names("ValidatingAdmissionPolicy") for name in SETS}
     registration = "tinkedge-webhook-registration.tinkedge"
-    assert made["default"] == made["service"] == {registration}
-    assert made["edges"] == {registration, "tinkedge-edge-peers.tinkedge"}
-    assert made["everything"] == {
+    assert policies["default"] == policies["service"] == {registration}
+    assert policies["edges"] == {registration, "tinkedge-edge-peers.tinkedge"}
+    assert policies["everything"] == {
         registration,
         "tinkedge-server-attributes.tinkedge",
         "tinkedge-metal3-webhook.tinkedge",
@@ -252,7 +252,7 @@ def test_server_may_not_write_hardware_unless_agents_attributes_are_wanted(objec
         assert {verb for rule in rules for verb in rule["verbs"]} == expected, name
 
 
-# --- what the objects say ---------------------------------------------------------------------------------------------
+# --- contents of the objects ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -272,11 +272,11 @@ def test_no_pod_has_more_than_it_needs(objects: dict[str, Objects], name: str) -
 
 
 def test_pods_spread_and_a_drain_leaves_one_of_each(objects: dict[str, Objects]) -> None:
-    found = objects["service"]
-    budgets = {each["metadata"]["name"]: each["spec"] for each in found.of("PodDisruptionBudget")}
+    rendered = objects["service"]
+    budgets = {each["metadata"]["name"]: each["spec"] for each in rendered.of("PodDisruptionBudget")}
     assert budgets.keys() == {"tinkedge-edge", "tinkedge-server", "tinkedge-controller"}
     for role in ("server", "controller"):
-        workload = found.one("Deployment", f"tinkedge-{role}")
+        workload = rendered.one("Deployment", f"tinkedge-{role}")
         assert workload["spec"]["replicas"] >= 2
         selector = workload["spec"]["selector"]
         assert budgets[f"tinkedge-{role}"]["selector"] == selector
@@ -294,7 +294,7 @@ def test_only_prometheus_and_the_test_of_the_release_may_reach_the_health_port(o
         assert test["podSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_servers_stand_beside_edges_where_there_is_no_load_balancer(objects: dict[str, Objects]) -> None:
+def test_servers_run_beside_edges_if_there_is_no_load_balancer(objects: dict[str, Objects]) -> None:
     pods = dict(objects["edges"].pods())
     for same in ("hostNetwork", "nodeSelector", "tolerations"):
         assert pods["edge"][same] == pods["server"][same]
@@ -307,14 +307,14 @@ def test_services_that_are_off_have_no_port(objects: dict[str, Objects]) -> None
 
 
 @pytest.mark.parametrize("legacy", ["50061, 8081", ["50061", "8081"]])
-def test_further_ports_are_named_where_they_are_wanted(helm: Helm, legacy: str | list[str], tmp_path: Path) -> None:
+def test_optional_ports_are_in_the_pod_when_enabled(helm: Helm, legacy: str | list[str], tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps({"edge": {"settings": {"syslog": "on", "legacy-ports": legacy}}}))
     text = helm.run("install", "t", str(CHART), "--dry-run=client", "--values", str(file))
     manifest, _, notes = text.partition("NOTES:")
     (edge,) = re.findall(r"kind: DaemonSet\nmetadata:\n +name: t-tinkedge-edge\n.*?\n---", manifest, re.DOTALL)
-    found = re.findall(r'"containerPort":(\d+)', edge)
-    assert found == ["67", "4011", "69", "7080", "514", "50061", "8081"]
+    ports = re.findall(r'"containerPort":(\d+)', edge)
+    assert ports == ["67", "4011", "69", "7080", "514", "50061", "8081"]
     for line in ("514/udp           log lines of machines\n", "50061/tcp  ", "8081/tcp  "):
         assert line in notes
 
@@ -337,7 +337,9 @@ def test_additions_of_users_are_in_the_objects(objects: dict[str, Objects]) -> N
 
 @pytest.mark.parametrize(("name", "secret"), [("service", "tinkedge-server-tls"), ("everything", "server-tls")])
 @pytest.mark.parametrize("role", ["edge", "server"])
-def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects], name: str, secret: str, role: str) -> None:
+def test_tls_files_are_mounted_at_the_configured_paths(
+    objects: dict[str, Objects], name: str, secret: str, role: str
+) -> None:
     place = "/run/secrets/tinkedge/"
     (container,) = dict(objects[name].pods())[role]["containers"]
     mounts = {each["mountPath"] for each in container["volumeMounts"] if each["mountPath"].startswith(place)}
@@ -345,20 +347,20 @@ def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects], name:
     assert {str(Path(file).parent) for file in files} == mounts
     volumes = objects[name].volumes(role)
     assert volumes["ca"]["secret"]["secretName"] == secret
-    # The authority alone: an edge has no business with the server's key.
+    # Only the authority's certificate: an edge does not need the server's key.
     assert volumes["ca"]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
     assert ("tls" in volumes) == (role == "server")
 
 
-def test_alerts_are_those_of_prometheus_alone(objects: dict[str, Objects]) -> None:
-    made = objects["service"].one("PrometheusRule", "tinkedge")["spec"]
-    assert [made] == documents((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+def test_alerts_equal_those_for_prometheus_without_the_chart(objects: dict[str, Objects]) -> None:
+    rule = objects["service"].one("PrometheusRule", "tinkedge")["spec"]
+    assert [rule] == documents((DEPLOY / "prometheus" / "alerts.yaml").read_text())
 
 
-def test_keys_are_made_once_and_each_role_has_those_that_it_needs(objects: dict[str, Objects]) -> None:
-    made = objects["service"].one("Secret", "tinkedge-keys")["data"]
-    assert made.keys() == {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
-    assert len(set(made.values())) == 4
+def test_keys_are_generated_once_and_each_role_mounts_only_its_own(objects: dict[str, Objects]) -> None:
+    keys = objects["service"].one("Secret", "tinkedge-keys")["data"]
+    assert keys.keys() == {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
+    assert len(set(keys.values())) == 4
     assert objects["default"].names("Secret") == {"tinkedge-webhooks-ca"}
     webhooks = {"tinkedge-webhooks-ca", "tinkedge-metal3-webhook-ca"}
     assert objects["everything"].names("Secret") == webhooks, "an existing one is named"
@@ -378,7 +380,7 @@ def test_separate_server_sends_events_of_agents_to_the_edges(objects: dict[str, 
     assert may == [[{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}]]
 
 
-def test_definitions_are_those_of_the_program_and_stay_by_default(objects: dict[str, Objects]) -> None:
+def test_definitions_equal_the_programs_and_are_kept_by_default(objects: dict[str, Objects]) -> None:
     for name, keep, count in (("default", "keep", 4), ("everything", None, 6)):
         definitions = objects[name].of("CustomResourceDefinition")
         assert len(definitions) == count
@@ -453,22 +455,24 @@ def test_second_site_contains_no_cluster_scoped_objects(helm: Helm) -> None:
     assert not kinds & {"CustomResourceDefinition", "ValidatingWebhookConfiguration", "Deployment"}
 
 
-# --- whose objects it is about ----------------------------------------------------------------------------------------
+# --- tenants ----------------------------------------------------------------------------------------------------------
 
 
-def test_tenant_has_rights_in_his_namespaces_alone(objects: dict[str, Objects]) -> None:
+def test_tenant_has_rights_in_its_namespaces_only(objects: dict[str, Objects]) -> None:
     everywhere, tenant = objects["default"], objects["service"]
     assert tenant.names("ClusterRole") == {"tinkedge-webhook-registration"}
     assert tenant.names("ValidatingWebhookConfiguration") == {"tinkedge-webhooks.tinkedge"}
     for role in ("controller", "webhooks", "server", "edge"):
         name = f"tinkedge-{role}-objects"
         kinds = ("Role", "RoleBinding")
-        found = {kind: [each for each in tenant.of(kind) if each["metadata"]["name"] == name] for kind in kinds}
-        for each in found.values():
+        objects_by_kind = {
+            kind: [each for each in tenant.of(kind) if each["metadata"]["name"] == name] for kind in kinds
+        }
+        for each in objects_by_kind.values():
             assert [obj["metadata"]["namespace"] for obj in each] == ["berlin", "tinkedge"]
-        for obj in found["Role"]:
+        for obj in objects_by_kind["Role"]:
             assert obj["rules"] == everywhere.one("ClusterRole", f"tinkedge-{role}")["rules"]
-        for obj in found["RoleBinding"]:
+        for obj in objects_by_kind["RoleBinding"]:
             assert obj["roleRef"] == {**obj["roleRef"], "kind": "Role", "name": name}
             assert obj["subjects"][0]["namespace"] == "tinkedge"
 
@@ -476,15 +480,17 @@ def test_tenant_has_rights_in_his_namespaces_alone(objects: dict[str, Objects]) 
 def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) -> None:
     options = with_values("scope.namespaces={a,b}", "metal3.enabled=true", "metal3.settings.bmc=true")
     options += with_values("metal3.secretsNamespaces={a}")
-    made = documents(helm.template(*options, "--show-only", "templates/rbac-metal3.yaml"))
-    assert {each["kind"] for each in made} == {"Role", "RoleBinding"}
-    places = sorted(f"{each['metadata']['name']} {each['metadata']['namespace']}" for each in made if "rules" in each)
+    rendered = documents(helm.template(*options, "--show-only", "templates/rbac-metal3.yaml"))
+    assert {each["kind"] for each in rendered} == {"Role", "RoleBinding"}
+    places = sorted(
+        f"{each['metadata']['name']} {each['metadata']['namespace']}" for each in rendered if "rules" in each
+    )
     expected = [" tinkedge", "-bmc-objects a", "-bmc-objects b", "-objects a", "-objects b", "-secrets a"]
     assert places == [f"tinkedge-metal3{each}" for each in expected]
 
 
 def test_servers_behind_a_service_serve_until_it_routes_no_agent_to_them(objects: dict[str, Objects]) -> None:
-    # Beside an edge, it is the node's address that agents know.
+    # Beside an edge, agents connect to the node's address.
     for name, stopping in (("default", {}), ("service", {"preStop": {"exec": {"command": ["sleep", "5"]}}})):
         hooks = {role: pod["containers"][0].get("lifecycle", {}) for role, pod in objects[name].pods()}
         assert hooks == {"edge": {}, "controller": {}, "server": stopping}

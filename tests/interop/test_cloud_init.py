@@ -112,7 +112,7 @@ def test_nocloud_over_http_is_found_and_applied_completely(nocloud: Installed) -
     for boot in nocloud.boots:
         assert boot.result["errors"] == [], computer.log()
         assert boot.result["datasource"].startswith("DataSourceNoCloudNet")
-        assert boot.status == 0, boot.said
+        assert boot.status == 0, boot.output
         assert boot.hostname == name
     assert computer.read("etc/hostname").strip() == name
     assert computer.read(f"{MARKS}/written") == "Grüße, written once\n"
@@ -179,7 +179,7 @@ def test_ec2_tree_is_found_and_applied_completely(ec2: Installed) -> None:
     (boot,), computer = ec2.boots, ec2.computer
     assert boot.result["errors"] == [], computer.log()
     assert boot.result["datasource"].startswith("DataSourceEc2")
-    assert boot.status == 0, boot.said
+    assert boot.status == 0, boot.output
     assert boot.hostname == ec2.machine.name
     assert ec2.mark("written") == ["unzipped"]
     assert ec2.mark("runcmd") == ["runcmd"]

@@ -159,13 +159,13 @@ class Site:
             await self.until_prepared(f"w{number}")
 
     async def until_held(self, name: str) -> None:
-        async def held() -> bool:
+        async def is_held() -> bool:
             with suppress(Exception):
                 lease = await self.client.get(LEASE, ELECTION.name, ELECTION.namespace)
                 return bool(lease["spec"].get("holderIdentity") == name)
             return False
 
-        await until(held)
+        await until(is_held)
 
     async def until_prepared(self, name: str) -> None:
         async def prepared() -> bool:
@@ -174,10 +174,10 @@ class Site:
         await until(prepared, every=0.02)
 
     async def until_all_gone(self) -> None:
-        async def gone() -> bool:
+        async def are_gone() -> bool:
             return not (await self.client.list(WORKFLOW, "default"))["items"]
 
-        await until(gone, every=0.02)
+        await until(are_gone, every=0.02)
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ async def test_frozen_or_killed_controller_is_replaced_and_does_not_write_when_i
 
     def printed(word: str) -> list[float]:
         lines = [line.split() for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        return [float(at) for what, at in lines if what == word]
+        return [float(at) for event, at in lines if event == word]
 
     async def end() -> None:
         with suppress(ProcessLookupError):
@@ -297,19 +297,19 @@ async def test_result_of_a_workflow_is_in_its_events_and_the_order_of_deletion_d
         items = (await site.client.list(EVENT, "default"))["items"]
         return {(item["type"], item["reason"], item["involvedObject"]["name"]) for item in items}
 
-    async def told(*expected: tuple[str, str, str]) -> None:
-        async def found() -> bool:
+    async def wait_for_events(*expected: tuple[str, str, str]) -> None:
+        async def has_events() -> bool:
             return await events() == set(expected)
 
-        await until(found, events, every=0.05)
+        await until(has_events, events, every=0.05)
 
     await site.create("w")
     missed, prepared = ("Warning", "HardwareNotFound", "w"), ("Normal", "Prepared", "w")
-    await told(missed)
+    await wait_for_events(missed)
     await site.create_hardware()
-    await told(missed, prepared)
+    await wait_for_events(missed, prepared)
     await site.client.delete(WORKFLOW, "w", "default")
-    await told(missed, prepared, ("Normal", "Canceled", "w"))
+    await wait_for_events(missed, prepared, ("Normal", "Canceled", "w"))
     # While it is prepared.
     for index in range(12):
         await site.create(f"w{index}")

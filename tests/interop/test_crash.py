@@ -1,6 +1,6 @@
-"""kill -9 under load, full and read-only disks: what was answered is there, nothing is half there, and it goes on.
+"""kill -9 under load, full and read-only disks: the API keeps every answered write, stores no half, and recovers.
 
-Servers that are killed are processes of `tinkedge apiserver`; the others run in this process.
+The killed servers are processes of `tinkedge apiserver`; the other servers run in this process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Begin = Callable[..., Process]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Make clients out of kubeconfigs."""
+    """Create API clients from kubeconfigs."""
     async with AsyncExitStack() as exits:
 
         async def client(kubeconfig: Path) -> KubeClient:
@@ -105,7 +105,7 @@ def killed(server: Process) -> None:
 
 
 def payload(number: int) -> Raw:
-    """Both ends and the middle say the same: what is half there shows."""
+    """Return fields with the same number at both ends and in the middle, so that a half-written object shows."""
     return {"first": number, "text": f"{number} " * 300, "last": number}
 
 
@@ -118,38 +118,40 @@ class Ledger:
     """The requests to the API, and its answers."""
 
     state: dict[str, Raw | None] = field(default_factory=dict)
-    """The last answered state by name; None: deleted."""
-    asked: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The state of the last answer, by name; None: deleted."""
+    pending: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Requests without an answer, by name: the verb and the number."""
     versions: dict[int, str] = field(default_factory=dict)
-    """Every version that an answer had, and of which object."""
+    """The object of each resourceVersion in an answer."""
     answers: int = 0
 
-    def answered(self, name: str, obj: Raw | None) -> None:
+    def record_answer(self, name: str, obj: Raw | None) -> None:
         if obj is not None:
             version = int(obj["metadata"]["resourceVersion"])
             assert version not in self.versions, f"version {version} was given to {self.versions[version]} and {name}"
             self.versions[version] = name
         self.state[name] = obj
         self.answers += 1
-        del self.asked[name]
+        del self.pending[name]
 
-    def check(self, found: dict[str, Raw]) -> None:
-        """Compare with what is there after a restart, and go on from that."""
-        for name in self.state.keys() | self.asked.keys() | found.keys():
-            have, was = found.get(name), self.state.get(name)
-            verb, number = self.asked.get(name, ("", 0))
-            if have == was:
+    def check(self, stored: dict[str, Raw]) -> None:
+        """Compare with the objects after a restart, and continue from them."""
+        for name in self.state.keys() | self.pending.keys() | stored.keys():
+            have, answered = stored.get(name), self.state.get(name)
+            verb, number = self.pending.get(name, ("", 0))
+            if have == answered:
                 continue
             if have is None:
-                assert verb == "delete", f"{name} was answered and is lost: {was}"
+                assert verb == "delete", f"{name} was answered and is lost: {answered}"
             else:
-                assert verb in ("create", "spec", "status"), f"{name}: {have} is there, {was} was answered"
+                assert verb in ("create", "spec", "status"), f"{name}: {have} is stored, {answered} was answered"
                 assert have["status" if verb == "status" else "spec"] == payload(number)
-                assert was is None or int(have["metadata"]["resourceVersion"]) > int(was["metadata"]["resourceVersion"])
+                assert answered is None or int(have["metadata"]["resourceVersion"]) > int(
+                    answered["metadata"]["resourceVersion"]
+                )
             self.state[name] = have
-        self.asked.clear()
-        for obj in found.values():
+        self.pending.clear()
+        for obj in stored.values():
             assert is_whole(obj["spec"])
             assert "status" not in obj or is_whole(obj["status"])
 
@@ -166,18 +168,21 @@ async def write(client: KubeClient, ledger: Ledger, writer: int, dice: random.Ra
         while True:
             name = f"w{writer}-{dice.randrange(12)}"
             number += 100
-            was = ledger.state.get(name)
-            verb = "create" if was is None else dice.choice(("spec", "spec", "status", "status", "delete"))
-            ledger.asked[name] = (verb, number)
-            if was is None:
-                ledger.answered(name, await client.create(THING, thing(name, number)))
+            answered = ledger.state.get(name)
+            verb = "create" if answered is None else dice.choice(("spec", "spec", "status", "status", "delete"))
+            ledger.pending[name] = (verb, number)
+            if answered is None:
+                ledger.record_answer(name, await client.create(THING, thing(name, number)))
             elif verb == "delete":
                 await client.delete(THING, name, "default")
-                ledger.answered(name, None)
+                ledger.record_answer(name, None)
             else:
-                change = {"metadata": {"resourceVersion": was["metadata"]["resourceVersion"]}, verb: payload(number)}
+                change = {
+                    "metadata": {"resourceVersion": answered["metadata"]["resourceVersion"]},
+                    verb: payload(number),
+                }
                 subresource = "status" if verb == "status" else None
-                ledger.answered(name, await client.patch(THING, name, "default", change, subresource=subresource))
+                ledger.record_answer(name, await client.patch(THING, name, "default", change, subresource=subresource))
 
 
 @dataclass
@@ -213,13 +218,13 @@ class Watcher:
 
 
 def is_sound(state: Path) -> bool:
-    """SQLite's own check."""
+    """Return True if SQLite's integrity check passes."""
     with closing(sqlite3.connect(state / "state.db")) as db:
         return bool(db.execute("PRAGMA integrity_check").fetchone() == ("ok",))
 
 
 def is_sound_copy(state: Path, copy: Path) -> bool:
-    """The same of a copy: the server is to find what the dead one left."""
+    """Check a copy, so that the next server finds the files as the killed one left them."""
     copy.mkdir(exist_ok=True)
     for name in ("state.db", "state.db-wal"):
         if (state / name).exists():
@@ -230,18 +235,18 @@ def is_sound_copy(state: Path, copy: Path) -> bool:
 
 
 async def items(client: KubeClient, resource: ResourceType) -> dict[str, Raw]:
-    """The objects of a list by name, as each of them is answered alone."""
+    """Return the objects of a list by name, in the form of single GETs."""
     about = {"apiVersion": resource.api_version, "kind": resource.kind}
     return {item["metadata"]["name"]: about | item for item in (await client.list(resource, "default"))["items"]}
 
 
-async def test_killed_again_and_again_under_load_it_keeps_every_answer_and_watches_go_on(
+async def test_killed_repeatedly_under_load_api_keeps_every_answer_and_watches_resume(
     begin: Begin, connect: Connect, tmp_path: Path
 ) -> None:
     state, port = tmp_path / "state", free_port()
     ledger, watcher, dice = Ledger(), Watcher(), random.Random()
     for life in range(ROUNDS):
-        if life % 3 == 2:  # killed while it takes over what one that was killed under load has left
+        if life % 3 == 2:  # killed while it recovers the log of a server that was killed under load
             server = begin(state, port, ready=False)
             await asyncio.sleep(dice.uniform(0.0, 0.3))
             killed(server)
@@ -263,20 +268,20 @@ async def test_killed_again_and_again_under_load_it_keeps_every_answer_and_watch
         assert is_sound_copy(state, tmp_path / "copy")
     begin(state, port)
     client = await connect(state / "kubeconfig")
-    found = await items(client, THING)
-    ledger.check(found)
+    stored = await items(client, THING)
+    ledger.check(stored)
     last = await client.create(THING, thing("last", 0))
     rest = asyncio.create_task(watcher.follow(client))
     await until(lambda: watcher.position >= int(last["metadata"]["resourceVersion"]), lambda: watcher.position)
     rest.cancel()
     await asyncio.gather(rest, return_exceptions=True)
-    assert watcher.state == {**found, "last": last}
+    assert watcher.state == {**stored, "last": last}
     assert ledger.versions.items() <= watcher.versions.items()
     assert ledger.answers > 20 * ROUNDS
 
 
 async def listed_or_none(client: KubeClient) -> Raw | None:
-    """The list of things; None if they are not served yet."""
+    """Return the list of things; None if the API does not serve them yet."""
     with suppress(ApiError):
         return await client.list(THING, "default")
     return None
@@ -316,23 +321,23 @@ async def test_full_disk_refuses_writes_with_a_status_and_works_again_when_there
     disk: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, client = await serve(disk / "state")
-    kept: dict[str, Raw] = {}
+    answered: dict[str, Raw] = {}
     with suppress(ApiError):
         while True:
-            name = f"c{len(kept)}"
-            kept[name] = await client.create(CONFIGMAP, config(name))
-    assert len(kept) > 5
+            name = f"c{len(answered)}"
+            answered[name] = await client.create(CONFIGMAP, config(name))
+    assert len(answered) > 5
     for number in range(50, 54):
         assert "database or disk is full" in await refused(client.create(CONFIGMAP, config(f"c{number}")))
     assert sum("writes fail" in record.message for record in caplog.records) == 1
-    assert await items(client, CONFIGMAP) == kept
+    assert await items(client, CONFIGMAP) == answered
     remount(disk, "size=30m")
     for number in range(100, 110):
-        kept[f"c{number}"] = await client.create(CONFIGMAP, config(f"c{number}"))
+        answered[f"c{number}"] = await client.create(CONFIGMAP, config(f"c{number}"))
     await server.stop()
     assert is_sound(disk / "state")
     _, client = await serve(disk / "state")
-    assert await items(client, CONFIGMAP) == kept
+    assert await items(client, CONFIGMAP) == answered
 
 
 def fill(disk: Path) -> None:
@@ -363,7 +368,7 @@ async def test_disk_that_refuses_writes_at_the_start_is_read_and_written_later(
     port = urlsplit(server.url).port or 0
     expected = {"c0": await client.create(CONFIGMAP, config("c0"))}
     await server.stop()
-    if how != "stopped":  # some of what one has answered that was killed is in the log alone
+    if how != "stopped":  # a killed server has some answered writes only in the log
         process = begin(disk / "state", port)
         client = await connect(disk / "state" / "kubeconfig")
         expected["c0"] = await client.patch(CONFIGMAP, "c0", "default", {"data": {"text": "changed"}})
@@ -375,9 +380,9 @@ async def test_disk_that_refuses_writes_at_the_start_is_read_and_written_later(
     version = max(int(obj["metadata"]["resourceVersion"]) for obj in expected.values())
 
     server, client = await serve(disk / "state", port)
-    assert list(Path("/dev/shm").glob("tinkedge-*")) == []  # a copy has no name there, and ends with the process
+    assert list(Path("/dev/shm").glob("tinkedge-*")) == []  # the copy is unlinked, so it ends with the process
     why = "the disk is full" if refuse is fill else "the disk is read-only"
-    # With the index that the killed one has left, the state can be opened for writing, and the first write is refused.
+    # With the killed server's index, the state opens for writing, and the first write is refused.
     at_once = (refuse, how) != (fill, "killed")
     assert (why in server.refusal) == at_once
     messages = [record.message for record in caplog.records if "it can only be read" in record.message]

@@ -22,7 +22,7 @@ from tests.interop.test_networks import Host
 from tests.waiting import wait_until
 
 NEW_IPXE = Path(sys.prefix) / "ipxe-trixie"
-"""Debian 13's (`deploy/setup.sh ipxe`)."""
+"""Debian 13's iPXE (`deploy/setup.sh ipxe`)."""
 
 
 class Doctor(Namespaces):
@@ -43,21 +43,21 @@ class Doctor(Namespaces):
     def other(self, *words: str) -> None:
         ip("-n", self.namespaces["other"], *words)
 
-    def found(self, *options: str | Path, severity: str = "") -> dict[str, dict[str, Any]]:
-        """The findings of that severity, or all that are not ok, by name; but for the clock, which is the machine's."""
+    def findings(self, *options: str | Path, severity: str = "") -> dict[str, dict[str, Any]]:
+        """Return findings of `severity` by name, or warnings and errors; without the clock, which is the host's."""
         given = ["--interface", "eth1", "--data-dir", self.directory / "data", *options]
         ran = self.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--json", *given)
         document = json.loads(ran.out)
-        wanted = {severity} if severity else {"warning", "error"}
+        severities = {severity} if severity else {"warning", "error"}
         return {
-            one["name"]: one for one in document["findings"] if one["severity"] in wanted and one["name"] != "clock"
+            one["name"]: one for one in document["findings"] if one["severity"] in severities and one["name"] != "clock"
         }
 
     def link_metadata(self, *options: str) -> tuple[str, str]:
-        """Severity, and what was seen."""
+        """Return the severity and the observation of the finding about link metadata."""
         given = ["--link-metadata", "--ipxe-dir", NEW_IPXE, *options]
-        found = self.found(*given) | self.found(*given, severity="ok") | self.found(*given, severity="note")
-        return found[NAME]["severity"], found[NAME]["seen"]
+        findings = self.findings(*given) | self.findings(*given, severity="ok") | self.findings(*given, severity="note")
+        return findings[NAME]["severity"], findings[NAME]["seen"]
 
     def other_has_it(self) -> str:
         self.other("address", "add", f"{METADATA_ADDRESS}/64", "dev", "eth0", "nodad")
@@ -66,7 +66,7 @@ class Doctor(Namespaces):
         return link.mac.hex(":")
 
     def holds(self) -> AddressState:
-        """Have this host have the address, as the edge has it; whether it has."""
+        """Add the metadata address to this host, as the edge does, and return its state."""
         link = in_namespace(self.namespaces[IN_EDGE], lambda: look("eth1"))
         assert link is not None
 
@@ -94,33 +94,35 @@ def test_second_interface_on_the_same_ethernet_is_reported_until_arp_ignore_is_s
         host.other("link", "set", port, "master", "switch", "up")
     host.other("link", "set", "switch", "up")
     host.other("address", "add", "10.77.1.50/24", "dev", "switch")
-    assert "ARP on eth1" not in host.found(), "no packet has been sent yet"
-    host.run("other", "curl", "-s", "--max-time", "5", "http://10.77.1.1:9/")  # it asks who has that address
-    found = host.found()["ARP on eth1"]
-    assert re.match(r"eth1 and eth2 of this host seem to be on one Ethernet \(10\.77\.1\.50, ", found["seen"]), found
-    assert "eth3" not in found["seen"]
+    assert "ARP on eth1" not in host.findings(), "no packet has been sent yet"
+    host.run("other", "curl", "-s", "--max-time", "5", "http://10.77.1.1:9/")  # sends an ARP request for that address
+    finding = host.findings()["ARP on eth1"]
+    assert re.match(r"eth1 and eth2 of this host seem to be on one Ethernet \(10\.77\.1\.50, ", finding["seen"]), (
+        finding
+    )
+    assert "eth3" not in finding["seen"]
     host.run(IN_EDGE, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
-    assert "ARP on eth1" not in host.found()
+    assert "ARP on eth1" not in host.findings()
 
 
 def test_complete_host_has_notes_only(host: Doctor) -> None:
-    assert host.found() == {}
-    # Media of Debian 12's iPXE are not for machines without DHCP.
+    assert host.findings() == {}
+    # Media of Debian 12's iPXE do not boot machines without DHCP.
     notes = {"running edge", "names of OSIEs' URLs", "other DHCP servers"}
-    assert set(host.found("--ipxe-dir", NEW_IPXE, severity="note")) == notes
+    assert set(host.findings("--ipxe-dir", NEW_IPXE, severity="note")) == notes
 
 
 def test_interface_that_is_down_without_address_or_carrier_or_with_small_mtu_is_reported(host: Doctor) -> None:
     host.edge("link", "set", "eth1", "mtu", "1400")
-    assert host.found()["MTU"]["seen"].startswith("eth1 takes packets of 1400 bytes")
+    assert host.findings()["MTU"]["seen"].startswith("eth1 takes packets of 1400 bytes")
     host.edge("link", "set", "eth1", "mtu", "1500")
     host.other("link", "set", "eth0", "down")
-    assert host.found()["link"]["seen"].startswith("eth1 has no carrier")
+    assert host.findings()["link"]["seen"].startswith("eth1 has no carrier")
     host.edge("address", "flush", "dev", "eth1")
-    assert host.found()["interface"]["seen"] == "eth1 has no IPv4 address"
-    assert "192.0.2.9 is no address of this host" in host.found("--interface", "eth1=192.0.2.9")["interface"]["seen"]
+    assert host.findings()["interface"]["seen"] == "eth1 has no IPv4 address"
+    assert "192.0.2.9 is no address of this host" in host.findings("--interface", "eth1=192.0.2.9")["interface"]["seen"]
     host.edge("link", "set", "eth1", "down")
-    assert host.found()["interface"]["remedy"] == "ip link set eth1 up"
+    assert host.findings()["interface"]["remedy"] == "ip link set eth1 up"
 
 
 @pytest.mark.parametrize("tool", ["nft", "iptables"])
@@ -139,7 +141,7 @@ def test_firewall_rule_that_drops_packets_of_machines_is_reported(host: Doctor, 
     assert {line.split()[2] for line in lines} == expected, ran.out
     assert ran.popen.returncode == 1
     disabled = ["--dhcp-mode", "off", "--disable", "tftp", "--disable", "server"]
-    assert "firewall" not in host.found(*disabled)
+    assert "firewall" not in host.findings(*disabled)
 
 
 def test_documented_firewall_is_valid_for_nft_and_admits_machines(host: Doctor) -> None:
@@ -151,19 +153,19 @@ def test_documented_firewall_is_valid_for_nft_and_admits_machines(host: Doctor) 
     for words in (["-c", "-f", str(rules)], ["-f", str(rules)]):
         ran = host.run(IN_EDGE, "nft", *words)
         assert ran.popen.returncode == 0, ran.out
-    assert host.found(severity="error") == {}
+    assert host.findings(severity="error") == {}
     without = host.run(IN_EDGE, "nft", "flush", "set", "inet", "tinkedge", "machines")
     assert without.popen.returncode == 0, without.out
-    assert "firewall" in host.found(severity="warning"), "the check does not see the rules at all"
+    assert "firewall" in host.findings(severity="warning"), "the check does not see the rules at all"
 
 
 def test_port_of_another_program_is_reported_with_the_program(host: Doctor) -> None:
     code = "import socket,time\ns = socket.socket()\ns.bind(('10.77.1.1', 7777))\ns.listen()\ntime.sleep(60)"
     holder = host.start(IN_EDGE, "python3", "-c", code)
     wait_until(lambda: "tcp:7777" in host.listening())
-    assert host.found() == {}
-    found = host.found("--http-port", "7777")["port 7777/tcp (HTTP) on eth1"]
-    assert f"python3 (process {holder.popen.pid})" in found["remedy"]
+    assert host.findings() == {}
+    finding = host.findings("--http-port", "7777")["port 7777/tcp (HTTP) on eth1"]
+    assert f"python3 (process {holder.popen.pid})" in finding["remedy"]
 
 
 def test_full_data_directory_is_reported(host: Doctor) -> None:
@@ -174,8 +176,8 @@ def test_full_data_directory_is_reported(host: Doctor) -> None:
         f"exec {' '.join(TINKEDGE)} doctor --no-lab --json --interface lo --data-dir {data}"
     )
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
-    found = {one["name"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
-    assert (found["data directory's space"], found["data directory's inodes"]) == ("error", "warning")
+    severities = {one["name"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
+    assert (severities["data directory's space"], severities["data directory's inodes"]) == ("error", "warning")
 
 
 def test_unresolved_name_in_an_osie_is_reported(host: Doctor) -> None:
@@ -184,8 +186,8 @@ def test_unresolved_name_in_an_osie_is_reported(host: Doctor) -> None:
     urls = {"kernelUrl": "http://kernels.invalid/k", "initrdUrl": "http://10.0.0.1/i"}
     osie = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "OSIE", "metadata": {"name": "hook"}, "spec": urls}
     (manifests / "osie.json").write_text(json.dumps(osie))
-    found = host.found("--manifests", manifests)["name of an OSIE's URL"]
-    assert found["seen"].startswith("kernels.invalid (OSIE default/hook: kernelUrl): ")
+    finding = host.findings("--manifests", manifests)["name of an OSIE's URL"]
+    assert finding["seen"].startswith("kernels.invalid (OSIE default/hook: kernelUrl): ")
 
 
 def test_running_edge_that_is_not_ready_is_reported(tmp_path: Path) -> None:
@@ -215,11 +217,11 @@ def linked(host: Doctor) -> Doctor:
 
 
 def test_link_metadata_is_examined_only_on_request(linked: Doctor) -> None:
-    assert NAME not in linked.found("--ipxe-dir", NEW_IPXE, severity="ok")
+    assert NAME not in linked.findings("--ipxe-dir", NEW_IPXE, severity="ok")
     assert linked.link_metadata() == ("ok", "no other host is known to have it, and its port is free")
-    assert linked.found("--link-metadata") == {}
-    asked = linked.found("--link-metadata", "--probe", severity="ok")
-    assert asked["who has fe80::a9fe:a9fe on eth1"]["seen"] == "no host"
+    assert linked.findings("--link-metadata") == {}
+    findings = linked.findings("--link-metadata", "--probe", severity="ok")
+    assert findings["who has fe80::a9fe:a9fe on eth1"]["seen"] == "no host"
 
 
 def test_interface_without_ipv6_or_that_is_down_is_reported(linked: Doctor) -> None:
@@ -230,15 +232,15 @@ def test_interface_without_ipv6_or_that_is_down_is_reported(linked: Doctor) -> N
     assert linked.link_metadata() == ("note", "not served while eth1 has no carrier")
     linked.run(IN_EDGE, "sysctl", "-qw", "net.ipv6.conf.eth1.disable_ipv6=1")
     assert linked.link_metadata() == ("error", "IPv6 is switched off on eth1")
-    assert "eth1.disable_ipv6=0" in linked.found("--link-metadata")[NAME]["remedy"]
+    assert "eth1.disable_ipv6=0" in linked.findings("--link-metadata")[NAME]["remedy"]
 
 
 def test_other_host_with_the_address_is_reported_with_its_mac(linked: Doctor) -> None:
     mac = linked.other_has_it()
     assert linked.link_metadata()[0] == "ok", "the kernel does not know the other host, and the link was not asked"
-    asked = linked.found("--link-metadata", "--probe")["who has fe80::a9fe:a9fe on eth1"]
-    assert asked["severity"] == "error"
-    assert asked["seen"] == f"{mac}, as far as the kernel knows, which serves no metadata there"
+    finding = linked.findings("--link-metadata", "--probe")["who has fe80::a9fe:a9fe on eth1"]
+    assert finding["severity"] == "error"
+    assert finding["seen"] == f"{mac}, as far as the kernel knows, which serves no metadata there"
     seen = f"another host on eth1, {mac}, has the address: this edge waits for it"
     assert linked.link_metadata() == ("warning", seen), "now the kernel knows"
     linked.edge("address", "add", f"{METADATA_ADDRESS}/64", "dev", "eth1")
@@ -261,5 +263,5 @@ def test_metadata_port_of_another_program_is_reported(linked: Doctor, is_there: 
 def test_firewall_rule_for_ipv6_alone_is_reported(linked: Doctor) -> None:
     rules = "table ip6 guard { chain input { type filter hook input priority 0; tcp dport 80 drop; }; }"
     assert linked.run(IN_EDGE, "nft", rules).popen.returncode == 0
-    assert linked.found() == {}
-    assert linked.found("--link-metadata")["firewall"]["seen"].startswith("80/tcp of IPv6 on eth1 is dropped by ")
+    assert linked.findings() == {}
+    assert linked.findings("--link-metadata")["firewall"]["seen"].startswith("80/tcp of IPv6 on eth1 is dropped by ")

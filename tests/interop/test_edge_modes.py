@@ -1,4 +1,4 @@
-"""The edge in each of its modes, as operators run it: `tinkedge up` with their options, and what machines get of it.
+"""The edge in each of its modes, as operators run it: `tinkedge up` with their options, and the machines' boots.
 
     edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 of each machine, every machine in a namespace of its own
                       rack1 172.31.78.1 --- bridge --- eth0 of the machine "far"
@@ -39,7 +39,7 @@ ADDRESSES = {"near": "172.31.77.50", "far": "172.31.78.50", "stranger": "172.31.
 
 BIOS = ("PXEClient:Arch:00000:UNDI:002001", "0000")
 UEFI = ("PXEClient:Arch:00007:UNDI:003016", "0007")
-"""The options 60 and 93 of x86 ROMs (RFC 4578)."""
+"""DHCP options 60 and 93 of x86 ROMs (RFC 4578)."""
 PXE = [("vendor_class_id", BIOS[0].encode()), ("pxe_client_architecture", bytes.fromhex(BIOS[1]))]
 
 UDHCPC = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "3", "-T", "1"]
@@ -49,7 +49,7 @@ WEB_SERVER = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "8080"
 
 
 class Edge(Namespaces):
-    """A running `tinkedge up`, and the machines around it."""
+    """A running `tinkedge up` and its machines."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -57,7 +57,7 @@ class Edge(Namespaces):
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
 
     def up(self, *options: str | Path, far: bool = False) -> None:
-        """Start it, with the OSIE "lab" among its manifests."""
+        """Start `tinkedge up`, with the OSIE "lab" among its manifests."""
         self.add(IN_EDGE)
         self.bridge("rack0", f"{ADDRESS}/24")
         if far:
@@ -76,7 +76,7 @@ class Edge(Namespaces):
         self.ready(self.process)
 
     def machine(self, name: str, mac: str = "", network: str = "rack0", address: str = "") -> str:
-        """Put a machine on a network, if it is not there yet; its MAC."""
+        """Connect a machine to a network, unless it is connected already; return its MAC."""
         mac = mac or MACS[name]
         if name not in self.namespaces:
             self.add(name)
@@ -88,7 +88,7 @@ class Edge(Namespaces):
     # --- the operator's side ---
 
     def register(self, name: str, address: str, *, mac: str = "") -> None:
-        """Give a machine a Hardware, and wait until the edge has heard of it."""
+        """Create a Hardware for a machine and wait until the edge has received it."""
         mac, gateway = mac or MACS[name], address.rpartition(".")[0] + ".1"
         dhcp = {"ip": address, "netmask": "255.255.255.0", "gateway": gateway, "hostname": name}
         instance = {"userdata": f"I am {name}"}
@@ -102,15 +102,15 @@ class Edge(Namespaces):
         wait_until(is_known)
 
     def journey(self, mac: str, outcome: str) -> list[str]:
-        """The messages of a machine's journey that tell of this outcome."""
+        """Return the messages of a machine's journey with this outcome."""
         events = json.loads(self.operators(self.data_dir, f"/api/v1/machines/{mac}/events"))
         return [event["message"] for event in events if event["outcome"] == outcome]
 
     def metric(self, name: str) -> float:
         metrics = self.run(IN_EDGE, "curl", "-sf", "http://127.0.0.1:7081/metrics").out
-        found = re.search(rf"^tinkedge_artifact_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
-        assert found, metrics
-        return float(found[1])
+        match = re.search(rf"^tinkedge_artifact_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
+        assert match, metrics
+        return float(match[1])
 
     # --- the machine's side ---
 
@@ -137,13 +137,13 @@ class Edge(Namespaces):
                     with contextlib.suppress(TimeoutError):
                         offer = BOOTP(client.recv(4096))
                         if offer.xid == xid:
-                            offers[said(offer)["server_id"]] = offer
+                            offers[options_of(offer)["server_id"]] = offer
                 if servers <= set(offers):
                     break
         return offers
 
     def get(self, where: str, path: str, address: str = ADDRESS) -> tuple[int, bytes]:
-        """Status and body of an answer of the edge's HTTP; the status is 0 if the body broke off."""
+        """Fetch a path from the edge; return status and body. The status is 0 if the body is incomplete."""
         body = self.directory / secrets.token_hex(4)
         url = f"http://{address}:7080{path}"
         curl = self.run(where, "curl", "-s", "--max-time", "10", "-o", body, "-w", "%{http_code}", url)
@@ -151,7 +151,7 @@ class Edge(Namespaces):
         return status, body.read_bytes() if body.exists() else b""
 
     def script(self, where: str, address: str = ADDRESS, mac: str = "") -> str:
-        """The script that iPXE on the machine gets."""
+        """Return the script that the edge sends to iPXE on the machine."""
         status, body = self.get(where, f"/ipxe/script/{mac or MACS[where]}/auto.ipxe", address)
         assert status == 200, body
         return body.decode()
@@ -159,13 +159,13 @@ class Edge(Namespaces):
     def tftp(self, where: str, name: str, client: str = "tftp-hpa", address: str = ADDRESS) -> tuple[bytes, str]:
         """Fetch a file; return it and the client's output. Write a MAC with dashes: tftp-hpa reads HOST:FILE."""
         assert ":" not in name
-        got = self.directory / secrets.token_hex(4)
+        target = self.directory / secrets.token_hex(4)
         commands: dict[str, list[str | Path]] = {
-            "tftp-hpa": ["timeout", "5", "tftp", "-m", "binary", address, "-c", "get", name, got],
-            "busybox": ["timeout", "5", "busybox", "tftp", "-g", "-b", "1468", "-r", name, "-l", got, address],
+            "tftp-hpa": ["timeout", "5", "tftp", "-m", "binary", address, "-c", "get", name, target],
+            "busybox": ["timeout", "5", "busybox", "tftp", "-g", "-b", "1468", "-r", name, "-l", target, address],
         }
         process = self.run(where, *commands[client])
-        return got.read_bytes() if got.exists() else b"", process.out + process.err
+        return target.read_bytes() if target.exists() else b"", process.out + process.err
 
 
 def _dhcp_socket() -> socket.socket:
@@ -180,13 +180,13 @@ def dashed(mac: str) -> str:
     return mac.replace(":", "-")
 
 
-def said(offer: Any) -> dict[str, Any]:
-    """The options of a message."""
+def options_of(offer: Any) -> dict[str, Any]:
+    """Return the options of a DHCP message by name."""
     return {option[0]: option[1] for option in offer[DHCP].options if isinstance(option, tuple)}
 
 
 def content(name: str, size: int = 70_001) -> bytes:
-    """The same random bytes for the same name."""
+    """Return random bytes, the same for each name."""
     return random.Random(name).randbytes(size)
 
 
@@ -228,7 +228,7 @@ def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_add
         lease = reserving.rom(name, UEFI)
         assert (lease["ip"], lease["serverid"], lease["siaddr"]) == (ADDRESSES[name], address, address)
         assert lease["boot_file"] == "snponly.efi"
-        # iPXE, which the boot program is, is known by its user class.
+        # The boot program is iPXE, which the server recognises by its user class.
         lease = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
         assert lease["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
         script = reserving.script(name, address)
@@ -239,7 +239,7 @@ def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_add
         script = reserving.tftp(name, f"{dashed(MACS[name])}/auto.ipxe", address=address)[0].decode()
         assert f"tftp://{address}/{MACS[name]}/osie/lab/kernel" in script
         assert other not in script
-        # The script names the workflow server, which has to answer there.
+        # The workflow server must answer at the address in the script.
         in_namespace(reserving.namespaces[name], partial(socket.create_connection, (address, 42113), 5)).close()
 
 
@@ -262,7 +262,7 @@ def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_q
     reserving.address("squatter", "172.31.77.61/24")
     assert reserving.discover("declining", mac, servers=set()) == {}
     assert any("is in quarantine" in message for message in reserving.journey(mac, "refused"))
-    # No request comes in the meantime: the condition changes all the same.
+    # No request arrives meanwhile; the condition changes nevertheless.
     wait_until(lambda: conflict().startswith("False QuarantineEnded"), conflict, every=0.2)
     assert reserving.udhcpc("declining", "-a")["ip"] == address
 
@@ -279,7 +279,7 @@ def upstream(reserving: Edge) -> Iterator[Path]:
 
 
 def publish(edge: Edge, root: Path, name: str, size: int, sha256: str = "") -> None:
-    """Make an OSIE with an initrd of this size, and wait until the machine "near" can boot it."""
+    """Create an OSIE with an initrd of this size, and wait until the machine "near" can boot it."""
     (root / f"{name}-kernel").write_bytes(content(f"{name}-kernel", 1000))
     (root / f"{name}-initrd").write_bytes(content(name, size))
     urls = {f"{part}Url": f"http://127.0.0.1:8080/{name}-{part}" for part in ("kernel", "initrd")}
@@ -295,7 +295,7 @@ def test_initrd_larger_than_the_cache_is_refused_with_the_option_to_change(reser
     assert (status, len(line.splitlines())) == (500, 1)
     assert "OSIE default/large: initrdUrl http://127.0.0.1:8080/large-initrd: " in line
     assert f"{CACHE_SIZE + 1} bytes are more than the whole cache may hold, {CACHE_SIZE} (see --cache-size)" in line
-    # The machine's screen shows it, too: its script asks why.
+    # The machine's screen shows the reason, too: its script fetches it.
     screen = reserving.get("near", f"/ipxe/script/{MACS['near']}/auto.ipxe?failed")[1].decode()
     assert f"echo {line.partition(' (see')[0]}" in screen
     assert "--cache-size" in screen
@@ -304,7 +304,7 @@ def test_initrd_larger_than_the_cache_is_refused_with_the_option_to_change(reser
     assert reserving.metric('failures_total{kind="no_room"}') == 1
 
 
-def test_machine_never_gets_a_whole_file_that_is_not_the_one_of_the_checksum(reserving: Edge, upstream: Path) -> None:
+def test_machine_never_receives_a_whole_file_with_a_wrong_checksum(reserving: Edge, upstream: Path) -> None:
     size = 200_000
     publish(reserving, upstream, "wrong", size, hashlib.sha256(b"another file").hexdigest())
     for _ in range(2):
@@ -324,7 +324,7 @@ def test_machine_never_gets_a_whole_file_that_is_not_the_one_of_the_checksum(res
     assert reserving.metric("stored_bytes") <= CACHE_SIZE
 
 
-def test_machine_behind_a_firewall_gets_boot_program_and_extra_files_from_port_69_and_a_stranger_none(
+def test_machine_behind_a_firewall_gets_boot_program_and_extra_files_from_port_69_and_an_unregistered_one_none(
     reserving: Edge,
 ) -> None:
     where, mac, address = "walled", "52:54:00:00:01:08", "172.31.77.70"
@@ -335,7 +335,7 @@ def test_machine_behind_a_firewall_gets_boot_program_and_extra_files_from_port_6
     for client in CLIENTS:
         got, _ = reserving.tftp(where, "snponly.efi", client)
         assert got == (IPXE / "snponly.efi").read_bytes()
-        # As a Raspberry Pi asks: below its serial number, for which there is no directory.
+        # A Raspberry Pi requests files below its serial number first; there is no such directory.
         assert reserving.tftp(where, "1a2b3c4d/start4.elf", client)[0] == content("start4.elf")
         assert reserving.tftp(where, "overlays/vc4.dtbo", client)[0] == content("vc4.dtbo", 512)
         for name in ("overlays/none.dtbo", "../data/kubeconfig", "overlays/../../data/kubeconfig"):
@@ -365,7 +365,7 @@ def netboots_only_with_a_workflow(working: Edge) -> None:
         lease = working.rom("near")
         assert lease["ip"] == ADDRESSES["near"]
         assert not lease.get("boot_file")
-        # A PXE menu of one item, which goes on to the next boot device; its prompt is the reason, as far as it fits.
+        # A PXE menu with one item, the next boot device; its prompt is the reason, truncated to fit.
         menu = bytes.fromhex(lease["opt43"])
         assert b"Local boot" in menu
         assert f"No netboot: {why[:15]}".encode() in menu
@@ -410,7 +410,7 @@ def proxying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
         yield edge
 
 
-def test_machine_gets_its_address_from_the_other_server_and_what_to_boot_from_us(proxying: Edge) -> None:
+def test_machine_gets_its_address_from_the_other_server_and_its_boot_file_from_the_edge(proxying: Edge) -> None:
     mac = MACS["near"]
     both = {OTHER_SERVER, ADDRESS}
     assert set(proxying.discover("near", mac, servers={OTHER_SERVER})) == {OTHER_SERVER}
@@ -419,12 +419,12 @@ def test_machine_gets_its_address_from_the_other_server_and_what_to_boot_from_us
     assert offers[OTHER_SERVER].yiaddr.startswith("172.31.77.1")
     ours = offers[ADDRESS]
     assert (ours.yiaddr, ours.siaddr, ours.file.rstrip(b"\0")) == ("0.0.0.0", ADDRESS, b"undionly.kpxe")
-    assert said(ours)["vendor_class_id"] == b"PXEClient"
-    assert "lease_time" not in said(ours)
+    assert options_of(ours)["vendor_class_id"] == b"PXEClient"
+    assert "lease_time" not in options_of(ours)
     lease = proxying.udhcpc("near")
     assert lease["serverid"] == OTHER_SERVER
     assert 100 <= int(lease["ip"].rpartition(".")[2]) <= 200
-    # That address is in no Hardware; the machine is known by it nevertheless.
+    # No Hardware has that address; the edge identifies the machine by it nevertheless.
     assert boots_lab(proxying.script("near"))
     assert proxying.get("near", "/osie/lab/kernel") == (200, content("kernel"))
     assert proxying.get("near", "/2009-04-04/user-data") == (200, b"I am near")
@@ -472,7 +472,7 @@ def test_machine_without_hardware_netboots_the_default_osie_and_nothing_else(ado
     assert f" worker_id={mac} " in script
     for client in CLIENTS:
         assert adopting.tftp("stranger", program, client)[0] == (IPXE / "undionly.kpxe").read_bytes()
-        # The same for an iPXE that has no HTTP.
+        # An iPXE without HTTP gets the same.
         script = adopting.tftp("stranger", f"{dashed(mac)}/auto.ipxe", client)[0].decode()
         assert f"tftp://{ADDRESS}/{mac}/osie/lab/kernel" in script
         for part in ("kernel", "initrd"):

@@ -1,4 +1,4 @@
-"""A branch whose cache is smaller than a disk image of the center: machines get it all the same, in bounded memory."""
+"""A branch with a cache smaller than a disk image of the center: machines get the image, in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELD_BYTES = 16 << 20
 
 
 class ReadingSite(Site):
-    """Edges, and machines whose connections a test reads as it likes."""
+    """Edges, and machines whose connections a test reads at its own pace."""
 
     def journey(self, machine: int) -> list[dict[str, Any]]:
         token = (self.directory / "data1" / "admin-token").read_text().strip()
@@ -89,8 +89,8 @@ class Branch(ReadingSite):
         self.center()
         self.up(1, "--upstream-edge", f"http://{address_of(2)}:7080", *options)
         self.is_ready(1)
-        wait_until(lambda: self.metric(1, "tinkedge_upstream_edge_used") == 1, self.said)
-        assert all(boot.ok for boot in self.booted(self.machines)), self.said()
+        wait_until(lambda: self.metric(1, "tinkedge_upstream_edge_used") == 1, self.output)
+        assert all(boot.ok for boot in self.booted(self.machines)), self.output()
 
     def center(self) -> None:
         self.up(2, "--downstream-edges", "--disable", "dhcp")
@@ -105,12 +105,12 @@ class Branch(ReadingSite):
             return os.pread(disk.fileno(), end - first, first)
 
     def anonymous(self) -> int:
-        """Bytes of memory with no file behind them that edge 1 has."""
+        """Return the bytes of anonymous memory of edge 1."""
         status = Path(f"/proc/{self.processes[1].popen.pid}/status").read_text()
         return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem):\s+(\d+) kB", status, re.MULTILINE)))
 
-    def held(self) -> list[int]:
-        """Bytes of each file in memory that the main process has open."""
+    def memory_file_sizes(self) -> list[int]:
+        """Return the size of each memory file that the main process has open."""
         directory = Path(f"/proc/{self.processes[1].popen.pid}/fd")
         found: dict[int, int] = {}
         for descriptor in directory.iterdir():
@@ -157,7 +157,7 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Branch]:
-    """One whose cache is too small."""
+    """Start a branch with a cache that is too small."""
     with Branch(tmp_path_factory.mktemp("branch"), edges=2, machines=1) as site:
         site.begin_with("--cache-size", str(CACHE_BYTES))
         yield site
@@ -169,17 +169,17 @@ def test_disk_image_that_is_larger_than_the_branch_s_cache_is_passed_through(bra
     def see(was: int, count: int) -> None:
         nonlocal most
         if was // 5_000_000 < count // 5_000_000:
-            most = max(most, branch.anonymous() + sum(branch.held()))
+            most = max(most, branch.anonymous() + sum(branch.memory_file_sizes()))
 
     with branch.connection(1) as sock:
         answer = Answer(sock)
-        assert answer.head.startswith(b"HTTP/1.1 200 "), (answer.head, branch.said())
+        assert answer.head.startswith(b"HTTP/1.1 200 "), (answer.head, branch.output())
         assert answer.digest(see) == (branch.digest, SIZE)
     assert most - before < 80_000_000
     etag = re.search(rb'ETag: ("[^"]+")', answer.head, re.IGNORECASE)
     assert etag is not None
 
-    # The machine goes on where it was broken off, or asks for some of it.
+    # The machine resumes the transfer, or requests a range.
     last = SIZE - 1_000_000
     for first, end, headers in (
         (1_000_003, 2_000_003, ["Range: bytes=1000003-2000002"]),
@@ -190,28 +190,28 @@ def test_disk_image_that_is_larger_than_the_branch_s_cache_is_passed_through(bra
             assert answer.head.startswith(b"HTTP/1.1 206 "), answer.head
             assert b"".join(answer.chunks()) == branch.part(first, end)
     assert branch.cached() < CACHE_BYTES, "it was not to be kept"
-    wait_until(lambda: not branch.held(), "files in memory are left open")
+    wait_until(lambda: not branch.memory_file_sizes(), "memory files stay open")
     message = f"is passed through, and not kept: {SIZE} bytes are more than the whole cache may hold"
-    assert message in branch.said()
+    assert message in branch.output()
 
 
 def test_slow_machine_holds_little_of_the_branch_s_memory(branch: Branch) -> None:
     def see(was: int, count: int) -> None:
         if was <= 60_000_000 < count:
-            branch.processes[2].end()  # and it goes on where it broke off
-            (held,) = branch.held()
+            branch.processes[2].end()  # and the transfer resumes
+            (held,) = branch.memory_file_sizes()
             assert held <= HELD_BYTES
             branch.center()
-            (held,) = branch.held()
+            (held,) = branch.memory_file_sizes()
             assert held <= HELD_BYTES
 
     with branch.connection(1) as sock:
-        assert Answer(sock).digest(see) == (branch.digest, SIZE), branch.said()
-    wait_until(lambda: not branch.held())
+        assert Answer(sock).digest(see) == (branch.digest, SIZE), branch.output()
+    wait_until(lambda: not branch.memory_file_sizes())
     with branch.connection(1) as sock:
         Answer(sock)
-        assert len(branch.held()) == 1
-    wait_until(lambda: not branch.held(), "the machine has gone")
+        assert len(branch.memory_file_sizes()) == 1
+    wait_until(lambda: not branch.memory_file_sizes(), "the machine has gone")
 
 
 def test_disk_image_that_fits_is_cached_and_served_while_the_center_is_away(tmp_path: Path) -> None:
@@ -240,13 +240,13 @@ def test_files_and_images_of_the_center_cross_the_link_to_a_branch_once(tmp_path
         site.is_ready(2)
         site.up(1, "--upstream-edge", f"http://{address_of(2)}:7080")
         site.is_ready(1)
-        wait_until(lambda: site.metric(1, "tinkedge_upstream_edge_used") == 1, site.said)
-        assert all(boot.ok for boot in site.booted(site.machines)), site.said()
+        wait_until(lambda: site.metric(1, "tinkedge_upstream_edge_used") == 1, site.output)
+        assert all(boot.ok for boot in site.booted(site.machines)), site.output()
         before = site.metric(2, "tinkedge_peer_served_bytes_total")
 
         def body(path: str) -> bytes:
             head, _, content = site.get(1, path).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 "), (head, site.said())
+            assert head.startswith(b"HTTP/1.1 200 "), (head, site.output())
             return content
 
         assert [body("/files/debian.raw") == disk for _ in range(4)] == [True] * 4
@@ -271,7 +271,7 @@ def test_edges_that_know_each_other_fetch_a_file_once_and_name_each_other_in_scr
         for edge in site.edges:
             site.is_ready(edge)
             site.knows(edge, 1)
-        wait_until(lambda: all(boot.ok for boot in site.booted(site.machines)), site.said)
+        wait_until(lambda: all(boot.ok for boot in site.booted(site.machines)), site.output)
         script = site.get(1, f"/ipxe/script/{mac_of(1)}/auto.ipxe")
         assert address_of(2).encode() in script, script
         assert site.fetched("initrd").count(200) == 1, "one edge has it from the upstream, the other one from there"

@@ -1,6 +1,6 @@
 """Two edges on one link without IPv4: the one that serves a machine is killed, and the machine goes on with the other.
 
-edge's namespace: rack0 fd77:2::1 --- eth0 fd77:2::2 of the second edge's
+edge's namespace: rack0 fd77:2::1 --- eth0 fd77:2::2 of the second edge
                                   --- eth0 of the machine
 """
 
@@ -59,7 +59,7 @@ class TwoEdges(Namespaces):
     def get(self, address: str, path: str) -> str:
         return self.curl(MACHINE, f"http://[{address}]:7080{path}")
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(edge.err[-1500:] for edge in self.edges.values())
 
 
@@ -78,29 +78,29 @@ def test_machine_keeps_its_address_and_has_its_script_from_the_other_edge(site: 
     )
     script.chmod(0o755)
     events = site.directory / "events"
-    # dhclient ends at once where the address is still looked for on the link.
-    known = ("ip", "-6", "address", "show", "dev", "eth0", "scope", "link", "-tentative")
-    wait_until(lambda: "inet6" in site.run(MACHINE, *known).out)
+    # dhclient exits at once while duplicate address detection runs.
+    command = ("ip", "-6", "address", "show", "dev", "eth0", "scope", "link", "-tentative")
+    wait_until(lambda: "inet6" in site.run(MACHINE, *command).out)
     files = ("-lf", site.directory / "leases", "-pf", site.directory / "pid", "-sf", script)
     client = site.start(MACHINE, "dhclient", "-6", "-d", *files, "eth0")
 
-    def heard(*reasons: str) -> bool:
+    def has_reasons(*reasons: str) -> bool:
         lines = events.read_text().splitlines() if events.exists() else []
         return any(f"{reason} {ADDRESS}" in lines for reason in reasons)
 
-    wait_until(lambda: heard("BOUND6"), lambda: client.err + site.said())
-    wait_until(lambda: any(REPLY in edge.err for edge in site.edges.values()), site.said)
+    wait_until(lambda: has_reasons("BOUND6"), lambda: client.err + site.output())
+    wait_until(lambda: any(REPLY in edge.err for edge in site.edges.values()), site.output)
     (serving,) = [where for where, edge in site.edges.items() if REPLY in edge.err]
     (other,) = set(site.edges) - {serving}
     mine, its = EDGES[serving][1], EDGES[other][1]
-    wait_until(lambda: f"http://[{its}]:7080" in site.get(mine, "/auto.ipxe"), site.said)
+    wait_until(lambda: f"http://[{its}]:7080" in site.get(mine, "/auto.ipxe"), site.output)
     assert f"grpc_authority=[{mine}]:42113" in site.get(mine, "/auto.ipxe")
 
     site.edges[serving].popen.kill()
     site.edges[serving].status()
     assert f"grpc_authority=[{its}]:42113" in site.get(its, "/auto.ipxe"), "at once, by HTTP"
     assert site.get(its, "/2009-04-04/meta-data/ipv6") == ADDRESS
-    assert not heard("REBIND6")
-    wait_until(lambda: heard("REBIND6"), lambda: client.err + site.said(), within=3 * LEASE_SECONDS)
-    wait_until(lambda: REPLY in site.edges[other].err, site.said)
+    assert not has_reasons("REBIND6")
+    wait_until(lambda: has_reasons("REBIND6"), lambda: client.err + site.output(), within=3 * LEASE_SECONDS)
+    wait_until(lambda: REPLY in site.edges[other].err, site.output)
     assert f"EXPIRE6 {ADDRESS}" not in events.read_text(), "its address was its own all the time"

@@ -142,9 +142,9 @@ async def names(kubectl: Kubectl, *arguments: str) -> list[str]:
     return [str(line).rpartition("/")[2] for line in (await kubectl("get", *arguments, "-o", "name")).split()]
 
 
-async def gone(kubectl: Kubectl, *what: str) -> None:
+async def wait_until_gone(kubectl: Kubectl, *arguments: str) -> None:
     async def is_gone() -> bool:
-        return (await kubectl.run("get", *what)).code != 0
+        return (await kubectl.run("get", *arguments)).code != 0
 
     assert await until(is_gone, every=0.05)
 
@@ -551,7 +551,7 @@ async def test_delete_includes_the_dependents_or_orphans_them(bare: Kubectl, cas
         return
     if cascade == "foreground":
         assert await names(bare, "cm", "-l", "set=one") == []
-    await gone(bare, "cm", "dependent")
+    await wait_until_gone(bare, "cm", "dependent")
 
 
 async def test_sets_of_objects_are_applied_pruned_and_deleted(bare: Kubectl, tmp_path: Path) -> None:

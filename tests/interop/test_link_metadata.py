@@ -44,7 +44,7 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
         ):
             running.add(name)
             running.card(name, "eth0", mac, bridge)
-        for name in (OWNER.name, THIEF.name, STRANGER):  # until its address is its own, and the edge has the other
+        for name in (OWNER.name, THIEF.name, STRANGER):  # until duplicate address detection has ended on both sides
             wait_until(lambda name=name: get(running, name, "/latest/"), lambda: running.process.err[-2000:])
         yield running
 
@@ -60,7 +60,7 @@ def test_machine_is_known_by_the_mac_of_its_link_local_address(rack: MetadataRac
 
 
 def test_owners_address_on_another_link_is_not_the_owner(rack: MetadataRack) -> None:
-    """A host with that address on another link gets its own metadata, whether it asks first or last."""
+    """A host with that address on another link gets its own metadata, in either order of requests."""
     thief = rack.namespaces[THIEF.name]
     ip("-6", "-n", thief, "address", "flush", "dev", "eth0")
     ip("-n", thief, "address", "add", f"{OF_OWNER}/64", "dev", "eth0", "nodad")
@@ -113,24 +113,24 @@ def test_cloud_init_finds_its_instance_without_an_address_of_its_own(
 
 
 def test_doctor_recognises_this_edge_and_another_edge(rack: MetadataRack) -> None:
-    def found(where: str, interface: str, *options: str) -> dict[str, tuple[str, str]]:
+    def findings(where: str, interface: str, *options: str) -> dict[str, tuple[str, str]]:
         words = ["doctor", "--no-lab", "--json", "--link-metadata", "--interface", interface, *options]
         document = json.loads(rack.run(where, *TINKEDGE, *words).out)
         return {one["name"]: (one["severity"], one["seen"]) for one in document["findings"]}
 
     name = "metadata at [fe80::a9fe:a9fe%{}]:80"
-    assert found(IN_EDGE, "rack0")[name.format("rack0")] == ("ok", "metadata is served there")
+    assert findings(IN_EDGE, "rack0")[name.format("rack0")] == ("ok", "metadata is served there")
     link = in_namespace(rack.namespaces[IN_EDGE], lambda: look("rack0"))
     assert link is not None
-    there, mac = found(STRANGER, "eth0", "--probe"), link.mac.hex(":")
-    asked = ("ok", f"the edge at {mac}, which serves metadata there")
-    assert there["who has fe80::a9fe:a9fe on eth0"] == asked
+    there, mac = findings(STRANGER, "eth0", "--probe"), link.mac.hex(":")
+    expected = ("ok", f"the edge at {mac}, which serves metadata there")
+    assert there["who has fe80::a9fe:a9fe on eth0"] == expected
     waits = ("warning", f"another host on eth0, {mac}, has the address: this edge waits for it")
     assert there[name.format("eth0")] == waits
 
 
 class Site:
-    """In place of a site: records the addresses at which it would listen."""
+    """Replaces a web site; records its addresses instead of listening."""
 
     def __init__(self, open_: list[str], address: str) -> None:
         self._open, self._address = open_, address
@@ -145,14 +145,14 @@ class Site:
 def test_second_edge_on_a_link_waits_until_the_first_has_gone(rack: MetadataRack) -> None:
     rack.add("edge2")
     rack.card("edge2", "eth0", "52:54:00:00:0c:04", "rack0")
-    where, sites, said = rack.namespaces["edge2"], list[str](), list[Notice]()
+    where, sites, notices = rack.namespaces["edge2"], list[str](), list[Notice]()
     link = in_namespace(where, lambda: look("eth0"))
     assert link is not None
     now = [0.0]
     second = LinkMetadata(
         lambda: [NetworkState("eth0", index=link.index, carrier=True)],
         lambda address, port: Site(sites, f"{address} {port}"),
-        said.append,
+        notices.append,
         lambda: now[0],
     )
 
@@ -162,21 +162,21 @@ def test_second_edge_on_a_link_waits_until_the_first_has_gone(rack: MetadataRack
 
     def refused() -> bool:
         turn()
-        return any("another host on eth0 has fe80::a9fe:a9fe" in notice.message for notice in said)
+        return any("another host on eth0 has fe80::a9fe:a9fe" in notice.message for notice in notices)
 
     def serves() -> bool:
         turn()
         return sites == ["fe80::a9fe:a9fe%eth0 80"]
 
-    wait_until(refused, lambda: str(said), every=0.2)
+    wait_until(refused, lambda: str(notices), every=0.2)
     assert not sites
     first = in_namespace(rack.namespaces[IN_EDGE], lambda: look("rack0"))
     assert first is not None
     rack.process.popen.kill()
     rack.process.status()
-    wait_until(serves, lambda: str(said), every=0.2)
-    held = in_namespace(rack.namespaces[IN_EDGE], lambda: address_state(first.index, WELL_KNOWN))
-    assert held is AddressState.ABSENT, "the kernel has taken it back from the one that was killed"
+    wait_until(serves, lambda: str(notices), every=0.2)
+    state = in_namespace(rack.namespaces[IN_EDGE], lambda: address_state(first.index, WELL_KNOWN))
+    assert state is AddressState.ABSENT, "the kernel has removed it after the end of the killed edge"
     in_namespace(where, lambda: asyncio.run(second.stop()))
     assert not sites
     assert in_namespace(where, lambda: address_state(link.index, WELL_KNOWN)) is AddressState.ABSENT

@@ -1,7 +1,7 @@
 """Metal3's hosts and their Hardware on the embedded API: the controller as a process that is killed, with its role, and
 with kubectl; and as a part of the test where the order of its writes matters.
 
-No machine netboots which must not: at no moment, however slow the API is, however much waits.
+At no moment may a machine netboot that must not, however slow the API is and however long the queue.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ async def test_hosts_applied_by_kubectl_are_synchronised_before_and_after_a_kill
         await site.becomes(f"n{number}", False, process)  # no object says that the host is free
     for number in range(3):
         await site.state(f"n{number}", "available")
-        made = await site.becomes(f"n{number}", True, process)
-    assert made["spec"]["osie"] == {"name": "hook"}
-    assert made["metadata"]["labels"][HOST_LABEL] == f"{NAMESPACE}.n2"
+        hardware = await site.becomes(f"n{number}", True, process)
+    assert hardware["spec"]["osie"] == {"name": "hook"}
+    assert hardware["metadata"]["labels"][HOST_LABEL] == f"{NAMESPACE}.n2"
 
     process.popen.send_signal(signal.SIGKILL)
     process.status()
@@ -79,27 +79,27 @@ async def test_hosts_applied_by_kubectl_are_synchronised_before_and_after_a_kill
     assert "Traceback" not in process.err + again.err
 
 
-async def test_controller_works_with_its_role_and_needs_all_of_it(site: Site) -> None:
+async def test_controller_works_with_its_role_and_needs_every_rule(site: Site) -> None:
     await apply_object(site.client, CRD, RUFIO, "test")
     gate = await site.gate("tinkedge-metal3-secrets", "tinkedge-metal3-bmc")
     process = site.start("--lease-namespace", HOME, "--bmc", kubeconfig=gate.kubeconfig)
     await site.secret("net", networkData=NETWORK % mac(1).encode())
     bmc = {"address": "redfish://192.0.2.7", "credentialsName": "bmc"}
     await site.host("n0", 1, networkData={"name": "net"}, userData={"name": "user"}, bmc=bmc)
-    made = await site.becomes("n0", True, process)
-    assert made["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
-    assert made["metadata"]["annotations"]["tinkerbell.org/userdata-secret"] == "user"
+    hardware = await site.becomes("n0", True, process)
+    assert hardware["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
+    assert hardware["metadata"]["annotations"]["tinkerbell.org/userdata-secret"] == "user"
 
     async def machine() -> Raw | None:
         with contextlib.suppress(NotFoundError):
             return await site.client.get(MACHINE, "n0", NAMESPACE)
         return None
 
-    found: Raw = await until(machine, lambda: process.err)
-    assert found["spec"]["connection"]["authSecretRef"] == {"name": "bmc", "namespace": NAMESPACE}
+    machine_object: Raw = await until(machine, lambda: process.err)
+    assert machine_object["spec"]["connection"]["authSecretRef"] == {"name": "bmc", "namespace": NAMESPACE}
     await site.state("n0", "provisioned")
     await site.becomes("n0", False, process)
-    await site.is_told("n0", "NetbootRefused", "provisioned")
+    await site.wait_for_event("n0", "NetbootRefused", "provisioned")
     await site.client.delete(HOST, "n0", NAMESPACE)
     await site.becomes("n0", None, process)
 
@@ -110,7 +110,7 @@ async def test_controller_works_with_its_role_and_needs_all_of_it(site: Site) ->
     assert await asyncio.to_thread(process.terminate) == 0
     assert gate.refused == []
     assert {wish.name for wish in gate.wishes if wish.resource == "secrets"} == {"net"}
-    # An API asks for `create` besides `patch` where what is applied is not there; who waits to lead watches the Lease.
+    # Apply needs `create` besides `patch` if the object does not exist. A standby controller watches the Lease.
     unused = {("create", "hardware"), ("create", "machines"), ("watch", "leases")}
     assert {(grant.verb, grant.resource) for grant in gate.unused()} == unused
 
@@ -123,14 +123,14 @@ async def test_once_synchronises_all_hosts_and_reports_failures(site: Site) -> N
     assert "Secret metal3/missing does not exist: create it" in ran.err
     assert await site.netboots("good") is True
     assert await site.netboots("waits") is None
-    await site.is_told("waits", "NotInStep", "missing")
+    await site.wait_for_event("waits", "NotInStep", "missing")
     await site.secret("missing", value=NETWORK % mac(2).encode())
     ran = site.start("--once")
     assert await asyncio.to_thread(ran.status) == 0, ran.err
     assert await site.netboots("waits") is True
 
 
-# --- what is whose ---------------------------------------------------------------------------------------------------
+# --- ownership -------------------------------------------------------------------------------------------------------
 
 
 async def test_hardware_of_another_owner_is_left_alone(site: Site) -> None:
@@ -138,7 +138,7 @@ async def test_hardware_of_another_owner_is_left_alone(site: Site) -> None:
     before = await site.client.create(HARDWARE, theirs)
     await site.host("n0", 1, "provisioned")
     await site.follow()
-    await site.is_told("n0", "NotOurs", "left alone")
+    await site.wait_for_event("n0", "NotOurs", "left alone")
     await site.client.delete(HOST, "n0", NAMESPACE)
     await site.host("n1", 2)
     await site.becomes("n1", True)
@@ -153,18 +153,18 @@ async def test_field_that_a_user_sets_stays_and_is_reported_but_no_user_lets_a_p
     await site.becomes("n0", True)
     patch = {"spec": {"osie": {"name": "theirs"}, "networkInterfaces": {mac(9): {"disableNetboot": False}}}}
     await site.client.patch(HARDWARE, "n0", NAMESPACE, patch)
-    await site.is_told("n0", "NotInStep", "osie")
+    await site.wait_for_event("n0", "NotInStep", "osie")
     await site.state("n0", "provisioned")
     await site.becomes("n0", False)
     interfaces = {each: {"disableNetboot": False} for each in (mac(1), mac(9))}
     await site.client.patch(HARDWARE, "n0", NAMESPACE, {"spec": {"networkInterfaces": interfaces}})
-    made = await site.becomes("n0", False)
-    assert made["spec"]["osie"] == {"name": "theirs"}
+    hardware = await site.becomes("n0", False)
+    assert hardware["spec"]["osie"] == {"name": "theirs"}
     await site.client.patch(HARDWARE, "n0", NAMESPACE, {"spec": {"osie": {"name": "hook"}}})
     await site.state("n0", "available")
 
-    def is_free(found: Raw) -> bool:
-        metadata, interface = found["metadata"], found["spec"]["networkInterfaces"][mac(1)]
+    def is_free(current: Raw) -> bool:
+        metadata, interface = current["metadata"], current["spec"]["networkInterfaces"][mac(1)]
         notes = {REFUSED_ANNOTATION, SECURED_ANNOTATION}
         return not interface.get("disableNetboot") and not notes & {*metadata["annotations"]}
 
@@ -178,7 +178,7 @@ async def test_hardware_of_a_deleted_host_stays_until_no_workflow_runs_on_it(sit
     await site.client.create(WORKFLOW, objects.workflow(hardware="n0", namespace=NAMESPACE))
     await site.client.patch(WORKFLOW, "w", NAMESPACE, {"status": {"state": "Running"}}, subresource="status")
     await site.client.delete(HOST, "n0", NAMESPACE)
-    await site.is_told("n0", "DeletionWaits", ": w")
+    await site.wait_for_event("n0", "DeletionWaits", ": w")
     assert await site.netboots("n0") is False
     await site.client.patch(WORKFLOW, "w", NAMESPACE, {"status": {"state": "Failed"}}, subresource="status")
     await site.becomes("n0", None)
@@ -197,26 +197,26 @@ async def test_host_that_cluster_api_takes_keeps_its_hardware_and_gets_none_if_i
 
     taken = "Metal3Machine m"
     await site.shows("n0", lambda found: taken in found["metadata"]["annotations"].get(REFUSED_ANNOTATION, ""))
-    await site.is_told("n1", "NotCarriedOver", "--consumed")
+    await site.wait_for_event("n1", "NotCarriedOver", "--consumed")
     assert await site.hardware("n1") is None
 
 
-async def test_host_whose_secret_goes_keeps_its_address_and_still_stops_netbooting(site: Site) -> None:
+async def test_host_whose_secret_is_deleted_keeps_its_address_and_still_stops_netbooting(site: Site) -> None:
     await site.secret("net", networkData=NETWORK % mac(1).encode())
     await site.host("n0", 1, networkData={"name": "net"})
     await site.follow(Metal3Settings(resync=1.0))
     await site.becomes("n0", True)
     await site.client.delete(SECRET, "net", NAMESPACE)
-    await site.is_told("n0", "NotInStep", "net")
+    await site.wait_for_event("n0", "NotInStep", "net")
     await site.state("n0", "provisioned")
-    made = await site.becomes("n0", False)
-    assert made["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
+    hardware = await site.becomes("n0", False)
+    assert hardware["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
     await site.secret("net", networkData=NETWORK.replace(b"10.0.0.5", b"10.0.0.6") % mac(1).encode())
 
-    def address(found: Raw) -> Any:
-        return found["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"]
+    def address(current: Raw) -> Any:
+        return current["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"]
 
-    await site.shows("n0", lambda found: address(found) == "10.0.0.6")
+    await site.shows("n0", lambda current: address(current) == "10.0.0.6")
 
 
 # --- order, versions -------------------------------------------------------------------------------------------------
@@ -264,8 +264,8 @@ async def test_hosts_are_followed_in_the_version_that_is_served_and_in_the_other
     ]
     await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"versions": versions}})
     await create_new(site, "n1", 2, rootDeviceHints={"devicePath": "/dev/sdb"})
-    made = await site.becomes("n1", True)
-    assert made["spec"]["storageDevices"] == ["/dev/sdb"]
+    hardware = await site.becomes("n1", True)
+    assert hardware["spec"]["storageDevices"] == ["/dev/sdb"]
     details = {
         "apiVersion": HARDWARE_DATA.api_version, "kind": "HardwareData",
         "metadata": {"name": "n1", "namespace": NAMESPACE},
@@ -277,42 +277,42 @@ async def test_hosts_are_followed_in_the_version_that_is_served_and_in_the_other
 
 
 async def create_new(site: Site, name: str, number: int, **spec: Any) -> None:
-    """An available host of the new version."""
+    """Create an available host of the new version."""
     new = HOSTS[1]
     spec = {"poweredOn": True, "bootMACAddress": mac(number), **spec}
     await site.client.create(new, {**host(name, number), "apiVersion": new.api_version, "spec": spec})
     await site.client.patch(new, name, NAMESPACE, {"status": status("available")}, subresource="status")
 
 
-# --- at no moment ----------------------------------------------------------------------------------------------------
+# --- never netboot by mistake ----------------------------------------------------------------------------------------
 
 
 class Slow:
-    """The API's Secrets, which take as long as the test wants."""
+    """Delays the API's answers for Secrets until the test releases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked = 0
+        self.requests = 0
         self._answering = asyncio.Event()
         self._answering.set()
         get = KubeClient.get
 
         async def delayed(client: KubeClient, resource: ResourceType, name: str, namespace: str | None) -> Raw:
             if resource is SECRET:
-                self.asked += 1
+                self.requests += 1
                 await self._answering.wait()
             return await get(client, resource, name, namespace)
 
         monkeypatch.setattr(KubeClient, "get", delayed)
 
     def stop(self) -> None:
-        self.asked = 0
+        self.requests = 0
         self._answering.clear()
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         self._answering.set()
 
-    async def has_been_asked(self, times: int) -> None:
-        await until(lambda: self.asked >= times)
+    async def wait_for_requests(self, times: int) -> None:
+        await until(lambda: self.requests >= times)
 
 
 async def record_netboots(site: Site, name: str) -> list[bool]:
@@ -336,12 +336,12 @@ async def test_hosts_stop_netbooting_although_every_check_hangs(site: Site, monk
     slow.stop()
     for number in range(12):
         await site.change(f"n{number}", metadata={"labels": {"changed": "yes"}})
-    await slow.has_been_asked(6)
+    await slow.wait_for_requests(6)
     for number in range(12):
         await site.state(f"n{number}", "provisioned")
     for number in range(12):
         await site.becomes(f"n{number}", False)
-    slow.go_on()
+    slow.release()
 
 
 async def test_host_provisioned_behind_the_informer_gets_a_hardware_that_does_not_netboot(
@@ -361,7 +361,7 @@ async def test_host_provisioned_behind_the_informer_gets_a_hardware_that_does_no
     monkeypatch.setattr(KubeClient, "watch", silent)
     await site.host("n0", 1, networkData={"name": "net"})
     await site.follow(Metal3Settings(retry_longest=0.3))
-    await site.is_told("n0", "NotInStep", "net")
+    await site.wait_for_event("n0", "NotInStep", "net")
     await site.state("n0", "provisioned")
     seen = await record_netboots(site, "n0")
     await site.secret("net", networkData=b"{}")
@@ -381,16 +381,16 @@ async def test_host_that_is_taken_while_its_secret_is_read_does_not_netboot_for_
         await site.becomes(name, True)
     await site.state("n0", "provisioned")
     await site.becomes("n0", False)
-    await site.is_told("n0", "NetbootRefused", "provisioned")
+    await site.wait_for_event("n0", "NetbootRefused", "provisioned")
     seen = await record_netboots(site, "n0")
     slow.stop()
     await site.state("n0", "available")
-    await slow.has_been_asked(1)
+    await slow.wait_for_requests(1)
     await site.pause("n0")
     await site.state("n1", "provisioned")
-    await site.becomes("n1", False)  # so the informer knows what came before that
-    slow.go_on()
-    await site.is_told("n0", "NetbootRefused", "paused")
+    await site.becomes("n1", False)  # so the informer has seen the earlier changes
+    slow.release()
+    await site.wait_for_event("n0", "NetbootRefused", "paused")
     assert set(seen) == {False}
 
 
@@ -408,7 +408,7 @@ async def test_netboot_is_turned_off_soon_after_an_api_that_refused_it_for_long(
 
     monkeypatch.setattr(KubeClient, "apply", refused)
     await site.state("n0", "provisioned")
-    await site.is_told("n0", "NotInStep", "not well")
+    await site.wait_for_event("n0", "NotInStep", "not well")
     monkeypatch.setattr(KubeClient, "apply", apply)
     await site.becomes("n0", False)
 
@@ -431,7 +431,7 @@ async def test_hosts_are_followed_as_they_are_stored_when_the_webhook_that_conve
     await site.becomes("n0", False)
 
 
-def test_account_of_the_role_is_bound_where_it_is() -> None:
+def test_role_is_bound_to_its_service_account() -> None:
     objects = list(yaml.safe_load_all(ROLES.read_text()))
     bound = {subject["name"] for obj in objects for subject in obj.get("subjects", [])}
     assert bound == {ACCOUNT}

@@ -1,5 +1,5 @@
-"""BareMetalHosts in both of their versions, as kubectl's users see them, with the webhook and without; and the
-migration of those that are stored: planned, refused, carried out, killed and continued."""
+"""BareMetalHosts in both of their versions, read and written with kubectl, with and without the webhook; and the
+migration of the stored hosts: planned, refused, carried out, killed and continued."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OLD_NAME, NEW_NAME = "baremetalhosts.v1alpha1.metal3.io", "baremetalhosts.v1beta
 
 
 def new_host(name: str, annotations: Raw | None = None, **spec: Any) -> Raw:
-    """A v1beta1 host."""
+    """Return a v1beta1 host."""
     metadata = {"name": name, "namespace": "default", "annotations": annotations or {}}
     return {"apiVersion": NEW, "kind": "BareMetalHost", "metadata": metadata, "spec": spec}
 
@@ -96,8 +96,8 @@ async def test_apply_of_the_new_version_is_created_unchanged_configured_and_read
 ) -> None:
     spec = {"poweredOn": True, "rootDeviceHints": {"modelContains": "M"}, "image": {"url": "http://x/i"}}
     manifest = json.dumps(new_host("b", **spec))
-    for said in ("created", "unchanged"):
-        assert said in await kubectl_there("apply", "-f", "-", stdin=manifest)
+    for verb in ("created", "unchanged"):
+        assert verb in await kubectl_there("apply", "-f", "-", stdin=manifest)
     old = await site.old("b")
     assert old["spec"]["hardwareProfile"] == "empty", "the controller would choose /dev/sda"
     assert old["spec"]["rootDeviceHints"] == {"model": "M"}
@@ -141,7 +141,7 @@ async def test_registration_is_repaired_follows_the_authority_and_stays_after_th
     version = (await site.definition())["metadata"]["resourceVersion"]
     await site.webhooks.look_after()
     assert (await site.definition())["metadata"]["resourceVersion"] == version, "nothing has changed"
-    assert "registered at" not in caplog.text, "and nothing is written or told each minute"
+    assert "registered at" not in caplog.text, "the periodic check writes and logs nothing"
 
     elsewhere = {"service": {"namespace": "x", "name": "y", "port": 443}, "url": None}
     for change in ({"strategy": "None", "webhook": None}, {"webhook": {"clientConfig": elsewhere}}):
@@ -171,18 +171,18 @@ async def test_without_the_definition_there_is_a_warning_and_the_registration_co
     assert (await empty_site.definition())["spec"]["conversion"]["strategy"] == "Webhook"
 
 
-async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_path: Path) -> None:
+async def test_stack_installs_definitions_and_webhook_only_with_the_option(tmp_path: Path) -> None:
     others = ("dhcp", "tftp", "http", "admin", "server", "controller", "webhooks")
     options = ["--data-dir", tmp_path, "--interface", "lo", "--api-port", str(free_port())]
     words = ["up", *options, *(word for name in others for word in ("--disable", name))]
-    for more, found in (([], NotFoundError), (["--metal3", "--empty-checksum-type", "auto"], None)):
+    for more, expected_error in (([], NotFoundError), (["--metal3", "--empty-checksum-type", "auto"], None)):
         process = tinkedge(tmp_path, *words, *more)
         try:
             await until(lambda: "ready: " in process.err, lambda: process.err)  # noqa: B023
             client = await KubeClient.connect(tmp_path / "kubeconfig")
             try:
-                if found is not None:
-                    with pytest.raises(found):
+                if expected_error is not None:
+                    with pytest.raises(expected_error):
                         await client.get(CRD, NAME, None)
                     continue
                 await client.create(HOST_V1ALPHA1, host("a", image={"url": "x", "checksum": "0" * 32}))
@@ -200,11 +200,11 @@ async def test_unreachable_webhook_is_not_started(site: Site, tmp_path: Path) ->
     assert "give --webhook-service or --webhook-url" in process.err
 
 
-async def test_restart_updates_an_older_definition_and_leaves_what_a_migration_decided(site: Site) -> None:
-    found = await site.definition()
+async def test_restart_updates_an_older_definition_and_keeps_the_result_of_a_migration(site: Site) -> None:
+    definition = await site.definition()
     versions = [
         {**each, "storage": each["name"] == "v1beta1", "served": each["name"] == "v1beta1"}
-        for each in found["spec"]["versions"]
+        for each in definition["spec"]["versions"]
     ]
     del versions[1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["architecture"]
     await site.client.patch(CRD, NAME, None, {"spec": {"versions": versions}})
@@ -218,7 +218,7 @@ async def test_restart_updates_an_older_definition_and_leaves_what_a_migration_d
     assert "architecture" in now["v1beta1"]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 
 
-async def test_webhook_behind_a_service_registers_with_its_role_and_needs_all_of_it(
+async def test_webhook_behind_a_service_registers_with_its_role_and_needs_every_rule(
     empty_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.kube.certificates.RELEASED", datetime(2000, 1, 1, tzinfo=UTC))  # authorities are old here
@@ -258,7 +258,7 @@ async def test_webhook_behind_a_service_registers_with_its_role_and_needs_all_of
     assert standing.unused() == []
 
 
-# --- what an API server sends ---------------------------------------------------------------------------------------
+# --- requests of an API server --------------------------------------------------------------------------------------
 
 
 async def posted(site: Site, body: Any, **more: Any) -> tuple[int, str]:
@@ -287,7 +287,7 @@ async def test_invalid_too_large_or_too_slow_review_is_rejected(site: Site, monk
     assert (await posted(site, b" " * (1 << 21)))[0] == 400, "the slow ones hold no place any more"
 
 
-async def test_large_review_is_answered_while_the_webhook_answers_others(site: Site) -> None:
+async def test_large_review_delays_no_other_review(site: Site) -> None:
     objects = [{**host(f"n{number}"), "status": inspected()["status"]} for number in range(1499)]
     objects.append(
         {**host("odd"), "metadata": {"name": "odd", "annotations": {CONVERSION_DATA_ANNOTATION: '{"spec":'}}}
@@ -316,14 +316,14 @@ def command(site: Site, *options: str) -> list[str]:
 
 
 async def migrate(site: Site, *options: str) -> Ran:
-    """The command, in a thread of this process: that is ten times as fast as a process of its own."""
+    """Run the command in a thread of this process, ten times as fast as in a process of its own."""
     ran = await asyncio.to_thread(CliRunner().invoke, main, command(site, *options))
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
     return Ran(ran.exit_code, ran.stdout, ran.stderr)
 
 
 async def everything(site: Site) -> dict[str, Raw]:
-    """All hosts as v1alpha1, without what the API server writes."""
+    """Return all hosts as v1alpha1, without the fields that the API server writes."""
     return {
         each["metadata"]["name"]: {key: each.get(key) for key in ("spec", "status")}
         | {key: each["metadata"].get(key) for key in ("labels", "annotations")}
@@ -387,7 +387,7 @@ async def test_hosts_are_migrated_completely_and_the_plan_changes_nothing(site: 
         assert "blockOwnerDeletion" not in owner, "OpenShift refuses it without rights on the host's finalizers"
 
 
-async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site, tmp_path: Path) -> None:
+async def test_killed_migration_is_continued_and_a_complete_one_changes_nothing(site: Site, tmp_path: Path) -> None:
     await fill(site, 60)
     before = await everything(site)
     versions = await resource_versions(site)
@@ -453,7 +453,7 @@ async def test_phases_run_one_by_one_and_the_old_version_is_removed_only_on_requ
     assert (await migrate(site, "--through", "storage", "--stop-serving-v1alpha1")).code == 2
 
 
-# --- what stands in the way -----------------------------------------------------------------------------------------
+# --- obstacles ------------------------------------------------------------------------------------------------------
 
 
 async def refused(site: Site, *options: str) -> str:
@@ -533,7 +533,7 @@ async def test_odd_hosts_are_noted_and_moved_and_no_hardware_data_is_overwritten
     assert await stored(site) == ["v1beta1"]
 
 
-async def test_api_that_is_not_there_is_a_failure_in_both_forms_of_the_report(site: Site) -> None:
+async def test_unreachable_api_is_a_failure_in_both_formats_of_the_report(site: Site) -> None:
     await site.api.stop()
     ran = await migrate(site)
     assert (ran.code, ran.out) == (1, "")
@@ -543,11 +543,11 @@ async def test_api_that_is_not_there_is_a_failure_in_both_forms_of_the_report(si
     assert json.loads(ran.out)["outcome"] == "failed"
 
 
-# --- what happens meanwhile -----------------------------------------------------------------------------------------
+# --- changes during the migration -----------------------------------------------------------------------------------
 
 
 class Meddled(KubeClient):
-    """A client whose calls go wrong, or see others change things first, as a test wants."""
+    """A client whose calls fail, or are preceded by changes of other clients, as a test configures it."""
 
     before_patch: Callable[[str], Awaitable[None]]
 
@@ -598,7 +598,7 @@ async def test_objects_deleted_or_changed_meanwhile_and_failing_calls_are_no_pro
     assert (await site.definition())["metadata"]["labels"] == {"somebody": "else"}
 
 
-async def test_hardware_data_that_the_operator_makes_meanwhile_is_left_to_it(site: Site) -> None:
+async def test_hardware_data_that_the_operator_creates_meanwhile_is_not_changed(site: Site) -> None:
     await fill(site, 1)
     settings = MigrationSettings(settle=0)
     seen = await survey(site.client, settings.conversion, _quiet)
@@ -627,7 +627,7 @@ async def test_host_that_can_not_be_written_is_named_and_keeps_the_old_version_l
     assert await stored(site) == ["v1alpha1", "v1beta1"]
 
 
-async def test_migration_is_done_with_its_role_and_needs_all_of_it(site: Site, tmp_path: Path) -> None:
+async def test_migration_works_with_its_role_and_needs_every_rule(site: Site, tmp_path: Path) -> None:
     await fill(site, 4)
     await write_details(site, "n0")
     [role] = [each for each in yaml.safe_load_all(ROLES.read_text()) if each["metadata"]["name"] == ROLE]

@@ -1,8 +1,8 @@
-"""docs/migrating.md, "A running site, in an afternoon, and back": each line is typed, in its order.
+"""docs/migrating.md, "A running site, in an afternoon, and back": the test types each line in order.
 
     edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 of a machine whose HookOS runs, with its agent
 
-tinkedge, kubectl, udhcpc, curl and logger are real. The old stack is played: its DHCP by dnsmasq, its Tink server
+tinkedge, kubectl, udhcpc, curl and logger are real. The old stack is simulated: its DHCP by dnsmasq, its Tink server
 and the agent by `old_site`, its API by an embedded one with v1alpha1's definitions. Lines that can't run here
 (systemd's services, the scaling of the old deployments) are replaced by their effects.
 """
@@ -103,7 +103,7 @@ status: {{state: {state}}}
 
 
 class Site(Namespaces):
-    """The network, the old stack on it, and a machine; then the new one."""
+    """The network with the old stack and a machine, later with the new stack."""
 
     def build(self) -> None:
         self.network("rack0", {IN_MACHINE: MACHINE})
@@ -134,7 +134,7 @@ class Site(Namespaces):
     # --- the old stack ------------------------------------------------------------------------------------------------
 
     def scale(self, replicas: int) -> None:
-        """Smee's and the Tink server's deployments."""
+        """Scale the simulated deployments of Smee and the Tink server."""
         for process in self.old_stack:
             process.end()
         self.old_stack = []
@@ -152,20 +152,20 @@ class Site(Namespaces):
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
-    def asks_dhcp(self) -> str:
+    def request_lease(self) -> str:
         """Run the machine's DHCP client; return its output."""
         ask = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "5", "-T", "1", "-s", self.script]
         process = self.run(IN_MACHINE, *ask)
         assert process.popen.returncode == 0, process.err
         return process.out + process.err
 
-    def asks(self, url: str) -> str:
+    def fetch(self, url: str) -> str:
         return self.run(IN_MACHINE, "curl", "-s", "--max-time", "15", f"http://{ADDRESS}{url}").out
 
-    # --- what is typed ------------------------------------------------------------------------------------------------
+    # --- the page's lines ---------------------------------------------------------------------------------------------
 
     def type(self, line: str) -> str:
-        """A line of the page. Raises AssertionError if it fails."""
+        """Execute a line of the page and return its output. Raises AssertionError if it fails."""
         if line.startswith("export "):
             self.exports.append(self._here(line))
             return ""
@@ -179,7 +179,7 @@ class Site(Namespaces):
         process = self.run(
             IN_EDGE, "env", f"PATH={self.bin}:/usr/bin:/bin:/usr/sbin:/usr/local/bin", "bash", "-c", typed
         )
-        # Something is dropped: the machine's arch, which its firmware tells.
+        # The conversion drops a field: the machine's arch, which its firmware sends.
         lossy = line.startswith("tinkedge convert --from-cluster")
         assert process.popen.returncode in ((0, 2) if lossy else (0,)), (line, process.out, process.err)
         return process.out + process.err
@@ -206,8 +206,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def test_control_plane_is_swapped_as_the_page_says_and_back(site: Site) -> None:
-    assert ADDRESS_OF_MACHINE in site.asks_dhcp()
+def test_page_swaps_the_control_plane_and_back(site: Site) -> None:
+    assert ADDRESS_OF_MACHINE in site.request_lease()
     agent = site._program("tink_agent", f"{ADDRESS}:42113", AGENT, where=IN_MACHINE)
     asked = f"asked by {AGENT}"
     wait_until(lambda: asked in site.old_stack[1].out, lambda: agent.out + agent.err)
@@ -234,16 +234,16 @@ def test_control_plane_is_swapped_as_the_page_says_and_back(site: Site) -> None:
     assert "next" not in site.old("get", "workflows", "-A"), "what has run does not run once more"
     assert "done" in site.old("get", "workflows", "-A")
     wait_until(lambda: asked in site.old_stack[1].out, lambda: agent.out + agent.err)
-    assert ADDRESS_OF_MACHINE in site.asks_dhcp()
+    assert ADDRESS_OF_MACHINE in site.request_lease()
     assert agent.popen.poll() is None
 
 
-def expect(said: str, *words: str) -> None:
-    assert all(word in said for word in words), said
+def expect(output: str, *words: str) -> None:
+    assert all(word in output for word in words), output
 
 
 def serves(site: Site, agent: Process) -> None:
-    """The new stack has the machine, its agent, and the Workflow that has waited."""
+    """Check that the new stack serves the machine and its agent, and runs the waiting Workflow."""
     new = Kubectl(site, site.data_dir / "kubeconfig")
     process = site.services["tinkedge"]
 
@@ -253,25 +253,25 @@ def serves(site: Site, agent: Process) -> None:
     wait_until(lambda: state() == "Succeeded", lambda: agent.out + agent.err + process.err, every=0.2)
     ran = [line for line in agent.out.splitlines() if line.startswith("ran ")]
     assert [line.split()[1:3] for line in ran] == [["stream", "image"], ["write", "netplan"]], "each once"
-    found = json.loads(new("-n", NAMESPACE, "get", "hardware", "u07", "-o", "json"))["metadata"]["annotations"]
-    assert json.loads(found["tinkerbell.org/agent-attributes"]) == {
+    annotations = json.loads(new("-n", NAMESPACE, "get", "hardware", "u07", "-o", "json"))["metadata"]["annotations"]
+    assert json.loads(annotations["tinkerbell.org/agent-attributes"]) == {
         "cpu": {"totalCores": 4},
         "memory": {"total": "8GB"},
     }
-    # The machine is powered on once more: DHCP, script, what cloud-init and actions ask for, log lines.
-    assert ADDRESS_OF_MACHINE in site.asks_dhcp()
-    script = site.asks(":8080/auto.ipxe")
+    # The machine is powered on again: DHCP, script, requests of cloud-init and actions, log lines.
+    assert ADDRESS_OF_MACHINE in site.request_lease()
+    script = site.fetch(":8080/auto.ipxe")
     expect(script, f" worker_id={AGENT} ", f" hw_addr={MACHINE} ", f" syslog_host={ADDRESS} ", " tink_worker_image=")
     tree = "/2009-04-04/meta-data/"
-    asked = ("instance-id", "facility", "plan", "tags", "operating-system/distro")
-    assert [site.asks(f":50061{tree}{name}") for name in asked] == [MACHINE, "lab", "c3.small", "blue", "ubuntu"]
+    names = ("instance-id", "facility", "plan", "tags", "operating-system/distro")
+    assert [site.fetch(f":50061{tree}{name}") for name in names] == [MACHINE, "lab", "c3.small", "blue", "ubuntu"]
     watch = site.start(IN_EDGE, *TINKEDGE, "watch", "--logs", "--data-dir", site.data_dir, MACHINE)
 
-    def heard() -> bool:
+    def is_logged() -> bool:
         site.run(IN_MACHINE, "logger", "-n", ADDRESS, "-P", "514", "-d", "--rfc3164", "-t", "image2disk", "written")
         return "image2disk: written" in watch.out
 
-    wait_until(heard, lambda: watch.out + watch.err, every=0.2)
+    wait_until(is_logged, lambda: watch.out + watch.err, every=0.2)
     watch.end()
     journey = site.operators(site.data_dir, f"/api/v1/machines/{MACHINE}/events")
     assert f"tink-agent connected from {ADDRESS_OF_MACHINE}" in journey

@@ -97,7 +97,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 def served(host: Host, machine: str, address: str) -> None:
-    """The machine gets everything from `address`, by now or soon."""
+    """Wait until the machine gets all files from `address`."""
     wait_until(lambda: host.udhcpc(machine, tries=1).get("serverid") == address)
     wait_until(lambda: host.http(machine, address) == "ok")
     wait_until(lambda: host.tftp(machine, address) == PROGRAM)
@@ -141,7 +141,7 @@ def test_network_without_address_is_reported_everywhere_and_gets_no_answer(host:
     shown = {one["interface"]: one for one in json.loads(host.operators(host.data_dir, "/api/v1/networks"))}
     assert (shown["eth1"]["ready"], shown["eth1"]["problem"]) == (False, message)
     assert (shown["eth2"]["ready"], shown["eth2"]["address"]) == (True, "10.77.2.1")
-    watch = host.watch("--output", "json")  # begun when it was so already
+    watch = host.watch("--output", "json")  # started after the change
     wait_until(lambda: message in watch.out, lambda: watch.out + watch.err)
     host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
     served(host, "one", "10.77.1.1")
@@ -182,7 +182,7 @@ def test_edge_stays_ready_when_a_cable_is_pulled(host: Host) -> None:
 
 
 def test_transfer_goes_on_when_the_address_comes_back(host: Host) -> None:
-    """As when a DHCP client of the host is restarted: the address is away for a moment."""
+    """The address is absent for a moment, as at a restart of the host's DHCP client."""
     host.address("one", "10.77.1.50/24")
     slow = ["tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "4mbit", "burst", "16k", "latency", "400ms"]
     assert host.run(IN_EDGE, *slow).popen.returncode == 0
@@ -223,7 +223,7 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         host.in_edge("address", "add", "10.77.2.1/24", "dev", "eth2")
         served(host, "two", "10.77.2.1")
         wait_until(lambda: host.readiness() == (200, "ok"), host.readiness)
-        # What the operator fixed is not given up for another address of the interface.
+        # The edge keeps the operator's fixed address although the interface has another one.
         host.in_edge("address", "del", "10.77.1.9/24", "dev", "eth1")
         wait_until(lambda: host.readiness()[0] == 503, host.readiness)
         assert host.udhcpc("one", tries=1) == {}
@@ -253,13 +253,16 @@ def test_valid_objects_with_mistakes_are_reported_by_kubectl_the_journey_and_the
     assert "10.77.9.50 is in 10.77.9.0/24, and the edge " in warned
     wait_until(lambda: condition("far") == "True OSIENotFound", lambda: condition("far"))
 
-    def told() -> str:
+    def messages() -> str:
         return host.operators(host.data_dir, f"/api/v1/machines/{far}/events")
 
     ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", far)
     try:
         assert host.udhcpc("one")["ip"] == "10.77.9.50", "a relay may need it"
-        assert "asked on a link of this edge (10.77.1.0/24), and its address 10.77.9.50 is of another network" in told()
+        assert (
+            "asked on a link of this edge (10.77.1.0/24), and its address 10.77.9.50 is of another network"
+            in messages()
+        )
     finally:
         ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", MACS["one"])
 
@@ -307,20 +310,20 @@ def test_machine_of_two_networks_is_served_on_the_one_that_it_uses(dual: Host) -
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("fd77:1:0::50", "IP address fd77:1::50 is that of Hardware default/m1 already"),
         ("fe80::1", "must be an address that routers know"),
         ("FD77::1", "must be an IPv6 address in lower case"),
     ],
 )
-def test_impossible_ipv6_address_is_rejected(dual: Host, address: str, said: str) -> None:
+def test_impossible_ipv6_address_is_rejected(dual: Host, address: str, message: str) -> None:
     file = dual.directory / "refused.json"
     interfaces = {"52:54:00:77:01:02": {"dhcp": {"ipv6": {"address": address}}}}
     file.write_text(manifest("Hardware", "m2", {"networkInterfaces": interfaces}))
     refused = dual.kubectl.run("apply", "-f", file)
     assert refused.popen.returncode != 0
-    assert said in refused.err
+    assert message in refused.err
 
 
 def test_ipv6_address_that_is_replaced_is_followed(dual: Host) -> None:

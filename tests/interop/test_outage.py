@@ -1,9 +1,9 @@
-"""Service during an outage of a central part: the API for an hour, or the host that has the address of the servers.
+"""Service during an outage of a central part: the API for an hour, or the host with the servers' floating address.
 
 "edge": rack0 172.31.77.1, API and controller --- node1 172.31.77.2, node2 172.31.77.3: an edge and a server each
                                               --- m1 172.31.77.50, m2 172.31.77.51: machines
 
-`make soak` has the API away for an hour, or OUTAGE_SECONDS; `make test` for as long as it takes to look.
+In `make soak`, the API is away for an hour, or OUTAGE_SECONDS; in `make test`, only until the checks are done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 OUTAGE_SECONDS = float(os.environ.get("OUTAGE_SECONDS", "3600"))
 EVERY_SECONDS = 20.0
-"""Each machine boots so often meanwhile."""
+"""Number of boots of each machine during the outage."""
 KERNEL = "a kernel"
 
 
@@ -62,15 +62,15 @@ class Site(Namespaces):
     # --- the operator's side ---
 
     def come(self) -> None:
-        """The API and the controller."""
+        """Start the API and the controller."""
         data = self.directory / "api"
         options = ["--data-dir", data, "--api-address", ADDRESS]
         self.api = self.started(self.tinkedge(IN_EDGE, "apiserver", *options))
         self.kubectl = Kubectl(self, data / "kubeconfig")
         if not self.kubeconfig.exists():
             url = ["--server", f"https://{ADDRESS}:6443", "--role", "cluster-admin", "--out", self.kubeconfig]
-            made = self.tinkedge(IN_EDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
-            assert made.status() == 0, made.err
+            result = self.tinkedge(IN_EDGE, "kubeconfig", "--user", "nodes", "--data-dir", data, *url)
+            assert result.status() == 0, result.err
         alone = ["--kubeconfig", data / "kubeconfig", "--no-leader-elect"]
         self.controller = self.started(self.tinkedge(IN_EDGE, "controller", *alone))
 
@@ -78,7 +78,7 @@ class Site(Namespaces):
         killed(self.controller, self.api)
 
     def upstream(self, kernel: str) -> None:
-        """Where OSIEs' files are."""
+        """Start the upstream server of the OSIEs' files."""
         files = self.directory / "upstream"
         files.mkdir()
         for name in ("kernel", "initrd"):
@@ -109,7 +109,7 @@ class Site(Namespaces):
         self.kubectl.apply(manifest(kind, name, spec))
 
     def prepare(self) -> None:
-        """Two machines, and a Workflow for the first: its actions note that they run, the first waits for a word."""
+        """Create two machines, and a Workflow for one. Its actions record their run; the first waits for a file."""
         self.apply("OSIE", "lab", {"kernelUrl": f"http://{ADDRESS}/kernel", "initrdUrl": f"http://{ADDRESS}/initrd"})
         for machine, mac in MACS.items():
             dhcp = {"ip": ADDRESSES[machine], "netmask": "255.255.255.0", "gateway": ADDRESS}
@@ -151,7 +151,7 @@ class Site(Namespaces):
         return self.curl(machine, f"http://{edge}:7080{path}", "-f")
 
     def keepalived(self, node: str, role: str, priority: int) -> Process:
-        """The real one, with what docs/cluster.md has: it brings the floating address to one of the nodes."""
+        """Start keepalived as configured in docs/cluster.md; it moves the floating address between the nodes."""
         (text,) = re.findall(r"^    (vrrp_instance .*?\n    \})$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
         changes = {"eth1": "eth0", "10.1.0.250": VIP, "state MASTER": f"state {role}"}
         for word, other in {**changes, "priority 100": f"priority {priority}"}.items():
@@ -185,12 +185,12 @@ def has_checkpoint(site: Site, node: str) -> bool:
         try:
             collections = {name for (name,) in database.execute("SELECT DISTINCT collection FROM object")}
             known = database.execute("SELECT value FROM meta WHERE name = 'known'").fetchone()
-        except sqlite3.OperationalError:  # the edge has created the file, and not yet its tables
+        except sqlite3.OperationalError:  # the edge has created the file, but not its tables
             return False
     return collections == {"hardware", "osies", "workflows"} and known not in (None, ("0",))
 
 
-def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_dispatched_is_done_once(
+def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_dispatched_actions_run_once(
     site: Site,
 ) -> None:
     site.prepare()
@@ -211,7 +211,7 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     known = re.search(r"^tinkedge_api_known_timestamp_seconds (\S+)$", metrics, re.MULTILINE)
     assert known
     assert time.time() - 3600 < float(known[1]) < time.time()
-    # A machine that is known boots; one that is in the middle of its work, too.
+    # A registered machine boots, also in the middle of its Workflow.
     for machine in MACS:
         assert site.lease(machine)["ip"] == ADDRESSES[machine]
     script = site.fetch("m1", NODES["node1"], f"/ipxe/script/{MACS['m1']}/auto.ipxe")
@@ -223,7 +223,7 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     assert site.udhcpc("stranger", tries=1) == {}
     old = "not among the Hardware that are known here, which may be old: the Kubernetes API has not answered since 20"
     wait_until(lambda: old in edge.err, lambda: edge.err[-2000:])
-    # The agent does all that it was given, and has it on its disk when it is killed before it could tell of it.
+    # The agent runs all its actions and stores the events on disk, although it is killed before it could send them.
     site.word.touch()
     wait_until(lambda: site.ran() == ["0", "1", "2"], lambda: agent.err)
     wait_until(lambda: re.search(r"workflow \S+: Succeeded\n", agent.err), lambda: agent.err)
@@ -260,7 +260,7 @@ def test_agents_and_dhcp_go_on_with_the_host_that_takes_the_address(site: Site) 
 
 
 class Outage:
-    """Both machines boot again and again while the API is away."""
+    """Repeated boots of both machines while the API is away."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -273,7 +273,7 @@ class Outage:
         return time.monotonic() - self._began
 
     def lasts(self, seconds: float) -> None:
-        """Until it has lasted so long."""
+        """Wait until the outage has lasted `seconds`."""
         while self.seconds < seconds:
             for machine in MACS:
                 self.failed += [f"{self.seconds:.0f} s: {missing}" for missing in missed(self._site, machine)]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process
-from tests.interop.test_capabilities import ALL, ROOT, Rack, held, serves
+from tests.interop.test_capabilities import ALL, ROOT, Rack, identity, serves
 
 USER = 53999
 """The number of the user tinkedge, which this machine has not."""
@@ -103,7 +103,7 @@ def test_root_and_the_service_take_turns_in_the_directory_of_the_package(host: H
         serves_once(host, host.service())
         process = host.as_root()
         host.ready(process)
-        assert held(process) == ({str(USER)}, set(ALL))
+        assert identity(process) == ({str(USER)}, set(ALL))
         assert f"the data directory {DATA} belongs to user tinkedge: this process runs as that user" in process.err
         assert (started := children(process)), "the gRPC server"
         assert {Path(f"/proc/{each}").stat().st_uid for each in started} == {USER}
@@ -169,7 +169,7 @@ def test_root_of_a_container_becomes_the_owner_where_it_may_and_says_so_where_no
     process = host.begin("setpriv", f"--bounding-set={names}", *TINKEDGE, *SERVES)
     if may:
         host.ready(process)
-        uids, capabilities = held(process)
+        uids, capabilities = identity(process)
         assert (uids, capabilities & {"setuid", "setgid"}) == ({str(USER)}, set())
         assert process.terminate() == 0
         return

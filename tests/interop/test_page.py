@@ -29,7 +29,7 @@ _MESSAGE_BYTES = 64 << 20
 STATIC = Path(edge.page.__file__).parent / "static"
 ON_PURPOSE = "the server responded with a status of 401"
 OF_COLOURS = ["color-contrast"]
-"""The rule of axe-core that a dark page, which differs in its colours alone, may break where a light one does not."""
+"""The rule of axe-core that only dark pages may break, since they differ only in colours."""
 SIZES = pytest.mark.parametrize("width", [1280, 360], ids=["desk", "phone"])
 
 
@@ -38,7 +38,7 @@ class BrowserError(Exception):
 
 
 class Page:
-    """One tab."""
+    """A tab of the browser."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, base: str) -> None:
         self._socket = socket
@@ -49,7 +49,7 @@ class Page:
         self.troubles: list[str] = []
         """The browser's complaints: errors of scripts, and violations of the content security policy."""
         self.received: dict[str, int] = {}
-        """Bytes of each response, as they came."""
+        """Size of each response in bytes."""
 
     async def read(self) -> None:
         """Read the browser's messages until it ends."""
@@ -69,7 +69,7 @@ class Page:
                     self.received[answer["params"]["requestId"]] = answer["params"]["encodedDataLength"]
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command, and its answer."""
+        """Send a command and return its answer."""
         self._number += 1
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params}))
@@ -81,7 +81,7 @@ class Page:
         return result
 
     async def go(self, path: str) -> None:
-        """Open a page, as one who types it."""
+        """Open a page, as if its address were typed."""
         self._loaded.clear()
         self.received.clear()
         await self.send("Page.navigate", url=self._base + path)
@@ -89,14 +89,14 @@ class Page:
             await self._loaded.wait()
 
     async def run(self, script: str) -> Any:
-        """The value of a script."""
+        """Run a script and return its value."""
         answer = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserError(answer["exceptionDetails"]["exception"].get("description", script))
         return answer["result"].get("value")
 
     async def press(self, key: str) -> None:
-        """One key."""
+        """Press a key."""
         code = {"Tab": 9, "Enter": 13}[key]
         text = {"Enter": "\r"}.get(key, "")
         for kind in ("keyDown", "keyUp"):
@@ -104,7 +104,7 @@ class Page:
                             **({"text": text} if text and kind == "keyDown" else {}))  # fmt: skip
 
     async def look(self, *, dark: bool = False, width: int = 1280, mobile: bool = False) -> None:
-        """How it is looked at."""
+        """Set the colour scheme and the size of the screen."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.send("Emulation.setEmulatedMedia", features=features)
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": mobile}
@@ -113,7 +113,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where its DevTools are. One for all tests: to start it is most of what they cost."""
+    """Start chromium once for all tests, since its start is slow; yield the address of its DevTools."""
     program = shutil.which(PROGRAM)
     assert program is not None, f"there is no {PROGRAM}: deploy/setup.sh packages test"
     directory = tmp_path_factory.mktemp("chromium")
@@ -127,14 +127,14 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         wait_until(lambda: port.exists() and port.read_text().count("\n") >= 1, "chromium does not start")
         yield "http://127.0.0.1:" + port.read_text().partition("\n")[0]
     finally:
-        # Debian's program is a shell script, and chromium another process with children of its own.
+        # Debian's program is a shell script; chromium is another process with child processes.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_SECONDS)
 
 
 @asynccontextmanager
 async def tab(chromium: str, base: str) -> AsyncIterator[Page]:
-    """A tab with nothing in it, nor in the browser. `base` is the site, as http://ADDRESS:PORT."""
+    """Open an empty tab with a new browser profile. `base` is the site, as http://ADDRESS:PORT."""
     async with aiohttp.ClientSession() as session:
         async with session.put(f"{chromium}/json/new?about:blank") as response:
             target = await response.json()
@@ -155,7 +155,7 @@ async def tab(chromium: str, base: str) -> AsyncIterator[Page]:
 
 
 class Desk:
-    """The site, and a browser that was let in."""
+    """The site, and a browser that is logged in."""
 
     def __init__(self, site: PageSite, page: Page, macs: dict[str, str]) -> None:
         self.site = site
@@ -165,11 +165,11 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def rules() -> str:
-    """axe-core's, as a script."""
-    found = importlib.util.find_spec("axe_core_python")
-    assert found is not None
-    assert found.submodule_search_locations
-    return (Path(next(iter(found.submodule_search_locations))) / "axe.min.js").read_text()
+    """Return the rules of axe-core as a script."""
+    package = importlib.util.find_spec("axe_core_python")
+    assert package is not None
+    assert package.submodule_search_locations
+    return (Path(next(iter(package.submodule_search_locations))) / "axe.min.js").read_text()
 
 
 @pytest.fixture
@@ -191,22 +191,22 @@ async def text(page: Page) -> str:
     return str(await page.run("document.body.innerText"))
 
 
-async def becomes(page: Page, what: str) -> None:
-    """Wait until a script gives true: it does not while another page comes."""
+async def becomes(page: Page, script: str) -> None:
+    """Wait until a script returns true, also while another page loads."""
 
     async def holds() -> str | None:
         with suppress(BrowserError):
-            return "yes" if await page.run(what) else None
+            return "yes" if await page.run(script) else None
         return None
 
-    _held: str = await until(holds, f"it did not become so: {what}")
+    _held: str = await until(holds, f"it did not become so: {script}")
 
 
 @pytest.mark.smoke
-async def test_browser_is_let_in_by_the_link_only(desk: Desk) -> None:
+async def test_browser_logs_in_by_the_link_only(desk: Desk) -> None:
     assert "49 machines" in " ".join((await text(desk.page)).split())
-    assert await desk.page.run("location.pathname + location.search") == "/"  # the code is in no address bar
-    assert await desk.page.run("document.cookie") == ""  # nor the session within reach of a script
+    assert await desk.page.run("location.pathname + location.search") == "/"  # the address bar does not show the code
+    assert await desk.page.run("document.cookie") == ""  # no script can read the session
     await desk.page.send("Network.clearBrowserCookies")
     await desk.page.go("/")
     assert "tinkedge page" in await text(desk.page)
@@ -286,14 +286,14 @@ async def test_keyboard_leads_to_a_machine_and_focus_stays_while_rows_change(des
 async def test_filter_search_and_sort_work_without_javascript(desk: Desk) -> None:
     page = desk.page
     await page.send("Emulation.setScriptExecutionDisabled", value=True)
-    for path, there, gone in (
+    for path, there, absent in (
         ("/?q=node-38", "node-38", "node-37"),
         ("/?show=unregistered", desk.macs["stranger"], "node-38"),
         ("/?group=rack&in=a", "rack=a", "rack=b"),
     ):
         await page.go(path)
         shown = await html(page)
-        assert (there in shown, gone in shown, "reload" in shown) == (True, False, True)
+        assert (there in shown, absent in shown, "reload" in shown) == (True, False, True)
     await page.go(f"/machine/{desk.macs['stranger']}")
     assert "kind: Hardware" in await html(page)
 
@@ -305,7 +305,7 @@ async def html(page: Page) -> str:
         try:
             outer = await page.send("DOM.getOuterHTML", nodeId=answer["root"]["nodeId"])
             break
-        except BrowserError as error:  # it may have become another document meanwhile
+        except BrowserError as error:  # another document may have loaded meanwhile
             if not left or "Could not find node" not in str(error):
                 raise
     return str(outer["outerHTML"]).partition("<main")[2] + str(outer["outerHTML"]).partition("<header")[2][:3000]
@@ -314,12 +314,12 @@ async def html(page: Page) -> str:
 async def test_whole_page_weighs_less_than_100_kb_and_loads_nothing_from_other_hosts(desk: Desk) -> None:
     page = desk.page
     await page.send("Network.setCacheDisabled", cacheDisabled=True)
-    asked: list[Any] = []
+    origins: list[Any] = []
     for path in ("/", f"/machine/{desk.macs['node-20']}", "/edge"):
         await page.go(path)
         assert 5_000 < sum(page.received.values()) < 100_000
-        asked += await page.run("performance.getEntriesByType('resource').map((each) => new URL(each.name).origin)")
-    assert set(asked) == {await page.run("location.origin")}
+        origins += await page.run("performance.getEntriesByType('resource').map((each) => new URL(each.name).origin)")
+    assert set(origins) == {await page.run("location.origin")}
 
 
 async def test_text_from_a_machine_runs_no_script(desk: Desk) -> None:
@@ -332,12 +332,12 @@ async def test_text_from_a_machine_runs_no_script(desk: Desk) -> None:
         assert await desk.page.run("window.evil") is None
     await desk.page.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.evil=1\">')")
     await asyncio.sleep(0.3)
-    assert await desk.page.run("window.evil") is None  # not even if something got through
+    assert await desk.page.run("window.evil") is None  # also checks text that was inserted as HTML
     desk.page.troubles = [each for each in desk.page.troubles if "onerror" not in each and "inline" not in each
                           and "404" not in each]  # fmt: skip
 
 
-async def test_hidden_page_costs_nothing_and_comes_back(desk: Desk) -> None:
+async def test_hidden_page_sends_no_requests_and_updates_when_shown(desk: Desk) -> None:
     page, live = desk.page, desk.site.live
     await until(lambda: len(live) == 1)
     await page.go("/enter")
@@ -354,8 +354,10 @@ async def phone(desk: Desk) -> None:
 async def boxes(page: Page, *selectors: str) -> list[dict[str, float]]:
     """Return where elements are, in pixels from the top left corner of the page, all at the same moment."""
     each = "selector => document.querySelector(selector).getBoundingClientRect()"
-    found: list[dict[str, float]] = json.loads(await page.run(f"JSON.stringify({json.dumps(selectors)}.map({each}))"))
-    return found
+    boxes_by_selector: list[dict[str, float]] = json.loads(
+        await page.run(f"JSON.stringify({json.dumps(selectors)}.map({each}))")
+    )
+    return boxes_by_selector
 
 
 async def test_phone_shows_the_most_urgent_machine_near_the_top_and_filters_on_request(desk: Desk) -> None:
@@ -406,7 +408,7 @@ async def test_unfolded_sections_stay_unfolded_while_the_page_is_live(desk: Desk
     assert await page.run(unfolded) is True
 
 
-async def test_seconds_go_on_by_themselves_in_the_words_of_the_server(desk: Desk) -> None:
+async def test_page_counts_seconds_in_the_servers_format(desk: Desk) -> None:
     page = desk.page
     await page.go(f"/machine/{desk.macs['node-37']}")
     await becomes(page, "/^\\(\\d+ s overdue\\)$/.test(document.querySelector('[data-until]').textContent)")

@@ -1,4 +1,4 @@
-"""Controller, server and edge as service accounts with the roles of deploy/rbac.yaml: none is refused, none is unused.
+"""Controller, server and edge with the roles of deploy/rbac.yaml: the API refuses no request, and no rule is unused.
 
     component --- gate (of this test) --- embedded API
 
@@ -69,11 +69,11 @@ class Site:
         self._exits = exits
 
     async def gate(self, account: str) -> Gate:
-        """Return the gate of a service account."""
-        made = Gate(account, self._upstream, self.directory)
-        self._exits.push_async_callback(made.stop)
-        await made.start()
-        return made
+        """Start the gate of a service account."""
+        gate_of_account = Gate(account, self._upstream, self.directory)
+        self._exits.push_async_callback(gate_of_account.stop)
+        await gate_of_account.start()
+        return gate_of_account
 
     def start(self, *words: str | Path) -> Process:
         process = tinkedge(self.directory, *words)
@@ -103,17 +103,19 @@ class Site:
 
     async def state(self, name: str) -> str:
         status = (await self.client.get(WORKFLOW, name, WORK)).get("status", {})
-        return str(status.get("state")) if "actions" in status else ""  # "": it was created, and no more
+        return (
+            str(status.get("state")) if "actions" in status else ""
+        )  # "": created, but not yet accepted by the controller
 
-    async def gone(self, workflow: str) -> bool:
+    async def is_gone(self, workflow: str) -> bool:
         try:
             await self.client.get(WORKFLOW, workflow, WORK)
         except NotFoundError:
             return True
         return False
 
-    async def is_told(self, name: str, reason: str = "") -> bool:
-        """Events come a moment after what they tell of, and outlive it."""
+    async def has_event(self, name: str, reason: str = "") -> bool:
+        """Return True if the object has an Event of this reason. Events are written late and outlive their object."""
         events = (await self.client.list(EVENT, WORK))["items"]
         return any(one["involvedObject"]["name"] == name and reason in ("", one["reason"]) for one in events)
 
@@ -136,7 +138,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def check(gate: Gate, *processes: Process) -> None:
-    """Nothing was refused, and every rule was of use."""
+    """Check that the API refused no request and that every rule was used."""
     for process in processes:
         assert "orbidden" not in process.err, process.err
         assert "Traceback" not in process.err, process.err
@@ -144,7 +146,7 @@ def check(gate: Gate, *processes: Process) -> None:
     assert gate.unused() == []
 
 
-async def test_two_controllers_elect_take_over_and_review_with_their_role_and_need_all_of_it(site: Site) -> None:
+async def test_two_controllers_elect_take_over_and_review_with_their_role_and_need_every_rule(site: Site) -> None:
     made = {each["kind"]: each for each in yaml.safe_load_all(WEBHOOKS.read_text()) if each}
     registered = made["ValidatingWebhookConfiguration"]
     await apply_object(site.client, SECRET, made["Secret"], "test")
@@ -159,20 +161,20 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     reviewing = site.start(*options, "--webhook-port", str(port))
     await site.ready(reviewing)
     await site.until(site.holder, reviewing)
-    # The review of a Workflow asks whether what it names is not there, or only not known yet.
+    # The webhook reads the Workflow's references: they may be missing, or not yet in its cache.
     warnings = await _review(port, {"hardwareRef": {"name": "late"}, "templateRef": {"name": "later"}})
     assert len(warnings) == 2, warnings
     await site.references()
     await site.workflow("first")
     await site.until(lambda: _is(site, "first", "Pending"), reviewing)
     await site.client.delete(WORKFLOW, "first", WORK)
-    await site.until(lambda: site.gone("first"), reviewing)
-    await site.until(lambda: site.is_told("first", "Prepared"), reviewing)
+    await site.until(lambda: site.is_gone("first"), reviewing)
+    await site.until(lambda: site.has_event("first", "Prepared"), reviewing)
 
     await site.workflow("brief", ttlSecondsAfterFinished=0)
     await site.until(lambda: _is(site, "brief", "Pending"), reviewing)
     await site.client.patch(WORKFLOW, "brief", WORK, {"status": {"state": "Cancelling"}}, subresource="status")
-    await site.until(lambda: site.gone("brief"), reviewing)
+    await site.until(lambda: site.is_gone("brief"), reviewing)
 
     before = await site.holder()
     other = site.start(*options, "--webhook-port", str(free_port()))
@@ -209,11 +211,18 @@ async def _review(port: int, spec: dict[str, Any]) -> list[str]:
     """Send a review of a new Workflow as an API server does, and return the warnings."""
     workflow = {"metadata": {"name": "early", "namespace": WORK}, "spec": spec}
     kind = {"group": "tinkerbell.org", "version": "v1alpha2", "kind": "Workflow"}
-    asked = {"uid": "1", "kind": kind, "name": "early", "namespace": WORK, "operation": "CREATE", "object": workflow}
+    review_request = {
+        "uid": "1",
+        "kind": kind,
+        "name": "early",
+        "namespace": WORK,
+        "operation": "CREATE",
+        "object": workflow,
+    }
     url = f"https://127.0.0.1:{port}/admission"
     async with (
         aiohttp.ClientSession() as session,
-        session.post(url, json={"kind": "AdmissionReview", "request": asked}, ssl=False) as answer,
+        session.post(url, json={"kind": "AdmissionReview", "request": review_request}, ssl=False) as answer,
     ):
         warnings: list[str] = (await answer.json())["response"]["warnings"]
         return warnings
@@ -223,7 +232,7 @@ async def _is(site: Site, workflow: str, state: str) -> bool:
     return await site.state(workflow) == state
 
 
-async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Site) -> None:
+async def test_server_runs_a_workflow_with_its_role_and_needs_every_rule(site: Site) -> None:
     controller, gate = await site.gate("tinkedge-controller"), await site.gate("tinkedge-server")
     alone = ["--disable", "webhooks", "--no-leader-elect"]
     preparing = site.start("controller", "--kubeconfig", controller.kubeconfig, *alone)
@@ -233,11 +242,11 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
     await site.ready(server, preparing)
     faster: list[Wish] = []
 
-    async def interfere(wanted: Wish) -> None:
-        """Be faster than the server with the agent's first report: it must look again."""
-        if wanted.verb == "patch" and not faster and await _is(site, wanted.name, "Scheduled"):
-            faster.append(wanted)
-            await site.client.patch(WORKFLOW, wanted.name, WORK, {"metadata": {"annotations": {"somebody": "else"}}})
+    async def interfere(wish: Wish) -> None:
+        """Change the Workflow before the server stores the agent's first report, so that the server has to retry."""
+        if wish.verb == "patch" and not faster and await _is(site, wish.name, "Scheduled"):
+            faster.append(wish)
+            await site.client.patch(WORKFLOW, wish.name, WORK, {"metadata": {"annotations": {"somebody": "else"}}})
 
     gate.before = interfere
     await site.references()
@@ -264,7 +273,7 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_all_of_it(site: Si
 
 
 async def start_edge(site: Site, gate: Gate) -> tuple[Process, Callable[[str], Any]]:
-    """An edge, and what gives the machine's status and body for a path."""
+    """Start an edge; return it and a function that returns status and body of a machine's request."""
     port = free_port()
     words = ["--disable", "dhcp", "--disable", "tftp", "--http-port", str(port), "--admin-port", str(free_port())]
     data = site.directory / "edge"
@@ -280,7 +289,7 @@ async def start_edge(site: Site, gate: Gate) -> tuple[Process, Callable[[str], A
     return edge, get
 
 
-async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None:
+async def test_edge_serves_with_its_role_and_needs_every_rule(site: Site) -> None:
     await site.references()
     message = f"127.0.0.2 is used by another host: {MAC} declined it; it is not offered until 2024-01-01T00:00:00Z"
     condition = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": message}
@@ -294,13 +303,13 @@ async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None
         return bool(conditions[0]["status"] == "False")
 
     await site.until(ended, edge)
-    # There is no OSIE: why the machine does not boot is an Event.
+    # There is no OSIE: an Event reports why the machine does not boot.
     await get(f"/ipxe/script/{MAC}/auto.ipxe")
-    await site.until(lambda: site.is_told("machine"), edge)
+    await site.until(lambda: site.has_event("machine"), edge)
     check(gate, edge)
 
 
-async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> None:
+async def test_edge_registers_with_the_peers_role(site: Site) -> None:
     granted = grants("tinkedge-edge", ROLES_FOR_PEERS)
     gate = await site.gate("tinkedge-edge")
     gate.allow(granted)
@@ -316,7 +325,7 @@ async def test_edge_is_found_by_others_with_the_role_for_that(site: Site) -> Non
         await asyncio.wait([running])
     assert addresses(await site.client.get(LEASE, POD, HOME)) == set()
     assert gate.refused == []
-    # To apply what is not there takes `create`, too, which only a real API server asks for.
+    # Apply needs `create` for an absent object, but only a real API server checks it.
     assert {grant.verb for grant in gate.unused() if grant in granted} <= {"create"}
 
 
@@ -339,7 +348,9 @@ async def test_server_that_runs_apart_finds_edges_with_the_role_for_that(site: S
     assert gate.refused == []
 
 
-async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_says_so_where_not(site: Site) -> None:
+async def test_edge_reads_a_machines_secret_with_the_secrets_role_and_names_an_absent_role(
+    site: Site,
+) -> None:
     body = {"data": {"userData": base64.b64encode(b"#cloud-config\n").decode()}}
     await site.client.create(SECRET, {"metadata": {"name": USERDATA, "namespace": WORK}, **body})
     await site.references()
@@ -365,7 +376,7 @@ async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_
     assert [grant for grant in gate.unused() if grant in granted] == []
 
 
-def test_accounts_of_the_roles_are_bound_where_they_are() -> None:
+def test_roles_are_bound_to_their_service_accounts() -> None:
     objects = list(yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader))
     accounts = {
         (obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in objects if obj["kind"] == "ServiceAccount"

@@ -41,9 +41,9 @@ SELECTOR = re.compile(r"\b((?:tinkedge|apiserver|controller_runtime|grpc|leader|
 
 
 def program(name: str) -> str:
-    found = shutil.which(name, path="/usr/bin:/usr/local/bin")
-    assert found is not None, f"{name} of Debian's package prometheus is missing: deploy/setup.sh packages test-all"
-    return found
+    path = shutil.which(name, path="/usr/bin:/usr/local/bin")
+    assert path is not None, f"{name} of Debian's package prometheus is missing: deploy/setup.sh packages test-all"
+    return path
 
 
 @pytest.mark.parametrize("words", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")])
@@ -53,7 +53,7 @@ def test_promtool_finds_no_fault_in_the_alerts(words: tuple[str, ...]) -> None:
 
 
 class Prometheus:
-    """A server of one test, which scrapes a stack every second."""
+    """A Prometheus server that scrapes a stack every second."""
 
     def __init__(self, stack: Stack, directory: Path) -> None:
         self.stack = stack
@@ -78,22 +78,22 @@ class Prometheus:
             with urlopen(f"{self.url}/api/v1/{path}?{urlencode(query)}") as answer:
                 return json.load(answer)["data"]
         except HTTPError as error:
-            if error.code == 503:  # it reads its storage
+            if error.code == 503:  # Prometheus still reads its storage
                 return {}
             raise AssertionError(f"{query}: {error.read().decode()}") from error
-        except OSError:  # it has not begun to listen
+        except OSError:  # Prometheus does not listen yet
             return {}
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("query", query=expression).get("result", [])
-        return found
+        series: list[dict[str, Any]] = self.get("query", query=expression).get("result", [])
+        return series
 
     def alerts(self) -> set[tuple[str, str]]:
-        """The alerts that fire, by name and the namespace label."""
-        found = self.get("alerts").get("alerts", [])
+        """Return the firing alerts by name and namespace label."""
+        active = self.get("alerts").get("alerts", [])
         return {
             (each["labels"]["alertname"], each["labels"].get("namespace", ""))
-            for each in found
+            for each in active
             if each["state"] == "firing"
         }
 
@@ -107,25 +107,25 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def prometheus(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that has seen a machine being installed."""
+    """Start a Prometheus and install a machine while it scrapes."""
     directory = tmp_path_factory.mktemp("prometheus")
-    made, machine = Prometheus(stack, directory), Machine(stack, directory)
+    server, machine = Prometheus(stack, directory), Machine(stack, directory)
     try:
-        wait_until(lambda: made.query('up{job="tinkedge"} == 1'), lambda: made.process.err)
+        wait_until(lambda: server.query('up{job="tinkedge"} == 1'), lambda: server.process.err)
         machine.order("true")
         machine.agent()
         assert machine.ended() == "Succeeded"
         counted = 'tinkedge_provision_duration_seconds_count{outcome="Succeeded"} == 1'
-        wait_until(lambda: made.query(counted), lambda: made.process.err)
-        yield made
+        wait_until(lambda: server.query(counted), lambda: server.process.err)
+        yield server
     finally:
         for agent in machine.agents:
             agent.end()
-        made.process.end()
+        server.process.end()
 
 
 def filled(expression: str, **chosen: str) -> str:
-    """A query as Grafana sends it: with the chosen values of variables, or with that of All."""
+    """Fill in the variables of a query as Grafana does: with the chosen values, or with that of All."""
     for name, variable in VARIABLES.items():
         expression = expression.replace(f"${name}", chosen.get(name, variable["allValue"]))
     assert "$" not in expression
@@ -153,7 +153,7 @@ def test_a_host_can_be_chosen_by_its_address(prometheus: Prometheus) -> None:
     assert prometheus.query(filled(expression, instance="192.0.2.1:7081")) == []
 
 
-def test_every_metric_of_the_alerts_is_there_and_every_rule_is_evaluated(prometheus: Prometheus) -> None:
+def test_every_metric_of_the_alerts_exists_and_every_rule_is_evaluated(prometheus: Prometheus) -> None:
     rules = [rule for group in yaml.safe_load((RULES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
     names = {name for rule in rules for name in SELECTOR.findall(NOT_METRICS.sub("", rule["expr"]))}
     missing = {name for name in names if not prometheus.query(f'{name}{{namespace=""}}')}
@@ -179,5 +179,5 @@ def test_alert_fires_on_a_host_and_in_kubernetes(prometheus: Prometheus) -> None
     with pytest.raises(HTTPError) as refused:
         urlopen(f"http://127.0.0.1:{stack.http_port}/osie/missing/kernel")
     refused.value.close()
-    wanted = {("TinkedgeArtifactWrong", ""), ("TinkedgeArtifactWrong", "tinkedge")}
-    wait_until(lambda: prometheus.alerts() >= wanted, lambda: (prometheus.get("alerts"), stack.process.err[-2000:]))
+    expected = {("TinkedgeArtifactWrong", ""), ("TinkedgeArtifactWrong", "tinkedge")}
+    wait_until(lambda: prometheus.alerts() >= expected, lambda: (prometheus.get("alerts"), stack.process.err[-2000:]))

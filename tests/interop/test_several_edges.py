@@ -1,6 +1,6 @@
 """Three edges on one segment, no VIP: any of them may be killed at any moment, and every machine boots.
 
-The machines are `tests.interop.site.machine`, the edges real processes; `make soak` does it for 200 boots.
+The machines are `tests.interop.site.machine`, the edges real processes; `make soak` repeats it for 200 boots.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.interop.site.site import OUTSIDE, Site, address_of, mac_of
 from tests.waiting import wait_until
 
 KNOWN = {1: 1, 2: 2, 3: 1}
-"""How many other edges each edge knows, if the options of the others name only the second."""
+"""Number of other edges that each edge knows, if the others' options name only the second edge."""
 
 PATIENCE_OF_FIRMWARE = {"TFTP", "script"}
-"""Steps in which a ROM knows one edge only, and starts over when that edge is gone. It survives that in all others."""
+"""Steps in which a ROM knows only one edge, and restarts if that edge disappears. It survives that in all others."""
 
 EMULATED = {11: "bios", 12: "uefi", 13: "bios"}
-"""Machines of QEMU, which boot while the others do."""
+"""QEMU machines that boot at the same time."""
 
 pytestmark = pytest.mark.long
 
@@ -44,7 +44,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 class Boots:
-    """Machines that boot side by side, each again and again, until there have been `count` boots."""
+    """Machines that boot repeatedly and in parallel until there have been `count` boots."""
 
     def __init__(self, site: Site, count: int, pace: float = 0.0, **machine: Any) -> None:
         self._left = itertools.count(1)
@@ -83,7 +83,7 @@ def booted_while_edges_are_killed(site: Site, count: int, *, pace: float, every:
 
 
 def killed_in_turn(site: Site, boots: Boots, every: float, stop: threading.Event) -> None:
-    """kill -9 one edge after the other, each started again by itself after a moment, as systemd or a kubelet does."""
+    """Kill one edge after the other (SIGKILL), and restart each after a moment, as systemd or a kubelet does."""
     for edge in itertools.cycle(site.edges):
         if stop.wait(random.uniform(0.5, 1.5) * every) or boots.over:
             return
@@ -115,13 +115,13 @@ def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
     )
     machines = {mac_of(machine) for machine in site.machines}
 
-    def known(edge: int) -> bool:
+    def knows_all(edge: int) -> bool:
         rows = {row["mac"]: row for row in watched(site, edge)}
         booted = all(rows[mac]["heard"] for mac in machines)
         return booted and rows[mac_of(1)]["state"] == "agent connected"
 
     for edge in site.edges:
-        wait_until(lambda edge=edge: known(edge), lambda: agent.err + server.err + site.said(), every=1.0)
+        wait_until(lambda edge=edge: knows_all(edge), lambda: agent.err + server.err + site.output(), every=1.0)
         events = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
         seen = {str(event["detail"].get("seen_by_kind", "here")) for event in events}
         assert {"server", "edge"} <= seen, events
@@ -133,9 +133,9 @@ def test_three_edges_fetch_each_file_once_and_no_boot_fails_if_one_is_killed(sit
     site.all_up()
     boots = Boots(site, 8)
     boots.join()
-    assert [boot for boot in boots.done if not boot.ok or boot.restarts] == [], site.said()
+    assert [boot for boot in boots.done if not boot.ok or boot.restarts] == [], site.output()
     each_edge_knows_all_machines_and_their_agents(site)
-    # Each edge has been asked for them by now, or is now.
+    # By now, each edge has served them, or serves them now.
     for edge in site.edges:
         for part in ("kernel", "initrd"):
             url = f"http://{address_of(edge)}:7080/osie/lab/{part}"
@@ -144,8 +144,8 @@ def test_three_edges_fetch_each_file_once_and_no_boot_fails_if_one_is_killed(sit
     assert sum(site.metric(edge, "tinkedge_artifact_peer_downloads_total") for edge in site.edges) == 4
 
     done = booted_while_edges_are_killed(site, 30, pace=1.0, every=2.0)
-    assert [boot for boot in done if not boot.ok] == [], site.said()
-    assert [boot for boot in done if set(boot.restarts) - PATIENCE_OF_FIRMWARE] == [], site.said()
+    assert [boot for boot in done if not boot.ok] == [], site.output()
+    assert [boot for boot in done if set(boot.restarts) - PATIENCE_OF_FIRMWARE] == [], site.output()
     assert site.kills >= 2
     # An edge that was killed restores the earlier events.
     for edge in site.edges:
@@ -163,7 +163,7 @@ def test_200_boots_and_an_edge_is_killed_every_ten_seconds(tmp_path: Path) -> No
         emulated = [site.emulated(number, firmware, 900) for number, firmware in EMULATED.items()]
         boots = booted_while_edges_are_killed(site, 200, pace=2.0, every=10.0)
         machines = [json.loads(machine.out) for machine in emulated if machine.status(900) == 0]
-        output = site.said()
+        output = site.output()
     sys.stderr.write(f"\nQEMU: {[machine['seconds'] for machine in machines]} s\n")
     failed = [boot for boot in boots if not boot.ok]
     restarts = Counter(step for boot in boots for step in boot.restarts)
@@ -185,7 +185,7 @@ STEPS = ("REQUEST", "kernel", "half of /osie/lab/initrd")
 
 
 def test_machine_goes_on_with_another_edge_whenever_its_own_is_killed(site: Site) -> None:
-    """Edges that are named to one of them: the one that is called calls back."""
+    """Only one edge has `--peer`: the other one connects back."""
     site.up(1, "--peer", address_of(2))
     site.up(2, "--peer", address_of(3))
     site.up(3, "--peer", address_of(2))
@@ -201,7 +201,7 @@ def test_machine_goes_on_with_another_edge_whenever_its_own_is_killed(site: Site
                 site.kill(killed[0])
 
         (boot,) = Boots(site, 1, before=kill).join()
-        assert (boot.ok, boot.restarts, len(killed)) == (True, [], 1), (step, boot, site.said())
+        assert (boot.ok, boot.restarts, len(killed)) == (True, [], 1), (step, boot, site.output())
         (gone,) = killed
         site.up(gone, "--peer", address_of(2 if gone != 2 else 3))
         site.is_ready(gone)

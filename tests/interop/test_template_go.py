@@ -1,14 +1,14 @@
-"""Our Go templates against Go's own and Sprig's: the same output, the same failures, the same words.
+"""Our Go templates against Go's own and Sprig's: the same output, failures and error messages.
 
-- A small Go program (`gotemplate/main.go`) renders the same cases, of a generated corpus; with Sprig's functions it is
-  `gotemplate/` with `sprig/more.go`, and the versions of the modules stand in `sprig/go.mod`. The first build on a
-  machine compiles Go's library, some ten seconds.
-- Go's own tests come out of the sources of the Go that is here. Each row is executed by Go, too, with JSON-like data in
-  the place of Go's structs, methods and channels: what Go makes of it, we must make of it, to the letter of the error.
-  The rows that mean the same with such data (`EXPRESSIBLE`) must give what the table says.
+- A small Go program (`gotemplate/main.go`) renders the same cases, of a generated corpus. With Sprig's functions, it is
+  `gotemplate/` with `sprig/more.go`; `sprig/go.mod` has the versions of the modules. The first build on a machine
+  compiles Go's library, which takes some ten seconds.
+- Go's own tests are read from the sources of the installed Go. Go executes each row, too, with JSON-like data in place
+  of Go's structs, methods and channels; our result must equal Go's, including the error message. Rows with the same
+  meaning for such data (`EXPRESSIBLE`) must give the table's result.
 
-Where we differ on purpose, `KNOWN_DIFFERENCES` and `gotemplate/differences.json` say how and why; any other difference
-fails the test.
+`KNOWN_DIFFERENCES` and `gotemplate/differences.json` describe the intended differences; any other difference fails the
+test.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def our_outcome(text: str, data: Any) -> Outcome:
 
 
 class Comparison:
-    """How often we do as Go, and what is new where we do not."""
+    """Counts equal results, and collects differences that are not listed."""
 
     def __init__(self) -> None:
         self.equal = self.total = self.failures = self.same_words = 0
@@ -70,16 +70,16 @@ class Comparison:
         self.new: list[str] = []
 
     def add(self, text: str, our: Outcome, go: Outcome, known: Callable[[], Iterable[str]]) -> None:
-        """`known`: which of the listed differences this one is."""
+        """Compare two outcomes. `known` returns the names of the listed differences that match."""
         self.total += 1
         if our.output == go.output:
             self.equal += 1
             self.failures += go.output is None
             self.same_words += our.error == go.error != ""
             return
-        found = set(known())
-        self.known |= found
-        if not found:
+        names = set(known())
+        self.known |= names
+        if not names:
             self.new.append(f"{text!r}\n  ours: {our}\n  Go's: {go}")
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class Comparison:
 
 
 def tables(directory: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The tables of Go's own tests, as they are in the sources of this Go: of text/template, and of its parser."""
+    """Read the tables of Go's own tests from its sources: of text/template, and of its parser."""
     assert GO is not None
     root = subprocess.run([GO, "env", "GOROOT"], capture_output=True, text=True, check=True).stdout.strip()
     package = Path(root) / "src" / PACKAGE
@@ -114,7 +114,7 @@ def tables(directory: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
 # --- a generated corpus -----------------------------------------------------------------------------------------------
 
 WRITTEN: dict[str, list[str]] = orjson.loads((SOURCES / "templates.json").read_bytes())
-"""Templates, numbers, strings and formats written by hand, by what they are about."""
+"""Templates, numbers, strings and formats written by hand, by subject."""
 
 
 DATA: dict[str, Any] = {
@@ -158,7 +158,7 @@ class Difference(NamedTuple):
     recognise: Callable[[Case, Outcome, Outcome], bool]
 
 
-# Where we render, or fail, otherwise than Go on purpose: (case, our outcome, Go's outcome) -> is it this one?
+# Intended differences from Go's results and errors: (case, our outcome, Go's outcome) -> True if it is this one.
 KNOWN_DIFFERENCES: dict[str, Difference] = {
     "address": Difference(
         "%p shows the address of a list or map in Go's memory; here it is a bad verb",
@@ -258,7 +258,7 @@ def syntax() -> Iterator[str]:
 
 
 def composed(count: int) -> Iterator[str]:
-    """Random templates out of the whole grammar."""
+    """Generate random templates from the whole grammar."""
     rng = random.Random(20230222)
 
     def operand(depth: int) -> str:
@@ -301,8 +301,8 @@ def composed(count: int) -> Iterator[str]:
 
 
 def corpus() -> list[Case]:
-    made = [comparisons(), formats(), printing(), parts(), fields(), control(), syntax(), composed(2000)]
-    texts = dict.fromkeys(itertools.chain(*made, WRITTEN["realistic"]))
+    generators = [comparisons(), formats(), printing(), parts(), fields(), control(), syntax(), composed(2000)]
+    texts = dict.fromkeys(itertools.chain(*generators, WRITTEN["realistic"]))
     roots = itertools.product(WRITTEN["roots"], [None, 7, "text", [1, 2], True, 1.5])
     return [*(Case(text, DATA) for text in texts), *(Case(text, root) for text, root in roots)]
 
@@ -342,7 +342,7 @@ SLOW = {"derivePassword"}
 
 
 def calls() -> Iterator[str]:
-    """Each function with none and each one of the arguments, and with many pairs and triples of them."""
+    """Generate calls of each function without an argument, with each one, and with many pairs and triples."""
     rng = random.Random(20230222)
     pairs, triples = (list(itertools.product(ARGUMENTS, repeat=count)) for count in (2, 3))
     for name in sorted(set(SPRIG) - SLOW):
@@ -351,13 +351,13 @@ def calls() -> Iterator[str]:
             yield f"{name} {argument}"
             yield f"{argument} | {name}"
         most = 9 if SPRIG[name].variadic is not None else len(SPRIG[name].parameters)
-        for count, found in ((2, pairs), (3, triples)):
+        for count, combinations in ((2, pairs), (3, triples)):
             if most >= count:
-                yield from (" ".join([name, *arguments]) for arguments in rng.sample(found, 60))
+                yield from (" ".join([name, *arguments]) for arguments in rng.sample(combinations, 60))
 
 
 def difference(call: str, our: Outcome, go: Outcome) -> list[str]:
-    """Which of the listed differences this one is."""
+    """Return the names of the listed differences that match."""
     words = set(re.findall(r"\w+", call))
     if words & {"keys", "values"} and our.output is not None and go.output is not None:
         return ["keys of several"] if sorted(our.output) == sorted(go.output) else []
@@ -391,7 +391,7 @@ def test_recorded_calls_match_sprig(sprig: Path) -> None:
         assert (go.output, go.error) == (output.encode() if output is not None else None, "".join(error)), expression
 
 
-def test_every_function_of_sprig_is_there_or_left_out_for_a_reason(sprig: Path) -> None:
+def test_every_function_of_sprig_exists_or_is_left_out_for_a_reason(sprig: Path) -> None:
     done = subprocess.run([sprig, "names"], capture_output=True, check=True, env={**os.environ})
     assert set(orjson.loads(done.stdout)) == set(SPRIG) | set(LEFT_OUT)
 
@@ -410,7 +410,7 @@ def test_functions_return_and_fail_as_in_sprig(sprig: Path) -> None:
 # --- Go's own tests ---------------------------------------------------------------------------------------------------
 
 EXPRESSIBLE = {"exec": 250, "multi": 11, "multi parse": 5, "cmp": 110}
-"""How many rows of each table mean the same with JSON-like data, at least; newer versions of Go have more."""
+"""Minimum number of rows of each table with the same meaning for JSON-like data; newer versions of Go have more."""
 ROWS = {"lex": 40, "lex positions": 6, "parse": 100, "errors": 30, "is empty": 8, "number": 50}
 
 _GOES = """
@@ -423,7 +423,7 @@ def _make_map(*pairs: str) -> Value:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
-# The functions that Go's tests give their templates, as far as their arguments are JSON-like.
+# The functions that Go's tests define, if their arguments are JSON-like.
 OF_THE_TESTS: Functions = table(
     Function("add", lambda *numbers: sum(numbers), (), INT),
     Function("dddArg", lambda first, *more: fmt.sprintln([first, list(more)]), (INT,), STRING),
@@ -457,10 +457,10 @@ def test_the_test_tables_of_go_have_the_same_results(
         except TemplateError as failure:
             ours, error = None, str(failure)
         go = base64.b64decode(row["output"] or "") if row["ok"] else None
-        wanted = row["want"].encode() if row["want_ok"] else None
+        expected = row["want"].encode() if row["want_ok"] else None
         total[name] += 1
-        expressible[name] += go == wanted
-        as_table[name] += ours == go == wanted
+        expressible[name] += go == expected
+        as_table[name] += ours == go == expected
         if (ours, error) == (go, row["error"]):
             equal[name] += 1
         else:
@@ -475,19 +475,19 @@ def test_the_test_tables_of_go_have_the_same_results(
     assert all(expressible[name] >= least for name, least in EXPRESSIBLE.items()), expressible
 
 
-# As Go's tests call them, where that is not the name.
+# The names in Go's tests, if they differ.
 KINDS = {TokenKind.ASSIGN: "=", TokenKind.DECLARE: ":=", TokenKind.LEFT_PAREN: "(", TokenKind.RIGHT_PAREN: ")"}
 KINDS |= {TokenKind.CHAR_CONSTANT: "charconst", TokenKind.DOT: ".", TokenKind.EOF: "EOF"}
 
 
 def tokens(text: str) -> list[list[str]]:
-    found = []
+    token_list = []
     for token in lex(text):
         kind = KINDS.get(token.kind, token.kind.name.lower().replace("_", " "))
-        found.append([kind, "" if token.kind is TokenKind.EOF else token.text])
+        token_list.append([kind, "" if token.kind is TokenKind.EOF else token.text])
         if token.kind is TokenKind.ERROR:
             break
-    return found
+    return token_list
 
 
 def test_lexer_and_parser_match_those_of_go(

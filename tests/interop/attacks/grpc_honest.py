@@ -1,9 +1,9 @@
-"""An agent that does what agents do, and measures how it is served while others attack.
+"""An honest agent that measures the service of the server while others attack.
 
 Run as `python -m tests.interop.attacks.grpc_honest JSON`; the JSON has `target`, `agent_id`, `seconds`, and for TLS
-`ca`, `certificate` and `key` (files). It holds its command stream, asks twenty times a second on the same connection,
-and connects again every half a second. Prints JSON lines: one when its stream is open, one with what it measured at the
-end. An answer may take a second, and half a minute counts for one that was refused.
+`ca`, `certificate` and `key` (files). It keeps its command stream open, sends twenty requests a second on the same
+connection, and opens a new connection every half a second. It prints JSON lines: one when its stream is open, one with
+the measurements at the end. An answer may take a second; a rejected request counts as half a minute.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Honest:
     ca: str = ""
     certificate: str = ""
     key: str = ""
-    asked: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
     connected: list[float] = field(default_factory=list)
     troubles: Counter[str] = field(default_factory=Counter)
     breaks: int = 0
@@ -54,14 +54,14 @@ class Honest:
 
     @staticmethod
     def _stream(channel: grpc.aio.Channel, agent_id: str) -> Any:
-        asks = pb.GetWorkflowsRequest(agent_id=agent_id)
-        return WorkflowServiceStub(channel).GetWorkflows(asks, metadata=[(metadata.WORKFLOW, "")])
+        request = pb.GetWorkflowsRequest(agent_id=agent_id)
+        return WorkflowServiceStub(channel).GetWorkflows(request, metadata=[(metadata.WORKFLOW, "")])
 
     def _trouble(self, error: grpc.aio.AioRpcError) -> None:
         self.troubles[f"{error.code().name} {error.details()}"] += 1
 
     async def hold(self, opened: asyncio.Event) -> None:
-        """The command stream, opened again when it breaks."""
+        """Keep the command stream open; reopen it when it breaks."""
         while True:
             async with self._channel() as channel:
                 call = self._stream(channel, self.agent_id)
@@ -75,7 +75,7 @@ class Honest:
             await asyncio.sleep(0.2)
 
     async def ask(self) -> None:
-        """Small calls on one connection."""
+        """Send small calls on one connection."""
         event = pb.Event(workflow_id="none", action_started=pb.Event.ActionStarted(action_id="a"))
         async with self._channel() as channel:
             publish = WorkflowServiceStub(channel).PublishEvent
@@ -87,11 +87,11 @@ class Honest:
                     served = error.code() is grpc.StatusCode.NOT_FOUND
                     if not served:
                         self._trouble(error)
-                    self.asked.append(time.perf_counter() - begin if served else _REFUSED)
+                    self.calls.append(time.perf_counter() - begin if served else _REFUSED)
                 await asyncio.sleep(_ASK_EVERY)
 
     async def come_again(self) -> None:
-        """New connections: an unknown id is refused, and so was served."""
+        """Open new connections. The rejection of an unknown agent id counts as served."""
         while not self._ended:
             begin = time.perf_counter()
             async with self._channel() as channel:
@@ -112,23 +112,23 @@ class Honest:
         print(json.dumps({"open": True}), flush=True)
         working = [asyncio.create_task(work()) for work in (self.ask, self.come_again)]
         await asyncio.sleep(self.seconds)
-        self._ended = True  # what is under way counts, however long it takes
+        self._ended = True  # calls in flight still count, however long they take
         await asyncio.gather(*working)
         holding.cancel()
         await asyncio.wait([holding])
-        measured = {"asked": _spread(self.asked), "connected": _spread(self.connected)}
+        measured = {"calls": _spread(self.calls), "connected": _spread(self.connected)}
         return {**measured, "breaks": self.breaks, "troubles": self.troubles}
 
 
-def _spread(taken: list[float]) -> dict[str, float]:
-    taken = sorted(taken)
-    if not taken:
+def _spread(latencies: list[float]) -> dict[str, float]:
+    latencies = sorted(latencies)
+    if not latencies:
         return {"count": 0, "median": _REFUSED, "p99": _REFUSED, "refused": 0}
     return {
-        "count": len(taken),
-        "median": round(taken[len(taken) // 2], 4),
-        "p99": round(taken[int(len(taken) * 0.99)], 4),
-        "refused": taken.count(_REFUSED),
+        "count": len(latencies),
+        "median": round(latencies[len(latencies) // 2], 4),
+        "p99": round(latencies[int(len(latencies) * 0.99)], 4),
+        "refused": latencies.count(_REFUSED),
     }
 
 

@@ -50,10 +50,10 @@ class Api:
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few),
             )  # fmt: skip
         wait_until(lambda: kubeconfig.exists() and listens(self.port), log.read_text)
-        found = yaml.safe_load(kubeconfig.read_text())
-        cluster = found["clusters"][0]["cluster"]
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
         self.trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-        self.token = found["users"][0]["user"]["token"]
+        self.token = config["users"][0]["user"]["token"]
         self.connection = HTTPSConnection("127.0.0.1", self.port, context=self.trust, timeout=60)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -103,13 +103,13 @@ def test_each_write_has_its_line_even_if_the_client_disconnects_or_floods_the_lo
         api.post_and_hang_up(f"hit-{number}")
     assert api.ask("POST", CONFIG_MAPS, {"metadata": {"name": "last"}})[0] == 201
 
-    def made() -> set[str]:
+    def stored_names() -> set[str]:
         return {each["metadata"]["name"] for each in api.ask("GET", CONFIG_MAPS)[1]["items"]}
 
     def logged() -> set[str]:
         return {line.split("/")[1].removesuffix(": created") for line in api.lines() if " configmaps " in line}
 
-    wait_until(lambda: made() == logged(), "a line for each ConfigMap that is there")
+    wait_until(lambda: stored_names() == logged(), "a line for each ConfigMap that is there")
     assert "last" in logged()
     for number in range(DRY_RUNS):
         assert api.ask("POST", f"{CONFIG_MAPS}?dryRun=All", {"metadata": {"name": f"dry-{number}"}})[0] == 201

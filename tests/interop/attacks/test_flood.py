@@ -87,7 +87,7 @@ class Heard:
         self.offers_before_last_response = 0
 
     def listen(self) -> None:
-        for frame in self.wire.heard():
+        for frame in self.wire.received():
             if frame[12:14] != b"\x08\0" or frame[26:30] != socket.inet_aton(ADDRESS):
                 continue
             if frame[23] == socket.IPPROTO_UDP:

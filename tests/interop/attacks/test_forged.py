@@ -1,5 +1,5 @@
-"""DHCP and ARP in others' names, on the machines' link, from a routed network and in the name of relays; and too much
-of it, while DHCP and TFTP are served. What a proxy believes of who is where.
+"""Forged DHCP and ARP on the machines' link, from a routed network and in the name of relays; and floods of them, while
+DHCP and TFTP are served. Also the addresses that a DHCP proxy learns.
 
 eth0 (the machine, or the attacker, and a router) -- srv0 (the server)      10.77.6.0/24
 far0 (a host of a routed network) -- the router                             10.77.9.0/24
@@ -54,7 +54,7 @@ def dhcp(network: Network, tmp_path: Path) -> DhcpLab:
 
 @pytest.fixture
 def far(network: Network) -> str:
-    """A namespace behind the machine's, which routes for it."""
+    """Add a namespace behind the machine's namespace, which is its router."""
     namespace: str = network.another("far")
     network.give_client_its_address()
     network.join(network.client, "far1", "10.77.9.1/24", namespace, "far0", f"{FAR}/24")
@@ -65,8 +65,8 @@ def far(network: Network) -> str:
 
 
 def message(kind: str, *options: Any, chaddr: bytes = CHADDR, **fields: Any) -> bytes:
-    found = [("message-type", kind), *options, "end"]
-    return bytes(BOOTP(op=1, xid=7, chaddr=chaddr, **fields) / DHCP(options=found))
+    message_options = [("message-type", kind), *options, "end"]
+    return bytes(BOOTP(op=1, xid=7, chaddr=chaddr, **fields) / DHCP(options=message_options))
 
 
 def decline(**fields: Any) -> bytes:
@@ -74,7 +74,7 @@ def decline(**fields: Any) -> bytes:
 
 
 def broadcast(payload: bytes, source: str = FORGER) -> bytes:
-    """The frame of a host without an address on the link."""
+    """Return a frame from a host without an address on the link."""
     packet = Ether(src=source, dst=EVERYBODY) / IP(src="0.0.0.0", dst="255.255.255.255")
     return bytes(packet / UDP(sport=68, dport=67) / payload)
 
@@ -84,7 +84,7 @@ def udp() -> socket.socket:
 
 
 class Everything:
-    """A DHCP server with a quarantine of ten minutes, and what went into it."""
+    """A DHCP server with a quarantine of ten minutes, and the addresses that went into quarantine."""
 
     def __init__(self, dhcp: DhcpLab) -> None:
         self.begun: list[str] = []
@@ -95,7 +95,7 @@ class Everything:
     def serving(self) -> Any:
         return self.dhcp.network.serving(lambda: self.dhcp.start(quarantine=self.quarantine))
 
-    def told(self, words: str) -> Callable[[], bool]:
+    def has_logged(self, words: str) -> Callable[[], bool]:
         return lambda: any(words in message for message in self.dhcp.network.messages())
 
     def leases(self, tries: int = 8) -> bool:
@@ -118,11 +118,11 @@ def test_forged_decline_does_not_take_a_machine_s_address(server: Everything, wi
     ears = wire()
     with server.serving():
         ears.send(broadcast(decline()))
-        who = "only the machine itself answers ARP" if machine_is == "up" else "nobody answers ARP"
-        wait_until(server.told(who), "nobody looked")
+        expected = "only the machine itself answers ARP" if machine_is == "up" else "nobody answers ARP"
+        wait_until(server.has_logged(expected), "the server sent no probe")
         assert server.leases()
     assert server.begun == []
-    probes = [packet[ARP] for packet in map(Ether, ears.heard()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
+    probes = [packet[ARP] for packet in map(Ether, ears.received()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
     assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
 
 
@@ -133,9 +133,12 @@ def test_decline_is_accepted_if_another_host_answers_and_its_mac_is_recorded(
     with server.serving():
         ears.send(broadcast(decline()))
         claim = ARP(op=2, hwsrc=FORGER, psrc=MACHINE, hwdst="00:00:00:00:00:00", pdst="0.0.0.0")
-        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.heard()), "nobody looked")
+        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.received()), "the server sent no probe")
         ears.send(bytes(Ether(src=FORGER, dst=EVERYBODY) / claim))
-        wait_until(server.told(f"another host, {FORGER}, already uses {MACHINE}"), "it was not heard")
+        wait_until(
+            server.has_logged(f"another host, {FORGER}, already uses {MACHINE}"),
+            "the server did not receive the answer",
+        )
         assert not server.leases(2)
     assert server.begun == [MACHINE]
 
@@ -144,13 +147,13 @@ def test_decline_is_accepted_if_another_host_answers_and_its_mac_is_recorded(
 def test_decline_from_a_routed_network_is_recorded_and_the_machine_keeps_its_address(
     server: Everything, far: str, relay: str
 ) -> None:
-    # The address of a relay of the machine's network gets it a look, and the machine itself is found there.
+    # The server probes, since the giaddr is in the machine's network, and finds the machine itself.
     words = "only the machine itself answers ARP" if relay == "10.77.6.9" else f"from {FAR} is not believed"
     with server.serving(), closing(in_namespace(far, udp)) as forger:
         assert server.leases(), "it was given its address a moment ago"
         for _ in range(50):
             forger.sendto(decline(giaddr=relay), (SERVER, 67))
-        wait_until(server.told(words), "it was not told")
+        wait_until(server.has_logged(words), "the server did not report it")
         assert server.leases()
     assert server.begun == []
     assert sum(words in message for message in server.dhcp.network.messages()) == 1
@@ -172,7 +175,9 @@ def test_host_that_invents_the_relay_of_a_machine_does_not_silence_it(server: Ev
             forger.sendto(message("request", *own, giaddr=relay), (SERVER, 67))
             assert BOOTP(router.recv(2000)).yiaddr == behind, "leases go to any relay"
             forger.sendto(message("decline", *own, giaddr=relay), (SERVER, 67))
-        wait_until(server.told(f"it comes from {MACHINE} and not from its relay {relay}"), server.dhcp.network.messages)
+        wait_until(
+            server.has_logged(f"it comes from {MACHINE} and not from its relay {relay}"), server.dhcp.network.messages
+        )
         router.sendto(message("discover", giaddr=relay), (SERVER, 67))
         assert BOOTP(router.recv(2000)).yiaddr == behind
     assert server.begun == []
@@ -189,7 +194,7 @@ def test_machine_that_has_its_address_renews_while_it_is_in_quarantine(server: E
         assert BOOTP(client.recv(2000)).yiaddr == MACHINE
 
 
-# --- whom answers are sent to -----------------------------------------------------------------------------------------
+# --- destination of answers -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -199,7 +204,7 @@ def victim(far: str) -> Iterator[socket.socket]:
         in_namespace(far, lambda: ears.bind(("far0", 0x0800)))
         ears.settimeout(0.5)
         with closing(in_namespace(far, udp)) as ping:
-            ping.sendto(b"", (SERVER, 9))  # the way there and back is known from now on
+            ping.sendto(b"", (SERVER, 9))  # so that both ends resolve their next hops
             assert ears.recv(2048)
         yield ears
 
@@ -208,7 +213,7 @@ def test_answers_can_not_be_turned_on_a_host_that_is_no_relay(
     server: Everything, victim: socket.socket, network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
-        count, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
+        count, seconds = count_received(forger, victim, message("discover", giaddr=FAR), 12_000)
     assert 0 < count <= MAX_RELAY_REPLIES * (seconds + 1)
     assert caplog.text.count(f"the relay {FAR}, which is not of its machine's network (1000 a second)") == 1
 
@@ -217,9 +222,12 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
     server: Everything, victim: socket.socket, network: Network
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
-        count, _ = heard_of(forger, victim, message("inform", ciaddr=FAR), 500)
+        count, _ = count_received(forger, victim, message("inform", ciaddr=FAR), 500)
         assert count == 0
-        wait_until(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
+        wait_until(
+            server.has_logged(f"DHCPINFORM for {FAR}, which is not of this machine's network"),
+            "the server did not report it",
+        )
     informed = [event for event in network.events if "DHCPINFORM" in event.message]
     assert [event.outcome for event in informed] == [Outcome.INFO]
 
@@ -227,34 +235,34 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
 def test_port_4011_limits_answers_to_one_address(server: Everything, victim: socket.socket, far: str) -> None:
     rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
     with server.serving(), closing(in_namespace(far, udp)) as forger:
-        count, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
+        count, seconds = count_received(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
     assert 0 < count <= MAX_CLIENT_REPLIES * (seconds + 1)
 
 
-def heard_of(
+def count_received(
     forger: socket.socket, victim: socket.socket, packet: bytes, count: int, port: int = 67
 ) -> tuple[int, float]:
     """Return the number of the server's packets that the victim received, and the seconds that this took."""
     begun = time.monotonic()
-    heard = 0
+    received = 0
     for number in range(count):
         forger.sendto(packet, (SERVER, port))
         if number % 64 == 0:
-            time.sleep(0.001)  # the server's socket is not to lose what it could answer
+            time.sleep(0.001)  # so that the server's socket drops no request
     while True:
         try:
             frame = victim.recv(1 << 17)
         except TimeoutError:
-            return heard, time.monotonic() - begun
+            return received, time.monotonic() - begun
         if frame[26:30] == socket.inet_aton(SERVER):
-            heard += frame.count(COOKIE)  # replies that are alike leave as one, which veth does not take apart
+            received += frame.count(COOKIE)  # equal replies leave as one segmented packet, which veth does not split
 
 
-# --- who is where, as ARP, DHCP and TFTP have it ----------------------------------------------------------------------
+# --- identity by ARP, DHCP and TFTP -----------------------------------------------------------------------------------
 
 
 class Rack:
-    """DHCP and TFTP in a mode, for one registered machine: the victim."""
+    """DHCP in a mode, and TFTP, with one registered machine: the victim."""
 
     def __init__(self, network: Network, directory: Path, mode: DhcpMode) -> None:
         self.network = network
@@ -362,7 +370,7 @@ def test_host_of_a_routed_network_is_not_identified_by_its_claims(network: Netwo
 
 @pytest.mark.parametrize(
     "hosts",
-    # The table's limit is the machine's (gc_thresh3, 1024), not the namespace's: what goes beyond it hurts all others.
+    # The table's limit (gc_thresh3, 1024) is that of the whole machine: exceeding it would break other tests.
     [300, pytest.param(4000, marks=pytest.mark.soak)],
 )
 def test_machine_boots_while_the_neighbour_table_is_flooded(
@@ -376,8 +384,8 @@ def test_machine_boots_while_the_neighbour_table_is_flooded(
         # Hosts that do not exist send ARP requests for our address: each becomes an entry of the kernel's table.
         for number in range(hosts):
             mac, ip = f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}", f"10.77.{8 + (number >> 8)}.{number & 255}"
-            asks = ARP(op=1, hwsrc=mac, psrc=ip, pdst=SERVER)
-            ears.send(bytes(Ether(src=mac, dst=EVERYBODY) / asks))
+            arp_request = ARP(op=1, hwsrc=mac, psrc=ip, pdst=SERVER)
+            ears.send(bytes(Ether(src=mac, dst=EVERYBODY) / arp_request))
         assert rack.dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0, "frames by hand need no entry"
         network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "0")
         network.give_client_its_address()

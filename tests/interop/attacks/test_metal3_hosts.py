@@ -1,4 +1,4 @@
-"""Hosts, HardwareData and Secrets that a tenant wrote to harm another: what stops, slows or takes over its machines."""
+"""Hosts, HardwareData and Secrets of a tenant who tries to stop, slow or take over the machines of another."""
 
 from __future__ import annotations
 
@@ -63,37 +63,39 @@ class Tenant:
         """Wait until the host has a Hardware that netboots, and return it."""
 
         async def holds() -> Raw | None:
-            found = await self.hardware(name)
-            return found if found is not None and netboots(found) else None
+            hardware = await self.hardware(name)
+            return hardware if hardware is not None and netboots(hardware) else None
 
         return await until(holds, f"{name} does not netboot", every=0.05)
 
-    async def is_told(self, name: str, reason: str) -> str:
-        found: list[str] = []
+    async def wait_for_event(self, name: str, reason: str) -> str:
+        messages: list[str] = []
 
         async def holds() -> bool:
             events = (await self.site.client.list(EVENT, TENANT))["items"]
-            found[:] = [e["message"] for e in events if e["reason"] == reason and e["involvedObject"]["name"] == name]
-            return bool(found)
+            messages[:] = [
+                e["message"] for e in events if e["reason"] == reason and e["involvedObject"]["name"] == name
+            ]
+            return bool(messages)
 
         await self.site.until(holds)
-        return found[0]
+        return messages[0]
 
 
 @pytest.fixture
 async def tenant(site: Site) -> Tenant:
-    made = Tenant(site)
-    await made.move_in()
-    return made
+    new_tenant = Tenant(site)
+    await new_tenant.move_in()
+    return new_tenant
 
 
-# --- what takes long -------------------------------------------------------------------------------------------------
+# --- slow conversions ------------------------------------------------------------------------------------------------
 
 
 async def test_host_whose_conversion_is_made_expensive_does_not_hold_up_the_safety_of_others(
     site: Site, tenant: Tenant
 ) -> None:
-    """Hints and an inventory of which each is to be compared with each: it was minutes, in which nothing else ran."""
+    """Each hint is compared with each disk of the inventory: this once took minutes, in which nothing else ran."""
     await site.host("victim", 1)
     await site.follow()
     await site.becomes("victim", True)
@@ -114,7 +116,7 @@ async def test_host_whose_conversion_is_made_expensive_does_not_hold_up_the_safe
 async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_change_all_the_time(
     site: Site, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In what order things are done, of which each takes a while: a tenant's own come one after the other."""
+    """The controller handles one host of a tenant after the other, so a slow tenant delays only its own hosts."""
     names = [f"flaps{number}" for number in range(60)]
     for number, name in enumerate(names):
         await tenant.host(name, 100 + number)
@@ -140,7 +142,7 @@ async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_cha
     assert order.index("victim") - seen <= 8, "it waited for the hosts of another"
 
 
-# --- what is another's -----------------------------------------------------------------------------------------------
+# --- other tenants' machines -----------------------------------------------------------------------------------------
 
 
 async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_other_is_gone(
@@ -152,7 +154,7 @@ async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_
     await site.becomes("victim", True)
     for number in range(20):
         await tenant.host(f"thief{number}", 1)
-    message = await tenant.is_told("thief0", "AddressTaken")
+    message = await tenant.wait_for_event("thief0", "AddressTaken")
     assert mac(1) in message
     assert "victim" not in message, "whose it is, is none of the tenant's business"
     assert [each["metadata"]["name"] for each in (await site.client.list(HARDWARE, None))["items"]] == ["victim"]
@@ -180,10 +182,10 @@ async def test_addresses_of_anothers_machine_and_of_no_machine_are_not_taken_ove
     for number in range(5):
         made = await tenant.netboots(f"thief{number}")
         assert "ip" not in made["spec"]["networkInterfaces"][mac(10 + number)]["dhcp"]
-    assert "10.0.0.5" in await tenant.is_told("thief0", "AddressTaken")
+    assert "10.0.0.5" in await tenant.wait_for_event("thief0", "AddressTaken")
 
 
-# --- what goes on into a Hardware ------------------------------------------------------------------------------------
+# --- text from hosts in a Hardware -----------------------------------------------------------------------------------
 
 
 UNSAFE = ("/dev/sda;reboot", "/dev/$(reboot)", "/dev/`id`", '/dev/"', "/dev/{{.Hardware}}")
@@ -198,7 +200,7 @@ async def test_hardware_and_log_have_no_control_characters_of_a_host(
         for kind, first, hints in (("named", 10, {"deviceName": name}), ("found", 20, {"model": "x"})):
             await tenant.inspected(f"{kind}{number}", storage)
             await tenant.host(f"{kind}{number}", first + number, rootDeviceHints=hints)
-    # What says that netboot was turned off for safety's sake is the controller's word alone.
+    # Only the controller may write that netboot was turned off for safety.
     await tenant.host("secured", 1, annotations={SECURED_ANNOTATION: "true", "example.org/mine": "yes"})
     forged = "x\n2027-01-15 08:00:00,000 ERROR edge.journey: all is lost\x1b[2J"
     await tenant.secret("meta", "metaData", json.dumps({forged: "v"}))
@@ -211,7 +213,7 @@ async def test_hardware_and_log_have_no_control_characters_of_a_host(
     annotations = (await tenant.netboots("secured"))["metadata"]["annotations"]
     assert SECURED_ANNOTATION not in annotations
     assert annotations["example.org/mine"] == "yes"
-    message = await tenant.is_told("logs", "NotCarriedOver")
+    message = await tenant.wait_for_event("logs", "NotCarriedOver")
     assert "all is lost" in message
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
     assert not any("\n" in line or "\x1b" in line for line in (*lines, message))

@@ -1,9 +1,9 @@
-"""A soak: `tinkedge up` while machines come, are installed and go all the time; nothing may grow.
+"""A soak: `tinkedge up` while machines arrive, are installed and leave continuously; no resource may grow.
 
-    edge's namespace: soak0 172.31.77.1/16 --- bridge --- eth0 of each machine's namespace, whose MAC and address change
+    edge's namespace: soak0 172.31.77.1/16 --- bridge --- eth0 of each machine; MAC and address change
 
-`make soak` lets it run for an hour, or for SOAK_SECONDS; SOAK_RATE machines a second (default 2). `make test` runs a
-short one of a process that leaks: machines must be installed all the same, and the leak be seen.
+`make soak` runs it for an hour, or for SOAK_SECONDS, with SOAK_RATE machines a second (default 2). `make test` runs a
+short one with a process that leaks: all machines must be installed, and the soak must detect the leak.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KERNEL, _INITRD = 300_000, 900_000
 
 
 class Soak(Namespaces):
-    """The rack, what runs in it, and what was seen."""
+    """The rack, its processes, and the samples of their resources."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -56,7 +56,7 @@ class Soak(Namespaces):
         inside = ["-m", "tests.interop.attacks.soak.process", str(self._socket)]
         process = self.start(IN_EDGE, sys.executable, *inside, *words, **env)
         self.ready(process, within=60)
-        self._pid = process.popen.pid  # `ip netns exec` has become it
+        self._pid = process.popen.pid  # `ip netns exec` has replaced itself by it
         return process
 
     def sample(self, seconds: float, lives: int, *, kinds: bool) -> Sample:
@@ -67,7 +67,7 @@ class Soak(Namespaces):
         sizes = [int(status[name].split()[0]) for status in statuses for name in ("RssAnon", "RssShmem")]
         ticks = [(process / "stat").read_text().rpartition(")")[2].split()[11:13] for process in processes]
         files = [path.stat().st_size for path in self.data_dir.rglob("*") if _is_file(path)]
-        made = Sample(
+        new_sample = Sample(
             seconds=seconds,
             memory=1024 * sum(sizes),
             descriptors=sum(len(list((process / "fd").iterdir())) for process in processes),
@@ -78,21 +78,21 @@ class Soak(Namespaces):
             lives=lives,
             **self._ask("kinds\n" if kinds else "look\n"),
         )
-        self.samples.append(made)
-        return made
+        self.samples.append(new_sample)
+        return new_sample
 
     def _ask(self, word: str) -> dict[str, Any]:
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(60)
-            asking.connect(str(self._socket))
-            asking.sendall(word.encode())
-            answer: dict[str, Any] = json.loads(asking.makefile().readline())
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(60)
+            connection.connect(str(self._socket))
+            connection.sendall(word.encode())
+            answer: dict[str, Any] = json.loads(connection.makefile().readline())
             return answer
 
     def run_for(
         self, seconds: float, rate: float, *services: Process, enough: Enough = lambda _: False
     ) -> dict[str, Any]:
-        """Let machines come and go, and look at it all the time; until it is `enough`. Gives what they have counted."""
+        """Run the load and take samples until `enough` is true. Return the load's counts."""
         given = {
             "server_ip": ADDRESS, "rate": rate, "kubeconfig": str(self.data_dir / "kubeconfig"),
             "namespaces": [self.namespaces[f"m{number}"] for number in range(PLACES)],
@@ -103,15 +103,15 @@ class Soak(Namespaces):
         begin = time.monotonic()
         every, next_kinds = max(0.5, seconds / 720), 0.0
         counted: dict[str, Any] = {}
-        with (self.directory / "samples").open("w") as kept:
+        with (self.directory / "samples").open("w") as output:
             while (at := time.monotonic() - begin) < seconds and not enough(counted):
                 for process in (load, *services):
                     assert process.popen.poll() is None, f"it ended: {process.err[-3000:]}"
                 counted = self._counted(load)
                 kinds = at >= next_kinds
                 next_kinds += seconds / 60 if kinds else 0
-                made = self.sample(at, counted.get("lives", 0), kinds=kinds)
-                print(json.dumps(asdict(made)), file=kept, flush=True)
+                new_sample = self.sample(at, counted.get("lives", 0), kinds=kinds)
+                print(json.dumps(asdict(new_sample)), file=output, flush=True)
                 time.sleep(every)
         assert load.terminate() == 0, load.err
         return self._counted(load)
@@ -132,8 +132,8 @@ def _is_file(path: Path) -> bool:
 
 @pytest.fixture
 def soak(tmp_path: Path) -> Iterator[Soak]:
-    with Soak(tmp_path) as made:
-        yield made
+    with Soak(tmp_path) as running:
+        yield running
 
 
 def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak) -> None:
@@ -145,7 +145,7 @@ def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak
     # Some seconds; on a machine that is very busy it takes longer.
     counted = soak.run_for(60, 3, process, enough=enough)
     print(table(soak.samples))
-    assert counted["told"] == []
+    assert counted["failures"] == []
     assert enough(counted)
     assert soak.samples[-1].journey_bytes > 0
     assert "Traceback" not in process.err
@@ -160,7 +160,7 @@ def test_nothing_grows_while_machines_come_and_go_for_an_hour(soak: Soak) -> Non
     process = soak.up()
     counted = soak.run_for(SOAK_SECONDS, SOAK_RATE, process)
     print(table(soak.samples), json.dumps(counted), sep="\n")
-    assert counted["told"] == []
+    assert counted["failures"] == []
     assert counted["lives"] > 0.5 * SOAK_RATE * SOAK_SECONDS
     assert "Traceback" not in process.err
     assert complaints(soak.samples, Bounds()) == []

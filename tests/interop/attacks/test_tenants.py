@@ -61,8 +61,8 @@ def patch(rack: Tenants, name: str, change: dict[str, Any]) -> str:
     return done.err if done.popen.returncode else ""
 
 
-def held(rack: Tenants, name: str, interfaces: dict[str, Any]) -> None:
-    """Create a Hardware of the attacker that is being deleted, and that a finalizer holds."""
+def create_deleted(rack: Tenants, name: str, interfaces: dict[str, Any]) -> None:
+    """Create a Hardware of the attacker and delete it; a finalizer keeps it in the API."""
     assert write(rack, name, interfaces, **HELD) == ""
     rack.kubectl("delete", "hardware", name, "-n", "mallory", "--wait=false")
 
@@ -83,9 +83,9 @@ def reserved(address: str) -> dict[str, Any]:
 
 
 def test_hardware_that_is_being_deleted_takes_no_machine_of_another_tenant(rack: Tenants) -> None:
-    held(rack, "taker", {(mac := own_mac()): {}})
-    for taken in ({VICTIM.mac: {}}, {mac: {"dhcp": {"ip": VICTIM.address}}}):
-        refusal = patch(rack, "taker", {"spec": {"networkInterfaces": taken}})
+    create_deleted(rack, "taker", {(mac := own_mac()): {}})
+    for interfaces in ({VICTIM.mac: {}}, {mac: {"dhcp": {"ip": VICTIM.address}}}):
+        refusal = patch(rack, "taker", {"spec": {"networkInterfaces": interfaces}})
         assert "is that of Hardware default/victim already" in refusal
     assert userdata(rack, VICTIM) == "of the victim"
     assert patch(rack, "taker", {"metadata": {"labels": {"a": "b"}}}) == ""
@@ -95,7 +95,7 @@ def test_hardware_that_is_being_deleted_takes_no_machine_of_another_tenant(rack:
 
 def test_claim_of_a_hardware_that_is_being_deleted_keeps_no_machine_from_its_operator(rack: Tenants) -> None:
     """The attacker had the machine's addresses first, and a finalizer keeps the attacker's Hardware in the API."""
-    held(rack, "keeper", {LATE.mac: {"dhcp": {"ip": LATE.address}}})
+    create_deleted(rack, "keeper", {LATE.mac: {"dhcp": {"ip": LATE.address}}})
     rack.register(LATE)
     wait_until(lambda: userdata(rack, LATE) == "of the late one", lambda: rack.process.err)
     assert patch(rack, "keeper", {"metadata": {"labels": {"a": "b"}}}) == ""

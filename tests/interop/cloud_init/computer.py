@@ -22,7 +22,7 @@ from tests.interop.rack import Namespaces
 HERE = Path(__file__).parent
 KEPT = default_cache() / "cloud-init"
 DEBIANS = ("bullseye", "bookworm", "trixie", "forky")
-"""The releases of Debian whose cloud-init `deploy/setup.sh cloud-init` fetches: of 2020, 2022, 2025, and the newest."""
+"""The Debian releases whose cloud-init `deploy/setup.sh cloud-init` fetches: of 2020, 2022, 2025, and the newest."""
 
 BOOT = (
     "/usr/lib/cloud-init/ds-identify",
@@ -31,8 +31,8 @@ BOOT = (
     "cloud-init modules --mode=config",
     "cloud-init modules --mode=final",
 )
-"""The stages of a boot: which datasource to use; without a network, whether the instance is still the same; with a
-network, which instance it is; and the rest."""
+"""The stages of a boot: choose the datasource; without a network, check for the same instance; with a network,
+identify the instance; and the rest."""
 
 _MODULES = """\
 # What distributions run at boot, less what a machine of a test has no use for (packages, disks, locales).
@@ -45,8 +45,8 @@ cloud_final_modules: [scripts-vendor, scripts-per-boot, scripts-per-instance, sc
 
 def releases() -> list[str]:
     """Return the releases of cloud-init: those of Debian that must be installed, and any others that are."""
-    found = {path.name for path in KEPT.glob("*") if (path / "usr/bin/cloud-init").exists()}
-    return [*DEBIANS, *sorted(found - set(DEBIANS))]
+    installed = {path.name for path in KEPT.glob("*") if (path / "usr/bin/cloud-init").exists()}
+    return [*DEBIANS, *sorted(installed - set(DEBIANS))]
 
 
 def release(name: str) -> Path:
@@ -62,9 +62,9 @@ def version(directory: Path) -> tuple[int, int]:
     package = directory / "usr/lib/python3/dist-packages/cloudinit"
     # The newer ones are built by meson.
     files = [package / name for name in ("version.py", "meson_versions.py")]
-    found = re.search(r'VERSION(?:__)? = "(\d+)\.(\d+)', "".join(file.read_text() for file in files if file.exists()))
-    assert found, directory
-    return int(found[1]), int(found[2])
+    match = re.search(r'VERSION(?:__)? = "(\d+)\.(\d+)', "".join(file.read_text() for file in files if file.exists()))
+    assert match, directory
+    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Boot:
     """How a boot ended: the status of the last failed stage, the output, and cloud-init's own result."""
 
     status: int
-    said: str
+    output: str
     hostname: str
     result: dict[str, Any]
 
@@ -87,7 +87,7 @@ class Computer:
         self.configure("06-renderer", f"system_info: {{network: {{renderers: [{renderer}]}}}}\n")
 
     def configure(self, name: str, text: str) -> None:
-        """A file of its image, as those who build images put it there."""
+        """Write a file into the machine's image, as builders of images do."""
         self.write(f"etc/cloud/cloud.cfg.d/{name}.cfg", text)
 
     def write(self, path: str, text: str) -> None:
@@ -110,20 +110,20 @@ class Computer:
         return self.read("var/log/cloud-init.log")
 
     def boot(self, cmdline: str = "", stages: tuple[str, ...] = BOOT) -> Boot:
-        """From power-on to the end of the last stage."""
+        """Boot from power-on to the end of the last stage."""
         (self.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz root=LABEL=root ro {cmdline}\n")
         status, output = self.run(*self._together(stages))
         report = self.disk / "report"
         result = report / "result.json"
         return Boot(
             status=status,
-            said=output,
+            output=output,
             hostname=(report / "hostname").read_text().strip(),
             result=json.loads(result.read_text())["v1"] if result.exists() else {},
         )
 
     def _together(self, commands: tuple[str, ...]) -> list[str]:
-        """The same, with `stages.py` for several stages of cloud-init."""
+        """Merge successive stages of cloud-init into one run of `stages.py`."""
         stages = [command for command in commands if command.startswith("cloud-init ")]
         if len(stages) < 2:
             return [*commands]
@@ -133,7 +133,7 @@ class Computer:
         return [*others, " ".join(["python3 /srv/stages.py", *arguments])]
 
     def run(self, *commands: str) -> tuple[int, str]:
-        """Run commands on it; status and output."""
+        """Run commands on the machine; return status and output."""
         (self.disk / "cmdline").touch()
         alone = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation", "private"]
         process = self._rack.run(

@@ -1,4 +1,4 @@
-"""The example actions of deploy/actions, built and used as they are: what they do to a disk, and say when they fail."""
+"""The example actions of deploy/actions, built and used unchanged: their effect on a disk, and their error messages."""
 
 import asyncio
 import functools
@@ -78,7 +78,7 @@ async def test_image2disk_writes_the_image(machine, disk, website, pack, caplog)
 
 
 @pytest.mark.parametrize("options", [(), ("-c",), ("-o", "compat=0.10"), ("-o", "preallocation=metadata")])
-async def test_image2disk_writes_what_qemu_reads_from_its_qcow2(machine, disk, website, tmp_path, options):
+async def test_image2disk_writes_the_same_bytes_as_qemu_reads_from_a_qcow2(machine, disk, website, tmp_path, options):
     device, file = disk
     url, directory = website
     whole = tmp_path / "whole.raw"
@@ -144,7 +144,7 @@ async def test_writefile_finds_the_filesystem_of_the_image_and_not_the_old_one(m
         ({}, "InvalidSetting", "IMG_URL"),
     ],
 )
-async def test_image2disk_says_what_went_wrong(machine, disk, website, env, reason, said):
+async def test_image2disk_reports_the_reason_of_a_failure(machine, disk, website, env, reason, said):
     url, directory = website
     (directory / "good.img").write_bytes(b"good" * 1000)
     (directory / "bad.img.zst").write_bytes(b"not compressed at all" * 1000)
@@ -223,7 +223,7 @@ async def test_reboot_leaves_its_request_where_the_osie_looks(machine, tmp_path)
 
 @pytest.fixture
 def mounted(disk, tmp_path):
-    """Runs something in the directory where an ext4 filesystem on the disk is mounted for that time."""
+    """Return a function that runs `work` in the mounted ext4 filesystem of the disk."""
     device, _ = disk
     run("mkfs.ext4", "-q", device)
     point = tmp_path / "point"
@@ -243,13 +243,13 @@ PARTED = ("--clear", "--new=1:2048:+40M", "--new=2:0:0")
 
 
 def raid_superblock(sector):
-    """mdraid's, version 1.0, which is at the end of a member: what blkid looks at (linux/raid/md_p.h)."""
+    """Build an mdraid superblock, version 1.0, for the end of a member, with the fields that blkid reads (md_p.h)."""
     return struct.pack("<II", 0xA92B4EFC, 1).ljust(144, b"\0") + struct.pack("<Q", sector).ljust(112, b"\0")
 
 
 @pytest.fixture
 def old_system(tmp_path):
-    """A disk of 96 MiB with two partitions, and the file behind it. The second is swap; all of them end as RAIDs do."""
+    """A disk of 96 MiB with two partitions, and its file. The second is swap; all end with RAID superblocks."""
     file = tmp_path / "old.img"
     file.write_bytes(b"\xa5" * (96 << 20))
     run("sgdisk", *PARTED, file)
@@ -317,7 +317,7 @@ async def test_image2disk_leaves_no_signature_of_an_old_system(machine, old_syst
         ({"MODE": "nvme-format"}, "NotSupported", "this is no NVMe disk"),
     ],
 )
-async def test_wipe_says_what_went_wrong_and_wipes_nothing(machine, disk, env, reason, words):
+async def test_wipe_reports_the_reason_of_a_failure_and_wipes_nothing(machine, disk, env, reason, words):
     device, file = disk
     file.write_bytes(b"\xa5" * (16 << 20))
     env = {"DEST_DISK": device} | {name: value.replace("DISK", device) for name, value in env.items()}
@@ -348,7 +348,7 @@ async def test_wipe_refuses_mounted_disks_before_it_wipes_any_and_names_the_part
 CONFIG = "/etc/cloud/cloud.cfg.d/90_tinkedge.cfg"
 
 
-async def test_writefile_writes_what_it_was_given_with_mode_and_owners(machine, disk, mounted):
+async def test_writefile_writes_the_contents_with_mode_and_owners(machine, disk, mounted):
     contents = "datasource_list: [NoCloud]\nUID=77\n'quoted' \\n %s $(id)\n\n"
     env = {"DEST_DISK": disk[0], "DEST_PATH": CONFIG, "CONTENTS": contents}
     assert await machine.action(example(machine, "writefile", FS_TYPE="ext4", **env)) == RunResult(0)
@@ -359,7 +359,7 @@ async def test_writefile_writes_what_it_was_given_with_mode_and_owners(machine, 
 
     assert mounted(lambda point: (point / CONFIG[1:]).read_text()) == contents
     assert mounted(seen) == [(0o644, 0, 0), (0o755, 0, 0)]
-    # It is replaced, without FS_TYPE; directories that are there stay as they are.
+    # The file is replaced without FS_TYPE; existing directories stay unchanged.
     more = {"CONTENTS": "other", "MODE": "0600", "DIRMODE": "0700", "UID": "1000", "GID": "1001"}
     assert await machine.action(example(machine, "writefile", **env | more)) == RunResult(0)
     assert mounted(seen) == [(0o600, 1000, 1001), (0o755, 0, 0)]
@@ -405,7 +405,7 @@ async def test_writefile_follows_links_within_the_filesystem_only(machine, disk,
         ({"UID": "root"}, "InvalidSetting", "UID"),
     ],
 )
-async def test_writefile_says_what_went_wrong(machine, disk, mounted, env, reason, said):
+async def test_writefile_reports_the_reason_of_a_failure(machine, disk, mounted, env, reason, said):
     env = {"DEST_DISK": disk[0], "DEST_PATH": CONFIG, "CONTENTS": "x", **env}
     result = await machine.action(example(machine, "writefile", **env))
     assert (result.reason, said in result.message) == (reason, True), result

@@ -96,7 +96,7 @@ async def test_missing_cgroups_are_explained(machine, tmp_path):
 
 
 class Server(WorkflowServiceServicer):
-    """Sends what is put into `commands` and keeps the events."""
+    """Sends the commands in `commands` and keeps the events."""
 
     def __init__(self):
         self.commands = asyncio.Queue()
@@ -116,11 +116,11 @@ class Server(WorkflowServiceServicer):
         command.start_workflow.workflow.actions.extend(actions)
         self.commands.put_nowait(command)
 
-    async def told(self, count):
-        """Kind, action and reason of the first `count` events."""
+    async def reported(self, count):
+        """Wait for `count` events; return their kind, action and reason."""
         await until(lambda: len(self.events) >= count, lambda: self.events)
-        found = [getattr(event, event.WhichOneof("event")) for event in self.events]
-        return [(type(event).__name__, event.action_id, getattr(event, "failure_reason", "")) for event in found]
+        events = [getattr(event, event.WhichOneof("event")) for event in self.events]
+        return [(type(event).__name__, event.action_id, getattr(event, "failure_reason", "")) for event in events]
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ async def agent(server, machine, tmp_path):
         process.wait()
 
 
-async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent, registry, tmp_path):
+async def test_agent_runs_workflows_and_reports_to_the_server(machine, server, agent, registry, tmp_path):
     image = f"{registry}/alike/plain:1"
     sh = {"image": image, "cmd": "/bin/sh"}
     shared = {**sh, "volumes": ["e2e:/v"]}
@@ -168,7 +168,7 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
             id="2", name="two", args=["-c", "cat /v/file; test $A = b"], env={"A": "b"}, volumes=["e2e:/v"], **sh
         ),
     )
-    assert await server.told(4) == [
+    assert await server.reported(4) == [
         ("ActionStarted", "1", ""),
         ("ActionSucceeded", "1", ""),
         ("ActionStarted", "2", ""),
@@ -176,15 +176,15 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
     ]
     await until((tmp_path / "after").exists)
 
-    async def taken():
+    async def starts_again():
         """Start the Workflow once more. It is rejected until the stop of the last action is complete."""
         del server.events[4:]
         server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
         await until(lambda: len(server.events) > 4)
         return server.events[4].WhichOneof("event") != "workflow_rejected"
 
-    await until(taken, every=0.1)
-    assert (await server.told(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
+    await until(starts_again, every=0.1)
+    assert (await server.reported(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
     await until(lambda: (tmp_path / "after").read_text() == "Succeeded\nFailed\n")
     agent.terminate()
     assert await asyncio.to_thread(agent.wait, PATIENCE_SECONDS) == 0
@@ -198,9 +198,9 @@ async def test_agent_that_is_terminated_takes_its_container_with_it(machine, ser
         id="1", name="long", image=f"{registry}/alike/plain:1", cmd="/bin/sh",
         args=["-c", "trap 'exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"], volumes=[f"{tmp_path}:/host"],
     )  # fmt: skip
-    server.start("w3", action)  # an id of its own: the agents of this file share a state directory, which remembers
+    server.start("w3", action)  # a unique id: the agents of this file share a state directory, which stores old ids
     await until((tmp_path / "up").exists)
     agent.terminate()
     assert await asyncio.to_thread(agent.wait, PATIENCE_SECONDS) == 0
-    assert await server.told(1) == [("ActionStarted", "1", "")]
+    assert await server.reported(1) == [("ActionStarted", "1", "")]
     assert await machine.leftovers() == []

@@ -1,6 +1,6 @@
 """Real DHCP clients against the server, each side in a network namespace of its own.
 
-They get a lease, keep it, come back with an old one, give it up and refuse it.
+They get a lease, renew it, return with an old one, release it and decline it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
 
 
-def said(network: Network, word: str) -> Callable[[], bool]:
+def has_logged(network: Network, word: str) -> Callable[[], bool]:
     return lambda: any(word in message for message in network.messages())
 
 
@@ -36,10 +36,10 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str)
     with network.serving(dhcp.start, loop):
         done = dhcp.udhcpc("-O", "ntpsrv")
     assert done.returncode == 0, done.stderr
-    got = dhcp.learned("bound")
-    assert (got["ip"], got["subnet"], got["router"]) == (network.client_ip, "255.255.255.0", network.server_ip)
-    assert (got["dns"], got["hostname"], got["lease"]) == ("10.77.6.1 10.77.6.2", "lab-1", "4321")
-    assert (got["serverid"], got["ntpsrv"]) == (network.server_ip, "10.77.6.3")
+    lease = dhcp.learned("bound")
+    assert (lease["ip"], lease["subnet"], lease["router"]) == (network.client_ip, "255.255.255.0", network.server_ip)
+    assert (lease["dns"], lease["hostname"], lease["lease"]) == ("10.77.6.1 10.77.6.2", "lab-1", "4321")
+    assert (lease["serverid"], lease["ntpsrv"]) == (network.server_ip, "10.77.6.3")
     assert [*dict.fromkeys(message.split()[0] for message in network.messages())] == ["DHCPOFFER", "DHCPACK"]
 
 
@@ -65,9 +65,9 @@ def test_udhcpc_that_declares_firmware_gets_its_boot_file(
     with network.serving(dhcp.start):
         done = dhcp.udhcpc(*declared, "-O", "tftp")
     assert done.returncode == 0, done.stderr
-    got = dhcp.learned("bound")
+    lease = dhcp.learned("bound")
     has_server = file is not None
-    assert (got.get("tftp"), got.get("boot_file", "")) == (network.server_ip if has_server else None, file or "")
+    assert (lease.get("tftp"), lease.get("boot_file", "")) == (network.server_ip if has_server else None, file or "")
 
 
 @pytest.mark.smoke
@@ -78,27 +78,27 @@ def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
     arguments = ["-v", "-lf", str(leases), "-pf", str(tmp_path / "pid"), "-sf", str(dhcp.script)]
     command = network.as_client("dhclient", "-1", "-d", *arguments, "eth0")
 
-    def kept(address: str) -> bool:
-        """dhclient writes the lease down after its script."""
+    def has_lease(address: str) -> bool:
+        """Return True once dhclient has written the lease to its file, which it does after its script."""
         text = leases.read_text() if leases.exists() else ""
         return "renew " in text.rpartition(f"fixed-address {address};")[2] and f"fixed-address {address};" in text
 
     with network.serving(dhcp.start):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
-            got = dhcp.learned("BOUND")
-            wait_until(lambda: kept(network.client_ip), "dhclient keeps no lease")
+            lease = dhcp.learned("BOUND")
+            wait_until(lambda: has_lease(network.client_ip), "dhclient keeps no lease")
             client.terminate()
-        assert (got["new_ip_address"], got["new_subnet_mask"]) == (network.client_ip, "255.255.255.0")
-        assert (got["new_routers"], got["new_broadcast_address"]) == (network.server_ip, "10.77.6.255")
-        assert (got["new_domain_name_servers"], got["new_ntp_servers"]) == ("10.77.6.1 10.77.6.2", "10.77.6.3")
-        assert (got["new_dhcp_lease_time"], got["new_dhcp_renewal_time"]) == ("4321", "2160")
+        assert (lease["new_ip_address"], lease["new_subnet_mask"]) == (network.client_ip, "255.255.255.0")
+        assert (lease["new_routers"], lease["new_broadcast_address"]) == (network.server_ip, "10.77.6.255")
+        assert (lease["new_domain_name_servers"], lease["new_ntp_servers"]) == ("10.77.6.1 10.77.6.2", "10.77.6.3")
+        assert (lease["new_dhcp_lease_time"], lease["new_dhcp_renewal_time"]) == ("4321", "2160")
 
-        # A changed Hardware: dhclient asks for the address it had (INIT-REBOOT), is refused it and gets the new one.
+        # After a change of the Hardware, dhclient requests its old address (INIT-REBOOT), gets a NAK, then the new one.
         dhcp.register("10.77.6.60")
         dhcp.forget()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
             assert dhcp.learned("BOUND")["new_ip_address"] == "10.77.6.60"
-            wait_until(lambda: kept("10.77.6.60"), "dhclient keeps no lease")
+            wait_until(lambda: has_lease("10.77.6.60"), "dhclient keeps no lease")
             client.terminate()
         assert any(message.startswith("DHCPNAK") for message in network.messages())
 
@@ -124,8 +124,8 @@ def test_server_that_can_not_start_reports_the_reason(
     missing = r"on nic9: there is no such interface .* name another with --interface"
     with pytest.raises(DhcpServerError, match=missing), network.serving(lambda: dhcp.start("nic9")):
         pytest.fail("started")
-    taken = r"UDP port 67 on srv0: another program has it"
-    with network.serving(dhcp.start), pytest.raises(DhcpServerError, match=taken), network.serving(dhcp.start):
+    message = r"UDP port 67 on srv0: another program has it"
+    with network.serving(dhcp.start), pytest.raises(DhcpServerError, match=message), network.serving(dhcp.start):
         pytest.fail("started")
 
     def refuse(*_: object) -> None:
@@ -155,7 +155,7 @@ def test_dhclient_renews_by_unicast(network: Network, dhcp: DhcpLab) -> None:
     network.give_client_its_address()
     with network.serving(dhcp.start), dhcp.dhclient():
         assert dhcp.learned("RENEW")["new_ip_address"] == network.client_ip
-    assert said(network, "renewal")()
+    assert has_logged(network, "renewal")()
 
 
 def test_dhclient_with_the_address_of_another_network_gets_a_nak_and_recovers(network: Network, dhcp: DhcpLab) -> None:
@@ -181,11 +181,11 @@ def test_udhcpc_releases_its_lease_on_a_signal(network: Network, dhcp: DhcpLab) 
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
             dhcp.learned("bound")
             client.terminate()
-        wait_until(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
+        wait_until(has_logged(network, f"DHCPRELEASE of {network.client_ip}"), "the server did not receive the release")
 
 
 def test_address_of_another_host_is_declined_and_not_offered_again(network: Network, dhcp: DhcpLab) -> None:
-    # Another host on the segment has the machine's address; udhcpc -a asks by ARP before it takes one.
+    # Another host on the segment has the machine's address; udhcpc -a sends an ARP probe before it takes one.
     changes: list[tuple[str, float | None]] = []
 
     def changed(machine: Machine, address: str, until: float | None) -> None:
@@ -198,7 +198,7 @@ def test_address_of_another_host_is_declined_and_not_offered_again(network: Netw
     (failed,) = [event for event in network.events if event.outcome is Outcome.FAILED]
     assert "DHCPDECLINE" in failed.message
     assert network.client_ip in failed.message
-    assert [what for what, _ in changes] == [f"lab-1 {network.client_ip}"]
+    assert [lease for lease, _ in changes] == [f"lab-1 {network.client_ip}"]
     assert any("quarantine" in event.message for event in network.events if event.outcome is Outcome.REFUSED)
     declined = next(number for number, message in enumerate(network.messages()) if "DHCPDECLINE" in message)
     assert not any("DHCPOFFER" in message for message in network.messages()[declined:])
@@ -218,11 +218,11 @@ def test_address_is_offered_again_after_the_quarantine(network: Network, dhcp: D
 
 @contextmanager
 def dhcpcd(network: Network, directory: Path) -> Iterator[Path]:
-    """dhcpcd, running, with a home of its own; gives its log."""
+    """Run dhcpcd with a home directory of its own; yield its log."""
     directory.mkdir(exist_ok=True)
     log = directory / "log"
-    # What it would do to the resolver and to files of this host, it does nowhere. -B: in the foreground; no -p, so it
-    # takes the address away again when it ends.
+    # It must not change the resolver and files of this host. -B: in the foreground; no -p, so that it removes the
+    # address at its end.
     options = "-4 -d -B -A -L --nohook resolv.conf --nohook hostname --nohook ntp.conf -f /dev/null -c /bin/true"
     inner = (
         f"mount --bind {directory} /var/lib/dhcpcd && mkdir -p /run/dhcpcd && mount -t tmpfs tmpfs /run/dhcpcd && "
@@ -262,7 +262,7 @@ def test_dhcpcd_keeps_its_reservation_and_gets_a_nak_after_a_change(
         # If the server sent no DHCPNAK, dhcpcd would wait for five seconds.
         dhcp.register("10.77.6.60")
         leased("10.77.6.60")
-    assert said(network, "DHCPNAK")()
+    assert has_logged(network, "DHCPNAK")()
 
 
 # --- systemd-networkd -------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ IPv6AcceptRA=no
 
 @contextmanager
 def networkd(network: Network, directory: Path) -> Iterator[Path]:
-    """systemd-networkd, running, with a /run of its own, in which udev has seen every interface; gives its log."""
+    """Run systemd-networkd with its own /run, in which udev has processed every interface; yield its log."""
     log = directory / "networkd.log"
     (directory / "10.network").write_text(_NETWORK)
     inner = (
@@ -298,20 +298,20 @@ def networkd(network: Network, directory: Path) -> Iterator[Path]:
 
 
 def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: DhcpLab, tmp_path: Path) -> None:
-    # Its client identifier is no MAC (RFC 4361); the machine is known by chaddr all the same.
+    # Its client identifier is no MAC (RFC 4361); the server identifies the machine by chaddr.
     with network.serving(dhcp.start):
         with networkd(network, tmp_path) as log:
             wait_until(
                 lambda: "DHCPv4 address and routes set" in log.read_text(errors="replace"), "networkd got no lease"
             )
             assert f"DHCPv4 address {network.client_ip}/24" in log.read_text(errors="replace")
-            # It takes the address away right behind the release, which is lost if it has to wait for ARP.
+            # networkd removes the address right after the release, which is lost if it has to wait for ARP.
             network.meet()
-        wait_until(said(network, "DHCPRELEASE"), "networkd's release was not heard")
+        wait_until(has_logged(network, "DHCPRELEASE"), "the server did not receive networkd's release")
     assert [*dict.fromkeys(message.split()[0] for message in network.messages())][:2] == ["DHCPOFFER", "DHCPACK"]
 
 
-# --- what no client here sends ----------------------------------------------------------------------------------------
+# --- packets that none of these clients sends -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -320,6 +320,6 @@ def test_inform_is_answered_where_it_came_from(network: Network, dhcp: DhcpLab, 
     with network.serving(dhcp.start, loop), speaking(network, "10.77.6.77", 68) as client:
         client.sendto(message("inform", xid=9, ciaddr="10.77.6.77"), (network.server_ip, 67))
         answer = BOOTP(client.recv(2000))
-    told = {option[0]: option[1] for option in answer[DHCP].options if isinstance(option, tuple)}
-    assert (answer.xid, answer.yiaddr, told["message-type"]) == (9, "0.0.0.0", 5)
-    assert "lease_time" not in told
+    options_by_name = {option[0]: option[1] for option in answer[DHCP].options if isinstance(option, tuple)}
+    assert (answer.xid, answer.yiaddr, options_by_name["message-type"]) == (9, "0.0.0.0", 5)
+    assert "lease_time" not in options_by_name

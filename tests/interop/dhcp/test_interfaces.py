@@ -73,8 +73,8 @@ def test_two_interfaces_are_served_side_by_side_each_as_itself(network: Network,
         assert dhcp.udhcpc(interface="eth1").returncode == 0
         got = dhcp.learned("bound")
     assert (got["ip"], got["serverid"]) == ("10.77.7.60", SECOND_IP)
-    for heard, address in zip(ears, (network.server_ip, SECOND_IP), strict=True):
-        packets = [Ether(frame) for frame in heard.heard()]
+    for interface_ears, address in zip(ears, (network.server_ip, SECOND_IP), strict=True):
+        packets = [Ether(frame) for frame in interface_ears.received()]
         assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {address}
 
 
@@ -92,7 +92,7 @@ def test_second_address_of_the_interface_does_not_answer_instead(
             # To an address of the interface that is not the server's, as some relays are configured.
             relay.sendto(message("discover", giaddr=network.client_ip), (network.server_ip, 67))
             assert relay.recvfrom(2000)[1] == ("10.77.6.2", 67)
-    packets = [Ether(frame) for frame in ears.heard()]
+    packets = [Ether(frame) for frame in ears.received()]
     assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {"10.77.6.2"}
 
 

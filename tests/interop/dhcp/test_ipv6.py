@@ -37,7 +37,7 @@ DECLINE = ask(MessageType6.DECLINE, option(Option.SERVERID, server_duid(b"\2tink
 
 
 def has_link_local_address(namespace: str, interface: str) -> None:
-    """Wait until it may be sent from."""
+    """Wait until the interface's link-local address is usable."""
     listed = ["ip", "-n", namespace, "-6", "address", "show", "dev", interface, "scope", "link", "-tentative"]
     wait_until(lambda: "fe80::" in subprocess.check_output(listed, text=True), "no link-local address")
 
@@ -68,8 +68,10 @@ class Lab6(Learning):
         callers = Callers(self.inventory, neighbours=table)
         settings = Settings6(IPv6Address(SERVER), f"http://[{SERVER}]:7080", server_duid(b"\2tinke"), (NETWORK,))
         record, policy = self.network.record, NetbootPolicy()
-        who = LinkLocalResolution("srv0", callers.neighbour, time.monotonic)
-        responder = Responder6(DhcpSite(self.inventory, policy, self.binaries, record, time.monotonic), settings, who)
+        neighbours = LinkLocalResolution("srv0", callers.neighbour, time.monotonic)
+        responder = Responder6(
+            DhcpSite(self.inventory, policy, self.binaries, record, time.monotonic), settings, neighbours
+        )
         self.inventory.on_change(responder.machine_changed)
         files = BootFiles(self.binaries, self.inventory, callers, policy, address=SERVER)
         servers: list[Any] = [
@@ -97,7 +99,7 @@ class Lab6(Learning):
 
     @contextmanager
     def speaking(self, port: int = 0) -> Iterator[Callable[[bytes], socket.socket]]:
-        """Sends a message of the client's to all servers of its link; gives the socket, for the answer."""
+        """Yield a function that sends a client's message to all servers of its link and returns its socket."""
         network = self.network
         to = ("ff02::1:2", 547, 0, network.inside(network.client, lambda: socket.if_nametoindex("eth0")))
         with network.inside(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
@@ -110,8 +112,8 @@ class Lab6(Learning):
 
             yield send
 
-    def says(self, words: str) -> None:
-        """Wait for that in a journey."""
+    def wait_for_message(self, words: str) -> None:
+        """Wait until a journey contains `words`."""
         wait_until(lambda: any(words in each for each in self.network.messages()), self.network.messages)
 
 
@@ -124,12 +126,12 @@ def lab(network: Network, tmp_path: Path) -> Lab6:
 def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: Lab6) -> None:
     with network.serving(lab.start):
         with lab.client(*lab.dhclient("-d")):
-            got = lab.learned("BOUND6")
-        assert (got["new_ip6_address"], got["new_dhcp6_name_servers"]) == (CLIENT, SERVER)
-        assert (got["new_max_life"], got["new_preferred_life"]) == ("4321", "4321")
+            lease = lab.learned("BOUND6")
+        assert (lease["new_ip6_address"], lease["new_dhcp6_name_servers"]) == (CLIENT, SERVER)
+        assert (lease["new_max_life"], lease["new_preferred_life"]) == ("4321", "4321")
         network.run(*lab.dhclient("-r"))
-    told = dict.fromkeys(message.split(" to ")[0] for message in network.messages())
-    assert [*told][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
+    answers = dict.fromkeys(message.split(" to ")[0] for message in network.messages())
+    assert [*answers][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +150,8 @@ def test_dhclient_that_declares_firmware_gets_its_boot_file(
     configuration = lab.directory / "dhclient.conf"
     configuration.write_text(f"{declared}\nalso request dhcp6.bootfile-url;\n")
     with network.serving(lab.start), lab.client(*lab.dhclient("-d", "-cf", str(configuration))):
-        got = lab.learned("BOUND6")
-    assert (got["new_ip6_address"], got.get("new_dhcp6_bootfile_url")) == (CLIENT, url)
+        lease = lab.learned("BOUND6")
+    assert (lease["new_ip6_address"], lease.get("new_dhcp6_bootfile_url")) == (CLIENT, url)
 
 
 def test_address_of_another_host_is_declined_and_not_offered_again(network: Network, lab: Lab6) -> None:
@@ -161,27 +163,27 @@ def test_address_of_another_host_is_declined_and_not_offered_again(network: Netw
     network.add_address(other, "other0", f"{CLIENT}/64")
     with network.serving(lab.start), lab.speaking(546) as send:
         assert send(DECLINE).recv(2000)[0] == MessageType6.REPLY
-        lab.says(f"DHCPv6 DECLINE: another host, {squatter}, already uses {CLIENT}")
+        lab.wait_for_message(f"DHCPv6 DECLINE: another host, {squatter}, already uses {CLIENT}")
         send(ask(MessageType6.SOLICIT, ia()))
-        lab.says("is in quarantine")
+        lab.wait_for_message("is in quarantine")
 
 
 def test_declined_address_that_no_host_uses_is_offered_again(network: Network, lab: Lab6) -> None:
     with network.serving(lab.start), lab.speaking() as send:
         send(DECLINE)
-        lab.says(f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there")
+        lab.wait_for_message(f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there")
 
 
 def test_dhcpcd_obeys_the_advertisement_and_knows_the_link_by_it(network: Network, lab: Lab6) -> None:
     configuration = lab.directory / "dhcpcd.conf"
     configuration.write_text("duid\nnodev\nipv6only\nia_na\npersistent\noption dhcp6_name_servers\n")
-    # With no lease of an earlier day.
+    # Without an earlier lease.
     alone = "mount -t tmpfs none /var/lib/dhcpcd && exec dhcpcd --nobackground --config $0 --script $1 eth0"
     command = ["unshare", "--mount", "sh", "-c", alone, str(configuration), str(lab.script)]
     with network.serving(lab.start), lab.client(*command):
-        got = lab.learned("BOUND6")
+        lease = lab.learned("BOUND6")
         routes = network.run("ip", "-6", "route").stdout
-    assert got["new_dhcp6_ia_na1_ia_addr1"] == CLIENT
+    assert lease["new_dhcp6_ia_na1_ia_addr1"] == CLIENT
     assert str(NETWORK) in routes, "the prefix is on the link, as only the advertisement says"
     assert "default" not in routes, "with a router lifetime of 0 we are nobody's router"
 
@@ -204,11 +206,11 @@ def test_dhclient_behind_a_relay_gets_its_reservation(network: Network, lab: Lab
         process = subprocess.Popen(["ip", "netns", "exec", relay, *forward], stdout=log, stderr=log)
         try:
             with lab.client(*lab.dhclient("-d")):
-                got = lab.learned("BOUND6")
+                lease = lab.learned("BOUND6")
         finally:
             process.terminate()
             process.wait(PATIENCE_SECONDS)
-    assert got["new_ip6_address"] == "fd77:7::50"
+    assert lease["new_ip6_address"] == "fd77:7::50"
 
 
 def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_together(
@@ -227,7 +229,7 @@ def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_togethe
         send_group(port, group)
 
     monkeypatch.setattr(Port, "_send_group", counted)
-    got = {}
+    addresses_by_machine = {}
     with (
         network.serving(lab.start, "uvloop"),
         network.inside(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as asker,
@@ -239,13 +241,13 @@ def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_togethe
             peer = IPv6Address(f"fe80::ff:fe00:6{number:02x}")
             solicit = ask(MessageType6.SOLICIT, ia(iaid=number.to_bytes(4, "big")))
             asker.sendto(relayed(solicit, relay, peer), (SERVER, 547))
-        while len(got) < machines:
+        while len(addresses_by_machine) < machines:
             (inner,) = [value for code, value in options(asker.recv(2000)[34:]) if code == Option.RELAY_MSG]
             answer, _ = parse(inner)
             association = answer.get(Option.IA_NA)
             assert association is not None
-            got[int.from_bytes(association[:4], "big")] = str(addresses_in(association)[0])
-    assert got == {number: str(IPv6Address(f"fd77:6::1:{number:x}")) for number in range(machines)}
+            addresses_by_machine[int.from_bytes(association[:4], "big")] = str(addresses_in(association)[0])
+    assert addresses_by_machine == {number: str(IPv6Address(f"fd77:6::1:{number:x}")) for number in range(machines)}
     assert 1 < max(groups) <= 64
 
 
@@ -286,7 +288,7 @@ def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(
         url = f"tftp://[{SERVER}]/snponly.efi"
         done = network.run("curl", "-sS", "--max-time", "20", "-o", str(target), url)
         assert done.returncode == 0, done.stderr
-        lab.says("sent snponly.efi")
+        lab.wait_for_message("sent snponly.efi")
     assert target.read_bytes() == CONTENT
 
 
@@ -295,7 +297,7 @@ def test_kernel_has_the_mac_of_an_ipv6_address_on_our_link(network: Network, lab
     with in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
         sock.sendto(b"", (SERVER, 9))
 
-    def told() -> list[object]:
+    def resolve_addresses() -> list[object]:
         table = NeighbourTable(["srv0"])
         with closing(table):
             return [
@@ -303,7 +305,7 @@ def test_kernel_has_the_mac_of_an_ipv6_address_on_our_link(network: Network, lab
                 *map(table.on_link, (CLIENT, "fe80::1", "2001:db8::1")),
             ]
 
-    wait_until(lambda: in_namespace(network.server, told) == [CLIENT_MAC, None, True, True, False])
+    wait_until(lambda: in_namespace(network.server, resolve_addresses) == [CLIENT_MAC, None, True, True, False])
 
 
 def test_packets_over_ipv6_are_counted_before_the_firewall(network: Network, lab: Lab6) -> None:
@@ -313,7 +315,7 @@ def test_packets_over_ipv6_are_counted_before_the_firewall(network: Network, lab
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)
     )
 
-    async def seen() -> tuple[dict[str, int], dict[str, int]]:
+    async def count_packets() -> tuple[dict[str, int], dict[str, int]]:
         arrivals = Arrivals("srv0", 7080)
         try:
             udp.sendto(b"\0\1x\0octet\0", (SERVER, 69))
@@ -325,4 +327,4 @@ def test_packets_over_ipv6_are_counted_before_the_firewall(network: Network, lab
             arrivals.close()
 
     with udp, tcp:
-        assert in_namespace(network.server, lambda: asyncio.run(seen())) == ({"udp/69": 1, "tcp/7080": 1}, {})
+        assert in_namespace(network.server, lambda: asyncio.run(count_packets())) == ({"udp/69": 1, "tcp/7080": 1}, {})

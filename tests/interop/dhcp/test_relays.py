@@ -93,7 +93,7 @@ def test_option_82_comes_back_as_the_relay_sent_it_and_last(relayed: Relayed, wi
     ears = wire(relayed.far, "srv1")
     with relayed.serving(), relayed.relay(DHCRELAY, tmp_path / "log"):
         assert relayed.dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
-    found = messages(ears.heard())
+    found = messages(ears.received())
     asked = next(packet for packet in found if packet[BOOTP].op == 1)
     answered = next(packet for packet in found if packet[BOOTP].op == 2)
     assert asked[BOOTP].giaddr == answered[BOOTP].giaddr == "10.77.6.1"
@@ -127,7 +127,7 @@ def test_refusal_reaches_a_machine_behind_a_relay(relayed: Relayed, wire: OpenWi
         relayed.dhcp.dhclient(had="10.77.6.99", of=UPSTREAM_IP),
     ):
         assert relayed.dhcp.learned("BOUND", 30)["new_ip_address"] == relayed.network.client_ip
-    naks = [packet for packet in messages(ears.heard()) if options(packet).get("message-type") == 6]
+    naks = [packet for packet in messages(ears.received()) if options(packet).get("message-type") == 6]
     assert naks
     assert all(packet[BOOTP].flags.B and packet[IP].dst == "10.77.6.1" for packet in naks)
 

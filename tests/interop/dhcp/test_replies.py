@@ -54,7 +54,7 @@ def test_client_without_an_address_is_answered_by_unicast(network: Network, dhcp
     ears = wire()
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
-    offer, ack = replies(ears.heard())
+    offer, ack = replies(ears.received())
     assert where(offer) == where(ack) == (network.client_mac, network.client_ip, 68)
     for packet in (offer, ack):
         assert (packet[IP].src, packet[UDP].sport) == (network.server_ip, 67)
@@ -65,7 +65,7 @@ def test_client_that_asks_for_broadcast_gets_it(network: Network, dhcp: DhcpLab,
     ears = wire()
     with network.serving(dhcp.start):
         assert dhcp.udhcpc("-B").returncode == 0
-    offer, ack = replies(ears.heard())
+    offer, ack = replies(ears.received())
     assert where(offer) == where(ack) == (EVERYBODY, "255.255.255.255", 68)
     assert {packet[IP].src for packet in (offer, ack)} == {network.server_ip}
 
@@ -81,7 +81,7 @@ def test_infiniband_client_is_answered_by_broadcast(network: Network, dhcp: Dhcp
         client.sendto(asks, ("255.255.255.255", 67))
         answer = BOOTP(client.recv(2000))
     assert (answer.xid, answer.htype, answer.hlen, answer.yiaddr) == (7, 32, 0, "10.77.6.70")
-    (offer,) = replies(ears.heard())
+    (offer,) = replies(ears.received())
     assert where(offer) == (EVERYBODY, "255.255.255.255", 68)
 
 
@@ -109,7 +109,7 @@ def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: DhcpLab
         client.sendto(message("request", xid=7, ciaddr=network.client_ip), (network.server_ip, 67))
         answer = BOOTP(client.recv(2000))
     assert (answer.xid, answer.yiaddr) == (7, network.client_ip)
-    (ack,) = replies(ears.heard())
+    (ack,) = replies(ears.received())
     assert where(ack) == (network.client_mac, network.client_ip, 68)
     assert ack[IP].src == network.server_ip
 
@@ -126,7 +126,7 @@ def test_server_without_the_privilege_broadcasts_and_logs_it_once(
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
         assert dhcp.udhcpc().returncode == 0
-    assert {where(packet) for packet in replies(ears.heard())} == {(EVERYBODY, "255.255.255.255", 68)}
+    assert {where(packet) for packet in replies(ears.received())} == {(EVERYBODY, "255.255.255.255", 68)}
     assert caplog.text.count("answered by broadcast, for CAP_NET_RAW is missing") == 1
 
 
@@ -138,7 +138,7 @@ def test_reply_too_long_for_a_frame_is_broadcast(network: Network, dhcp: DhcpLab
     ears = wire()
 
     def pieces() -> list[Packet]:
-        packets = map(Ether, ears.heard())
+        packets = map(Ether, ears.received())
         return [packet for packet in packets if IP in packet and packet[IP].src == network.server_ip]
 
     with network.serving(dhcp.start):
@@ -156,7 +156,7 @@ def test_frame_comes_from_the_address_that_the_interface_has_now(
         network.set_mac(network.server, "srv0", "02:00:00:00:00:77")
         time.sleep(1.2)  # until it looks again
         assert dhcp.udhcpc().returncode == 0
-    assert replies(ears.heard())[-1].src == "02:00:00:00:00:77"
+    assert replies(ears.received())[-1].src == "02:00:00:00:00:77"
 
 
 def test_error_of_a_link_that_can_not_be_opened_has_the_reason(
@@ -240,7 +240,7 @@ def test_machines_that_want_broadcasts_each_get_their_own_offer_in_a_frame_of_it
     ears = wire()
     with network.serving(dhcp.start, "uvloop"):
         offered, _ = burst(68, flags=0x8000)
-    offers = [frame for frame in ears.heard() if frame[34:38] == PORTS_67_TO_68]
+    offers = [frame for frame in ears.received() if frame[34:38] == PORTS_67_TO_68]
     assert offered == EXPECTED
     assert sorted(int.from_bytes(frame[46:50], "big") for frame in offers) == list(range(MACHINES))
 

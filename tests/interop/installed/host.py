@@ -1,9 +1,9 @@
 """A host that tinkedge runs on: a Debian of its own, with the real systemd as its first process.
 
 `deploy/setup.sh installed` makes the Debian once; a host lays its own disk over it, in mount, UTS, IPC, PID, network
-and cgroup namespaces. systemd wants a cgroup tree that is its own: it gets a group of the unified hierarchy and sees
-nothing above. It starts in half a second, and all of it ends with the host. Machines are plugged into its `eth1`
-(`machine`). What is tried there is a package that is installed, or the checkout (`Checkout`).
+and cgroup namespaces. systemd needs its own cgroup tree: it gets a group of the unified hierarchy and sees nothing
+above. It starts in half a second, and all its processes end with the host. Machines are connected to its `eth1`
+(`machine`). The tests install a package there, or use the checkout (`Checkout`).
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def debian(suite: str) -> Path:
 
 
 def own_suite() -> str:
-    """The Debian in which this machine's Python runs: its own where that is 13, whose programs ask for a newer libc."""
+    """Return the Debian suite that runs this machine's programs: trixie on Debian 13, which has a newer libc."""
     own = Path("/etc/os-release")
     return "trixie" if own.exists() and "VERSION_CODENAME=trixie" in own.read_text() else "bookworm"
 
 
 def kubectl() -> dict[Path, str]:
-    """This machine's, where a host has its own."""
-    found = shutil.which("kubectl")
-    if found is None:
+    """Map this machine's kubectl to its path on a host."""
+    program = shutil.which("kubectl")
+    if program is None:
         pytest.fail("no kubectl: deploy/setup.sh kubectl")
-    return {Path(found).resolve(): "/usr/local/test/kubectl"}
+    return {Path(program).resolve(): "/usr/local/test/kubectl"}
 
 
 def _unified() -> Path:
-    """Where cgroups of the second version are."""
+    """Return the mount point of cgroups of version 2."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         if line.split()[2] == "cgroup2":
             return Path(line.split()[1])
@@ -74,17 +74,17 @@ def _unified() -> Path:
 
 
 class Host:
-    """One host; `directory` has its disk. `boot` may be called again after `off`."""
+    """A host. `directory` has its disk. `boot` may be called again after `off`."""
 
     def __init__(self, directory: Path, suite: str = "bookworm", shown: Mapping[Path, str] | None = None) -> None:
-        """Its name is that of `directory`. `shown`: what it sees of this machine's files, by their names there."""
+        """The host has the name of `directory`. `shown`: files of this machine that it sees, with their paths there."""
         self.directory, self.name, self._system = directory, directory.name, debian(suite)
         self.disk = directory / "disk"
         self._shown = kubectl() | dict(shown or {})
         self._cgroup = _unified() / f"tinkedge-{os.getpid()}-{secrets.token_hex(3)}"
         self._started: subprocess.Popen[bytes] | None = None
         self.first = 0
-        """systemd's process, as this machine numbers it."""
+        """The process id of systemd on this machine."""
         for name in ("disk/etc/dpkg/dpkg.cfg.d", "work", "root"):
             (directory / name).mkdir(parents=True)
         (self.disk / "etc/hostname").write_text(f"{self.name}\n")
@@ -102,10 +102,10 @@ class Host:
     def __exit__(self, *_: object) -> None:
         self.off()
 
-    # --- its life ---
+    # --- power ---
 
     def boot(self) -> None:
-        """Power on; returns when systemd has started all that is enabled."""
+        """Power on; return when systemd has started all enabled units."""
         self._cgroup.mkdir(exist_ok=True)
         script = f'echo $$ >"{self._cgroup}/cgroup.procs"; exec "$@"'
         alone = ["unshare", *_JOIN, "--fork", "--kill-child", "--propagation", "private"]
@@ -121,7 +121,7 @@ class Host:
         self.wait(lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running")
 
     def _find_first(self) -> bool:
-        """The process that unshare started, once it has become systemd."""
+        """Return True once the process that unshare started has become systemd, and store its id."""
         assert self._started is not None
         assert self._started.poll() is None, self.console()
         children = Path(f"/proc/{self._started.pid}/task/{self._started.pid}/children").read_text().split()
@@ -130,7 +130,7 @@ class Host:
         return self.first > 0
 
     def reboot(self) -> None:
-        """As who is logged in there does: services end, and those that are enabled start again."""
+        """Reboot as a user on the host does: services end, and enabled ones start again."""
         assert self._started is not None
         self.run("systemctl", "reboot")
         self._started.wait(PATIENCE_SECONDS)
@@ -151,17 +151,17 @@ class Host:
             except OSError:
                 time.sleep(0.05)  # its processes are ending
 
-    # --- what is on it ---
+    # --- files and programs ---
 
     def console(self) -> str:
         return (self.directory / "console").read_text()
 
     def path(self, name: str) -> Path:
-        """A file of the running host, as seen from here."""
+        """Return the path of a file of the running host on this machine."""
         return Path(f"/proc/{self.first}/root") / name.lstrip("/")
 
     def there(self, pattern: str) -> list[str]:
-        """The files of the running host that match, as it names them."""
+        """Return the files of the running host that match, with their paths there."""
         root = self.path("/")
         return sorted(f"/{path.relative_to(root)}" for path in root.glob(pattern.lstrip("/")))
 
@@ -172,12 +172,12 @@ class Host:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
             check=False, env=clean_environment(),
         )  # fmt: skip
-        output = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
+        output = ran.stdout.decode()  # keep carriage returns
         assert not check or ran.returncode == 0, f"{command}: {output}\n{self.journal('-n', '60')}"
         return output
 
     def start(self, *command: str | Path) -> Process:
-        """A command there that runs meanwhile; it ends with the host, or by a signal there."""
+        """Start a command on the host in the background; it ends with the host, or by a signal there."""
         return Process(self._inside(command), self.directory, clean_environment())
 
     def _inside(self, command: Sequence[str | Path]) -> list[str]:
@@ -207,10 +207,10 @@ class Host:
         """Wait until `condition` holds; fail with the journal's end if it never does."""
         wait_until(condition, lambda: self.journal("-n", "60"), within=within, every=0.2)
 
-    # --- who is plugged in ---
+    # --- network ---
 
     def plug(self, namespace: str, mac: str) -> None:
-        """A network card with this MAC in a network namespace, `eth0`, on the wire of `eth1`."""
+        """Add a network card `eth0` with this MAC to a network namespace, connected to the host's `eth1`."""
         port = f"port-{secrets.token_hex(4)}"
         card = ["ip", "-n", namespace, "link", "add", "eth0", "address", mac, "type", "veth"]
         commands = [
@@ -224,11 +224,11 @@ class Host:
 
 
 class Checkout(Host):
-    """A host whose `tinkedge` is this checkout, with the units of deploy/systemd: what a package brings, at once."""
+    """A host whose `tinkedge` is this checkout, with the units of deploy/systemd, as after the installation."""
 
     def __init__(self, directory: Path) -> None:
         python, packages = Path(sys.base_prefix), Path(sysconfig.get_path("purelib"))
-        # Where a user finds them whose homes are hidden.
+        # A path that is visible to services with hidden home directories.
         shown = {python: "/opt/test/python", packages: "/opt/test/packages", ROOT: "/opt/test/project"}
         super().__init__(directory, own_suite(), shown)
         program = self.disk / "usr/bin/tinkedge"

@@ -1,5 +1,5 @@
-"""A machine beside a host, from power-on to the agent: what firmware asks is asked by udhcpc and curl, what the OSIE
-does is done by the real agent. A virtual machine with real firmware takes half a minute for the same (tests/boot).
+"""A machine beside a host, from power-on to the agent: udhcpc and curl send the firmware's requests, and the real agent
+runs as in an OSIE. A virtual machine with real firmware takes half a minute for the same (tests/boot).
 
     PXE ROM: DHCP, boot program by TFTP -> iPXE: DHCP, script, kernel and initrd by HTTP -> agent, actions as processes
 """
@@ -20,7 +20,7 @@ from tests.interop.rack import TINKEDGE, Process, clean_environment
 
 _PXE_ROM = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-O", "66", "-O", "67")
 _IPXE = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-x", "0x4d:69505845", "-O", "67")
-"""udhcpc's options to send the options 60, 93 and 77 of a PXE ROM and of iPXE (RFC 4578, RFC 3004)."""
+"""Arguments of udhcpc that send options 60, 93 and 77 of a PXE ROM and of iPXE (RFC 4578, RFC 3004)."""
 _LEARN = """\
 #!/bin/sh
 [ "$1" = bound ] || exit 0
@@ -30,16 +30,16 @@ ip -4 address replace "$ip/$mask" dev "$interface"
 
 
 class Site(Protocol):
-    """Where a machine can be plugged in."""
+    """A host or rack that a machine can be connected to."""
 
     def plug(self, namespace: str, mac: str) -> None: ...
 
 
 class Machine:
-    """Off at first, and again at the end of `with`; `directory` is what its actions and its agent keep."""
+    """A machine, switched off before and after `with`. `directory` has the files of its actions and its agent."""
 
     def __init__(self, directory: Path, mac: str, runtime: str = "process") -> None:
-        """`runtime` is the agent's."""
+        """`runtime` is the agent's option."""
         self.directory, self.mac, self._runtime = directory, mac, runtime
         self._namespace = f"machine-{os.getpid()}-{secrets.token_hex(3)}"
         self._agent: Process | None = None
@@ -55,14 +55,14 @@ class Machine:
         self.off()
 
     def on(self, site: Site) -> list[str]:
-        """Plug it in there and switch it on; what it got, step by step, until its agent runs."""
+        """Connect the machine and switch it on; return the results of its boot step by step, until its agent runs."""
         subprocess.run(["ip", "netns", "add", self._namespace], check=True)
         site.plug(self._namespace, self.mac)
         rom = self._dhcp(*_PXE_ROM)
         program = self.fetch(f"tftp://{rom['siaddr']}/{rom['boot_file']}")
         ipxe = self._dhcp(*_IPXE)
         script = self.fetch(ipxe["boot_file"]).decode()
-        kernel, initrd = _found(r"^kernel (\S+)(.*?) && ", script), _found(r"^initrd --name initrd (\S+)", script)
+        kernel, initrd = _search(r"^kernel (\S+)(.*?) && ", script), _search(r"^initrd --name initrd (\S+)", script)
         sizes = [len(self.fetch(url)) for url in (kernel[1], initrd[1])]
         self._boot(kernel[2].strip())
         return [
@@ -72,13 +72,13 @@ class Machine:
         ]
 
     def off(self) -> None:
-        """Pull the plug: what its agent kept in memory, as all in an OSIE, is gone."""
+        """Switch the machine off and delete its agent's state, which an OSIE keeps in memory."""
         if self._agent is not None:
             self._agent.end()
         self._agent = None
         subprocess.run(["ip", "netns", "delete", self._namespace], check=False, capture_output=True)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "" if self._agent is None else self._agent.err
 
     def _boot(self, command_line: str) -> None:
@@ -86,7 +86,7 @@ class Machine:
         cmdline.write_text(command_line)
         state = self.directory / f"run-{secrets.token_hex(3)}"
         options = ["--kernel-command-line", cmdline, "--runtime", self._runtime, "--state-dir", state]
-        # Its network alone: `ip netns exec` would take away the cgroups that containers want.
+        # Enter the network only: `ip netns exec` would hide the cgroups that containers need.
         start = ["nsenter", f"--net=/run/netns/{self._namespace}", *TINKEDGE, "agent", *map(str, options)]
         self._agent = Process(start, self.directory, clean_environment())
 
@@ -112,14 +112,14 @@ class Machine:
         return ["ip", "netns", "exec", self._namespace, *map(str, command)]
 
 
-def _found(pattern: str, text: str) -> re.Match[str]:
-    found = re.search(pattern, text, re.MULTILINE)
-    assert found is not None, text
-    return found
+def _search(pattern: str, text: str) -> re.Match[str]:
+    match = re.search(pattern, text, re.MULTILINE)
+    assert match is not None, text
+    return match
 
 
 def install_machine(host: Host, directory: Path, workflow: str = "first") -> None:
-    """A machine that is switched on gets to the end of its Workflow."""
+    """Switch a machine on and check that its Workflow succeeds."""
     files = host.path(manifests.OSIE_DIR)
     files.mkdir(exist_ok=True)
     for name in ("kernel", "initrd"):

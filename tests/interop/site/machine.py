@@ -1,11 +1,11 @@
-"""A machine that boots from the network as firmware and iPXE do, patience and all, without waiting for an emulator.
+"""A machine that boots from the network like firmware and iPXE, with their timeouts, but without an emulator.
 
     ROM     DHCP (DISCOVER, OFFER, REQUEST, ACK, repeated as iPXE and EDK2 repeat them), the boot program by TFTP.
-            What fails goes back to the firmware, which tries the next boot device and comes round again: `restarts`
-    iPXE    DHCP as iPXE, the script by HTTP; then the script's own words: kernel and initrd from where it says, in that
+            After a failure, the firmware tries the next boot device and then the network again: `restarts`
+    iPXE    DHCP as iPXE, the script by HTTP; then the script's commands: kernel and initrd from its URLs, in their
             order, `attempts` times; then DHCP once more
 
-A boot has failed when the firmware has come round `MOST_RESTARTS` times, or a byte is wrong.
+A boot has failed after `MOST_RESTARTS` restarts of the firmware, or if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.interop.site.site import Site, ip_of, mac_of
 
 MOST_RESTARTS = 8
 ROUND_SECONDS = 3.0
-"""How long firmware takes from a failure to its next try; real ones take longer."""
+"""Seconds from a failure to the firmware's next attempt; real firmware takes longer."""
 _WAITS = (1.0, 2.0, 4.0, 8.0)
-"""Between repetitions of a DHCP packet: iPXE (config/dhcp.h), EDK2 begins with 4."""
+"""Seconds between repetitions of a DHCP packet: those of iPXE (config/dhcp.h); EDK2 begins with 4."""
 _SO_BINDTODEVICE = 25
 _PXE = [("vendor_class_id", b"PXEClient:Arch:00000:UNDI:002001"), ("pxe_client_architecture", b"\0\0")]
 
 
 class TryAgainError(Exception):
-    """This way is at its end; what comes next is the firmware's business."""
+    """This boot attempt has failed; the firmware tries again."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Machine:
         enter_namespace(self._namespace)
 
     def boot(self) -> Boot:
-        """From power-on to a kernel and initrd that are whole."""
+        """Boot from power-on until the kernel and the initrd are complete."""
         report = Boot(self._number)
         began = time.monotonic()
         while len(report.restarts) <= MOST_RESTARTS and not report.ok:
@@ -123,7 +123,7 @@ class Machine:
     # --- DHCP ---
 
     def _dhcp(self, options: list[tuple[str, bytes]]) -> Lease:
-        """A lease, which the machine has from then on. Raises TryAgainError."""
+        """Request a lease and configure it. Raises TryAgainError."""
         xid = random.getrandbits(32)
         with self._socket() as sock:
             offer = self._ask(sock, xid, [("message-type", "discover"), *options], 2)
@@ -146,7 +146,7 @@ class Machine:
     def _ask(
         self, sock: socket.socket, xid: int, options: list[tuple[str, object]], kind: int, server: str = ""
     ) -> Lease:
-        """Send it, again and again, and give the first answer of this kind, by this server if one was chosen."""
+        """Repeat a message until an answer of this kind arrives, from `server` if one was chosen; return it."""
         chaddr = bytes.fromhex(self._mac.replace(":", ""))
         packet = bytes(BOOTP(op=1, xid=xid, flags=0x8000, chaddr=chaddr) / DHCP(options=[*options, "end"]))
         for wait in _WAITS:
@@ -160,36 +160,38 @@ class Machine:
                     break
                 if answer.op != 2 or answer.xid != xid or DHCP not in answer:
                     continue
-                found = {name: value for name, value, *_ in (o for o in answer[DHCP].options if isinstance(o, tuple))}
-                if found.get("message-type") != kind or server not in ("", found.get("server_id")):
+                options_by_name = {
+                    name: value for name, value, *_ in (o for o in answer[DHCP].options if isinstance(o, tuple))
+                }
+                if options_by_name.get("message-type") != kind or server not in ("", options_by_name.get("server_id")):
                     continue
                 if answer.yiaddr != ip_of(self._number):
                     raise TryAgainError(f"was given {answer.yiaddr}")
-                file = found.get("boot-file-name") or answer.file
-                return Lease(str(found["server_id"]), answer.siaddr, bytes(file).split(b"\0")[0].decode())
+                file = options_by_name.get("boot-file-name") or answer.file
+                return Lease(str(options_by_name["server_id"]), answer.siaddr, bytes(file).split(b"\0")[0].decode())
         raise TryAgainError(f"no answer of DHCP to {options[0][1]}")
 
     # --- TFTP ---
 
     def _tftp(self, server: str, name: str) -> None:
-        """The boot program, in blocks of 1,408 bytes (RFC 1350, RFC 2348). Raises TryAgainError."""
+        """Fetch the boot program in blocks of 1,408 bytes (RFC 1350, RFC 2348). Raises TryAgainError."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             packet = b"\0\1" + name.encode() + b"\0octet\0blksize\x001408\0"
-            to, content, wanted = (server, 69), b"", 0
+            to, content, expected = (server, 69), b"", 0
             while True:
-                answer, to = _exchange(sock, packet, to, wanted)
+                answer, to = _exchange(sock, packet, to, expected)
                 code, number = struct.unpack("!HH", answer[:4])
                 if code == 3:
                     content += answer[4:]
                     if number == 20:
                         self._dawdle()
-                    wanted = number + 1
+                    expected = number + 1
                     packet = struct.pack("!HH", 4, number)
                     if len(answer) < 4 + 1408:
                         sock.sendto(packet, to)
                         break
                 elif code == 6:
-                    packet, wanted = b"\0\4\0\0", 1
+                    packet, expected = b"\0\4\0\0", 1
                 else:
                     raise TryAgainError(f"TFTP: {answer[4:].decode(errors='replace')}")
         if content != self._program:
@@ -207,7 +209,7 @@ class Machine:
         self._run(script, urlsplit(lease.file).hostname or "", report, is_second=is_second)
 
     def _run(self, script: str, edge: str, report: Boot, *, is_second: bool) -> None:
-        """Do what iPXE does with the script. Raises TryAgainError."""
+        """Execute the script as iPXE does. Raises TryAgainError."""
         for part in ("kernel", "initrd"):
             urls = re.findall(rf"^(?:kernel|initrd --name initrd) (\S+/{part})(?: .*)? && goto ", script, re.MULTILINE)
             assert urls, script
@@ -228,9 +230,11 @@ class Machine:
                 self._ipxe(report, is_second=True)
                 return
             if content != self._site.files[part]:
-                wanted = self._site.files[part]
-                same = next((n for n, (a, b) in enumerate(zip(content, wanted, strict=False)) if a != b), len(content))
-                sizes = f"{len(content)} for {len(wanted)}"
+                expected = self._site.files[part]
+                same = next(
+                    (n for n, (a, b) in enumerate(zip(content, expected, strict=False)) if a != b), len(content)
+                )
+                sizes = f"{len(content)} for {len(expected)}"
                 raise AssertionError(f"m{self._number}: {part} has other bytes from {same} on: {sizes}")
 
     def _fetch(self, urls: list[str], edge: str, report: Boot) -> bytes | None:
@@ -248,7 +252,7 @@ class Machine:
         return None
 
     def _get(self, url: str) -> bytes:
-        """Half of it, then the rest. Raises OSError, HTTPException, TryAgainError."""
+        """Fetch the first half of a file, then the rest. Raises OSError, HTTPException, TryAgainError."""
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=15)
         with contextlib.closing(connection):
@@ -259,15 +263,15 @@ class Machine:
             self._dawdle()
             self._before(f"half of {parts.path}", parts.hostname or "")
             content += answer.read()
-            if len(content) < length:  # an edge was killed after the headers: http.client calls that empty
+            if len(content) < length:  # an edge was killed after the headers: http.client returns an empty body
                 raise http.client.IncompleteRead(content, length - len(content))
             if answer.status != 200:
                 raise TryAgainError(f"{answer.status} {content[:200].decode(errors='replace')}")
             return content
 
 
-def _exchange(sock: socket.socket, packet: bytes, to: tuple[str, int], wanted: int) -> tuple[bytes, tuple[str, int]]:
-    """The answer to it, of the block that is `wanted` (0: any). Raises TryAgainError."""
+def _exchange(sock: socket.socket, packet: bytes, to: tuple[str, int], expected: int) -> tuple[bytes, tuple[str, int]]:
+    """Send a packet and return the answer with block number `expected` (0: any). Raises TryAgainError."""
     for _ in range(5):
         sock.sendto(packet, to)
         give_up = time.monotonic() + 1.0
@@ -280,6 +284,6 @@ def _exchange(sock: socket.socket, packet: bytes, to: tuple[str, int], wanted: i
             except ConnectionRefusedError:
                 continue
             code, number = struct.unpack("!HH", answer[:4])
-            if code != 3 or not wanted or number == wanted:
+            if code != 3 or not expected or number == expected:
                 return answer, sender
     raise TryAgainError(f"TFTP: {to[0]} is silent")

@@ -1,6 +1,6 @@
 """A segment with several edges, each a process on a host of its own, as operators run them: no VIP, one API, one key.
 
-bridge --- outside 10.88.0.250: the embedded API, and the upstream of the OSIE, which counts what it is asked for
+bridge --- outside 10.88.0.250: the embedded API, and the upstream of the OSIE, which logs its requests
        --- edge1 10.88.0.1 ... edge3 10.88.0.3: `tinkedge edge`
        --- m1 10.88.0.101 ...: machines
 """
@@ -21,7 +21,7 @@ OUTSIDE = "10.88.0.250"
 NET = "10.88.0"
 UPSTREAM_PORT = 8080
 ALL_MACHINES = 16
-"""Those that have a Hardware."""
+"""The machines with a Hardware."""
 KERNEL_BYTES, INITRD_BYTES = 300_000, 1_500_000
 PROGRAM = bytes(range(256)) * 300
 
@@ -54,7 +54,7 @@ def ip_of(machine: int) -> str:
 
 
 class Site(Namespaces):
-    """`edges` of them and `machines`, which are switched off."""
+    """A segment with `edges` edges and `machines` machines, which are switched off."""
 
     def __init__(self, directory: Path, *, edges: int = 3, machines: int = 4, kernel: bytes = b"") -> None:
         """`kernel`: a real kernel, for machines that start it; without it, the file has other bytes."""
@@ -136,7 +136,7 @@ class Site(Namespaces):
     # --- emulated machines ---
 
     def emulated(self, machine: int, firmware: str, within: float) -> Process:
-        """Switch on a machine of QEMU with the MAC of `machine`, which is no other one then."""
+        """Switch on a QEMU machine with the MAC of `machine`, which must not run otherwise."""
         outside, tap = self.namespaces["outside"], f"tap{machine}"
         ip("-n", outside, "tuntap", "add", "dev", tap, "mode", "tap")
         ip("-n", outside, "link", "set", tap, "master", "rack0", "up")
@@ -169,7 +169,7 @@ class Site(Namespaces):
         return ("--peer-group", "rack", "--lease-namespace", "default")
 
     def all_up(self, *options: str) -> None:
-        """All of them serve, and know each other."""
+        """Start all edges and wait until they serve and know each other."""
         for edge in self.edges:
             self.up(edge, *options)
         for edge in self.edges:
@@ -181,7 +181,7 @@ class Site(Namespaces):
         wait_until(lambda: re.search("(ready|started): ", process.err), lambda: process.err)
 
     def knows(self, edge: int, others: int) -> None:
-        """It has heard of so many others, all of which live."""
+        """Wait until the edge knows `others` live edges."""
         process = self.processes[edge]
         wait_until(lambda: self.metric(edge, "tinkedge_peer_living") == others, lambda: process.err, every=0.2)
 
@@ -194,14 +194,14 @@ class Site(Namespaces):
     def metric(self, edge: int, name: str) -> float:
         """Return the sum of a metric over its labels; -1 if the edge does not answer."""
         metrics = self.run(f"edge{edge}", "curl", "-s", "http://127.0.0.1:7081/metrics").out
-        found = re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
-        return sum(map(float, found)) if found else -1
+        values = re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
+        return sum(map(float, values)) if values else -1
 
     def fetched(self, part: str) -> list[int]:
         """Return the statuses of the upstream's answers for a file."""
         return [int(status) for path, status in map(str.split, self.upstream.out.splitlines()) if path == f"/{part}"]
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(f"--- edge{edge}\n{process.err[-4000:]}" for edge, process in self.processes.items())
 
 

@@ -1,6 +1,6 @@
-"""One machine's boot as it looks from the wire, scripted: DHCP as a PXE ROM and as iPXE, TFTP, HTTP.
+"""The scripted boot of one machine: DHCP as a PXE ROM and as iPXE, TFTP, HTTP.
 
-Sockets are opened in the machine's namespace and bound to its card; everything else runs where the caller is.
+Sockets are opened in the machine's namespace and bound to its card; everything else runs in the caller's namespace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TFTP_BLOCK = 1400
 
 
 class NotServedError(Exception):
-    """The edge did not give what a machine asked for."""
+    """The edge did not serve a request of a machine."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Card:
     name: str = "eth0"
 
     def socket(self, kind: socket.SocketKind) -> socket.socket:
-        """One that sends by this card, and does not block."""
-        made = in_namespace(self.namespace, lambda: socket.socket(socket.AF_INET, kind))
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.name.encode())
-        return made
+        """Open a non-blocking socket that sends on this card."""
+        opened = in_namespace(self.namespace, lambda: socket.socket(socket.AF_INET, kind))
+        opened.setblocking(False)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.name.encode())
+        return opened
 
     def become(self, mac: str) -> None:
-        """Be another card: no address, and this MAC."""
+        """Remove the address and set this MAC, like another card."""
         self.mac = mac
         self._ip(f"address flush dev {self.name}\nlink set {self.name} address {mac}\n")
 
@@ -65,7 +65,7 @@ class Card:
 
 
 def packet(kind: int, mac: str, xid: int, *, ipxe: bool = False, ip: str = "", server: bytes = b"") -> bytes:
-    """A DISCOVER or REQUEST of a BIOS PXE ROM, or of iPXE. The answer is to be broadcast (RFC 2131 section 4.1)."""
+    """Build a DISCOVER or REQUEST of a BIOS PXE ROM, or of iPXE, with the broadcast flag (RFC 2131 section 4.1)."""
     head = struct.pack("!BBBBIHH16x", 1, 1, 6, 0, xid, 4, 0x8000) + bytes.fromhex(mac.replace(":", "")).ljust(16, b"\0")
     options = [(53, bytes((kind,))), (55, bytes((1, 3, 6, 12, 15, 54, 66, 67, 43))), (57, b"\x05\xc0")]
     options += [(60, b"PXEClient:Arch:00000:UNDI:002001"), (93, b"\0\0"), (94, b"\x01\x02\x01")]
@@ -91,7 +91,7 @@ def _lease(answer: bytes, xid: int) -> Lease | None:
 
 
 async def lease(card: Card, rng: random.Random, *, ipxe: bool = False) -> Lease:
-    """DISCOVER, OFFER, REQUEST, ACK. Raises NotServedError."""
+    """Get a lease: DISCOVER, OFFER, REQUEST, ACK. Raises NotServedError."""
     with card.socket(socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sock.bind(("", 68))
@@ -100,19 +100,19 @@ async def lease(card: Card, rng: random.Random, *, ipxe: bool = False) -> Lease:
         return await _ask(sock, request, xid, ACK)
 
 
-async def _ask(sock: socket.socket, request: bytes, xid: int, wanted: int) -> Lease:
+async def _ask(sock: socket.socket, request: bytes, xid: int, kind: int) -> Lease:
     loop = asyncio.get_running_loop()
     for _ in range(_TRIES):
         await loop.sock_sendto(sock, request, ("255.255.255.255", 67))
         try:
             async with asyncio.timeout(_PATIENCE):
                 while True:
-                    found = _lease(await loop.sock_recv(sock, 2048), xid)
-                    if found is not None and found.kind == wanted:
-                        return found
+                    lease = _lease(await loop.sock_recv(sock, 2048), xid)
+                    if lease is not None and lease.kind == kind:
+                        return lease
         except TimeoutError:
             continue
-    raise NotServedError(f"DHCP: no answer of kind {wanted} in {_TRIES} times {_PATIENCE:.0f} s")
+    raise NotServedError(f"DHCP: no answer of kind {kind} in {_TRIES} times {_PATIENCE:.0f} s")
 
 
 async def strangers(card: Card, rng: random.Random, count: int) -> None:
@@ -145,39 +145,39 @@ def first_packet(namespace: str, source: str, server: str, name: str, attempts: 
 
 
 async def tftp(card: Card, name: str, *, blocks: int = 1 << 16) -> int:
-    """Get a file and give its bytes; or give up without a word after so many blocks. Raises NotServedError."""
+    """Fetch a file and return its size, or stop silently after `blocks` blocks. Raises NotServedError."""
     loop = asyncio.get_running_loop()
     with card.socket(socket.SOCK_DGRAM) as sock:
         sock.bind(("", 0))
         message = b"\0\1" + b"\0".join((name.encode(), b"octet", b"blksize", str(_TFTP_BLOCK).encode())) + b"\0"
         where: tuple[str, int] = (card.server_ip, 69)
-        taken, size = 0, 0
+        received, size = 0, 0
         for _ in range(_TRIES):
             await loop.sock_sendto(sock, message, where)
             try:
-                while taken < blocks:
+                while received < blocks:
                     async with asyncio.timeout(_PATIENCE):
                         data, where = await loop.sock_recvfrom(sock, _TFTP_BLOCK + 4)
                     kind, number = struct.unpack("!HH", data[:4])
                     if kind == 5:
                         raise NotServedError(f"TFTP {name}: {data[4:]!r}")
-                    if kind == 3 and number == taken + 1:
-                        taken, size = number, size + len(data) - 4
-                    message = struct.pack("!HH", 4, taken)
+                    if kind == 3 and number == received + 1:
+                        received, size = number, size + len(data) - 4
+                    message = struct.pack("!HH", 4, received)
                     await loop.sock_sendto(sock, message, where)
                     if kind == 3 and len(data) < _TFTP_BLOCK + 4:
                         break
             except TimeoutError:
                 continue
             return size
-    raise NotServedError(f"TFTP {name}: nothing more after {taken} blocks")
+    raise NotServedError(f"TFTP {name}: nothing more after {received} blocks")
 
 
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 
 
 async def http(card: Card, path: str, port: int = 7080, *, most: int = 1 << 30) -> tuple[int, bytes]:
-    """GET on a connection of its own: the status and the body, or the first bytes of it, when it hangs up."""
+    """Send a GET on a new connection. Return the status and the body, or its first `most` bytes, then disconnect."""
     loop = asyncio.get_running_loop()
     sock = card.socket(socket.SOCK_STREAM)
     try:
@@ -196,8 +196,8 @@ async def http(card: Card, path: str, port: int = 7080, *, most: int = 1 << 30) 
     return int(head_bytes[9:12]), body
 
 
-async def got(card: Card, path: str, port: int = 7080) -> bytes:
-    """The body of an answer that is 200. Raises NotServedError."""
+async def fetch(card: Card, path: str, port: int = 7080) -> bytes:
+    """Return the body of an answer with status 200. Raises NotServedError."""
     status, body = await http(card, path, port)
     if status != 200:
         raise NotServedError(f"HTTP {path}: {status} {body[:200]!r}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.wire import Account
-from tests.interop.attacks.soak.boot import DISCOVER, Card, NotServedError, got, lease, packet
+from tests.interop.attacks.soak.boot import DISCOVER, Card, NotServedError, fetch, lease, packet
 from tests.interop.attacks.soak.machines import Operator, Scripted
 from tests.interop.conftest import in_namespace
 
@@ -168,7 +168,7 @@ async def main(given: dict[str, Any]) -> None:
     await crowd.register()
     await crowd.connect()
     await asyncio.to_thread(crowd.one.become, crowd.one.mac)
-    await got(Card(crowd.namespace, crowd.server_ip), "/healthz")
+    await fetch(Card(crowd.namespace, crowd.server_ip), "/healthz")
     works = (
         (crowd.leases, 1),
         (crowd.downloads, DOWNLOADS),

@@ -1,11 +1,11 @@
-"""The load of a soak: machines that come, are installed and go, all the time, on a running `tinkedge up`.
+"""The load of a soak: machines that arrive, are installed and leave continuously, on a running `tinkedge up`.
 
     python -m tests.interop.attacks.soak.machines JSON
 
-Runs in the edge's namespace, until SIGTERM; the JSON says where the machines' namespaces are. Each life is a machine
-that was never there before: an operator creates Template, Hardware and Workflow, it boots (`boot`), its agent runs the
-Workflow, cloud-init asks for metadata, and the operator deletes everything. Beside it is what goes wrong every day:
-strangers, transfers given up, agents that come twice, Workflows deleted while they run, objects that are refused.
+Runs in the edge's namespace until SIGTERM; the JSON has the machines' namespaces. Each life is a new machine: an
+operator creates Template, Hardware and Workflow, the machine boots (`boot`), its agent runs the Workflow, cloud-init
+reads metadata, and the operator deletes everything. Everyday faults happen meanwhile: unregistered machines, aborted
+transfers, duplicate agents, Workflows deleted while they run, rejected objects.
 Most agents are scripted; a few are `tinkedge agent`. Prints a line of JSON every few seconds.
 """
 
@@ -30,12 +30,12 @@ import orjson
 from proto import workflow_pb2 as pb
 from tests.bench.agents import GROUP, Agent
 from tests.bench.wire import Account, Connection
-from tests.interop.attacks.soak.boot import Card, NotServedError, got, http, lease, strangers, tftp
+from tests.interop.attacks.soak.boot import Card, NotServedError, fetch, http, lease, strangers, tftp
 from tests.interop.rack import TINKEDGE
 from tink.api.v1alpha2 import API_VERSION, Raw
 
-_TOLD = 20
-"""The most failures that are reported in full."""
+_REPORTED_FAILURES = 20
+"""Maximum number of failures that are reported in full."""
 _PATIENCE = 60.0
 _MACS = 64
 _ACTIONS = 3
@@ -56,7 +56,7 @@ class Operator:
         self.requests = 0
 
     async def ask(self, method: str, path: str, body: Raw | None = None) -> tuple[int, Raw]:
-        """A request, on a connection that was not closed meanwhile."""
+        """Send a request, on a new connection if the server has closed the old one."""
         wire = self._idle.pop() if self._idle else await Connection.open(self._account)
         sent = orjson.dumps(body) if body is not None else b""
         status, answer = await wire.ask(self._account.request(method, GROUP + path, sent))
@@ -65,7 +65,7 @@ class Operator:
         return status, orjson.loads(answer) if answer else {}
 
     async def create(self, plural: str, kind: str, name: str, spec: Raw, **more: Raw) -> None:
-        """An object; `more` is of its metadata."""
+        """Create an object; `more` has fields of its metadata."""
         metadata = {"name": name, "namespace": "default", **more}
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
         status, answer = await self.ask("POST", f"/{plural}", body)
@@ -137,7 +137,7 @@ class Scripted(Agent):
 
 
 class Rack:
-    """All machines, and what they have in common."""
+    """The state that all machines share."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.server_ip: str = given["server_ip"]
@@ -147,14 +147,14 @@ class Rack:
         self.operator = Operator(Account.of(self.kubeconfig))
         self.rng = random.Random(given.get("seed", 1))
         self.counts = dict.fromkeys(("lives", "agents", "kubectl", "watch", "failures"), 0)
-        self.told: list[str] = []
+        self.failures: list[str] = []
         self._number = 0
         self._next = time.monotonic()
         self._agent_due = time.monotonic() + 1
         self._fresh = 0
 
     async def turn(self) -> int:
-        """Wait until another life may begin, and give its number."""
+        """Wait until another life may begin, and return its number."""
         self._next = max(self._next + 1 / self.rate, time.monotonic() - 1)
         self._number += 1
         number = self._number
@@ -162,20 +162,20 @@ class Rack:
         return number
 
     def mac(self, place: int, number: int) -> str:
-        """One of a few, so that what is kept for each machine is full some day; now and then a new one."""
+        """Return one of a few MACs, so that per-machine state reaches its limit; now and then a new one."""
         if number % 10 == 0:
             return f"52:54:01:{number.to_bytes(3, 'big').hex(':')}"
         return f"52:54:00:00:{place:02x}:{self.rng.randrange(_MACS // len(self.namespaces)):02x}"
 
     def real_agent_is_due(self) -> bool:
-        """Once in half a minute: it costs as much as many scripted ones."""
+        """Return True once in half a minute: a real agent costs as much as many scripted ones."""
         if time.monotonic() < self._agent_due:
             return False
         self._agent_due = time.monotonic() + 30
         return True
 
     async def serve(self, place: int) -> None:
-        """One machine after the other at this place."""
+        """Run one machine after the other at this place."""
         card = Card(self.namespaces[place], self.server_ip)
         while True:
             number = await self.turn()
@@ -185,8 +185,8 @@ class Rack:
                 self.counts["lives"] += 1
             except (NotServedError, TimeoutError, OSError) as error:
                 self.counts["failures"] += 1
-                if len(self.told) < _TOLD:
-                    self.told.append(f"life {number}: {type(error).__name__}: {error}")
+                if len(self.failures) < _REPORTED_FAILURES:
+                    self.failures.append(f"life {number}: {type(error).__name__}: {error}")
                 await self.forget(number)
 
     async def forget(self, number: int) -> None:
@@ -197,7 +197,7 @@ class Rack:
 
 
 class Life:
-    """One machine, from its registration to the end."""
+    """One machine, from its registration to its deletion."""
 
     def __init__(self, rack: Rack, card: Card, place: int, number: int) -> None:
         self._rack, self._card, self._number = rack, card, number
@@ -206,7 +206,7 @@ class Life:
         self._ip = f"172.31.{128 + (number >> 8) % 100}.{number & 255}"
 
     async def live(self) -> None:
-        """Raises NotServedError for whatever was not as it should be."""
+        """Run the whole life. Raises NotServedError at the first failure."""
         await self._register()
         await asyncio.to_thread(self._card.become, self._mac)
         await self._boot()
@@ -250,12 +250,12 @@ class Life:
         if not await tftp(card, first.file):
             raise NotServedError(f"{first.file} is empty")
         second = await lease(card, rng, ipxe=True)
-        script = (await got(card, second.file.removeprefix(f"http://{card.server_ip}:7080"))).decode()
+        script = (await fetch(card, second.file.removeprefix(f"http://{card.server_ip}:7080"))).decode()
         paths = dict.fromkeys(re.findall(r"/osie/\S+/(?:kernel|initrd)\b", script))
         if len(paths) != 2:
             raise NotServedError(f"the script has no kernel and initrd: {script}")
         for path in paths:
-            await got(card, path)
+            await fetch(card, path)
 
     async def _connect(self, *, dying: bool = False) -> Scripted:
         sock = self._card.socket(socket.SOCK_STREAM)
@@ -292,11 +292,11 @@ class Life:
 
     async def _metadata(self) -> None:
         for path in _METADATA:
-            if not await got(self._card, path.format(self._mac)):
+            if not await fetch(self._card, path.format(self._mac)):
                 raise NotServedError(f"{path} is empty")
 
     async def _trouble(self) -> None:
-        """Cause the faults of every day. None of them may leak."""
+        """Cause everyday faults. None of them may leak."""
         card, rng = self._card, self._rack.rng
         await strangers(card, rng, 5)
         await tftp(card, "ipxe.efi", blocks=2)
@@ -309,7 +309,7 @@ class Life:
 
 @contextlib.asynccontextmanager
 async def _running(*command: str) -> Any:
-    """A program that must still run at the end, when it is ended."""
+    """Start a program and end it at the exit; fail if it has ended by itself."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
     process = await asyncio.create_subprocess_exec(
@@ -329,7 +329,7 @@ async def _running(*command: str) -> Any:
 
 
 async def _ran(*command: str) -> None:
-    """A program to its end, which is also that of this task."""
+    """Run a program to its end; end it if this task is cancelled."""
     null = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec("setpriv", "--pdeathsig", "KILL", *command, stdin=null, stdout=null)
     try:
@@ -354,7 +354,7 @@ async def _operators(rack: Rack, directory: Path) -> None:
             rack.counts["watch"] += 1
         except NotServedError as error:
             rack.counts["failures"] += 1
-            rack.told.append(str(error))
+            rack.failures.append(str(error))
         await asyncio.sleep(20)
 
 
@@ -373,7 +373,12 @@ async def main(given: dict[str, Any]) -> None:
             for task in tasks:
                 if task.done():
                     task.result()
-            counts = {**rack.counts, "requests": rack.operator.requests, "cpu": time.process_time(), "told": rack.told}
+            counts = {
+                **rack.counts,
+                "requests": rack.operator.requests,
+                "cpu": time.process_time(),
+                "failures": rack.failures,
+            }
             print(json.dumps(counts), flush=True)
         for task in tasks:
             task.cancel()
