@@ -359,9 +359,9 @@ SPOILED = CLOUD[:520] + b"\xff" + CLOUD[521:]
         ("x.raw", b"", "x.raw: is empty"),
         ("x.raw", SPOILED, "the checksum of its GPT header is wrong; no system finds partitions in it"),
         ("x.raw", CLOUD[: 5 * MIB], "is cut off: its partitions end at byte 7340032, and the disk has 5242880"),
-        ("x.raw.gz", GZIP[:-20], "damaged: it ends in the middle"),
-        ("x.raw.zst", zstd(CLOUD)[: 5 * MIB], "damaged: it ends in the middle"),
-        ("x.raw.xz", lzma.compress(CLOUD)[:-40], "damaged: it ends in the middle"),
+        ("x.raw.gz", GZIP[:-20], "damaged, or not of the type in its name: it ends in the middle"),
+        ("x.raw.zst", zstd(CLOUD)[: 5 * MIB], "damaged, or not of the type in its name: it ends in the middle"),
+        ("x.raw.xz", lzma.compress(CLOUD)[:-40], "damaged, or not of the type in its name: it ends in the middle"),
         ("x.qcow2", qcow2(CLOUD, cut=70000), "a damaged qcow2 image: it ends before what its tables name"),
         ("x.raw", GZIP, "x.raw: the file is compressed with gzip; give --name x.raw.gz"),
         ("x.raw.xz", CLOUD, "the name says that the file is compressed (xz), and it is not; give --name x.raw"),
@@ -404,13 +404,13 @@ def test_source_or_name_that_can_not_be_is_refused(words: list[str], reported: s
 # --- downloads, room, what is there -------------------------------------------------------------------------------
 
 
-def test_download_that_breaks_goes_on_where_it_broke(data: Path, site: Site) -> None:
+def test_interrupted_download_continues_where_it_stopped(data: Path, site: Site) -> None:
     site.files["disk.raw"], site.cuts = CLOUD, [3 * MIB]
     pauses, reported = list[float](), list[str]()
     with opened(f"{site.url}/disk.raw", say=reported.append, is_proved=True, sleep=pauses.append) as source:
         stored = ImageDepot(data).put(source, "disk.raw", lambda *_: None, checksum=Checksum.of(SHA256))
     assert (site.asked, len(pauses)) == (["", f"bytes={3 * MIB}-"], 1)
-    assert f"goes on from byte {3 * MIB}" in reported[0]
+    assert f"continues from byte {3 * MIB}" in reported[0]
     assert (stored.sha256, files(data)) == (SHA256, {"disk.raw": CLOUD})
 
 
