@@ -15,6 +15,7 @@ import click
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import gathered
 from edge.settings import FilePath
+from tink.errors import TinkedgeError
 from tink.net.addresses import join_host_port, reachable_host
 from tink.net.outbound import no_answer
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 _NO_LIST = "no list of machines: an older tinkedge has its events only: --events"
 
 
-class NoAnswerError(Exception):
+class NoAnswerError(TinkedgeError):
     """The edge gives no answer that can be shown. The message says why."""
 
 

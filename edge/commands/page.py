@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import aiohttp
 import click
 
 from edge.commands import admin_api
-from edge.commands.admin_api import AdminApi, NoAnswerError
+from edge.commands.admin_api import AdminApi
 
 _SECONDS = 10.0
 _NO_PAGE = "no page: --admin-url must be the operators' port of an edge, like http://127.0.0.1:7081"
@@ -24,11 +23,7 @@ def page(edge: AdminApi) -> None:
     --admin-url, which must be as the browser reaches the edge. From another host: ssh -L 7081:127.0.0.1:7081 EDGE, and
     open the link there.
     """
-    try:
-        code, seconds = asyncio.run(edge.get(_code, missing=_NO_PAGE))
-    except NoAnswerError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+    code, seconds = asyncio.run(edge.get(_code, missing=_NO_PAGE))
     click.echo(f"{edge.url}/enter?code={code}")
     click.echo(f"valid once, for {seconds // 60} minutes", err=True)
 

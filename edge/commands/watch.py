@@ -117,11 +117,7 @@ def watch(
     else:
         shown = _watch(mac or machine, edge, history, form)
     with contextlib.suppress(KeyboardInterrupt):
-        try:
-            sys.exit(asyncio.run(shown))
-        except NoAnswerError as error:
-            click.echo(str(error), err=True)
-            sys.exit(1)
+        sys.exit(asyncio.run(shown))
 
 
 @dataclass(frozen=True, slots=True)
