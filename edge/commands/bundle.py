@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,7 @@ def make(prefix: Path, name: str) -> None:
     help="Container image: REF of a registry, NAME:TAG=REF, or NAME:TAG=oci:DIR:TAG, a source of skopeo. Repeatable.",
 )
 @click.option("--platform", default="amd64", help="Processor of the machines: amd64, arm64 or all.")
-@click.option("--insecure-registry", multiple=True, help="Registry without TLS. Repeatable.")
+@click.option("--insecure-registry", "insecure", multiple=True, help="Registry without TLS. Repeatable.")
 @click.option("--file", "files", multiple=True, help="Disk image or other file, a path or URL. Repeatable.")
 @click.option(
     "--objects",
@@ -127,28 +128,16 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
         click.echo(line, err=True)
 
     with errors_shown(progress, None, BundleError):
-        contents = Contents(
-            deb=given["deb"],
-            packages=given["packages"] or None,
-            wheels=given["wheels"],
-            kubectl=given["kubectl"],
-            osies=tuple(Osie.of(text) for text in given["osies"]),
-            images=tuple(Wanted.of(text) for text in given["images"]),
-            platform=given["platform"],
-            insecure=given["insecure_registry"],
-            files=given["files"],
-            objects=given["objects"],
-            boot_programs=given["boot_programs"],
-        )
+        given |= {
+            "packages": given["packages"] or None,
+            "osies": tuple(Osie.of(text) for text in given["osies"]),
+            "images": tuple(Wanted.of(text) for text in given["images"]),
+        }
         around = Surroundings(
             recipes(), cache or default_cache() / "bundle", version("tinkedge"), now, progress, log_line
         )
-        made = write(
-            contents,
-            output,
-            lambda text: sign_with_file(key, text) if key is not None else sign_with_keyring(gpg_user, text),
-            around,
-        )
+        sign = partial(sign_with_file, key) if key is not None else partial(sign_with_keyring, gpg_user)
+        made = write(Contents(**given), output, sign, around)
     click.echo("\n".join((*_summary(made, output), *_commands(made, output, key))))
 
 

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import click
 
 from edge.commands import options
-from edge.commands.host_options import host_options, osies_by_architecture
+from edge.commands.host_options import host_options
 from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 from tink.convert.documents import (
@@ -36,9 +36,6 @@ from tink.convert.findings import ConversionFinding, FindingKind, ObjectPlace
 from tink.convert.metal3.to_hardware import HostOptions
 from tink.convert.metal3.versions import ConversionSettings
 from tink.convert.run import TARGETS, TO_HARDWARE, ConversionResult, as_json, as_table, convert_documents, summary
-
-if TYPE_CHECKING:
-    pass
 
 _STDOUT = Path("-")
 _T = TypeVar("_T")
@@ -101,10 +98,7 @@ def convert(
     to: str | None,
     image_registry: str,
     empty_checksum_type: Literal["md5", "auto"],
-    osies: tuple[tuple[str, str], ...],
-    bmc: bool,
-    consumed: bool,
-    unmanaged: bool,
+    hosts: HostOptions,
     output: str,
     out: Path | None,
     output_dir: Path | None,
@@ -133,9 +127,9 @@ def convert(
         raise click.UsageError("--report-file -: the manifests go there; --out or --output-dir puts them elsewhere")
     if force_conflicts and not apply:
         raise click.UsageError("--force-conflicts goes with --apply")
-    if (osies or bmc or consumed or unmanaged) and to != TO_HARDWARE:
+    if hosts != HostOptions() and to != TO_HARDWARE:
         raise click.UsageError("--osie, --bmc, --consumed and --netboot-unmanaged go with --to hardware")
-    hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged, namespace or DEFAULT_NAMESPACE)
+    hosts = replace(hosts, namespace=namespace or DEFAULT_NAMESPACE)
     progress = ProgressLine(shown=sys.stderr.isatty() and not sys.stdout.isatty())
     cluster = _Cluster(kubeconfig, context, namespace)
     try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
+from edge.commands.options import gathered
 from edge.settings import parsed
 from tink.convert.constraints import object_name
 
-Command = Callable[..., None]
+if TYPE_CHECKING:
+    from tink.convert.metal3.to_hardware import HostOptions
 
 ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -23,7 +25,20 @@ def _osie_of(text: str) -> tuple[str, str]:
     return arch, name
 
 
-_OPTIONS = (
+def _host_options(osies: tuple[tuple[str, str], ...], bmc: bool, consumed: bool, unmanaged: bool) -> HostOptions:
+    """Return the options. Raises click.UsageError if --osie names two OSIEs for one architecture."""
+    from tink.convert.metal3.to_hardware import HostOptions
+
+    found: dict[str, str] = {}
+    for arch, name in osies:
+        if found.setdefault(arch, name) != name:
+            raise click.UsageError(f"--osie: {arch} machines can boot one OSIE, {found[arch]} or {name}")
+    return HostOptions(found, bmc, consumed, unmanaged)
+
+
+host_options = gathered(
+    "hosts",
+    _host_options,
     click.option(
         "--osie",
         "osies",
@@ -43,19 +58,4 @@ _OPTIONS = (
         "hosts that Metal3 reports as available netboot.",
     ),
 )
-
-
-def host_options(command: Command) -> Command:
-    """Decorate a command with these options: the values for `HostOptions`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def osies_by_architecture(osies: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Return the OSIE of each architecture. Raises click.UsageError if --osie names two for one architecture."""
-    found: dict[str, str] = {}
-    for arch, name in osies:
-        if found.setdefault(arch, name) != name:
-            raise click.UsageError(f"--osie: {arch} machines can boot one OSIE, {found[arch]} or {name}")
-    return found
+"""Gives a command these options as its argument `hosts`: HostOptions."""

@@ -13,7 +13,7 @@ from tink.mac import from_any
 from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
-    from ipxe.scripts import MediumKind
+    from ipxe.scripts import EdgeOrigin, MediumKind
 
 
 @click.command("iso")
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @click.option(
     "--mac", default="", help="MAC of the interface that the machine boots with. Default: the first of its Hardware."
 )
-@one_machine.namespace
 @click.option(
     "--static", is_flag=True, help="Do without DHCP: use the address that the Hardware has for this interface."
 )
@@ -36,29 +35,18 @@ if TYPE_CHECKING:
     default=0.0,
     help="Lifetime of the URL in seconds; 0: as long as the key is in the file.",
 )
-@one_machine.public_ip
-@one_machine.interface
-@one_machine.http_port
-@one_machine.data_dir
-@one_machine.token_key
-@one_machine.kubeconfig
+@one_machine.host
 @click.option("--ipxe-dir", type=FilePath(), default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries.")
 def iso(
     name: str,
     mac: str,
-    namespace: str,
     static: bool,
     output: Path | None,
     url: bool,
     usb: bool,
     lifetime: float,
-    public_ip: str | None,
-    interface: tuple[tuple[str, str], ...],
-    http_port: int,
-    data_dir: Path,
-    metadata_token_key: Path | None,
-    kubeconfig: Path | None,
     ipxe_dir: Path,
+    host: one_machine.EdgeHost,
 ) -> None:
     """Make a boot medium for a machine: an image for a CD, a USB stick or a BMC's virtual media, for BIOS and UEFI.
 
@@ -66,7 +54,7 @@ def iso(
     http://EDGE:7080/iso/MAC/boot.iso (static.iso, .img) to the machine itself, and at the URL that --url prints to
     its BMC. Copy the file to a USB stick unchanged.
     """
-    from ipxe.scripts import MediumKind
+    from ipxe.scripts import EdgeOrigin, MediumKind
 
     given, mac = mac, from_any(mac) or ""
     if given and not mac:
@@ -75,43 +63,37 @@ def iso(
         raise click.UsageError("name the machine: --hardware NAME, or --mac MAC")
     if usb and not url:
         raise click.UsageError("--usb is for --url: a file works for both")
-    found = one_machine.hardware(kubeconfig or data_dir / "kubeconfig", namespace, name) if name else None
+    found = host.hardware(name) if name else None
     if found is not None:
         if mac and mac not in (found.get("spec", {}).get("networkInterfaces") or {}):
-            raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no {mac}")
-        mac = mac or one_machine.first_mac(found, namespace, name)
+            raise click.ClickException(f"Hardware {host.namespace}/{name}: spec.networkInterfaces has no {mac}")
+        mac = mac or one_machine.first_mac(found)
     kind = MediumKind.STATIC if static else MediumKind.BOOT
-    addresses = one_machine.addresses(public_ip, interface)
+    addresses = host.addresses()
     if url:
         from edge.callers import MediumTokens
 
-        token = MediumTokens(one_machine.keys(data_dir, metadata_token_key), lifetime).mint(mac)
+        token = MediumTokens(host.keys(), lifetime).mint(mac)
         for address in addresses:
-            click.echo(f"http://{join_host_port(address, http_port)}/iso/{token}/{kind}.{'img' if usb else 'iso'}")
+            click.echo(f"http://{join_host_port(address, host.http_port)}/iso/{token}/{kind}.{'img' if usb else 'iso'}")
         return
     if static and found is None:
         raise click.UsageError("--static needs --hardware NAME, which has the address")
-    _write(output or Path(f"{name or mac.replace(':', '-')}.iso"), ipxe_dir, mac, found, addresses, http_port, kind)
+    first, *others = (EdgeOrigin(address, http_port=host.http_port) for address in addresses)
+    origin = EdgeOrigin(first.address, http_port=host.http_port, others=tuple(others))
+    _write(output or Path(f"{name or mac.replace(':', '-')}.iso"), ipxe_dir, mac, found, origin, kind)
 
 
 def _write(
-    file: Path,
-    ipxe_dir: Path,
-    mac: str,
-    found: dict[str, Any] | None,
-    addresses: list[str],
-    http_port: int,
-    kind: MediumKind,
+    file: Path, ipxe_dir: Path, mac: str, found: dict[str, Any] | None, origin: EdgeOrigin, kind: MediumKind
 ) -> None:
     """Write the medium to a file. Raises click.ClickException, MediumError and ScriptError."""
     from ipxe.medium import make_medium
-    from ipxe.scripts import BootSettings, EdgeOrigin, Scripts
+    from ipxe.scripts import BootSettings, Scripts
     from tink.api.v1alpha2 import Hardware
     from tink.files import private_files
 
     hardware = Hardware.model_validate(found) if found is not None else None
-    first, *others = (EdgeOrigin(address, http_port=http_port) for address in addresses)
-    origin = EdgeOrigin(first.address, http_port=http_port, others=tuple(others))
     try:
         medium = make_medium(ipxe_dir)
         written = medium.written(Scripts(BootSettings()).medium(mac, hardware, origin, kind))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 
@@ -39,19 +38,13 @@ class Urls:
 
 @click.command("metadata-url")
 @click.argument("machine", metavar="HARDWARE|MAC")
-@one_machine.namespace
-@one_machine.public_ip
-@one_machine.interface
-@one_machine.http_port
-@one_machine.data_dir
-@one_machine.token_key
+@one_machine.host
 @click.option(
     "--metadata-token-lifetime",
     type=click.FloatRange(0, 10 * 365 * 86_400),
     default=0.0,
     help="Lifetime of the URLs in seconds; 0: as long as the key is in the file.",
 )
-@one_machine.kubeconfig
 @click.option(
     "-o",
     "--output",
@@ -59,18 +52,7 @@ class Urls:
     default="text",
     help="cloud-init: a file for the machine's /etc/cloud/cloud.cfg.d.",
 )
-def metadata_url(
-    machine: str,
-    namespace: str,
-    public_ip: str | None,
-    interface: tuple[tuple[str, str], ...],
-    http_port: int,
-    data_dir: Path,
-    metadata_token_key: Path | None,
-    metadata_token_lifetime: float,
-    kubeconfig: Path | None,
-    output: str,
-) -> None:
+def metadata_url(machine: str, metadata_token_lifetime: float, output: str, host: one_machine.EdgeHost) -> None:
     """Print the URLs at which a machine gets its metadata from behind NAT. They identify the machine, and are secret.
 
     The machine is named by its Hardware or by its MAC. Run it on the host of the edge, because it needs its key file.
@@ -78,11 +60,10 @@ def metadata_url(
     from edge.callers import MetadataTokens
 
     mac = machine.lower().replace("-", ":")
-    tokens = MetadataTokens(one_machine.keys(data_dir, metadata_token_key), metadata_token_lifetime)
-    bases = [f"http://{join_host_port(address, http_port)}" for address in one_machine.addresses(public_ip, interface)]
+    tokens = MetadataTokens(host.keys(), metadata_token_lifetime)
+    bases = [f"http://{join_host_port(address, host.http_port)}" for address in host.addresses()]
     if not is_mac(mac):
-        found = one_machine.hardware(kubeconfig or data_dir / "kubeconfig", namespace, machine)
-        mac = one_machine.first_mac(found, namespace, machine)
+        mac = one_machine.first_mac(host.hardware(machine))
     token = tokens.mint(mac)
     urls = [Urls(f"{base}/machine/{token}", f"{base}/nocloud/{token}/", f"{base}/phone-home/{token}") for base in bases]
     if output == "json":

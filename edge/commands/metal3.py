@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands import options
-from edge.commands.host_options import host_options, osies_by_architecture
+from edge.commands.host_options import host_options
 from edge.commands.serve import begin
 from edge.run.logs import set_up
 from edge.run.process.health import HealthServer, OperatorAddresses
@@ -24,6 +24,7 @@ from edge.run.readiness import Readiness
 from edge.settings import FilePath, Group, GroupedCommand, types
 
 if TYPE_CHECKING:
+    from tink.convert.metal3.to_hardware import HostOptions
     from tink.metal3.controller import Follower
 
 log = logging.getLogger(__name__)
@@ -71,10 +72,7 @@ def metal3(
     namespaces: tuple[str, ...],
     once: bool,
     resync: float,
-    osies: tuple[tuple[str, str], ...],
-    bmc: bool,
-    consumed: bool,
-    unmanaged: bool,
+    hosts: HostOptions,
     leader_elect: bool,
     lease_namespace: str,
     health_address: tuple[str, int] | None,  # noqa: ARG001 - with the next, read by `operator_addresses`
@@ -89,14 +87,12 @@ def metal3(
     """
     import uvloop
 
-    from tink.convert.metal3.to_hardware import HostOptions
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.controller import Follower
     from tink.metal3.settings import Metal3Settings
 
     faulthandler.enable()
     set_up(log_level, log_format)
-    hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged)
     election = None
     if leader_elect and not once:
         election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())

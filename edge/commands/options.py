@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -15,6 +17,27 @@ if TYPE_CHECKING:
     from edge.run.process.health import OperatorAddresses
 
 Command = Callable[..., None]
+
+
+def gathered(name: str, make: Callable[..., object], *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command `options`, and passes their values as one argument `name`.
+
+    `make` returns the argument. Its parameters have the names of the options.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def gathering(**given: Any) -> None:
+            own = {each: given.pop(each) for each in signature(make).parameters}
+            command(**given, **{name: make(**own)})
+
+        decorated: Command = gathering
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
 
 METRICS_PORTS: Final = {"controller": 7091, "server": 7092, "apiserver": 7093, "metal3": 7094, "metal3-webhook": 7095}
 """The default metrics ports of the services that have no operators' HTTP."""
@@ -68,20 +91,6 @@ def operator_addresses(ctx: click.Context) -> OperatorAddresses:
 def data_dir(text: str) -> Callable[[Command], Command]:
     """Return the option of a command that works in a data directory. `text` is its help."""
     return click.option("--data-dir", type=DataDirectory(), default=Path("/var/lib/tinkedge"), help=text)
-
-
-def admin_token_from(command: Command) -> Command:
-    """Give a command the options for the admin token: the data directory of the edge, or the file of a copy."""
-    command = click.option(
-        "--admin-token-file", type=FilePath(readable=False), help="Or a copy of it. Default: DATA_DIR/admin-token."
-    )(command)
-    # A user who may not read the directory can use a copy, so the directory need not be readable.
-    return click.option(
-        "--data-dir",
-        type=FilePath(readable=False),
-        default=Path("/var/lib/tinkedge"),
-        help="The data directory of the edge, where its admin token is.",
-    )(command)
 
 
 def kubeconfig(purpose: str) -> Callable[[Command], Command]:

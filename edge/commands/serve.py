@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,23 @@ Decorator = Callable[[Any], Any]
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
-def serving(services: Collection[Service], *own: Decorator) -> Decorator:
-    """Return a decorator that gives a command the options of these services, its own, and those of every process."""
+def serving(*own: Decorator) -> Callable[[Callable[[], None]], click.Command]:
+    """Return a decorator that makes the command of a role from a function, which gives it name and help only.
+
+    The command has the options of the role's services, its own, and those of every process. It runs the services.
+    """
     process = (common.health_address, common.metrics_address, common.log_level, common.log_format)
 
-    def decorate(command: Any) -> Any:
-        for each in reversed((*options_for(services), *own, *process)):
-            command = each(command)
-        return command
+    def decorate(described: Callable[[], None]) -> click.Command:
+        role = described.__name__.replace("_", "-")
+
+        def command(**options: Any) -> None:
+            run(services_of(role, options), options)
+
+        made: Any = update_wrapper(command, described)
+        for each in reversed((*options_for(services_of(role, {"metal3": True})), *own, *process)):
+            made = each(made)
+        return click.command(role, cls=GroupedCommand)(made)
 
     return decorate
 
@@ -76,9 +85,7 @@ def _disable(services: Collection[Service], text: str = "Leave out. Repeatable."
     return Group.FIRST.option("--disable", type=choices, multiple=True, help=text)
 
 
-@click.command(cls=GroupedCommand)
 @serving(
-    frozenset(Service),
     _disable([each for each in Service if each in ALWAYS]),
     Group.METAL3.option(
         "--metal3",
@@ -86,7 +93,7 @@ def _disable(services: Collection[Service], text: str = "Leave out. Repeatable."
         help="Serve Metal3's BareMetalHost in both of its versions: definitions and conversion.",
     ),
 )
-def up(**options: Any) -> None:
+def up() -> None:
     """The whole stack: API, controller, gRPC server, DHCP, TFTP, HTTP with metadata, admin HTTP.
 
     The gRPC server is a process of its own, with the memory of --grpc-memory; everything else is one process.
@@ -97,52 +104,41 @@ def up(**options: Any) -> None:
     If started as root, it changes to the user that owns the data directory, and keeps the capabilities that serving
     needs. A missing /var/lib/tinkedge is made for the user tinkedge of the package.
     """
-    run(services_of("up", options), options)
 
 
-@click.command(cls=GroupedCommand)
-@serving(EDGE, _disable(sorted(EDGE)))
-def edge(**options: Any) -> None:
+@serving(_disable(sorted(EDGE)))
+def edge() -> None:
     """DHCP, TFTP, HTTP and metadata. Without --kubeconfig: as the service account of this pod.
 
     If started as root, it changes to the user that owns the data directory, as `tinkedge up` does.
     """
-    run(services_of("edge", options), options)
 
 
-@click.command(cls=GroupedCommand)
-@serving((Service.CONTROLLER, Service.WEBHOOKS), _disable([Service.WEBHOOKS], "Leave the admission webhooks out."))
-def controller(**options: Any) -> None:
+@serving(_disable([Service.WEBHOOKS], "Leave the admission webhooks out."))
+def controller() -> None:
     """The workflow controller. --webhook-service or --webhook-url adds the admission webhooks.
 
     Without --kubeconfig: as the service account of this pod.
     """
-    run(services_of("controller", options), options)
 
 
-@click.command(cls=GroupedCommand)
-@serving([Service.CONVERSION])
-def metal3_webhook(**options: Any) -> None:
+@serving()
+def metal3_webhook() -> None:
     """The conversion webhook of Metal3's BareMetalHost, at --webhook-service or --webhook-url.
 
     It registers itself in the definition of BareMetalHost (tinkedge crds --metal3). Without --kubeconfig: as the
     service account of this pod.
     """
-    run(services_of("metal3-webhook", options), options)
 
 
-@click.command(cls=GroupedCommand)
-@serving([Service.SERVER])
-def server(**options: Any) -> None:
+@serving()
+def server() -> None:
     """The gRPC server of the agents. Without --kubeconfig: as the service account of this pod."""
-    run(services_of("server", options), options)
 
 
-@click.command(cls=GroupedCommand)
-@serving([Service.APISERVER])
-def apiserver(**options: Any) -> None:
+@serving()
+def apiserver() -> None:
     """The embedded Kubernetes API alone, with the CRDs of tinkerbell.org."""
-    run(services_of("apiserver", options), options)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

@@ -12,33 +12,28 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Set
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from http import HTTPStatus
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import click
 from click.core import ParameterSource
 
-from edge.admin_token import AdminTokenError, read, token_file
-from edge.commands.options import admin_token_from
+from edge.commands import admin_api
+from edge.commands.admin_api import AdminApi, NoAnswerError
 from edge.commands.watching import Table, boots, precise, printable, span, summary, wrapped
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, events_of, follow, machine, machines, rows
 from edge.settings import FilePath, types
 from tink.mac import is_mac
-from tink.net.addresses import join_host_port, reachable_host
 
 if TYPE_CHECKING:
     from edge.doctor import CapturedLine, Listening, Timed
 
     _Shown = CapturedLine | JourneyEvent | Notice | Lost
-
-T = TypeVar("T")
 
 _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
@@ -49,10 +44,7 @@ _MIN_SIMILARITY = 0.7  # the similarity (of `difflib`) from which a name is sugg
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option("--admin-url", help="Admin URL of the edge. Default: from --admin-address and --admin-port.")
-@click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
-@click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
-@admin_token_from
+@admin_api.of_edge
 @click.option("--once", is_flag=True, help="Show the current state, and exit. Exits with 1 if MACHINE is not known.")
 @click.option("--events", is_flag=True, help="Without MACHINE: show every step of every machine as it happens.")
 @click.option(
@@ -87,11 +79,7 @@ def watch(
     once: bool,
     events: bool,
     as_json: bool,
-    admin_url: str | None,
-    admin_address: str,
-    admin_port: int,
-    data_dir: Path,
-    admin_token_file: Path | None,
+    edge: AdminApi,
     history: bool,
     output: str,
     logs: bool,
@@ -105,9 +93,6 @@ def watch(
     duration of each step of its boots, and its journey. For an edge on another host, give --admin-url, and a copy of
     its token with --admin-token-file.
     """
-    if admin_url is None:
-        admin_url = f"http://{join_host_port(reachable_host(admin_address), admin_port)}"
-    edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
     spelled = machine.lower().replace("-", ":") if machine else ""
     mac = spelled if is_mac(spelled) else None
     # In the settings, `interface` names the interfaces of machines and does not ask for a capture.
@@ -132,11 +117,7 @@ def watch(
     else:
         shown = _watch(mac or machine, edge, history, form)
     with contextlib.suppress(KeyboardInterrupt):
-        try:
-            sys.exit(asyncio.run(shown))
-        except _NoJourneyError as error:
-            click.echo(str(error), err=True)
-            sys.exit(1)
+        sys.exit(asyncio.run(shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,64 +128,24 @@ class _Form:
     logs: bool
 
 
-class _NoJourneyError(Exception):
-    """There is nothing to show. The message says why."""
+async def _macs_of(edge: AdminApi, name: str) -> frozenset[str]:
+    """Return the MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises NoAnswerError."""
+    known = [each for each in await edge.get(machines) if each.get("name")]
+    found = [each for each in known if name in (each["name"], f"{each['namespace']}/{each['name']}")]
+    places = sorted({f"{each['namespace']}/{each['name']}" for each in found})
+    if len(places) > 1:
+        raise NoAnswerError(f"{name} may be {' or '.join(places)}: write the namespace, too")
+    if not found:
+        raise NoAnswerError(_unknown_name(name, known))
+    return frozenset(str(each["mac"]) for each in found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    """The admin API of an edge: its URL, and the file with its token."""
-
-    url: str
-    token_file: Path
-
-    async def stream(self, source: Callable[..., AsyncGenerator[T, None]], **options: bool) -> AsyncGenerator[T, None]:
-        """Yield what a source of `edge.journey.follow` receives. Raises _NoJourneyError."""
-        with self._errors():
-            async with contextlib.aclosing(source(self.url, read(self.token_file), **options)) as stream:
-                async for each in stream:
-                    yield each
-
-    async def get(self, request: Callable[..., Awaitable[T]], *args: str) -> T:
-        """Return the answer to a request of `edge.journey.follow`. Raises _NoJourneyError."""
-        with self._errors():
-            return await request(self.url, read(self.token_file), *args)
-
-    async def macs_of(self, name: str) -> frozenset[str]:
-        """Return the MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises _NoJourneyError."""
-        known = [each for each in await self.get(machines) if each.get("name")]
-        found = [each for each in known if name in (each["name"], f"{each['namespace']}/{each['name']}")]
-        places = sorted({f"{each['namespace']}/{each['name']}" for each in found})
-        if len(places) > 1:
-            raise _NoJourneyError(f"{name} may be {' or '.join(places)}: write the namespace, too")
-        if not found:
-            raise _NoJourneyError(_unknown_name(name, known))
-        return frozenset(str(each["mac"]) for each in found)
-
-    async def unknown(self, mac: str) -> str:
-        """Return why there is nothing to show for a MAC; empty if the edge knows it. Raises _NoJourneyError."""
-        if bool(await self.get(machine, mac)) or bool(await self.get(events_of, mac)):
-            return ""
-        known = await self.get(machines)
-        return _unknown_mac(mac, known) if all(each["mac"] != mac for each in known) else ""
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn errors of the request into _NoJourneyError."""
-        try:
-            yield
-        except AdminTokenError as error:
-            raise _NoJourneyError(str(error)) from error
-        except aiohttp.ClientResponseError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                advice = "an older tinkedge has its events only: --events"
-                raise _NoJourneyError(f"{self.url} has no list of machines: {advice}") from error
-            if error.status != HTTPStatus.UNAUTHORIZED:
-                raise _NoJourneyError(f"{self.url} answers {error.status} {error.message}") from error
-            raise _NoJourneyError(f"{self.url} has another token than {self.token_file}: is it that edge's?") from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            advice = "Is `tinkedge up` or `tinkedge edge` running here?"
-            raise _NoJourneyError(f"{self.url} does not answer: {error}. {advice}") from error
+async def _unknown(edge: AdminApi, mac: str) -> str:
+    """Return why there is nothing to show for a MAC; empty if the edge knows it. Raises NoAnswerError."""
+    if bool(await edge.get(machine, mac)) or bool(await edge.get(events_of, mac)):
+        return ""
+    known = await edge.get(machines)
+    return _unknown_mac(mac, known) if all(each["mac"] != mac for each in known) else ""
 
 
 def _unknown_name(name: str, known: list[dict[str, Any]]) -> str:
@@ -238,7 +179,7 @@ def _nearest(wanted: str, by_spelling: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(printable(by_spelling[each]) for each in found))
 
 
-async def _table(edge: _Edge, form: _Form, once: bool) -> int:
+async def _table(edge: AdminApi, form: _Form, once: bool) -> int:
     terminal = sys.stdout.isatty()
     width = _width() if terminal else None
     table = Table(as_json=form.output == "json", live=terminal and not once, once=once, width=width)
@@ -263,10 +204,10 @@ async def _redraw(table: Table) -> None:
         table.draw()
 
 
-async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
-    macs = {name} if is_mac(name) else await edge.macs_of(name)
-    if is_mac(name) and (unknown := await edge.unknown(name)):
-        raise _NoJourneyError(unknown)
+async def _machine_once(name: str, edge: AdminApi, form: _Form) -> int:
+    macs = {name} if is_mac(name) else await _macs_of(edge, name)
+    if is_mac(name) and (unknown := await _unknown(edge, name)):
+        raise NoAnswerError(unknown)
     for mac in sorted(macs):
         await _introduce(mac, edge, form)
         printer = _Printer(macs, form)
@@ -275,7 +216,7 @@ async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
     return 0
 
 
-async def _introduce(mac: str, edge: _Edge, form: _Form) -> None:
+async def _introduce(mac: str, edge: AdminApi, form: _Form) -> None:
     """Show the state of a machine and its boots, before its events."""
     found, width = await edge.get(machine, mac), _width()
     if found and form.output == "json":
@@ -289,9 +230,9 @@ def _width() -> int:
     return max(60, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else _ANY_WIDTH
 
 
-async def _watch(name: str | None, edge: _Edge, history: bool, form: _Form) -> int:
-    macs = None if name is None else {name} if is_mac(name) else await edge.macs_of(name)
-    if name is not None and is_mac(name) and history and (unknown := await edge.unknown(name)):
+async def _watch(name: str | None, edge: AdminApi, history: bool, form: _Form) -> int:
+    macs = None if name is None else {name} if is_mac(name) else await _macs_of(edge, name)
+    if name is not None and is_mac(name) and history and (unknown := await _unknown(edge, name)):
         click.echo(f"{unknown}; waiting for it, end with Ctrl-C", err=True)
     if history and form.output != "json":
         for mac in sorted(macs or ()):
@@ -303,7 +244,9 @@ async def _watch(name: str | None, edge: _Edge, history: bool, form: _Form) -> i
     return 1
 
 
-async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface: str | None, write: Path | None) -> int:
+async def _capture(
+    mac: str, edge: AdminApi, history: bool, form: _Form, interface: str | None, write: Path | None
+) -> int:
     from edge.doctor import DiagnoseError, Listening, Timed, in_order
     from edge.neighbour.host import HostError, default_interface
 
@@ -336,14 +279,14 @@ def _end_once(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
     end()
 
 
-async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[_Shown], None]:
+async def _journey(edge: AdminApi, history: bool) -> AsyncGenerator[Timed[_Shown], None]:
     """Yield the events of the edge. Without an edge, or after its end, packets alone are shown."""
     from edge.doctor import Timed
 
     try:
         async for event in edge.stream(follow, history=history):
             yield Timed(time.time() if isinstance(event, Lost) else event.time, event)
-    except _NoJourneyError as error:
+    except NoAnswerError as error:
         click.echo(f"{error} (packets alone are shown)", err=True)
     else:
         click.echo("the edge has ended the stream; packets alone are shown", err=True)

@@ -252,19 +252,10 @@ _SHOWN_BYTES = 100
 
 # PXE 2.1 table 2-1; 116 is what UEFI's and some BIOS ROMs take as the VLAN to boot on.
 _PXE: Final = {
-    1: "multicast",
-    2: "mtftp-client-port",
-    3: "mtftp-server-port",
-    4: "mtftp-timeout",
-    5: "mtftp-delay",
-    6: "discovery-control",
-    7: "discovery-multicast",
-    8: "boot-servers",
-    9: "boot-menu",
-    10: "menu-prompt",
-    71: "boot-item",
-    116: "vlan",
-}
+    1: "multicast", 2: "mtftp-client-port", 3: "mtftp-server-port", 4: "mtftp-timeout", 5: "mtftp-delay",
+    6: "discovery-control", 7: "discovery-multicast", 8: "boot-servers", 9: "boot-menu", 10: "menu-prompt",
+    71: "boot-item", 116: "vlan",
+}  # fmt: skip
 # Etherboot's encapsulated options, as iPXE numbers its features (src/include/ipxe/features.h).
 _IPXE: Final = {
     16: "pxe-ext", 17: "iscsi", 18: "aoe", 19: "http", 20: "https", 21: "tftp", 22: "ftp", 23: "dns", 24: "bzimage",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.doctor.findings import Finding, passed, problem, warning
+from edge.doctor.ports import bind_error
 from edge.neighbour.host import Network, state_of
 from edge.neighbour.links import HostLink, look, other_ethernets
 from edge.neighbour.table import Neighbours4, neighbours4
@@ -141,15 +142,12 @@ def check_ipv6(
 def _check_dhcpv6_port(interface: str) -> Finding:
     """Bind the port as the DHCPv6 server does."""
     name = f"port {DHCPV6_PORT}/udp (DHCPv6) on {interface}"
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-            sock.bind(("::", DHCPV6_PORT))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            remedy = f"if that is not tinkedge, stop the program ('ss -lunp sport = :{DHCPV6_PORT}' names it)"
-            return warning(name, "a program listens there already", remedy)
-        remedy = "run it as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
-        return problem(name, os.strerror(error.errno or 0), remedy)
-    return passed(name, "free")
+    only_ipv6 = (socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    error = bind_error(socket.SOCK_DGRAM, ("::", DHCPV6_PORT), interface, only_ipv6)
+    if error is None:
+        return passed(name, "free")
+    if error.errno == errno.EADDRINUSE:
+        remedy = f"if that is not tinkedge, stop the program ('ss -lunp sport = :{DHCPV6_PORT}' names it)"
+        return warning(name, "a program listens there already", remedy)
+    remedy = "run it as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
+    return problem(name, os.strerror(error.errno or 0), remedy)

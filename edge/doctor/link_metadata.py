@@ -13,6 +13,7 @@ from typing import Final
 
 from edge.doctor.findings import Finding, note, passed, problem, warning
 from edge.doctor.interfaces import IPV6_SETTINGS, setting_of
+from edge.doctor.ports import bind_error
 from edge.neighbour.links import METADATA_ADDRESS, METADATA_PORT, AddressState, HostLink, address_state, look
 from edge.neighbour.table import NeighbourTable
 
@@ -107,18 +108,13 @@ def _port_taken(name: str) -> Finding:
 
 def _port_problem(name: str, index: int) -> Finding | None:
     """Bind the port as the server does, with or without the address. Return the finding if that fails."""
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
-            sock.bind((str(METADATA_ADDRESS), METADATA_PORT, 0, index))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return _port_taken(name)
-        remedy = "run it as root, or with CAP_NET_BIND_SERVICE"
-        return problem(name, os.strerror(error.errno or 0), remedy)
-    return None
+    options = [(socket.IPPROTO_IPV6, option, 1) for option in (socket.IPV6_V6ONLY, _IPV6_FREEBIND)]
+    error = bind_error(socket.SOCK_STREAM, (str(METADATA_ADDRESS), METADATA_PORT, 0, index), "", *options)
+    if error is None:
+        return None
+    if error.errno == errno.EADDRINUSE:
+        return _port_taken(name)
+    return problem(name, os.strerror(error.errno or 0), "run it as root, or with CAP_NET_BIND_SERVICE")
 
 
 def _http_answer(interface: str) -> bytes:

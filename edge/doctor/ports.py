@@ -51,20 +51,30 @@ def check_port(port: Port, network: Network | None) -> Finding:
     """Bind the port as the service does: on the network's interface or address, or else at the port's own address."""
     where = f" on {network.interface}" if network is not None else ""
     name = f"port {port.number}/{port.protocol} ({port.service}){where}"
-    address = port.address
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, port.kind) as sock:
-        if port.kind is socket.SOCK_STREAM:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            if network is not None and port.kind is socket.SOCK_DGRAM:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode() + b"\0")
-            elif network is not None:
-                address = network.address
-            sock.bind((address, port.number))
-        except OSError as error:
-            return _refused(name, port, error)
-    return passed(name, "free")
+    is_udp = port.kind is socket.SOCK_DGRAM
+    address = network.address if network is not None and not is_udp else port.address
+    interface = network.interface if network is not None and is_udp else ""
+    error = bind_error(port.kind, (address, port.number), interface)
+    return _refused(name, port, error) if error is not None else passed(name, "free")
+
+
+def bind_error(
+    kind: socket.SocketKind, at: tuple[str | int, ...], interface: str = "", *options: tuple[int, int, int]
+) -> OSError | None:
+    """Bind a socket to the address `at`, and to an interface if it is named. Return the error; None if that works."""
+    family = socket.AF_INET6 if ":" in str(at[0]) else socket.AF_INET
+    try:
+        with socket.socket(family, kind) as sock:
+            if kind is socket.SOCK_STREAM:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for option in options:
+                sock.setsockopt(*option)
+            if interface:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+            sock.bind(at)
+    except OSError as error:
+        return error
+    return None
 
 
 def _refused(name: str, port: Port, error: OSError) -> Finding:

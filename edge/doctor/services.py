@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from edge.admin_token import AdminTokenError, token_file
 from edge.admin_token import read as read_token
 from edge.doctor.findings import Finding, note, passed, problem, warning
+from edge.doctor.ports import bind_error
 from edge.neighbour.links import look
 from tink.net.proxies import Proxies, ProxyError
 
@@ -94,15 +95,11 @@ def check_api_addresses(addresses: Sequence[str]) -> Iterator[Finding]:
     """Check that this host has each address of `--api-address`."""
     for address in addresses:
         name = f"--api-address {address}"
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as sock:
-                sock.bind((address, 0))
-        except OSError as error:
-            remedy = "see which addresses there are: ip -brief address. The API listens there once this host has it"
-            yield warning(name, error.strerror or str(error), remedy)
-        else:
+        if (error := bind_error(socket.SOCK_DGRAM, (address, 0))) is None:
             yield passed(name, "this host has it")
+            continue
+        remedy = "see which addresses there are: ip -brief address. The API listens there once this host has it"
+        yield warning(name, error.strerror or str(error), remedy)
 
 
 def check_api_users(data_dir: Path, now: datetime) -> Iterator[Finding]:

@@ -347,8 +347,6 @@ def _plain(made: bytes) -> bytes:
 
 # --- the root logger --------------------------------------------------------------------------------------------------
 
-_NOISY = ("aiohttp.access", "asyncio")
-
 
 def reopen() -> None:
     """Open the log file again by the name that it had at the start, after logrotate(8) has moved it."""
@@ -374,18 +372,23 @@ def _handler(formatter: logging.Formatter | None) -> StreamWriter:
     return handler
 
 
+def log_with(handler: logging.Handler, level: str | int) -> None:
+    """Make `handler` the only handler of the root logger, and set the levels."""
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in ("aiohttp.access", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 def set_up(level: str, form: str) -> None:
     """Set up the root logger. `level` is a name of logging's in any case; `form` is `text` or `json`."""
     formatter = JsonFormatter() if form == "json" else None
     handler = _handler(formatter)
-    root = logging.getLogger()
-    for before in root.handlers:
+    for before in logging.getLogger().handlers:
         if isinstance(before, StreamWriter):
             before.close()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    log_with(handler, level.upper())
     # No line shows the caller, thread or process, so logging need not find them for each record ("Optimization" in the
     # logging HOWTO).
     if "_srcfile" in vars(logging):

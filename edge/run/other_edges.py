@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from edge.journey.history import Happened
 from edge.machines import DhcpMode
@@ -44,25 +45,15 @@ def peers_of(context: Context, keys: KeyFile, changed: Changed, keep: Callable[[
 
 def say_hello(context: Context, peers: Peers) -> None:
     """Send hello messages to the other edges, and find edges by their Leases."""
-    settings = context.settings
     context.tasks.spawn(peers.run(), "other edges")
-    if group := settings.edge.peer_group:
-        leases = EdgeLeases(
-            context.client,
-            namespace=settings.lease_namespace or pod_namespace(),
-            group=group,
-            identity=peers.own.id,
-            own=lambda: list(peers.own.authorities),
-            found=peers.found,
-            # With a kubeconfig, this process has other credentials at the API than the pod's.
-            pod=own_pod() if settings.kubeconfig is None else None,
-        )
-        context.tasks.spawn(leases.run(), "Leases of edges")
+    # With a kubeconfig, this process has other credentials at the API than the pod's.
+    pod = own_pod() if context.settings.kubeconfig is None else None
+    _follow_leases(context, identity=peers.own.id, own=lambda: list(peers.own.authorities), found=peers.found, pod=pod)
 
 
 async def start_reports(context: Context) -> ServerReports | None:
     """Start to report the agents' activity to the edges, for a server apart from them. Raises KeyFileError."""
-    settings, edge, journey = context.settings, context.settings.edge, context.journey
+    edge, journey = context.settings.edge, context.journey
     if edge.reports_key is None or not (edge.peers or edge.peer_group):
         return None
     context.exit_stack.callback(journey.flush)
@@ -71,15 +62,14 @@ async def start_reports(context: Context) -> ServerReports | None:
     await reports.start()
     context.exit_stack.push_async_callback(reports.stop)
     context.tasks.spawn(reports.run(), "reports to edges")
-    if edge.peer_group:
-        leases = EdgeLeases(
-            context.client,
-            namespace=settings.lease_namespace or pod_namespace(),
-            group=edge.peer_group,
-            identity="",
-            own=list,
-            found=reports.found,
-            reads_only=True,
-        )
-        context.tasks.spawn(leases.run(), "Leases of edges")
+    _follow_leases(context, identity="", own=list, found=reports.found, reads_only=True)
     return reports
+
+
+def _follow_leases(context: Context, **options: Any) -> None:
+    """Follow the Leases of the edges of the site, if the settings name a group. `options` are those of EdgeLeases."""
+    settings = context.settings
+    if group := settings.edge.peer_group:
+        namespace = settings.lease_namespace or pod_namespace()
+        leases = EdgeLeases(context.client, namespace=namespace, group=group, **options)
+        context.tasks.spawn(leases.run(), "Leases of edges")

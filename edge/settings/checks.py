@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,43 +65,34 @@ def contradictions(services: Services, options: Options) -> Iterator[SettingsFin
     yield from _check_webhooks(options)
     yield from _check_modes(services, options)
     yield from _check_checkpoint(services, options)
-    yield from _check_default_osie(options)
     yield from _check_peers(options)
     yield from _check_values(options)
-    yield from _check_data_dir_name(services, options)
 
 
 def _check_interfaces(options: Options) -> Iterator[SettingsFinding]:
     given: tuple[tuple[str, str], ...] = options.get("interface") or ()
-    if options.get("public_ip") and len(given) > 1:
-        yield SettingsFinding(
-            ("public-ip", "interface"),
-            f"--public-ip is for a single interface, and there are {len(given)}",
-            "write --interface NAME=IP for each",
-        )
-    for what, values in (("interface", [name for name, _ in given]), ("address", [ip for _, ip in given if ip])):
+    names = [name for name, _ in given]
+    for key, remedy in (
+        ("public-ip", "write --interface NAME=IP for each"),
+        ("public-ipv6", "leave it out: each has its own first address"),
+    ):
+        if options.get(key.replace("-", "_")) and len(given) > 1:
+            seen = f"--{key} is for a single interface, and there are {len(given)}"
+            yield SettingsFinding((key, "interface"), seen, remedy)
+    for what, values in (("interface", names), ("address", [ip for _, ip in given if ip])):
         if len(set(values)) < len(values):
-            yield SettingsFinding(
-                ("interface",), f"an {what} is given twice: {', '.join(values)}", "take one of them out"
-            )
-    if options.get("public_ipv6") and not options.get("ipv6"):
-        yield SettingsFinding(("public-ipv6", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
-    if options.get("public_ipv6") and len(given) > 1:
-        yield SettingsFinding(
-            ("public-ipv6", "interface"),
-            f"--public-ipv6 is for a single interface, and there are {len(given)}",
-            "leave it out: each has its own first address",
-        )
+            seen = f"an {what} is given twice: {', '.join(values)}"
+            yield SettingsFinding(("interface",), seen, "take one of them out")
+    for key in ("public-ipv6", "ipv6-router"):
+        if options.get(key.replace("-", "_")) and not options.get("ipv6"):
+            yield SettingsFinding((key, "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
     for name in options.get("ipv6_router") or ():
-        if not options.get("ipv6"):
-            yield SettingsFinding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
-        elif name not in [name for name, _ in given]:
-            yield SettingsFinding(
-                ("ipv6-router",), f"{name} is not an interface that faces machines", f"give --interface {name}"
-            )
-    agents: tuple[str, ...] = options.get("grpc_address") or ()
-    for address in set(_ALL_ADDRESSES) & set(agents):
-        if len(set(agents)) > 1:
+        if options.get("ipv6") and name not in names:
+            seen = f"{name} is not an interface that faces machines"
+            yield SettingsFinding(("ipv6-router",), seen, f"give --interface {name}")
+    agents = set(options.get("grpc_address") or ())
+    for address in agents.intersection(_ALL_ADDRESSES):
+        if len(agents) > 1:
             yield SettingsFinding(("grpc-address",), f"{address} is all addresses", "leave the others out")
 
 
@@ -146,16 +138,12 @@ def listeners(services: Services, options: Options) -> Iterator[ListeningPort]:
 
 
 def _check_ports(services: Services, options: Options) -> Iterator[SettingsFinding]:
-    seen: list[ListeningPort] = []
-    for each in listeners(services, options):
-        for other in seen:
-            # One listener serves both of these if they have the same address.
-            probes = {each.key, other.key} == {"health-address", "metrics-address"} and each.at == other.at
-            if each.meets(other) and not probes:
-                yield SettingsFinding(
-                    (each.key, other.key), f"both would listen on port {each.port}", "give one of them another"
-                )
-        seen.append(each)
+    for one, other in combinations(listeners(services, options), 2):
+        # One listener serves both of these if they have the same address.
+        probes = {one.key, other.key} == {"health-address", "metrics-address"} and one.at == other.at
+        if one.meets(other) and not probes:
+            seen = f"both would listen on port {one.port}"
+            yield SettingsFinding((other.key, one.key), seen, "give one of them another")
 
 
 def _check_embedded_api(services: Services, options: Options) -> Iterator[SettingsFinding]:
@@ -164,53 +152,44 @@ def _check_embedded_api(services: Services, options: Options) -> Iterator[Settin
         if given and Service.APISERVER not in services:
             yield SettingsFinding((key,), "the embedded API does not run here", "leave it out")
     if _ALL_IPV4 in addresses and (len(addresses) > 1 or not names):
-        yield SettingsFinding(
-            ("api-address", "api-name"),
-            f"{_ALL_IPV4} is all addresses, and the certificate needs a name then",
-            f"give {_ALL_IPV4} alone, with --api-name, or give single addresses",
-        )
+        seen = f"{_ALL_IPV4} is all addresses, and the certificate needs a name then"
+        remedy = f"give {_ALL_IPV4} alone, with --api-name, or give single addresses"
+        yield SettingsFinding(("api-address", "api-name"), seen, remedy)
+    directory: Path | None = options.get("data_dir")
+    if directory is not None and ":" in str(directory) and Service.APISERVER in services:
+        kubeconfig = directory / "kubeconfig"
+        seen = f"KUBECONFIG={kubeconfig} does not work, because ':' divides paths there"
+        remedy = f"use 'kubectl --kubeconfig {shlex.quote(str(kubeconfig))}', or a directory without ':'"
+        yield _warning(("data-dir",), seen, remedy)
 
 
 def _check_tls(options: Options) -> Iterator[SettingsFinding]:
     certificate, key = options.get("grpc_tls_cert"), options.get("grpc_tls_key")
+    seen = "--grpc-tls-cert and --grpc-tls-key go together"
     if (certificate is None) != (key is None) and "grpc_tls_key" in options:
         missing, given = ("key", "cert") if key is None else ("cert", "key")
-        yield SettingsFinding(
-            (f"grpc-tls-{missing}", f"grpc-tls-{given}"),
-            "--grpc-tls-cert and --grpc-tls-key go together",
-            f"give --grpc-tls-{missing} as well, or neither for no TLS",
-        )
+        remedy = f"give --grpc-tls-{missing} as well, or neither for no TLS"
+        yield SettingsFinding((f"grpc-tls-{missing}", f"grpc-tls-{given}"), seen, remedy)
     if options.get("grpc_client_ca") is not None and certificate is None:
-        yield SettingsFinding(
-            ("grpc-client-ca", "grpc-tls-cert"),
-            "--grpc-tls-cert and --grpc-tls-key go together, and --grpc-client-ca needs both",
-            "give them, or leave it out",
-        )
+        seen = f"{seen}, and --grpc-client-ca needs both"
+        yield SettingsFinding(("grpc-client-ca", "grpc-tls-cert"), seen, "give them, or leave it out")
 
 
 def _check_agent_auth(services: Services, options: Options) -> Iterator[SettingsFinding]:
-    auth = options.get("agent_auth")
+    auth, keys = options.get("agent_auth"), ("agent-token-key", "agent-auth")
     if auth is None:
         return
+    if auth == AgentAuth.MTLS and Service.SERVER in services and options.get("grpc_client_ca") is None:
+        seen = "agents must show certificates, but no authority for them is given"
+        remedy = "give --grpc-client-ca, with --grpc-tls-cert and --grpc-tls-key"
+        yield SettingsFinding(("grpc-client-ca", "agent-auth"), seen, remedy)
+    if auth != AgentAuth.TOKEN and options.get("agent_token_key") is not None:
+        seen = f"agents prove their machine by {auth}, so no token is signed or required"
+        yield _warning(keys, seen, "give --agent-auth token to use tokens")
     together = {Service.HTTP, Service.SERVER} <= services
     if auth == AgentAuth.TOKEN and options.get("agent_token_key") is None and not together:
-        yield SettingsFinding(
-            ("agent-token-key", "agent-auth"),
-            "edge and server run apart, and one signs what the other checks",
-            "give both the same file as --agent-token-key",
-        )
-    if auth == AgentAuth.MTLS and Service.SERVER in services and options.get("grpc_client_ca") is None:
-        yield SettingsFinding(
-            ("grpc-client-ca", "agent-auth"),
-            "agents must show certificates, but no authority for them is given",
-            "give --grpc-client-ca, with --grpc-tls-cert and --grpc-tls-key",
-        )
-    if auth != AgentAuth.TOKEN and options.get("agent_token_key") is not None:
-        yield _warning(
-            ("agent-token-key", "agent-auth"),
-            f"agents prove their machine by {auth}, so no token is signed or required",
-            "give --agent-auth token to use tokens",
-        )
+        seen = "edge and server run apart, and one signs what the other checks"
+        yield SettingsFinding(keys, seen, "give both the same file as --agent-token-key")
 
 
 def _check_webhooks(options: Options) -> Iterator[SettingsFinding]:
@@ -222,75 +201,49 @@ def _check_webhooks(options: Options) -> Iterator[SettingsFinding]:
 
 
 def _check_modes(services: Services, options: Options) -> Iterator[SettingsFinding]:
-    if options.get("default_osie") is not None and options.get("dhcp_mode") != "auto-proxy":
-        yield SettingsFinding(
-            ("default-osie", "dhcp-mode"),
-            "--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE",
-            "leave it out, or change the mode",
-        )
-    if options.get("ipv6") and options.get("dhcp_mode") in ("proxy", "auto-proxy"):
-        yield _warning(
-            ("ipv6", "dhcp-mode"),
-            "DHCPv6 is not served in this mode: it has no equivalent of ProxyDHCP",
-            "let your DHCPv6 server name the boot files, or use --dhcp-mode reservation",
-        )
+    mode, osie, namespaces = (options.get(name) for name in ("dhcp_mode", "default_osie", "namespaces"))
+    if osie is not None and mode != "auto-proxy":
+        seen = "--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE"
+        yield SettingsFinding(("default-osie", "dhcp-mode"), seen, "leave it out, or change the mode")
+    if namespaces and osie and osie[0] not in namespaces:
+        seen = f"OSIE {osie[0]}/{osie[1]} is in a namespace that this process does not use"
+        remedy = f"name one of {', '.join(namespaces)}, or add {osie[0]} to --namespaces"
+        yield SettingsFinding(("default-osie", "namespaces"), seen, remedy)
+    if options.get("ipv6") and mode in ("proxy", "auto-proxy"):
+        seen = "DHCPv6 is not served in this mode: it has no equivalent of ProxyDHCP"
+        remedy = "let your DHCPv6 server name the boot files, or use --dhcp-mode reservation"
+        yield _warning(("ipv6", "dhcp-mode"), seen, remedy)
     if options.get("tftp_single_port") and Service.TFTP not in services:
         yield _warning(("tftp-single-port",), "TFTP is disabled here", "leave it out")
     if options.get("kubeconfig") is not None and options.get("manifests") is not None:
-        yield _warning(
-            ("manifests", "kubeconfig"),
-            "these manifests are applied to a cluster at each start, over later changes of other users",
-            "leave it out if kubectl or a GitOps tool applies them",
-        )
+        seen = "these manifests are applied to a cluster at each start, over later changes of other users"
+        yield _warning(("manifests", "kubeconfig"), seen, "leave it out if kubectl or a GitOps tool applies them")
 
 
 def _check_checkpoint(services: Services, options: Options) -> Iterator[SettingsFinding]:
-    if options.get("checkpoint_secrets") and not options.get("checkpoint", True):
-        yield SettingsFinding(
-            ("checkpoint-secrets", "checkpoint"),
-            "Secrets are kept in the checkpoint, and there is none",
-            "leave one of them out",
-        )
-    if options.get("checkpoint_key") is not None and not options.get("checkpoint_secrets"):
-        yield _warning(
-            ("checkpoint-key", "checkpoint-secrets"),
-            "the key is not used: the checkpoint has no Secrets",
-            "give --checkpoint-secrets to keep them",
-        )
-    if options.get("checkpoint_secrets") and Service.APISERVER in services:
-        yield _warning(
-            ("checkpoint-secrets",),
-            "the embedded API and its Secrets are on this disk already",
-            "leave it out: it is for edges of a cluster",
-        )
-
-
-def _check_default_osie(options: Options) -> Iterator[SettingsFinding]:
-    namespaces, osie = options.get("namespaces") or (), options.get("default_osie")
-    if namespaces and osie and osie[0] not in namespaces:
-        yield SettingsFinding(
-            ("default-osie", "namespaces"),
-            f"OSIE {osie[0]}/{osie[1]} is in a namespace that this process does not use",
-            f"name one of {', '.join(namespaces)}, or add {osie[0]} to --namespaces",
-        )
+    secrets = options.get("checkpoint_secrets")
+    if secrets and not options.get("checkpoint", True):
+        seen = "Secrets are kept in the checkpoint, and there is none"
+        yield SettingsFinding(("checkpoint-secrets", "checkpoint"), seen, "leave one of them out")
+    if options.get("checkpoint_key") is not None and not secrets:
+        seen = "the key is not used: the checkpoint has no Secrets"
+        yield _warning(("checkpoint-key", "checkpoint-secrets"), seen, "give --checkpoint-secrets to keep them")
+    if secrets and Service.APISERVER in services:
+        seen = "the embedded API and its Secrets are on this disk already"
+        yield _warning(("checkpoint-secrets",), seen, "leave it out: it is for edges of a cluster")
 
 
 def _check_peers(options: Options) -> Iterator[SettingsFinding]:
     names = ("peer", "peer-group", "upstream-edge", "downstream-edges")
     given = [key for key in names if options.get(key.replace("-", "_"))]
-    is_server = "metadata_token_key" not in options
-    if given and is_server and options.get("reports_key") is None:
-        yield SettingsFinding(
-            (*given, "reports-key"),
-            "edges accept reports only from servers that share a key with them",
-            "give edges and servers the same file by --reports-key ('openssl rand -hex 32' makes a key)",
-        )
-    if given and not is_server and options.get("metadata_token_key") is None:
-        yield SettingsFinding(
-            (*given, "metadata-token-key"),
-            "edges prove by a shared key that they belong together, and this one would make its own",
-            "give all of them the same file by --metadata-token-key ('openssl rand -hex 32' makes a key)",
-        )
+    key, whose = "metadata-token-key", "all of them"
+    seen = "edges prove by a shared key that they belong together, and this one would make its own"
+    if "metadata_token_key" not in options:  # a server without an edge
+        key, whose = "reports-key", "edges and servers"
+        seen = "edges accept reports only from servers that share a key with them"
+    if given and options.get(key.replace("-", "_")) is None:
+        remedy = f"give {whose} the same file by --{key} ('openssl rand -hex 32' makes a key)"
+        yield SettingsFinding((*given, key), seen, remedy)
 
 
 def _check_values(options: Options) -> Iterator[SettingsFinding]:
@@ -301,17 +254,6 @@ def _check_values(options: Options) -> Iterator[SettingsFinding]:
             continue
         for value in given if each.setting.multiple else (given,):
             yield from (SettingsFinding((each.key,), message, remedy) for message, remedy in each.setting.check(value))
-
-
-def _check_data_dir_name(services: Services, options: Options) -> Iterator[SettingsFinding]:
-    directory: Path | None = options.get("data_dir")
-    if directory is not None and ":" in str(directory) and Service.APISERVER in services:
-        kubeconfig = directory / "kubeconfig"
-        yield _warning(
-            ("data-dir",),
-            f"KUBECONFIG={kubeconfig} does not work, because ':' divides paths there",
-            f"use 'kubectl --kubeconfig {shlex.quote(str(kubeconfig))}', or a directory without ':'",
-        )
 
 
 # --- obstacles: what this host lacks ----------------------------------------------------------------------------------
@@ -342,11 +284,8 @@ def _check_links(options: Options, host: ThisHost) -> Iterator[SettingsFinding]:
     links = host.interfaces()
     for name in dict.fromkeys(name for name, _ in options.get("interface") or ()):
         if name not in links:
-            yield _warning(
-                ("interface",),
-                f"there is no interface {name} on this host (there are: {', '.join(sorted(links))})",
-                "machines there are served as soon as it appears; check the spelling",
-            )
+            seen = f"there is no interface {name} on this host (there are: {', '.join(sorted(links))})"
+            yield _warning(("interface",), seen, "machines there are served as soon as it appears; check the spelling")
 
 
 _REGISTRY_CA: Final = "registry-ca"
@@ -469,11 +408,8 @@ def _check_writable(directory: Path) -> Iterator[SettingsFinding]:
         # systemd makes file systems read-only for a unit with ProtectSystem= (systemd.exec(5)).
         unit = f"add to the unit (systemctl edit): ReadWritePaths={directory}"
         cause = unit if "NOTIFY_SOCKET" in os.environ else "check the disk"
-        yield _warning(
-            ("data-dir",),
-            f"the file system of {directory} is read-only",
-            f"nothing can be stored until it is writable again; {cause}",
-        )
+        seen = f"the file system of {directory} is read-only"
+        yield _warning(("data-dir",), seen, f"nothing can be stored until it is writable again; {cause}")
     elif not os.access(directory, os.W_OK | os.X_OK):
         message = f"{directory} can't be written by this user"
         yield SettingsFinding(("data-dir",), message, "run it as the user that owns it, or name another")

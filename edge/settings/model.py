@@ -157,8 +157,7 @@ class EdgeSettings:
         type=_DIRECTORY,
     )
     http_port: int = Group.NETWORK.setting(DEFAULT_HTTP_PORT, "Port of scripts, kernels and metadata.", type=_PORT)
-    peers: tuple[str, ...] = Group.NETWORK.setting(
-        (),
+    peers: tuple[str, ...] = Group.NETWORK.repeatable(
         "Another edge of this site, ADDRESS[:PORT]. Edges share their caches and what they see of machines, and "
         "machines that boot from one continue with another if it fails; all need the same --metadata-token-key. "
         "A server reports to the edge what agents do and what actions print; both need the same --reports-key. "
@@ -166,7 +165,6 @@ class EdgeSettings:
         services=_WITH_AGENTS,
         flag="--peer",
         type=types.edge_address,
-        multiple=True,
     )
     """Other edges of the site as `address:port`."""
     peer_group: str = Group.NETWORK.setting(
@@ -176,13 +174,10 @@ class EdgeSettings:
         services=_WITH_AGENTS,
         type=types.peer_group,
     )
-    reports_key: Path | None = Group.NETWORK.setting(
-        None,
+    reports_key: Path | None = Group.NETWORK.key_file(
         "File with the keys, the newest first, with which servers that run apart from the edges sign their "
         "reports about agents. Edges and servers need the same keys. Default: an edge accepts no such reports.",
         services=_WITH_AGENTS,
-        type=_PATH,
-        holds=Holds.KEYS,
     )
     upstream_edge: str = Group.NETWORK.setting(
         "",
@@ -222,11 +217,9 @@ class EdgeSettings:
         "answer only iPXE, if no router is heard and --ipv6 is not given; it boots 16 s sooner. Off: answer no "
         "host.",
     )
-    ipv6_router: tuple[str, ...] = Group.NETWORK.setting(
-        (),
+    ipv6_router: tuple[str, ...] = Group.NETWORK.repeatable(
         "An interface on which this host announces itself as the IPv6 router. Use it where there is no other "
         "router and this host forwards. Repeatable.",
-        multiple=True,
         metavar="NAME",
     )
     decline_quarantine: float = Group.NETWORK.setting(
@@ -259,13 +252,11 @@ class EdgeSettings:
         "shim and GRUB, which Secure Boot accepts. auto: by iPXE, then by GRUB if the firmware did not run iPXE. "
         "uki: by their OSIE's unified kernel image.",
     )
-    boot_files: tuple[tuple[str, str], ...] = Group.NETBOOT.setting(
-        (),
+    boot_files: tuple[tuple[str, str], ...] = Group.NETBOOT.repeatable(
         "The file of --ipxe-dir for machines of a kind, such as x86_64=ipxe-signed.efi. Kinds are bios, x86_64 "
         "and arm64. Repeatable. Default: the names that Debian, iPXE and Tinkerbell use.",
         flag="--boot-file",
         type=types.boot_file,
-        multiple=True,
     )
     """Kinds of machines (`ipxe.binaries.KINDS`) and the names of their boot files."""
     ipxe_dir: Path = Group.NETBOOT.setting(Path("/usr/lib/ipxe"), "Directory of the iPXE binaries.", type=_PATH)
@@ -284,26 +275,20 @@ class EdgeSettings:
     tftp_single_port: bool = Group.NETBOOT.setting(
         False, "Send TFTP files from port 69, for firewalls and NAT in between."
     )
-    insecure_registries: tuple[str, ...] = Group.NETBOOT.setting(
-        (),
+    insecure_registries: tuple[str, ...] = Group.NETBOOT.repeatable(
         "Registry whose certificate agents do not check, and that may speak plain HTTP. Repeatable.",
         flag="--insecure-registry",
-        multiple=True,
         check=_check_host_and_port,
     )
-    registry_cas: tuple[tuple[str, Path], ...] = Group.NETBOOT.setting(
-        (),
+    registry_cas: tuple[tuple[str, Path], ...] = Group.NETBOOT.repeatable(
         "HOST[:PORT]=FILE: the certificates (PEM) by which agents trust a registry. Repeatable.",
         flag="--registry-ca",
         type=types.registry_ca,
-        multiple=True,
     )
-    kernel_parameters: tuple[str, ...] = Group.NETBOOT.setting(
-        (),
+    kernel_parameters: tuple[str, ...] = Group.NETBOOT.repeatable(
         "Words for the kernel command line of every machine that netboots, before those of its OSIE and "
         "Hardware. {{.MAC}} and the like are filled in; ${...} are settings of iPXE. Repeatable.",
         type=types.kernel_words,
-        multiple=True,
         convert=_flat,
     )
     syslog: Syslog = Group.NETBOOT.setting(
@@ -335,12 +320,9 @@ class EdgeSettings:
         False,
         "Give each machine's OSIE a signed URL of its metadata on the kernel command line: tinkerbell_metadata=URL.",
     )
-    metadata_token_key: Path | None = Group.METADATA.setting(
-        None,
+    metadata_token_key: Path | None = Group.METADATA.key_file(
         "File with the keys that sign such URLs of metadata, the newest first, the same for all edges. Default: "
         "DATA_DIR/metadata-token.key, which the edge makes.",
-        type=_PATH,
-        holds=Holds.KEYS,
     )
     metadata_token_lifetime: float = Group.METADATA.setting(
         0.0, "Seconds for which such a URL is valid; 0: without limit.", type=click.FloatRange(0, _MAX_LIFETIME)
@@ -357,13 +339,11 @@ class EdgeSettings:
         flag="--cache-size",
         type=types.size,
     )
-    allowed_upstreams: Networks = Group.STORAGE.setting(
-        (),
+    allowed_upstreams: Networks = Group.STORAGE.repeatable(
         "Networks that OSIEs may name though they are this host's own, loopback or link-local, such as "
         "10.0.0.1/32. Repeatable.",
         flag="--allow-upstream",
         type=types.networks,
-        multiple=True,
         convert=_flat,
     )
     checkpoint: bool = Group.STORAGE.setting(
@@ -376,23 +356,17 @@ class EdgeSettings:
         "Keep the Secrets that Hardware name (user-data) there, too, encrypted: read in advance, and served "
         "while the API is away.",
     )
-    checkpoint_key: Path | None = Group.STORAGE.setting(
-        None,
+    checkpoint_key: Path | None = Group.STORAGE.key_file(
         "File with the keys that encrypt them, the newest first. Default: DATA_DIR/checkpoint.key, which the "
         "edge makes.",
-        type=_PATH,
-        holds=Holds.KEYS,
     )
     admin_address: str = Group.OPERATORS.setting(
         "127.0.0.1", "Address on which operators' HTTP listens.", check=_check_listening_address
     )
     admin_port: int = Group.OPERATORS.setting(7081, "Port of operators' HTTP: journeys and metrics.", type=_PORT)
-    admin_token_file: Path | None = Group.OPERATORS.setting(
-        None,
+    admin_token_file: Path | None = Group.OPERATORS.key_file(
         "File with the tokens that operators' HTTP accepts, one a line, the newest first. Default: "
         "DATA_DIR/admin-token, which the edge makes. Metrics need none.",
-        type=_PATH,
-        holds=Holds.KEYS,
     )
     otlp_endpoint: str = Group.OPERATORS.setting(
         "",
@@ -437,14 +411,12 @@ class StackSettings:
         services=_WITH_AGENTS,
         type=_PORT,
     )
-    grpc_addresses: tuple[str, ...] = Group.WORKFLOWS.setting(
-        (),
+    grpc_addresses: tuple[str, ...] = Group.WORKFLOWS.repeatable(
         "Address on which the gRPC server listens: 0.0.0.0 or :: for all addresses of this host, or one that may "
         "be another host's for now. Repeatable. Default: those of --interface. Machines learn --grpc-authority.",
         services=_SERVER,
         flag="--grpc-address",
         type=types.ip_or_all,
-        multiple=True,
     )
     namespaces: tuple[str, ...] = Group.API.setting(
         (),
@@ -461,24 +433,20 @@ class StackSettings:
         unless=_CONTROLLER,
         type=types.label_selector,
     )
-    api_addresses: tuple[str, ...] = Group.API.setting(
-        (),
+    api_addresses: tuple[str, ...] = Group.API.repeatable(
         "An address of this host on which the embedded API listens for other hosts, too, each user with a token "
         "(tinkedge kubeconfig). Repeatable; 0.0.0.0: all, with --api-name. Default: loopback only.",
         services=_APISERVER,
         flag="--api-address",
         type=types.api_address,
-        multiple=True,
         convert=_unique,
     )
     """The API always listens on loopback, too."""
-    api_names: tuple[str, ...] = Group.API.setting(
-        (),
+    api_names: tuple[str, ...] = Group.API.repeatable(
         "A name or address by which other hosts reach the API, for its certificate. Repeatable.",
         services=_APISERVER,
         flag="--api-name",
         type=types.host_name,
-        multiple=True,
         convert=_unique,
     )
     api_port: int = Group.API.setting(6443, "Port of the embedded API.", services=_APISERVER, type=_PORT)
@@ -516,12 +484,10 @@ class StackSettings:
 class _NetworkOptions:
     """The options from which `StackSettings.networks` is made."""
 
-    interface: tuple[tuple[str, str], ...] = Group.FIRST.setting(
-        (),
+    interface: tuple[tuple[str, str], ...] = Group.FIRST.repeatable(
         "An interface that faces machines, and this host's address there if it is not the first: eth1, "
         "eth1=10.0.0.1, eth1.100. Repeatable. Default: the interface of the default route.",
         type=types.interface,
-        multiple=True,
     )
     public_ip: str = Group.FIRST.setting(
         "", "The address of the only interface, as machines reach it.", type=types.ipv4, option_default=None

@@ -75,6 +75,14 @@ class Group(StrEnum):
         """Declare a field of a settings model together with its option. `text` is its help; see `Setting`."""
         return field(default=default, metadata={Setting: self.declare(text, **attributes)})
 
+    def repeatable(self, text: str, **attributes: Any) -> Any:
+        """Declare a field of any number of values, together with the option that may be given several times."""
+        return self.setting((), text, multiple=True, **attributes)
+
+    def key_file(self, text: str, **attributes: Any) -> Any:
+        """Declare a field for a file with keys or tokens, which must be readable at the start of a service."""
+        return self.setting(None, text, type=FilePath(), holds=Holds.KEYS, **attributes)
+
     def declare(self, text: str, **attributes: Any) -> Setting:
         """Declare the option of a field of another package's model. `text` is its help."""
         return Setting(help=text, group=self, **attributes)

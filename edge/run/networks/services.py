@@ -155,7 +155,7 @@ class NetworkServices:
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
         """Receive machines' log lines from now on. Raises SyslogServerError if that is not possible."""
         for family, slot in self._syslog.items():
-            slot.make = partial(_syslog_server, make_syslog, family)
+            slot.make = lambda state, family=family: make_syslog(state, getattr(state, family))
         try:
             await self._follow_with_syslog(self._state)
         except SyslogServerError:
@@ -203,10 +203,6 @@ class NetworkServices:
         moved = slot.service.move_to_interface()
         slot.bound_to = bound_to if moved else slot.bound_to
         return moved
-
-
-def _syslog_server(make: MakeSyslog, family: str, state: NetworkState) -> SyslogServer:
-    return make(state, getattr(state, family))
 
 
 @dataclass(eq=False)

@@ -19,12 +19,12 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from types import TracebackType
 from typing import Any, Final, Self, cast, get_args
 
 import orjson
 
 from edge.run.errors import MessageError
+from edge.run.logs import log_with
 from tink.server import ActivityKind, AgentActivity
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ MAX_WAITING_LOG_BYTES: Final = 4 << 20  # number of waiting bytes from which on 
 _LENGTH: Final = struct.Struct(">I")
 _BUFFER_BYTES: Final = 1 << 20
 _CLOSE_SECONDS: Final = 1.0
-_NOISY_LOGGERS: Final = ("aiohttp.access", "asyncio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +235,10 @@ class ChannelHandler(logging.Handler):
         self._traces = logging.Formatter()
 
     def __enter__(self) -> Self:
-        root = logging.getLogger()
-        root.handlers[:] = [self]
-        root.setLevel(self._root_level)
-        for name in _NOISY_LOGGERS:
-            logging.getLogger(name).setLevel(logging.WARNING)
+        log_with(self, self._root_level)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         logging.getLogger().handlers[:] = []
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -195,46 +195,37 @@ class ServerProcess:
         """Start one child, wait until it ends, and return how it ended. Raises OSError."""
         lost = asyncio.Event()
         self._failure, self._asked, self._answered = "", 0, 0
-        ours, theirs = pair()
-        with theirs:
-            channel = await Channel.open(ours, self._take, lost.set)
-            try:
-                process, core_log = await self._started(theirs.fileno())
-            except BaseException:
-                channel.close()
-                raise
-        self._process, self._channel = process, channel
-        watching = asyncio.create_task(self._watch(process))
-        try:
-            await process.wait()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                    await lost.wait()
-        except asyncio.CancelledError:
-            await self._stop(process, channel, lost)
-            raise
-        finally:
-            watching.cancel()
-            self._serves, self._process, self._channel = False, None, None
-            channel.close()
-            core_log.close()
-        if core_log.lacks_memory and self._limit is not None:
-            return f"ended: it needed more memory than --grpc-memory allows ({self._limit / 1e6:.0f} MB)"
-        return f"ended {how_ended(process.returncode or 0)}"
-
-    async def _started(self, channel: int) -> tuple[asyncio.subprocess.Process, CoreLog]:
         now = self._clock()
         self._kept_away = {block: until for block, until in self._kept_away.items() if until > now}
         begin = ServerBegin(self._settings, logging.getLogger().level, tuple(self._kept_away.items()))
-        read, write = os.pipe2(os.O_CLOEXEC)
-        try:
-            process = await start_process(begin, channel, write)
-        except BaseException:
-            os.close(read)
-            raise
-        finally:
-            os.close(write)
-        return process, CoreLog(read)
+        ours, theirs = pair()
+        with ExitStack() as ends:
+            with theirs:
+                channel = await Channel.open(ours, self._take, lost.set)
+                ends.callback(channel.close)
+                read, write = os.pipe2(os.O_CLOEXEC)
+                core_log = CoreLog(read)
+                ends.callback(core_log.close)
+                try:
+                    process = await start_process(begin, theirs.fileno(), write)
+                finally:
+                    os.close(write)
+            self._process, self._channel = process, channel
+            watching = asyncio.create_task(self._watch(process))
+            try:
+                await process.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                        await lost.wait()
+            except asyncio.CancelledError:
+                await self._stop(process, channel, lost)
+                raise
+            finally:
+                watching.cancel()
+                self._serves, self._process, self._channel = False, None, None
+        if core_log.lacks_memory and self._limit is not None:
+            return f"ended: it needed more memory than --grpc-memory allows ({self._limit / 1e6:.0f} MB)"
+        return f"ended {how_ended(process.returncode or 0)}"
 
     @staticmethod
     async def _stop(process: asyncio.subprocess.Process, channel: Channel, lost: asyncio.Event) -> None:

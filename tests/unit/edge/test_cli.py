@@ -23,13 +23,13 @@ from click.testing import CliRunner, Result
 from edge.admin_token import AdminTokenError, read
 from edge.cli import COMMANDS, main
 from edge.commands.agent import AgentFormatter
-from edge.commands.serve import serving, settings
+from edge.commands.serve import settings
 from edge.http.context import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import Network
 from edge.run.boot_settings import Authorities, boot_settings, metadata_settings
 from edge.run.process.memory import default_server_memory
-from edge.settings.model import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.settings.model import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings, options_for
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.errors import TinkedgeError
@@ -502,10 +502,11 @@ def settings_of(services: frozenset[Service], *words: str) -> StackSettings:
     found: list[StackSettings] = []
 
     @click.command()
-    @serving(services)
     def command(**options: Any) -> None:
         found.append(settings(services, options))
 
+    for option in options_for(services):
+        option(command)
     command.main(["--interface", "lo=127.0.0.1", *words], standalone_mode=False)
     return found[0]
 

@@ -141,12 +141,13 @@ async def test_history_is_shown_by_default(watch: Watch, option: list[str], sinc
     assert asked == [since]
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense"])
-def test_edge_that_does_not_answer_is_named(url: str, token: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "message"), [("http://127.0.0.1:1", "does not answer: "), ("nonsense", "is no URL: write it as http://")]
+)
+def test_edge_that_does_not_answer_is_named(url: str, message: str, token: str) -> None:
     result = CliRunner().invoke(main, ["watch", "--admin-url", url, "--admin-token-file", token])
     assert result.exit_code == 1
-    assert f"{url} does not answer" in result.stderr
-    assert "tinkedge up" in result.stderr
+    assert f"{url} {message}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -608,7 +609,7 @@ async def test_wrong_token_is_reported(url: str, file: Path) -> None:
     file.write_text("b" * 64 + "\n")
     result = await asyncio.to_thread(page, url, file)
     assert result.exit_code == 1
-    assert "has another token than that in" in result.output
+    assert "has another token than" in result.output
     assert "b" * 64 not in result.output
 
 
