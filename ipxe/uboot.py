@@ -21,7 +21,6 @@ from typing import ClassVar, Final
 
 from ipxe.direct import DirectScripts, reason_lines, shown
 from ipxe.scripts import Dialect, ScriptPlan
-from tink.mac import octets
 
 BOOT_SCRIPT: Final = "boot.scr.uimg"
 """The script that U-Boot requests by TFTP (`boot_script_dhcp`), and the boot file in its DHCP answer."""
@@ -40,11 +39,6 @@ def machine_of(name: str) -> str | None:
     """Return the MAC in the name of a file in `pxelinux.cfg`; None if it has none."""
     found = _OF_MAC.fullmatch(name)
     return found[1].lower().replace("-", ":") if found is not None else None
-
-
-def config_name(mac: str) -> str:
-    """Return the name of a machine's file in `pxelinux.cfg`. Raises ValueError for an invalid MAC."""
-    return f"01-{octets(mac).hex('-')}"
 
 
 def script_image(text: str) -> bytes:

@@ -7,10 +7,11 @@ terminal in one line that is redrawn, elsewhere in separate lines.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import click
 
@@ -119,11 +120,21 @@ class Screen:
         self._waiting.clear()
         click.echo(click.style(text, fg="red"), err=True)
 
-    async def keep_company(self, doing: Callable[[], str]) -> None:
-        """Run until cancelled; after some seconds without a line, print the current work (`doing`)."""
-        while True:
-            await asyncio.sleep(_TERMINAL_SECONDS)
-            self.waiting(doing)
+    @contextlib.asynccontextmanager
+    async def company(self, doing: Callable[[], str]) -> AsyncIterator[None]:
+        """Print the current work (`doing`) during a block, after some seconds without a line."""
+
+        async def keep() -> None:
+            while True:
+                await asyncio.sleep(_TERMINAL_SECONDS)
+                self.waiting(doing)
+
+        keeping = asyncio.ensure_future(keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
 
     def waiting(self, doing: Callable[[], str]) -> None:
         """Print the current work if nothing was printed for long enough."""

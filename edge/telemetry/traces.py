@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.core import Metric
 
-from edge.telemetry.ends import EndedBoot, EndedStep
+from edge.telemetry.ends import EndedBoot
 from tink.errors import TinkedgeError
 from tink.metrics.families import counter
 from tink.net.urls import shown
@@ -84,9 +84,11 @@ class Traces:
         context = trace.set_span_in_context(root)
         for step in boot.steps:
             name = f"action {step.action}" if step.action else step.label
-            span = self._tracer.start_span(
-                _text(name), context=context, start_time=_ns(step.began), attributes=_of_step(step)
-            )
+            attributes = {"tinkedge.phase": step.phase}
+            if step.action:
+                attributes["tinkedge.action"] = _text(step.action)
+            began = _ns(step.began)
+            span = self._tracer.start_span(_text(name), context=context, start_time=began, attributes=attributes)
             if step.failed:
                 span.set_status(trace.StatusCode.ERROR)
             span.end(_ns(step.ended))
@@ -96,10 +98,6 @@ class Traces:
 def _attributes(boot: EndedBoot) -> dict[str, Any]:
     named = {f"tinkedge.{name}": _text(value) for name, value in boot.facts}
     return {"host.mac": boot.mac, "tinkedge.outcome": _text(boot.outcome), **named}
-
-
-def _of_step(step: EndedStep) -> dict[str, Any]:
-    return {"tinkedge.phase": step.phase} | ({"tinkedge.action": _text(step.action)} if step.action else {})
 
 
 def _text(value: str) -> str:
