@@ -145,17 +145,14 @@ async def _by_http(machine: SimulatedMachine, text: str) -> None:
     """Download by HTTP as EDK2 does: HEAD and GET on one connection, a Host without the port (HttpBootClient.c)."""
     url = http.Url.of(text)
     machine.around.check(url.host)
-    connection = await http.HttpConnection.connect(machine.identity.address, url)
-    try:
-        headers = (f"Host: {url.host}", *_HTTP_HEADERS)
+    headers = (f"Host: {url.host}", *_HTTP_HEADERS)
+    with contextlib.closing(await http.HttpConnection.connect(machine.identity.address, url)) as connection:
         head = await connection.request("HEAD", url.target, headers)
         if head.status == 403:
             raise NoNetbootError("the server answers 403: boot from the next device")
         if head.status != 200 or not head.length:
             raise BootError(f"the boot program: HEAD is answered with {head.status} and {head.length} bytes")
         file = await connection.request("GET", url.target, headers, keep=False)
-    finally:
-        connection.close()
     if file.status != 200 or file.length != head.length:
         raise BootError(f"the boot program: {file.status}, {file.length} bytes instead of the {head.length} of HEAD")
     machine.around.recorder.bytes_received["boot program"] += file.length

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import resource
@@ -233,16 +234,13 @@ class Fleet:
         return FramePort(interface, {options.ipv4(each.address): each.mac for each in identities})
 
     def _is_allowed(self, server: IPv4Address) -> Callable[[str], bool]:
-        known: dict[str, bool] = {str(server): True}
-
+        @functools.cache
         def allowed(address: str) -> bool:
-            if address not in known:
-                try:
-                    parsed = IPv4Address(address)
-                except ValueError:
-                    return False
-                known[address] = any(parsed in network for network in self._settings.allow)
-            return known[address]
+            try:
+                parsed = IPv4Address(address)
+            except ValueError:
+                return False
+            return parsed == server or any(parsed in network for network in self._settings.allow)
 
         return allowed
 
