@@ -49,10 +49,10 @@ class _Work:
     phase: str = ""
     percent: str = ""
 
-    def hear(self, line: str, say: Say) -> None:
+    def read_line(self, line: str, say: Say) -> None:
         """Process a line of the recipe: pass on its own messages, drop the output of the programs that it runs."""
-        if said := _RECIPE.match(line):
-            self.phase, self.percent = said[1], ""
+        if message := _RECIPE.match(line):
+            self.phase, self.percent = message[1], ""
             say(line)
         elif download := _DOWNLOAD.match(line):
             self.percent = f" {download[1]} %"
@@ -225,7 +225,7 @@ class Builder:
         work = self._working[recipe.name] = _Work(time.monotonic())
 
         def progress(line: str) -> None:
-            work.hear(line, self._say)
+            work.read_line(line, self._say)
 
         try:
             await asyncio.to_thread(recipe.prepare)

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -189,18 +190,16 @@ async def work(machine: SimulatedMachine, settings: AgentSettings) -> None:
         await agent.work()
 
 
+@dataclass(eq=False, slots=True)
 class _Event:
-    __slots__ = ("acknowledged", "backoff", "done", "in_flight", "pauses", "request", "sent")
-
-    def __init__(self, request: bytes) -> None:
-        self.request = request
-        self.in_flight = False
-        self.acknowledged = False
-        self.sent = 0.0
-        self.backoff: Backoff | None = None
-        """Set after the server refused the event, which is then repeated when it is the oldest."""
-        self.pauses = False
-        self.done: asyncio.Future[None] | None = None
+    request: bytes
+    in_flight: bool = False
+    acknowledged: bool = False
+    sent: float = 0.0
+    backoff: Backoff | None = None
+    """Set after the server refused the event, which is then repeated when it is the oldest."""
+    pauses: bool = False
+    done: asyncio.Future[None] | None = None
 
 
 class Agent:
