@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ async def test_subscriber_gets_events_from_the_call_on_until_it_closes(journey):
 
 
 async def test_slow_subscriber_loses_the_oldest_events_and_gets_their_number(journey):
-    with journey.subscribe(backlog=2) as subscription:
+    with closing(journey.subscribe(backlog=2)) as subscription:
         for number in range(5):
             journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
     assert subscription.dropped == 3
