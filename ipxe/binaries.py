@@ -237,13 +237,6 @@ def after_shim(name: str) -> str | None:
     return second_stage if shims else None
 
 
-def _flat_name(directory: str, name: str) -> str:
-    """Return the flat name: `snponly-x86_64-sb-shim.efi` for x86_64-sb/snponly-shim.efi."""
-    stem, dot, suffix = name.rpartition(".")
-    stem, shim, rest = stem.partition("-shim")
-    return f"{stem}-{directory}{shim}{rest}{dot}{suffix}"
-
-
 class BootBinaries:
     """The boot programs of one directory, in memory. Added or changed files are read after a restart."""
 
@@ -319,7 +312,8 @@ class BootBinaries:
             for path in sorted(directory.iterdir()):
                 if _RELEASE_DIRECTORY.fullmatch(path.name) and path.is_dir():
                     for inner in sorted(path.iterdir()):
-                        self._read(inner, _flat_name(path.name, inner.name))
+                        stem, shim, rest = inner.stem.partition("-shim")
+                        self._read(inner, f"{stem}-{path.name}{shim}{rest}{inner.suffix}")
                 else:
                     self._read(path, path.name)
         except OSError as error:
@@ -329,7 +323,9 @@ class BootBinaries:
         if not self._files:
             suffixes = ", ".join(sorted(BOOT_FILE_SUFFIXES))
             raise NoBinariesError(f"iPXE binaries: {directory} has no boot file ({suffixes}); {remedy}")
-        self._files = {name: file for name, file in self._files.items() if self._is_complete(name)}
+        # A shim without its second stage is not offered.
+        whole = {name for name in self._files if (after_shim(name) or name) in self._files}
+        self._files = {name: file for name, file in self._files.items() if name in whole}
 
     def _read_shims(self, directory: Path | None) -> None:
         """Read the shims and GRUBs. Raises BinariesError."""
@@ -355,10 +351,6 @@ class BootBinaries:
         content = path.read_bytes()
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         self._files[name] = BootBinary(name=name, content=content, etag=etag)
-
-    def _is_complete(self, name: str) -> bool:
-        second_stage = after_shim(name)
-        return second_stage is None or second_stage in self._files
 
     def names(self) -> list[str]:
         """Return the names of all boot files, sorted."""

@@ -21,6 +21,7 @@ from ipxe.scripts import (
     ScriptError,
     ScriptPlan,
     Scripts,
+    field_error,
 )
 from tink.api.v1alpha2 import Hardware
 from tink.printable import printable
@@ -40,19 +41,12 @@ class DirectScripts(ABC):
 
     def compile(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script for the interface `mac` of `hardware`, as `Scripts.compile`. Raises ScriptError."""
-        name = f"{hardware.metadata.namespace}/{hardware.metadata.name}"
         ipxe = hardware.spec.ipxe
         if ipxe is not None and (ipxe.inline or ipxe.url):
-            field = "inline" if ipxe.inline else "url"
-            raise ScriptError(
-                f"Hardware {name}: spec.ipxe.{field} is for iPXE, and this machine boots by {self.program}: remove it, "
-                "or have it boot by iPXE"
-            )
+            problem = f"is for iPXE, and this machine boots by {self.program}: remove it, or have it boot by iPXE"
+            raise field_error(hardware, f"spec.ipxe.{'inline' if ipxe.inline else 'url'}", problem)
         plan = replace(self._scripts.plan(mac, hardware, origin, osie_parameters), dialect=self.dialect)
-        osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
-        if not osie:
-            raise ScriptError(f"Hardware {name}: spec.osie.name is not set: name the OSIE that the machine is to boot")
-        return self._boot(self._scripts.fitting(plan, hardware), name, (hardware.metadata.namespace, osie))
+        return self._boot(self._scripts.bootable(plan, hardware))
 
     def words(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str = "") -> str:
         """Return the kernel's command line as this script has it, for an OSIE that was started without the script.
@@ -60,13 +54,12 @@ class DirectScripts(ABC):
         `with_tokens` fills in the tokens. Raises ScriptError.
         """
         plan = replace(self._scripts.plan(mac, hardware, origin, osie_parameters), dialect=self.dialect)
-        plan = self._scripts.fitting(plan, hardware)
-        return " ".join(self._words(self._scripts.command_lines(self._scripts.plans(plan))[0]))
+        return " ".join(self._words(self._scripts.command_line(self._scripts.fitting(plan, hardware))))
 
     def unregistered(self, mac: str, osie: tuple[str, str], origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script of a machine without Hardware, as `Scripts.unregistered`. Raises ScriptError."""
         plan = self._scripts.plan_of_unregistered(mac, osie, origin, osie_parameters)
-        return self._boot(replace(plan, dialect=self.dialect), plan.who, osie)
+        return self._boot(replace(plan, dialect=self.dialect))
 
     def to_send(self, mac: str, script: Script) -> str:
         """Return the text of a script for the registered machine `mac`, with its current tokens."""
@@ -82,15 +75,14 @@ class DirectScripts(ABC):
     def reason(self, mac: str, reason: str) -> str:
         """Return a script that shows why `mac` is not booted, and continues with the next boot device."""
 
-    def _boot(self, plan: ScriptPlan, who: str, osie: tuple[str, str]) -> Script:
-        full_name = "/".join(osie)
-        title = shown(f"tinkedge: {who} ({plan.mac}) boots OSIE {full_name}")
-        text = self._text(plan, title, osie[1])
-        return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
+    def _boot(self, plan: ScriptPlan) -> Script:
+        osie = "/".join(plan.osie)
+        text = self._text(plan, shown(f"tinkedge: {plan.who} ({plan.mac}) boots OSIE {osie}"))
+        return Script(text=text, what=f"OSIE {osie}", osie=plan.osie, logs=plan.logs)
 
     @abstractmethod
-    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
-        """Return the script that boots `osie`; `title` is one line for the screen."""
+    def _text(self, plan: ScriptPlan, title: str) -> str:
+        """Return the script; `title` is one line for the screen."""
 
     def _words(self, line: str) -> list[str]:
         """Return the words of a command line. Raises ScriptError if one is special to the program."""

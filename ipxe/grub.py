@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ipxe.direct import DirectScripts, reason_lines
@@ -75,16 +74,6 @@ def is_script(segments: Sequence[str]) -> bool:
     return machine_of(name) is not None and is_directory(directory)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A source of kernel and initrd, the command line, and the URL requested before the start: all quoted."""
-
-    kernel: str
-    initrd: str
-    words: str
-    sign: str
-
-
 class GrubScripts(DirectScripts):
     """Renders the scripts of GRUB."""
 
@@ -95,14 +84,14 @@ class GrubScripts(DirectScripts):
         """Return a script that shows why `mac` is not booted, line by line, and continues with the next boot device."""
         return self._render("reason.grub.j2", lines=map(quoted, reason_lines(mac, reason)))
 
-    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
-        plans = self._scripts.plans(plan)
-        lines = self._scripts.command_lines(plans)
-        sources = [
-            source
-            for each, line in zip(plans, lines, strict=True)
-            for source in self._sources(each, osie, self._words(line))
-        ]
+    def _text(self, plan: ScriptPlan, title: str) -> str:
+        sources = []
+        for each, line in self._scripts.boots(plan):
+            words = " ".join(map(quoted, self._words(line)))
+            for device in self._devices(each):
+                kernel, initrd = (quoted(f"{device}/osie/{plan.osie[1]}/{part}") for part in ("kernel", "initrd"))
+                sign = quoted(f"{device}{SIGN_PATH}/starting") if device.startswith("(http,") else ""
+                sources.append({"kernel": kernel, "initrd": initrd, "words": words, "sign": sign})
         whys = [quoted(f"{device}/grub/{WHY}") for device in self._devices(plan)]
         return self._render("boot.grub.j2", title=quoted(title), sources=sources, whys=whys)
 
@@ -110,15 +99,6 @@ class GrubScripts(DirectScripts):
         """Return the devices: HTTP, and TFTP if GRUB was loaded by it, since it may lack HTTP."""
         devices = [f"(http,{self._scripts.authority(plan.origin)})"]
         return [*devices, f"(tftp,{plan.origin.host})"] if plan.origin.tftp else devices
-
-    def _sources(self, plan: ScriptPlan, osie: str, words: list[str]) -> list[_Source]:
-        line = " ".join(map(quoted, words))
-        sources = []
-        for device in self._devices(plan):
-            kernel, initrd = (quoted(f"{device}/osie/{osie}/{part}") for part in ("kernel", "initrd"))
-            sign = quoted(f"{device}{SIGN_PATH}/starting") if device.startswith("(http,") else ""
-            sources.append(_Source(kernel, initrd, line, sign))
-        return sources
 
 
 def quoted(text: str) -> str:

@@ -21,20 +21,11 @@ MAX_CHARACTERS = 2047
 _PLACE = re.compile(r"\{\{\s*\.?([A-Za-z]*)\s*\}\}")
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _HOOKOS = ("tink_worker_image=", "docker_registry=")
-_WITH_A_VALUE = frozenset(
-    (
-        *(
-            "docker_registry",
-            "tink_worker_image",
-            "registry_username",
-            "registry_password",
-            "grpc_authority",
-            "worker_id",
-        ),
-        *("tinkerbell_tls", "tinkerbell_insecure_tls", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
-        *("packet_base_url", "tinkerbell"),
-    )
-)
+_WITH_A_VALUE = frozenset((
+    "docker_registry", "tink_worker_image", "registry_username", "registry_password", "grpc_authority", "worker_id",
+    "tinkerbell_tls", "tinkerbell_insecure_tls", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "packet_base_url",
+    "tinkerbell",
+))  # fmt: skip
 """Words that crash HookOS' bootkit without a value: it reads what follows their `=` unchecked."""
 _HARMLESS = re.compile(r"[A-Za-z0-9._:,/@-]+")
 """Characters of values: those of MACs, addresses, names, agent ids, and `ipam=`."""

@@ -44,10 +44,10 @@ class PiConfigs(_PiScripts):
         """Return the part for a machine that must not boot: the reason as a comment, and no kernel."""
         return self._render("reason.pi.j2", lines=reason_lines(mac, reason), kernel=NO_KERNEL)
 
-    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
-        (line,) = self._scripts.command_lines([plan])
-        self._words(line)  # a command line with an error is found here: of two files, the first must have the reason
-        return self._render("boot.pi.j2", title=title, directory=f"osie/{osie}", command_line=COMMAND_LINE)
+    def _text(self, plan: ScriptPlan, title: str) -> str:
+        # A command line with an error is found here: of two files, the first must have the reason.
+        self._words(self._scripts.command_line(plan))
+        return self._render("boot.pi.j2", title=title, directory=f"osie/{plan.osie[1]}", command_line=COMMAND_LINE)
 
 
 class PiCommandLines(_PiScripts):
@@ -59,6 +59,5 @@ class PiCommandLines(_PiScripts):
         """Return an empty command line, for no kernel."""
         return "\n"
 
-    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:  # noqa: ARG002
-        (line,) = self._scripts.command_lines([plan])
-        return f"{' '.join(self._words(line))}\n"
+    def _text(self, plan: ScriptPlan, title: str) -> str:  # noqa: ARG002
+        return f"{' '.join(self._words(self._scripts.command_line(plan)))}\n"

@@ -25,7 +25,8 @@ and goes on from there. It does so once: the setting `vlan-ready` stays set for 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from ipaddress import IPv4Address
@@ -191,6 +192,8 @@ class ScriptPlan:
     vlan: str = ""
     parameters: list[str] = field(default_factory=list)
     registered: bool = True
+    osie: tuple[str, str] = ("", "")
+    """The namespace and name of the OSIE to boot; no name: the Hardware names none."""
     worker_id: str = ""
     """The agent's id; empty: the MAC."""
     logs: bool = False
@@ -242,16 +245,13 @@ class Scripts:
         """
         ipxe = hardware.spec.ipxe
         if ipxe is not None and ipxe.inline and ipxe.url:
-            raise _error(hardware, "spec.ipxe", "has both inline and url: remove one")
+            raise field_error(hardware, "spec.ipxe", "has both inline and url: remove one")
         plan = self.plan(mac, hardware, origin, osie_parameters)
         if ipxe is not None and ipxe.inline:
             return self._inline(plan, hardware, ipxe.inline)
         if ipxe is not None and ipxe.url:
             return self._chain(plan, hardware, ipxe.url)
-        osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
-        if not osie:
-            raise _error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
-        return self._boot(self.fitting(plan, hardware), hardware.metadata.namespace, osie)
+        return self._boot(self.bootable(plan, hardware))
 
     def to_send(self, mac: str, script: Script) -> str:
         """Return the text of a script for the registered machine `mac`, with its current tokens."""
@@ -262,29 +262,30 @@ class Scripts:
         lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
         return f"{first}{end_of_line}{lines}{rest}"
 
+    def bootable(self, plan: ScriptPlan, hardware: Hardware) -> ScriptPlan:
+        """Check that a plan has an OSIE, and fit its command line (`fitting`). Raises ScriptError."""
+        if not plan.osie[1]:
+            raise field_error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
+        return self.fitting(plan, hardware)
+
     def fitting(self, plan: ScriptPlan, hardware: Hardware) -> ScriptPlan:
         """Return a plan whose command line a kernel can read, if need be without the other edges.
 
         Raises ScriptError.
         """
-        length = self._length(plan)
-        if length > MAX_COMMAND_LINE and plan.origin.others:
-            plan = replace(plan, origin=replace(plan.origin, others=()))
-            length = self._length(plan)
-        if length > MAX_COMMAND_LINE:
-            raise _error(
-                hardware,
-                "spec.kernelParams",
-                f"makes a kernel command line of {length} bytes, of which Linux reads {MAX_COMMAND_LINE}",
-            )
-        return plan
+        for each in (plan, replace(plan, origin=replace(plan.origin, others=()))):
+            length = max(len(line.encode()) for _, line in self.boots(each)) + _TOKEN_BYTES * len(self.tokens())
+            if length <= MAX_COMMAND_LINE:
+                return each
+        problem = f"makes a kernel command line of {length} bytes, of which Linux reads {MAX_COMMAND_LINE}"
+        raise field_error(hardware, "spec.kernelParams", problem)
 
     def unregistered(self, mac: str, osie: tuple[str, str], origin: EdgeOrigin, osie_parameters: str = "") -> Script:
         """Return the script of a machine without Hardware: it boots `osie`, a namespace and a name.
 
         Raises ScriptError.
         """
-        return self._boot(self.plan_of_unregistered(mac, osie, origin, osie_parameters), *osie)
+        return self._boot(self.plan_of_unregistered(mac, osie, origin, osie_parameters))
 
     def reason(self, mac: str, reason: str) -> str:
         """Return a script that shows why `mac` is not booted, line by line, and continues with the next boot device."""
@@ -330,10 +331,6 @@ class Scripts:
         """Return the address and port of an edge's HTTP."""
         return f"{origin.host}:{origin.http_port or self._settings.http_port}"
 
-    def _sign_url(self, origin: EdgeOrigin, which: str) -> str:
-        """Return the URL by which a machine reports a step of its boot."""
-        return f"{self._http(origin)}{SIGN_PATH}/{which}"
-
     # --- the kinds of script --------------------------------------------------------------------------------------
 
     def tokens(self) -> dict[str, Callable[[str], str]]:
@@ -346,7 +343,7 @@ class Scripts:
     ) -> ScriptPlan:
         """Return the facts for the script of a machine without Hardware. Raises ScriptError."""
         words = self._shared_words(osie, osie_parameters, known_of(mac, None, mac, origin.address))
-        return ScriptPlan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
+        return ScriptPlan(mac, "a machine without a Hardware", origin, parameters=words, registered=False, osie=osie)
 
     def plan(self, mac: str, hardware: Hardware, origin: EdgeOrigin, osie_parameters: str) -> ScriptPlan:
         """Return the facts for the script of the interface `mac` of `hardware`. Raises ScriptError."""
@@ -361,7 +358,7 @@ class Scripts:
             parameters.insert(0, _ipam(hardware, known))
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
         logs = self._settings.logs is LogsTo.ALL or (self._settings.logs is LogsTo.HOOKOS and is_hookos(parameters))
-        return ScriptPlan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
+        return ScriptPlan(mac, full_name, origin, vlan or "", parameters, osie=osie, worker_id=worker_id, logs=logs)
 
     def _shared_words(self, osie: tuple[str, str], osie_parameters: str, known: dict[str, str | None]) -> list[str]:
         """Return the kernel parameters of the site and of the OSIE for a machine. Raises ScriptError."""
@@ -378,56 +375,46 @@ class Scripts:
             raise ScriptError(f"{where} {error}") from error
         return words
 
-    def _boot(self, plan: ScriptPlan, namespace: str, osie: str) -> Script:
-        origin, mac = plan.origin, plan.mac
-        over_http = f"{self.script_url(mac, origin)}?failed"
-        why = f"tftp://{origin.host}/{mac}/why.ipxe" if origin.tftp else over_http
-        plans = self.plans(plan)
-        bases = [self._osie_base(each, osie) for each in plans]
+    def _boot(self, plan: ScriptPlan) -> Script:
+        origin, mac, name = plan.origin, plan.mac, "/".join(plan.osie)
+        kernels, initrds = [], []
+        for each, line in self.boots(plan):
+            root = f"tftp://{each.origin.host}/{mac}" if origin.tftp else self._http(each.origin)
+            base = f"{root}/osie/{quote(plan.osie[1], safe='')}"
+            kernels.append((f"{base}/kernel", line))
+            initrds.append(f"{base}/initrd")
+        sign_url = "" if origin.tftp else f"{self._http(origin)}{SIGN_PATH}"
         text = self._render_for(
             "boot",
             plan,
-            osie=_for_screen(f"{namespace}/{osie}"),
-            kernels=[f"{base}/kernel {line}" for base, line in zip(bases, self.command_lines(plans), strict=True)],
-            initrds=[f"{base}/initrd" for base in bases],
-            kernel_url=f"{bases[0]}/kernel",
-            initrd_url=f"{bases[0]}/initrd",
-            why_url=why,
-            sign_url="" if origin.tftp else self._sign_url(origin, "starting"),
-            failed_url="" if origin.tftp else self._sign_url(origin, "failed"),
+            osie=_for_screen(name),
+            kernels=[" ".join(kernel) for kernel in kernels],
+            initrds=initrds,
+            kernel_url=kernels[0][0],
+            initrd_url=initrds[0],
+            why_url=f"tftp://{origin.host}/{mac}/why.ipxe" if origin.tftp else f"{self.script_url(mac, origin)}?failed",
+            sign_url=sign_url and f"{sign_url}/starting",
+            failed_url=sign_url and f"{sign_url}/failed",
         )
-        return Script(text, f"OSIE {namespace}/{osie}", (namespace, osie), logs=plan.logs, vlan=plan.vlan)
+        return Script(text, f"OSIE {name}", plan.osie, logs=plan.logs, vlan=plan.vlan)
 
-    def plans(self, plan: ScriptPlan) -> list[ScriptPlan]:
-        """Return a plan for each edge that the machine may boot from, with that edge's gRPC server."""
-        return [plan, *(self._plan_of(plan, other) for other in plan.origin.others)]
+    def boots(self, plan: ScriptPlan) -> list[tuple[ScriptPlan, str]]:
+        """Return the plan and the kernel's command line for each edge that the machine may boot from.
 
-    def command_lines(self, plans: list[ScriptPlan]) -> list[str]:
-        """Return a command line for each edge's kernel; an edge without a gRPC server gets that of the first."""
-        first, *others = plans
-        lines = [self._command_line(first)]
-        for plan in others:
-            is_whole = plan.origin.grpc_port or self._settings.grpc_authority
-            lines.append(self._command_line(plan) if is_whole else lines[0])
-        return lines
+        A line names that edge's own gRPC server first. An edge without one gets the line of the first edge.
+        """
+        first, settings = self.command_line(plan), self._settings
+        here = replace(plan.origin, grpc_port=plan.origin.grpc_port or settings.grpc_port, others=())
+        found = [(plan, first)]
+        for other in plan.origin.others:
+            rest = tuple(each for each in plan.origin.others if each != other)
+            there = replace(other, tftp=here.tftp, static=here.static, others=(here, *rest))
+            at_other = replace(plan, origin=there)
+            has_server = other.grpc_port or settings.grpc_authority
+            found.append((at_other, self.command_line(at_other) if has_server else first))
+        return found
 
-    def _osie_base(self, plan: ScriptPlan, osie: str) -> str:
-        root = f"tftp://{plan.origin.host}/{plan.mac}" if plan.origin.tftp else self._http(plan.origin)
-        return f"{root}/osie/{quote(osie, safe='')}"
-
-    def _plan_of(self, plan: ScriptPlan, other: EdgeOrigin) -> ScriptPlan:
-        """Return the plan at another edge, with all the others beside it."""
-        rest = tuple(each for each in plan.origin.others if each != other)
-        here = replace(plan.origin, grpc_port=plan.origin.grpc_port or self._settings.grpc_port, others=())
-        there = replace(other, tftp=plan.origin.tftp, static=plan.origin.static, others=(here, *rest))
-        return replace(plan, origin=there)
-
-    def _length(self, plan: ScriptPlan) -> int:
-        """Return the length of the plan's longest kernel command line in bytes, with the tokens."""
-        longest = max(len(line.encode()) for line in self.command_lines(self.plans(plan)))
-        return longest + _TOKEN_BYTES * len(self.tokens())
-
-    def _command_line(self, plan: ScriptPlan) -> str:
+    def command_line(self, plan: ScriptPlan) -> str:
         """Return the kernel's command line, in the order known from Tinkerbell; the last of equal names wins."""
         settings, origin = self._settings, plan.origin
         servers = [f"{origin.host}:{origin.grpc_port or settings.grpc_port}"]
@@ -459,25 +446,27 @@ class Scripts:
             registries.append(self.authority(origin))
         if registries:
             words.append(f"insecure_registries={','.join(registries)}")
-        words.append(f"{SIGN_PARAMETER}={self._sign_url(plan.origin, 'up')}")
+        words.append(f"{SIGN_PARAMETER}={self._http(origin)}{SIGN_PATH}/up")
         if plan.dialect is Dialect.IPXE:
             words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
         return " ".join([*words, *plan.parameters])
 
     def _chain(self, plan: ScriptPlan, hardware: Hardware, url: str) -> Script:
-        words = _words(hardware, "spec.ipxe.url", url)
+        with _named(hardware, "spec.ipxe.url"):
+            words = plain_words(url)
         if words != [url]:
-            raise _error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
+            raise field_error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
         if url.endswith("\\"):
-            raise _error(hardware, "spec.ipxe.url", "ends with a backslash, which adds a line in iPXE: write it as %5C")
+            raise field_error(
+                hardware, "spec.ipxe.url", "ends with a backslash, which adds a line in iPXE: write it as %5C"
+            )
         return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
     def _inline(self, plan: ScriptPlan, hardware: Hardware, inline: str) -> Script:
         if "\0" in inline or len(inline.encode()) > MAX_INLINE_BYTES:
-            raise _error(
-                hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE_BYTES} bytes"
-            )
+            problem = f"has a NUL character or is longer than {MAX_INLINE_BYTES} bytes"
+            raise field_error(hardware, "spec.ipxe.inline", problem)
         script = inline.replace("\r\n", "\n").rstrip("\n")
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
@@ -489,15 +478,22 @@ class Scripts:
         return self.environment.get_template(f"{name}.ipxe.j2").render(values)
 
 
+@contextmanager
+def _named(hardware: Hardware, field: str) -> Iterator[None]:
+    """Turn a ValueError into a ScriptError that names the Hardware and its field."""
+    try:
+        yield
+    except ValueError as error:
+        raise field_error(hardware, field, str(error)) from error
+
+
 def _worker_id(hardware: Hardware) -> str:
     """Return the agent id in a Hardware's annotation; empty if it has none. Raises ScriptError."""
     given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
-    if not given:
-        return ""
-    try:
-        return agent_id(given)
-    except ParametersError as error:
-        raise _error(hardware, f"metadata.annotations[{AGENT_ID_ANNOTATION}]", str(error)) from error
+    if given:
+        with _named(hardware, f"metadata.annotations[{AGENT_ID_ANNOTATION}]"):
+            agent_id(given)
+    return given
 
 
 def _ipam(hardware: Hardware, known: dict[str, str | None]) -> str:
@@ -505,7 +501,7 @@ def _ipam(hardware: Hardware, known: dict[str, str | None]) -> str:
     try:
         return filled_in(["ipam={{.Ipam}}"], known)[0]
     except ParametersError as error:
-        raise _error(hardware, "spec.networkInterfaces", f"has no address to do without DHCP: {error}") from error
+        raise field_error(hardware, "spec.networkInterfaces", f"has no address to do without DHCP: {error}") from error
 
 
 def _kernel_params(hardware: Hardware) -> list[str]:
@@ -516,34 +512,22 @@ def _kernel_params(hardware: Hardware) -> list[str]:
     given = hardware.spec.kernel_params or []
     words: list[str] = []
     for number, parameter in enumerate(given):
-        words += _words(hardware, f"spec.kernelParams[{number}]", parameter)
-    try:
+        with _named(hardware, f"spec.kernelParams[{number}]"):
+            words += plain_words(parameter)
+    with _named(hardware, "spec.kernelParams"):
         check_quotes(" ".join(given))
-    except ValueError as error:
-        raise _error(hardware, "spec.kernelParams", str(error)) from error
     return words
-
-
-def _words(hardware: Hardware, field: str, value: str) -> list[str]:
-    """Split a field by `plain_words`. Raises ScriptError."""
-    try:
-        return plain_words(value)
-    except ValueError as error:
-        raise _error(hardware, field, str(error)) from error
 
 
 def _for_screen(text: str) -> str:
     """Return `text` as words of an `echo`, which iPXE shows and does not run."""
-    plain = printable(text[:MAX_SHOWN], " ")
-    return " ".join(f"'{word}'" if _means_more(word) else word for word in plain.replace("${", "$ {").split())
+    words = printable(text[:MAX_SHOWN], " ").replace("${", "$ {").split()
+    special = {word for word in words if word in ("&&", "||", ";") or word[0] in "#-" or word[-1] == "\\"}
+    return " ".join(f"'{word}'" if word in special else word for word in words)
 
 
-def _means_more(word: str) -> bool:
-    """Return True if a word is special to iPXE."""
-    return word in ("&&", "||", ";") or word[0] in "#-" or word[-1] == "\\"
-
-
-def _error(hardware: Hardware, field: str, problem: str) -> ScriptError:
+def field_error(hardware: Hardware, field: str, problem: str) -> ScriptError:
+    """Return the error of a Hardware's field."""
     return ScriptError(f"Hardware {hardware.metadata.namespace}/{hardware.metadata.name}: {field} {problem}")
 
 

@@ -21,7 +21,6 @@ from typing import ClassVar, Final
 
 from ipxe.direct import DirectScripts, reason_lines, shown
 from ipxe.scripts import Dialect, ScriptPlan
-from tink.mac import octets
 
 BOOT_SCRIPT: Final = "boot.scr.uimg"
 """The script that U-Boot requests by TFTP (`boot_script_dhcp`), and the boot file in its DHCP answer."""
@@ -40,11 +39,6 @@ def machine_of(name: str) -> str | None:
     """Return the MAC in the name of a file in `pxelinux.cfg`; None if it has none."""
     found = _OF_MAC.fullmatch(name)
     return found[1].lower().replace("-", ":") if found is not None else None
-
-
-def config_name(mac: str) -> str:
-    """Return the name of a machine's file in `pxelinux.cfg`. Raises ValueError for an invalid MAC."""
-    return f"01-{octets(mac).hex('-')}"
 
 
 def script_image(text: str) -> bytes:
@@ -83,10 +77,9 @@ class ExtlinuxScripts(_UBootScripts):
         title = shown(f"tinkedge does not boot {mac} from the network: {' '.join(reason.split())}")
         return self._render("reason.extlinux.j2", title=title)
 
-    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
-        (line,) = self._scripts.command_lines([plan])
-        words = " ".join(self._words(line))
-        return self._render("boot.extlinux.j2", title=title, directory=f"osie/{osie}", words=words)
+    def _text(self, plan: ScriptPlan, title: str) -> str:
+        words = " ".join(self._words(self._scripts.command_line(plan)))
+        return self._render("boot.extlinux.j2", title=title, directory=f"osie/{plan.osie[1]}", words=words)
 
 
 class UBootScripts(_UBootScripts):
@@ -98,14 +91,14 @@ class UBootScripts(_UBootScripts):
         """Return commands that show the reason, line by line, and fail."""
         return self._render("reason.uboot.j2", lines=map(quoted, reason_lines(mac, reason)))
 
-    def _text(self, plan: ScriptPlan, title: str, osie: str) -> str:
-        # IPv6 addresses have another notation, which few builds support.
-        plans = [each for each in self._scripts.plans(plan) if each is plan or not each.origin.is_ipv6]
-        lines = self._scripts.command_lines(plans)
+    def _text(self, plan: ScriptPlan, title: str) -> str:
         sources = []
-        for each, line in zip(plans, lines, strict=True):
-            server = "" if each is plan else f"{each.origin.host}:"
-            sources.append((f"{server}osie/{osie}", quoted(" ".join(self._words(line)))))
+        for each, line in self._scripts.boots(plan):
+            if (
+                each is plan or not each.origin.is_ipv6
+            ):  # IPv6 addresses have another notation, which few builds support
+                server = "" if each is plan else f"{each.origin.host}:"
+                sources.append((f"{server}osie/{plan.osie[1]}", quoted(" ".join(self._words(line)))))
         return self._render("boot.uboot.j2", title=quoted(title), sources=sources)
 
 

@@ -49,10 +49,10 @@ class _Work:
     phase: str = ""
     percent: str = ""
 
-    def hear(self, line: str, say: Say) -> None:
+    def read_line(self, line: str, say: Say) -> None:
         """Process a line of the recipe: pass on its own messages, drop the output of the programs that it runs."""
-        if said := _RECIPE.match(line):
-            self.phase, self.percent = said[1], ""
+        if message := _RECIPE.match(line):
+            self.phase, self.percent = message[1], ""
             say(line)
         elif download := _DOWNLOAD.match(line):
             self.percent = f" {download[1]} %"
@@ -225,7 +225,7 @@ class Builder:
         work = self._working[recipe.name] = _Work(time.monotonic())
 
         def progress(line: str) -> None:
-            work.hear(line, self._say)
+            work.read_line(line, self._say)
 
         try:
             await asyncio.to_thread(recipe.prepare)
@@ -265,12 +265,12 @@ class Builder:
     def _osie(self) -> _Recipe:
         requirements = self._deploy / "requirements.txt"
         sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
-        sources |= {self._wheel.name: self._wheel} if self._wheel is not None else _program_files(_ROOT)
+        sources |= {self._wheel.name: self._wheel} if self._wheel is not None else _program_files()
         out, bases = self._cache / f"osie{self._of_arch}{self._of_kernel}", self._cache / "osie-build"
 
         def prepare() -> None:
             if self._wheel is None:
-                _write_program(_ROOT, self._work)
+                _write_program(self._work)
             for base in bases.glob(f"base-{self._arch}-*") if self._again else ():
                 shutil.rmtree(base)
 
@@ -339,10 +339,10 @@ _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
 
 
-def _program_files(root: Path) -> dict[str, Path]:
-    """Return the files of the program below `root`, by their path there: Python alone, without the recipes."""
-    found = (path for name in _PACKAGES for path in (root / name).rglob("*") if path.is_file())
-    named = {str(path.relative_to(root)): path for path in found if path.suffix != ".pyc"}
+def _program_files() -> dict[str, Path]:
+    """Return the files of the program by their path below _ROOT: Python alone, without the recipes."""
+    found = (path for name in _PACKAGES for path in (_ROOT / name).rglob("*") if path.is_file())
+    named = {str(path.relative_to(_ROOT)): path for path in found if path.suffix != ".pyc"}
     return {name: path for name, path in named.items() if not name.startswith("edge/_deploy/")}
 
 
@@ -350,8 +350,8 @@ def _wheel_name() -> str:
     return f"tinkedge-{version('tinkedge')}-py3-none-any.whl"
 
 
-def _write_program(root: Path, directory: Path) -> None:
-    """Write this program, from `root`, as a zip archive into `directory`. Raises OSError.
+def _write_program(directory: Path) -> None:
+    """Write this program as a zip archive into `directory`. Raises OSError.
 
     The archive has the form of a wheel (PEP 427). It is made from the running files, without checkout or pip, so the
     OSIE's agent has the edge's version. The same files give the same bytes.
@@ -361,6 +361,6 @@ def _write_program(root: Path, directory: Path) -> None:
     # `tinkedge --version` reads this.
     metadata = f"Metadata-Version: 2.1\nName: tinkedge\nVersion: {release}\n"
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_program_files(root).items()):
+        for name, path in sorted(_program_files().items()):
             archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), path.read_bytes(), zipfile.ZIP_DEFLATED)
         archive.writestr(zipfile.ZipInfo(f"tinkedge-{release}.dist-info/METADATA", _ZIP_TIME), metadata)

@@ -314,18 +314,24 @@ def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 
     return f"up to {mb} MB to download, and {minutes} minute{'s' if minutes > 1 else ''} (at {_USUAL_RATE} MB/s)"
 
 
-def check_directory(data_dir: Path) -> None:
-    """Create the data directory, or check that it can be used, before the long work. Raises PrepareError."""
+@contextmanager
+def _reported(place: Path) -> Iterator[None]:
+    """Turn the errors of work at a path into PrepareError."""
     try:
-        with owned(data_dir):
-            pass
-    except DataDirectoryError as error:
+        yield
+    except (CommandError, DataDirectoryError) as error:
         raise PrepareError(str(error)) from error
     except OSError as error:
-        raise PrepareError(f"{error.filename or data_dir}: {error.strerror or error}") from error
+        raise PrepareError(f"{error.filename or place}: {error.strerror or error}") from error
 
 
-def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
+def check_directory(data_dir: Path) -> None:
+    """Create the data directory, or check that it can be used, before the long work. Raises PrepareError."""
+    with _reported(data_dir), owned(data_dir):
+        pass
+
+
+def _check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
     """Check that the cache has room for the work. Raises PrepareError, OSError."""
     needed = max((sum(_MEASURED[part][2] for part in parts) for parts in todo.values()), default=0)
     free = shutil.disk_usage(cache).free // 1_000_000
@@ -334,20 +340,6 @@ def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
             f"{cache}: about {needed} MB are needed there while it is made, and {free} MB are free; make room, or name "
             "another place with --cache-dir"
         )
-
-
-async def build(settings: Settings, screen: Screen) -> dict[str, dict[Part, Path]]:
-    """Build outdated parts; return the path of each part, by architecture. Raises CommandError."""
-    made = {}
-    for arch in settings.arches:
-        builder = builder_for(settings, arch, screen)
-        company = asyncio.ensure_future(screen.keep_company(builder.doing))
-        try:
-            made[arch] = await builder.build_parts(settings.parts_for(arch))
-        finally:
-            company.cancel()
-            await asyncio.wait([company])
-    return made
 
 
 def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen) -> list[dict[str, Any]]:
@@ -453,15 +445,14 @@ def _say_later(osies: Sequence[dict[str, Any]], screen: Screen, why: str) -> Non
 
 
 async def run(settings: Settings, todo: dict[str, set[Part]], screen: Screen) -> dict[str, dict[Part, Path]]:
-    """Build within a locked cache. Raises PrepareError."""
-    try:
-        with locked(settings.cache):
-            check_room(settings.cache, todo)
-            made = await build(settings, screen)
-    except CommandError as error:
-        raise PrepareError(str(error)) from error
-    except OSError as error:
-        raise PrepareError(f"{error.filename or settings.cache}: {error.strerror or error}") from error
+    """Build outdated parts, in a locked cache; return the path of each part, by architecture. Raises PrepareError."""
+    made = {}
+    with _reported(settings.cache), locked(settings.cache):
+        _check_room(settings.cache, todo)
+        for arch in settings.arches:
+            builder = builder_for(settings, arch, screen)
+            async with screen.company(builder.doing):
+                made[arch] = await builder.build_parts(settings.parts_for(arch))
     for arch in settings.arches:
         current = settings.parts_for(arch) - todo[arch]
         if names := ", ".join(_PART_NAMES[part] for part in Part if part in current):

@@ -14,8 +14,9 @@ from typing import BinaryIO
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import ProgressLine, errors_shown
+from edge.commands.progress import errors_shown
 from edge.settings import FilePath
 
 _MAX_PASSPHRASE_BYTES = 1024

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.commands.progress import ProgressLine, errors_shown
+from edge.building.screen import ProgressLine
+from edge.commands.progress import errors_shown
 from edge.settings import CommandGroup, DataDirectory, FilePath
 
 if TYPE_CHECKING:

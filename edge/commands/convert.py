@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.commands import options
 from edge.commands.host_options import host_options
-from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,

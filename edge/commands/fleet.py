@@ -13,24 +13,12 @@ import click
 import uvloop
 
 from edge.commands.progress import run_interruptible
-from edge.fleet import (
-    DEFAULT_BARS,
-    DEFAULT_NETWORK,
-    BarError,
-    Boots,
-    Fleet,
-    FleetError,
-    FleetSettings,
-    FleetSettingsError,
-    HardwareSource,
-    MachineLink,
-    Profile,
-    ProfileError,
-    lines,
-    load,
-    parse,
-    with_faults,
-)
+from edge.fleet.network import FleetError, MachineLink
+from edge.fleet.objects import Boots
+from edge.fleet.population import Profile, ProfileError, load, with_faults
+from edge.fleet.results import DEFAULT_BARS, BarError, lines, parse
+from edge.fleet.run import Fleet
+from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, FleetSettingsError, HardwareSource
 from edge.settings import FilePath, parsed, types
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.commands import one_machine
 from edge.commands.options import data_dir
-from edge.commands.progress import ProgressLine, errors_shown
+from edge.commands.progress import errors_shown
 from edge.settings import types
 from tink.net.addresses import join_host_port
 

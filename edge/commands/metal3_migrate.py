@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.commands import options
-from edge.commands.progress import ProgressLine
 from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3 import migration

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 
 if TYPE_CHECKING:

@@ -133,12 +133,8 @@ def _announce_and_install(todo: dict[str, set[Part]], host: packages.PackageHost
         raise PrepareError(f"Debian packages are missing. Install them, or run this with --yes:\n  {command}")
 
     async def install() -> None:
-        progress = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
-        try:
+        async with screen.company(lambda: "apt-get installs the packages"):
             await packages.install(missing, lambda _: None)
-        finally:
-            progress.cancel()
-            await asyncio.wait([progress])
 
     run_interruptible(install())
     screen.step("plan", "installed; no service was enabled or started")

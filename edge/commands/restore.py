@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.commands.backup import passphrase_option, read_passphrase
 from edge.commands.options import data_dir as data_dir_option
-from edge.commands.progress import ProgressLine
 from edge.settings import FilePath
 
 if TYPE_CHECKING:

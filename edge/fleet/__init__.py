@@ -10,30 +10,3 @@ stack        a tinkedge of the fleet's own, in a network namespace
 results      counters, the report, and the bars that a run must reach
 run          one run, from the namespaces to the report
 """
-
-from edge.fleet.network import FleetError, MachineLink
-from edge.fleet.objects import Boots
-from edge.fleet.population import Profile, ProfileError, load, with_faults
-from edge.fleet.results import DEFAULT_BARS, BarError, FleetReport, lines, parse
-from edge.fleet.run import Fleet
-from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, FleetSettingsError, HardwareSource
-
-__all__ = [
-    "DEFAULT_BARS",
-    "DEFAULT_NETWORK",
-    "BarError",
-    "Boots",
-    "Fleet",
-    "FleetError",
-    "FleetReport",
-    "FleetSettings",
-    "FleetSettingsError",
-    "HardwareSource",
-    "MachineLink",
-    "Profile",
-    "ProfileError",
-    "lines",
-    "load",
-    "parse",
-    "with_faults",
-]

@@ -9,12 +9,13 @@ memory here: OSIEs run from memory, so a power cut erases it as well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,25 +114,19 @@ class Channel:
         host, _, port = self._settings.server.rpartition(":")
         clock_check = self._clock_check if self._context else None
         self._connection = GrpcConnection(self._settings.server, self._established, self._lost, clock_check)
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            sock.setblocking(False)
-            sock.bind((self._machine.identity.address, 0))
             async with asyncio.timeout(_CONNECT_SECONDS):
-                await self._loop.sock_connect(sock, (host, int(port)))
+                sock = await http.connected_socket(self._machine.identity.address, host, int(port))
                 connection = self._connection
+                # A connection that fails closes the socket.
                 await self._loop.create_connection(
                     lambda: connection, sock=sock, ssl=self._context, server_hostname=host if self._context else None
                 )
-        except (OSError, TimeoutError) as error:
-            sock.close()
+        except OSError as error:
             self._connection = None
-            told = http.why(error) if isinstance(error, OSError) and str(error) else "it does not answer"
-            self._machine.error(f"the gRPC server can't be reached: {told}")
+            reason = http.why(error) if str(error) else "it does not answer"
+            self._machine.error(f"the gRPC server can't be reached: {reason}")
             self._again()
-        except BaseException:
-            sock.close()
-            raise
         finally:
             self._connecting = None
 
@@ -190,26 +185,21 @@ async def work(machine: SimulatedMachine, settings: AgentSettings) -> None:
 
     Raises BootError, GaveUpError.
     """
-    agent = Agent(machine, settings)
-    machine.at(FleetStep.AGENT)
-    try:
+    with contextlib.closing(Agent(machine, settings)) as agent:
+        machine.at(FleetStep.AGENT)
         await agent.work()
-    finally:
-        agent.close()
 
 
+@dataclass(eq=False, slots=True)
 class _Event:
-    __slots__ = ("acknowledged", "backoff", "done", "in_flight", "pauses", "request", "sent")
-
-    def __init__(self, request: bytes) -> None:
-        self.request = request
-        self.in_flight = False
-        self.acknowledged = False
-        self.sent = 0.0
-        self.backoff: Backoff | None = None
-        """Set after the server refused the event, which is then repeated when it is the oldest."""
-        self.pauses = False
-        self.done: asyncio.Future[None] | None = None
+    request: bytes
+    in_flight: bool = False
+    acknowledged: bool = False
+    sent: float = 0.0
+    backoff: Backoff | None = None
+    """Set after the server refused the event, which is then repeated when it is the oldest."""
+    pauses: bool = False
+    done: asyncio.Future[None] | None = None
 
 
 class Agent:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from typing import Final
+from uuid import UUID
 
 from edge.fleet import agent
 from edge.fleet.machine import BootError, GaveUpError, SimulatedMachine
@@ -145,17 +146,14 @@ async def _by_http(machine: SimulatedMachine, text: str) -> None:
     """Download by HTTP as EDK2 does: HEAD and GET on one connection, a Host without the port (HttpBootClient.c)."""
     url = http.Url.of(text)
     machine.around.check(url.host)
-    connection = await http.HttpConnection.connect(machine.identity.address, url)
-    try:
-        headers = (f"Host: {url.host}", *_HTTP_HEADERS)
+    headers = (f"Host: {url.host}", *_HTTP_HEADERS)
+    with contextlib.closing(await http.HttpConnection.connect(machine.identity.address, url)) as connection:
         head = await connection.request("HEAD", url.target, headers)
         if head.status == 403:
             raise NoNetbootError("the server answers 403: boot from the next device")
         if head.status != 200 or not head.length:
             raise BootError(f"the boot program: HEAD is answered with {head.status} and {head.length} bytes")
         file = await connection.request("GET", url.target, headers, keep=False)
-    finally:
-        connection.close()
     if file.status != 200 or file.length != head.length:
         raise BootError(f"the boot program: {file.status}, {file.length} bytes instead of the {head.length} of HEAD")
     machine.around.recorder.bytes_received["boot program"] += file.length
@@ -310,37 +308,29 @@ async def _carry_out(machine: SimulatedMachine, script: ipxe.Interpreter) -> ipx
         except StopIteration as end:
             found: ipxe.Exit = end.value
             return found
-        answer = None
-        if isinstance(wanted, ipxe.Sleep):
+        try:
+            answer = await _execute(machine, script.settings, wanted)
+        except (http.HttpError, BootError) as error:
+            machine.error(str(error))
+            answer = None
+
+
+async def _execute(machine: SimulatedMachine, settings: dict[str, str], wanted: ipxe.Wanted) -> ipxe.Answer:
+    """Execute a script's command; return its answer (empty for a kernel or initrd). Raises BootError, HttpError."""
+    match wanted:
+        case ipxe.Sleep():
             await asyncio.sleep(wanted.seconds)
-        elif isinstance(wanted, ipxe.ConfigureNetwork):
-            answer = await _configured(machine, script.settings)
-        elif isinstance(wanted, ipxe.Fetch):
-            answer = await _fetched(machine, wanted)
-
-
-async def _configured(machine: SimulatedMachine, settings: dict[str, str]) -> bool:
-    try:
-        await _configure(machine, settings)
-    except BootError as error:
-        machine.error(str(error))
-        return False
-    return True
-
-
-async def _fetched(machine: SimulatedMachine, wanted: ipxe.Fetch) -> str | None:
-    """Fetch a file; return its text (empty for a kernel or initrd), or None if that failed."""
-    try:
-        if wanted.what == "text":
+        case ipxe.ConfigureNetwork():
+            await _configure(machine, settings)
+            return True
+        case ipxe.Fetch(what="text"):
             return await _text(machine, wanted.url)
-        step = _STEPS[wanted.what]
-        if machine.step is not step:
-            machine.at(step)
-        await _file(machine, wanted)
-    except (http.HttpError, BootError) as error:
-        machine.error(str(error))
-        return None
-    return ""
+        case ipxe.Fetch():
+            if machine.step is not _STEPS[wanted.what]:
+                machine.at(_STEPS[wanted.what])
+            await _file(machine, wanted)
+            return ""
+    return None
 
 
 async def _file(machine: SimulatedMachine, wanted: ipxe.Fetch) -> None:
@@ -368,13 +358,10 @@ async def _text(machine: SimulatedMachine, url: str) -> str:
 
 def _settings(machine: SimulatedMachine) -> dict[str, str]:
     """Return the iPXE settings that scripts read."""
-    mac = machine.identity.mac_text
     return {
-        "mac": mac,
+        "mac": machine.identity.mac_text,
         "ifname": "net0",
-        "uuid": "-".join(
-            machine.traits.uuid.hex()[begin:end] for begin, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-        ),
+        "uuid": str(UUID(bytes=machine.traits.uuid)),
         "manufacturer": "tinkedge",
         "product": "fleet",
         "platform": "pcbios" if machine.traits.firmware is Firmware.BIOS else "efi",
@@ -393,21 +380,16 @@ async def _start_osie(machine: SimulatedMachine, kernel: ipxe.KernelStart) -> Ag
     machine.at(FleetStep.OSIE)
     sign = next((word.removeprefix(_SIGN) for word in kernel.command_line.split() if word.startswith(_SIGN)), "")
     if sign:
-        await _report_start(machine, sign)
+        try:  # The OSIE goes on if this report fails.
+            machine.around.check(http.Url.of(sign).host)
+            await http.get(machine.identity.address, sign)
+        except (http.HttpError, BootError) as error:
+            machine.error(str(error))
     await asyncio.sleep(machine.traits.osie)
     try:
         return from_kernel_command_line(kernel.command_line)
     except AgentError as error:
         raise BootError(f"the agent can't be started with this kernel command line: {error}") from error
-
-
-async def _report_start(machine: SimulatedMachine, url: str) -> None:
-    """Request the URL by which the OSIE reports its start. The OSIE goes on if that fails."""
-    try:
-        machine.around.check(http.Url.of(url).host)
-        await http.get(machine.identity.address, url)
-    except (http.HttpError, BootError) as error:
-        machine.error(str(error))
 
 
 # --- the installed system ---

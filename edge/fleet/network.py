@@ -165,6 +165,8 @@ class DhcpPort(ABC):
     def __init__(self, sock: socket.socket, giaddr: bytes) -> None:
         self.giaddr = giaddr
         self._socket = sock
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._listeners: dict[bytes, Listener] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
@@ -215,8 +217,6 @@ class RelayPort(DhcpPort):
         self._server = (server, SERVER_PORT)
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
             sock.bind((address, SERVER_PORT))
         except OSError as error:
             sock.close()
@@ -242,8 +242,6 @@ class FramePort(DhcpPort):
         self._machines = machines
         try:
             sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
             sock.bind((interface, _ETH_P_ALL))
             # A real card drops frames to other MACs, except in promiscuous mode.
             promiscuous = _MEMBERSHIP.pack(socket.if_nametoindex(interface), _PROMISCUOUS)

@@ -68,10 +68,10 @@ class Objects:
             actions = [{"name": name, "image": _IMAGE} for name in profile.action_names]
             await self._create(TEMPLATE, self._name, {"actions": actions})
             hardware = ((each.name, _hardware(each, network, gateway, osie)) for each in machines)
-            await self._create_all(HARDWARE, "Hardware created", hardware, len(machines))
+            await self._each(hardware, lambda item: self._create(HARDWARE, *item), "Hardware created", len(machines))
             reference = {"templateRef": {"name": self._name}}
             workflows = ((each.name, {"hardwareRef": {"name": each.name}, **reference}) for each in machines)
-            await self._create_all(WORKFLOW, "Workflows created", workflows, len(machines))
+            await self._each(workflows, lambda item: self._create(WORKFLOW, *item), "Workflows created", len(machines))
         except ApiError as error:
             raise FleetError(f"can't create the fleet's objects: {error}") from error
 
@@ -86,11 +86,6 @@ class Objects:
                 f"not all of the fleet's objects are removed: {error}; kubectl delete "
                 f"workflow,hardware,template,osie -n {self._namespace} -l {LABEL}={self._name}"
             ) from error
-
-    async def _create_all(
-        self, resource: ResourceType, what: str, specs: Iterable[tuple[str, Raw]], count: int
-    ) -> None:
-        await self._each(specs, lambda item: self._create(resource, *item), what, count)
 
     async def _create(self, resource: ResourceType, name: str, spec: Raw) -> None:
         meta = {"name": name, "namespace": self._namespace, "labels": {LABEL: self._name}}

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import resource
-import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from typing import Final
 
 import click
 
+from edge.building.screen import ProgressLine
 from edge.building.shell import CommandError
 from edge.dhcp.wire import options
 from edge.fleet.boot import live
@@ -61,17 +61,14 @@ _DRAW_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 15.0
 
 
-class Screen:
-    """The progress of a run on standard error: one redrawn line on a terminal, else a line now and then."""
+class Screen(ProgressLine):
+    """The progress of a run on standard error."""
 
     def __init__(self, recorder: Recorder, *, shown: bool = True) -> None:
-        self.recorder = recorder
-        self._shown = shown
-        self._terminal = sys.stderr.isatty()
+        super().__init__(_DRAW_SECONDS, _LOG_SECONDS, shown=shown)
+        self._recorder = recorder
         self._began = time.monotonic()
-        self._next = self._began + (_DRAW_SECONDS if self._terminal else _LOG_SECONDS)
         self._before = (self._began, 0, 0)
-        self._drawn = False
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -79,31 +76,13 @@ class Screen:
             self.clear()
             click.echo(text, err=True)
 
-    def draw(self) -> None:
-        """Draw the progress. To be called about once a second."""
-        now = time.monotonic()
-        if now < self._next or not self._shown:
-            return
-        self._next = now + (_DRAW_SECONDS if self._terminal else _LOG_SECONDS)
-        text = self._line(now)
-        if not self._terminal:
-            click.echo(click.unstyle(text), err=True)
-            return
-        # A wrapped line can't be overwritten, so it is cut to the terminal's width.
-        width = shutil.get_terminal_size().columns - 1
-        click.echo(
-            f"\r{text if len(click.unstyle(text)) <= width else click.unstyle(text)[:width]}\x1b[K", nl=False, err=True
-        )
-        self._drawn = True
-
-    def clear(self) -> None:
-        """Erase the progress line."""
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
-        self._drawn = False
+    def refresh(self) -> None:
+        """Draw the progress if due. To be called about once a second."""
+        if self.is_due():
+            self.draw(self._line(time.monotonic()))
 
     def _line(self, now: float) -> str:
-        recorder = self.recorder
+        recorder = self._recorder
         before, packets, events = self._before
         passed = max(now - before, 0.001)
         self._before = (now, recorder.packets, recorder.events)
@@ -111,13 +90,11 @@ class Screen:
         steps = " ".join(f"{step}:{recorder.at[step]}" for step in shown)
         done = click.style(f"provisioned {len(recorder.seconds[Whole.PROVISIONED])}/{recorder.machines}", fg="green")
         failed = f"failed {len(recorder.failures)}"
-        rates = (
-            f"{(recorder.packets - packets) / passed:.0f} packets/s {(recorder.events - events) / passed:.0f} events/s"
-        )
+        packet_rate, event_rate = (recorder.packets - packets) / passed, (recorder.events - events) / passed
         return (
             f"{now - self._began:6.0f} s  {done} done {recorder.at[FleetStep.DONE]} "
             f"{click.style(failed, fg='red') if recorder.failures else failed} errors {recorder.errors.total()}  "
-            f"{rates}  {steps}"
+            f"{packet_rate:.0f} packets/s {event_rate:.0f} events/s  {steps}"
         )
 
 
@@ -257,16 +234,13 @@ class Fleet:
         return FramePort(interface, {options.ipv4(each.address): each.mac for each in identities})
 
     def _is_allowed(self, server: IPv4Address) -> Callable[[str], bool]:
-        known: dict[str, bool] = {str(server): True}
-
+        @functools.cache
         def allowed(address: str) -> bool:
-            if address not in known:
-                try:
-                    parsed = IPv4Address(address)
-                except ValueError:
-                    return False
-                known[address] = any(parsed in network for network in self._settings.allow)
-            return known[address]
+            try:
+                parsed = IPv4Address(address)
+            except ValueError:
+                return False
+            return parsed == server or any(parsed in network for network in self._settings.allow)
 
         return allowed
 
@@ -278,7 +252,7 @@ class Fleet:
             left = set(tasks)
             while left and loop.time() < give_up:
                 done, left = await asyncio.wait(left, timeout=_DRAW_SECONDS)
-                self._screen.draw()
+                self._screen.refresh()
                 for task in done:
                     task.result()  # `live` raises nothing: an exception here is a bug
         finally:

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
@@ -38,43 +37,25 @@ _BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
 _API_PORT: Final = 6443
 
 
-@dataclass(slots=True)
 class Stack:
     """A stack. `up` starts it; the exit stack given to `up` stops it.
 
     With `settings.roles` it is API, controller, server and edge as four processes, instead of `tinkedge up`.
     """
 
-    settings: FleetSettings
-    directory: Path
-    _daemons: list[tuple[str, Daemon]] = field(default_factory=list)
-    _used: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def server(self) -> str:
-        """Return the edge's address."""
-        return str(_CABLE[1] if self.settings.link is MachineLink.RELAY else self.settings.network[1])
-
-    @property
-    def namespace(self) -> Path:
-        """Return the stack's network namespace; its API listens on loopback there."""
-        return NAMESPACES / f"{PREFIX}{os.getpid()}-stack"
-
-    @property
-    def machines(self) -> Path:
-        """Return the machines' network namespace."""
-        return NAMESPACES / f"{PREFIX}{os.getpid()}-machines"
-
-    @property
-    def kubeconfig(self) -> Path:
-        """Return the kubeconfig of the stack's API."""
-        return self.directory / "data" / "kubeconfig"
-
-    @property
-    def boots(self) -> Boots:
-        """Return the OSIE of the machines."""
-        osie = self.directory / "osie"
-        return Boots("", f"file://{osie}/kernel", f"file://{osie}/initrd")
+    def __init__(self, settings: FleetSettings, directory: Path) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.server = str(_CABLE[1] if settings.link is MachineLink.RELAY else settings.network[1])
+        """The edge's address."""
+        self.namespace = NAMESPACES / f"{PREFIX}{os.getpid()}-stack"
+        """The stack's network namespace; its API listens on loopback there."""
+        self.machines = NAMESPACES / f"{PREFIX}{os.getpid()}-machines"
+        """The machines' network namespace."""
+        self.kubeconfig = directory / "data" / "kubeconfig"
+        self.boots = Boots("", f"file://{directory}/osie/kernel", f"file://{directory}/osie/initrd")
+        self._daemons: list[tuple[str, Daemon]] = []
+        self._used: dict[str, float] = {}
 
     async def up(self, stack: AsyncExitStack) -> None:
         """Start the stack; it is ready when this returns. Raises FleetError."""

@@ -19,6 +19,7 @@ is refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import time
@@ -237,7 +238,7 @@ class AdminApp:
         if len(self._streams) >= MAX_STREAMS:
             return text(f"{MAX_STREAMS} event streams are open already", status=503)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        with self.journey.subscribe() as subscription:
+        with contextlib.closing(self.journey.subscribe()) as subscription:
             past = self.journey.past() if since == "all" else None  # taken now: later events are in the stream
             self._streams.add(subscription)
             try:

@@ -49,14 +49,7 @@ ROUTINE_LINES: Final = 500
 WARNING_LINES: Final = 200
 """The same for warnings, refusals and failures."""
 
-_LEVEL: Final = {
-    Outcome.OK: logging.INFO,
-    Outcome.INFO: logging.INFO,
-    Outcome.WARNING: logging.WARNING,
-    Outcome.REFUSED: logging.WARNING,
-    Outcome.FAILED: logging.WARNING,
-}
-_LEVELS: Final = [_LEVEL[outcome] for _, outcome in KINDS]
+_LEVELS: Final = [logging.INFO if outcome in (Outcome.OK, Outcome.INFO) else logging.WARNING for _, outcome in KINDS]
 _LINES: Final = [ROUTINE_LINES if level == logging.INFO else WARNING_LINES for level in _LEVELS]
 
 _NOT_BEGUN: Final = -1.0
@@ -110,22 +103,13 @@ class Lines:
         self._began = _NOT_BEGUN
         for kind, macs in enumerate(self._suppressed):
             if macs:
-                self._sum_up(kind, self._counts[kind] - self.until[kind], len(macs), seconds)
+                (step, outcome), count = KINDS[kind], self._counts[kind] - self.until[kind]
+                text = "%s more %s events (%s) of %s machines in %.1f s are in the journey, but not in this log"
+                numbers = (f"{count:,}", step.value, outcome.value, f"{len(macs):,}", seconds)
+                fields = {"step": step.value, "outcome": outcome.value, "events": count, "machines": len(macs)}
+                log.log(_LEVELS[kind], text, *numbers, extra={"fields": fields})
                 macs.clear()
             self.until[kind] = self._counts[kind] + _LINES[kind]
-
-    def _sum_up(self, kind: int, count: int, machines: int, seconds: float) -> None:
-        step, outcome = KINDS[kind]
-        log.log(
-            _LEVELS[kind],
-            "%s more %s events (%s) of %s machines in %.1f s are in the journey, but not in this log",
-            f"{count:,}",
-            step.value,
-            outcome.value,
-            f"{machines:,}",
-            seconds,
-            extra={"fields": {"step": step.value, "outcome": outcome.value, "events": count, "machines": machines}},
-        )
 
     def _schedule_end(self) -> None:
         """Schedule the end of the period, in case no event comes to end it."""

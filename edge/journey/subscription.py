@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from types import TracebackType
 
 from edge.journey.events import JourneyEvent, Notice
 
@@ -92,7 +91,7 @@ class Subscriptions:
 
 
 class Subscription:
-    """An async iterator of events, made by `Journey.subscribe`; also a context manager that closes itself."""
+    """An async iterator of events, made by `Journey.subscribe`; `close` it after use."""
 
     def __init__(self, backlog: int, subscriptions: Subscriptions) -> None:
         self.dropped = 0
@@ -125,11 +124,3 @@ class Subscription:
             self._arrived.clear()
             await self._arrived.wait()
         return self._waiting.popleft()
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

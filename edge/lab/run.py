@@ -12,7 +12,7 @@ import gzip
 import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,22 +140,11 @@ class Lab:
     async def run(self) -> None:
         """Run the whole journey. Raises LabError."""
         # Stopping everything takes time as well.
-        async with self._company(), AsyncExitStack() as stack:
+        async with self._screen.company(lambda: self._doing()), AsyncExitStack() as stack:
             try:
                 await self._run(stack)
             except (CommandError, LabError) as error:
                 raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
-
-    @contextlib.asynccontextmanager
-    async def _company(self) -> AsyncIterator[None]:
-        """Show the current work every few seconds."""
-        keeping = asyncio.ensure_future(self._screen.keep_company(lambda: self._doing()))
-        try:
-            yield
-        finally:
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
 
     async def _run(self, stack: AsyncExitStack) -> None:
         settings = self._settings

@@ -13,7 +13,7 @@ from typing import Final
 
 from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import StepLimits, read
-from edge.journey.history import Entry, milestone
+from edge.journey.history import milestone
 from edge.journey.recorder import Journey, News
 from edge.page import Bar, BootChain, chains, timeline_of
 from tink.limits.newest import Newest
@@ -60,7 +60,7 @@ class BootEnds:
         """`clock` is the journey's."""
         self._journey = journey
         self._limits = StepLimits()
-        self._news = News(journey, _is_end, clock, asker=journey.stages())
+        self._news = News(journey, lambda entry: milestone(entry) in STAGES, clock, asker=journey.stages())
         self._reported_until: Newest[str, float] = Newest(MAX_KNOWN)
         """The time up to which each machine's boots are reported."""
 
@@ -91,7 +91,9 @@ class BootEnds:
                         mac, chain, before[-1] if before else chain.began, event.time, state, event.message
                     )
             last = chain.boots[-1].latest
-            if after is not None and last > since and _was_a_boot(chain):
+            reached = {each for boot in chain.boots for each in boot.reached}
+            got_script_only = Milestone.SCRIPT_SENT in reached and Milestone.WORKFLOW_ENDED not in reached
+            if after is not None and last > since and got_script_only:
                 self._reported_until[mac] = since = last
                 yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine has restarted")
 
@@ -115,21 +117,11 @@ class BootEnds:
 _FACTS: Final = ("client", "model", "uuid", "osie", "workflow")
 
 
-def _is_end(entry: Entry) -> bool:
-    return milestone(entry) in STAGES
-
-
 def _ends(chain: BootChain) -> list[JourneyEvent]:
     """Return the events that end Workflows."""
     ended = Milestone.WORKFLOW_ENDED
     found = (zip(boot.events, boot.marks, strict=True) for boot in chain.boots)
     return [event for pairs in found for event, reached in pairs if reached is ended and event.step is Step.WORKFLOW]
-
-
-def _was_a_boot(chain: BootChain) -> bool:
-    """Return True if the machine got a script, and no Workflow ended in the boot."""
-    reached = {each for boot in chain.boots for each in boot.reached}
-    return Milestone.SCRIPT_SENT in reached and Milestone.WORKFLOW_ENDED not in reached
 
 
 def _step(bar: Bar) -> EndedStep:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.core import Metric
 
-from edge.telemetry.ends import EndedBoot, EndedStep
+from edge.telemetry.ends import EndedBoot
 from tink.errors import TinkedgeError
 from tink.metrics.families import counter
 from tink.net.urls import shown
@@ -53,8 +53,31 @@ class Traces:
 
     def take(self, boots: Iterable[EndedBoot]) -> None:
         """Queue the traces of these boots. Never waits for the collector."""
+        from opentelemetry import trace
+
         for boot in boots:
-            self._take(boot)
+            root = self._tracer.start_span(
+                "boot", context=trace.set_span_in_context(trace.INVALID_SPAN), start_time=_ns(boot.began),
+                attributes=_attributes(boot),
+            )  # fmt: skip
+            for at, rule, message in boot.warnings:
+                root.add_event(_text(rule), {"message": _text(message)}, _ns(at))
+            if boot.outcome == "Succeeded":
+                root.set_status(trace.StatusCode.OK)
+            elif boot.outcome != "Canceled":
+                root.set_status(trace.StatusCode.ERROR, _text(boot.message))
+            context = trace.set_span_in_context(root)
+            for step in boot.steps:
+                name = f"action {step.action}" if step.action else step.label
+                attributes = {"tinkedge.phase": step.phase}
+                if step.action:
+                    attributes["tinkedge.action"] = _text(step.action)
+                began = _ns(step.began)
+                span = self._tracer.start_span(_text(name), context=context, start_time=began, attributes=attributes)
+                if step.failed:
+                    span.set_status(trace.StatusCode.ERROR)
+                span.end(_ns(step.ended))
+            root.end(_ns(boot.ended))
             self.boots += 1
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
@@ -68,38 +91,10 @@ class Traces:
         text = "Boots that were handed to OpenTelemetry, and those that were too many in a second."
         yield counter("tinkedge_traces_boots", text, ["result"], {("traced",): self.boots, ("skipped",): self.skipped})
 
-    def _take(self, boot: EndedBoot) -> None:
-        from opentelemetry import trace
-
-        root = self._tracer.start_span(
-            "boot", context=trace.set_span_in_context(trace.INVALID_SPAN), start_time=_ns(boot.began),
-            attributes=_attributes(boot),
-        )  # fmt: skip
-        for at, rule, message in boot.warnings:
-            root.add_event(_text(rule), {"message": _text(message)}, _ns(at))
-        if boot.outcome == "Succeeded":
-            root.set_status(trace.StatusCode.OK)
-        elif boot.outcome != "Canceled":
-            root.set_status(trace.StatusCode.ERROR, _text(boot.message))
-        context = trace.set_span_in_context(root)
-        for step in boot.steps:
-            name = f"action {step.action}" if step.action else step.label
-            span = self._tracer.start_span(
-                _text(name), context=context, start_time=_ns(step.began), attributes=_of_step(step)
-            )
-            if step.failed:
-                span.set_status(trace.StatusCode.ERROR)
-            span.end(_ns(step.ended))
-        root.end(_ns(boot.ended))
-
 
 def _attributes(boot: EndedBoot) -> dict[str, Any]:
     named = {f"tinkedge.{name}": _text(value) for name, value in boot.facts}
     return {"host.mac": boot.mac, "tinkedge.outcome": _text(boot.outcome), **named}
-
-
-def _of_step(step: EndedStep) -> dict[str, Any]:
-    return {"tinkedge.phase": step.phase} | ({"tinkedge.action": _text(step.action)} if step.action else {})
 
 
 def _text(value: str) -> str:

@@ -14,9 +14,10 @@ import pytest
 import yaml
 from cryptography import x509
 
-from edge.fleet import FleetSettings, MachineLink, Profile
+from edge.fleet.network import MachineLink
 from edge.fleet.objects import Boots, Objects
-from edge.fleet.population import identity
+from edge.fleet.population import Profile, identity
+from edge.fleet.settings import FleetSettings
 from edge.fleet.stack import Stack
 from edge.lab.namespaces import inside
 from tests.interop.authority import Authority

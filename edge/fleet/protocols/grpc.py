@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from h2 import events
@@ -31,6 +32,7 @@ _CONFIGURATION: Final = H2Configuration(
 Field = tuple[bytes, bytes]
 
 
+@dataclass(eq=False, slots=True)
 class Call:
     """A running call.
 
@@ -38,18 +40,10 @@ class Call:
     `opened(fields)` with the first headers.
     """
 
-    __slots__ = ("_answers", "ended", "message", "opened")
-
-    def __init__(
-        self,
-        ended: Callable[[int, str], None],
-        message: Callable[[bytes], None] | None = None,
-        opened: Callable[[dict[str, str]], None] | None = None,
-    ) -> None:
-        self.ended = ended
-        self.message = message
-        self.opened = opened
-        self._answers = b""
+    ended: Callable[[int, str], None]
+    message: Callable[[bytes], None] | None = None
+    opened: Callable[[dict[str, str]], None] | None = None
+    _answers: bytes = field(default=b"", init=False)
 
     def take(self, payload: bytes) -> None:
         """Process a piece of the answers (gRPC's Length-Prefixed-Message)."""

@@ -64,6 +64,19 @@ class Response:
     body: bytes = b""
 
 
+async def connected_socket(source: str, host: str, port: int) -> socket.socket:
+    """Connect by TCP from the address `source`. Raises OSError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind((source, 0))
+        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class HttpConnection:
     """A connection for one request at a time."""
 
@@ -80,22 +93,13 @@ class HttpConnection:
     @classmethod
     async def connect(cls, source: str, url: Url) -> HttpConnection:
         """Connect from the address `source`. Raises HttpError."""
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            sock.setblocking(False)
-            sock.bind((source, 0))
             async with asyncio.timeout(STALL_SECONDS):
-                await asyncio.get_running_loop().sock_connect(sock, (url.host, url.port))
+                return cls(await connected_socket(source, url.host, url.port), url)
         except TimeoutError:
-            sock.close()
             raise HttpError(f"{url.host}:{url.port} does not answer") from None
         except OSError as error:
-            sock.close()
             raise HttpError(f"{url.host}:{url.port}: {why(error)}") from error
-        except BaseException:
-            sock.close()
-            raise
-        return cls(sock, url)
 
     def close(self) -> None:
         """Close."""
@@ -170,23 +174,17 @@ def why(error: OSError) -> str:
 async def get(source: str, text: str, headers: tuple[str, ...] = (), *, keep: bool = True) -> Response:
     """Send one GET on a new connection. Raises HttpError."""
     url = Url.of(text)
-    connection = await HttpConnection.connect(source, url)
-    try:
+    with contextlib.closing(await HttpConnection.connect(source, url)) as connection:
         return await connection.request("GET", url.target, (f"Host: {url.host}:{url.port}", *headers), keep=keep)
-    finally:
-        connection.close()
 
 
 async def length(source: str, text: str, headers: tuple[str, ...] = ()) -> Response:
     """Return a file's length and last byte as one answer. Raises HttpError."""
     url = Url.of(text)
     headers = (f"Host: {url.host}:{url.port}", *headers)
-    connection = await HttpConnection.connect(source, url)
-    try:
+    with contextlib.closing(await HttpConnection.connect(source, url)) as connection:
         head = await connection.request("HEAD", url.target, headers)
         if head.status != 200 or not head.length:
             return head
         last = await connection.request("GET", url.target, (*headers, f"Range: bytes={head.length - 1}-"))
         return Response(200 if last.status == 206 else last.status, head.length, last.body)
-    finally:
-        connection.close()

@@ -160,7 +160,8 @@ class Interpreter:
             case "imgfetch", [url, *_]:
                 text = yield Fetch(url, "text")
                 if isinstance(text, str):
-                    self._texts[_name_of(words) or url.rpartition("/")[2]] = text
+                    named = [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("--name", "-n")]
+                    self._texts[named[0] if named else url.rpartition("/")[2]] = text
                 return isinstance(text, str)
             case "imgexec", [image, *_] if image in self._texts:
                 return (yield from self._begin(self._texts[image], replaces=False))
@@ -236,10 +237,3 @@ def _positional(arguments: list[str]) -> list[str]:
     while at < len(arguments) and arguments[at].startswith("-"):
         at += 2 if arguments[at] in _WITH_VALUE else 1
     return arguments[at:]
-
-
-def _name_of(words: list[str]) -> str:
-    for option in ("--name", "-n"):
-        if option in words[:-1]:
-            return words[words.index(option) + 1]
-    return ""

@@ -54,10 +54,6 @@ class KnownNetworks:
     interface: str = ""
 
 
-def _usual(_: Milestone) -> float:
-    return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The input of the rules beside the story.
@@ -87,7 +83,7 @@ class Facts:
     now: float
     registered: Registered | None = None
     network: KnownNetworks = KnownNetworks()
-    limit: Callable[[Milestone], float] = _usual
+    limit: Callable[[Milestone], float] = lambda _: 0.0
     claimants: tuple[str, ...] = ()
     near: tuple[str, str] | None = None
     same_uuid: tuple[str, str] | None = None

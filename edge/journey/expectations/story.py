@@ -232,12 +232,11 @@ def _begins(boot: MachineBoot, event: JourneyEvent, reached: Milestone | None) -
     at = boot.at
     if reached is None or at is None:
         return False
-    if reached is Milestone.OFFERED:
-        return at >= Milestone.PROGRAM_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
-    if reached is Milestone.IPXE_OFFERED:  # of iPXE in the card's ROM, before which there is nothing
-        return at >= Milestone.KERNEL_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
-    if reached is Milestone.SCRIPT_SENT and "medium" in event.detail:  # without DHCP, it is the first that is heard
-        return at >= Milestone.KERNEL_BEGUN or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
+    # The first packet of a boot is from the firmware, from iPXE in the card's ROM, or from a medium without DHCP.
+    from_ipxe = reached is Milestone.IPXE_OFFERED or (reached is Milestone.SCRIPT_SENT and "medium" in event.detail)
+    if reached is Milestone.OFFERED or from_ipxe:
+        passed = Milestone.KERNEL_BEGUN if from_ipxe else Milestone.PROGRAM_BEGUN
+        return at >= passed or event.time - max(boot.latest, boot.again_at) > GAP_SECONDS
     # An installed system that comes up; a Linux that renews its lease while the agent works is no news.
     return reached is Milestone.OS_OFFERED and at >= Milestone.WORKFLOW_ENDED
 

@@ -284,7 +284,10 @@ class Expectations:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
         awaited.kind = f"{boot.detail_of('osie')} {story.model}".strip()
         after = self._limit(boot.at, awaited.kind, boot) if boot.at is not None else 0.0
-        awaited.due = _waited_since(boot) + after if after else 0.0
+        # An action that prints is not late, however long it runs.
+        printed = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
+        waited_since = max(boot.since, printed.time) if printed is not None else boot.since
+        awaited.due = waited_since + after if after else 0.0
         awaited.early = 0.0
         if not after:
             awaited.deadline = 0.0
@@ -302,12 +305,6 @@ class Expectations:
         limit = self.limits.after(reached, kind) or 0.0
         over_ipv6 = reached is boot.at and boot.detail.get("dhcp") == "reply"
         return limit + OVER_IPV6.get(reached, 0.0) if over_ipv6 else limit
-
-
-def _waited_since(boot: MachineBoot) -> float:
-    """Return the start of the current wait: an action that prints is not late, however long it runs."""
-    last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
-    return max(boot.since, last.time) if last is not None else boot.since
 
 
 def said_elsewhere(entry: Entry) -> Diagnosis | None:

@@ -141,7 +141,7 @@ async def test_installation_gives_up_after_five_minutes_of_a_lock(tmp_path, monk
     assert sum(paused) == 300
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- announcements ----------------------------------------------------------------------------------------------------
 
 
 def test_download_and_time_are_said_before_and_nothing_if_all_is_up_to_date():

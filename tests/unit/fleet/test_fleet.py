@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from edge.building.shell import family
-from edge.fleet import Boots, FleetSettings, FleetSettingsError, HardwareSource, MachineLink
-from edge.fleet.network import FleetError, check, is_hosts_namespace
+from edge.fleet.network import FleetError, MachineLink, check, is_hosts_namespace
+from edge.fleet.objects import Boots
 from edge.fleet.population import (
     Firmware,
     Profile,
@@ -43,6 +43,7 @@ from edge.fleet.results import (
     parse,
     percentile,
 )
+from edge.fleet.settings import FleetSettings, FleetSettingsError, HardwareSource
 from edge.neighbour.route import Route, RouteKind
 from tests.waiting import wait_until
 from tink.api.yaml import documents

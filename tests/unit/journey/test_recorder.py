@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ async def test_subscriber_gets_events_from_the_call_on_until_it_closes(journey):
 
 
 async def test_slow_subscriber_loses_the_oldest_events_and_gets_their_number(journey):
-    with journey.subscribe(backlog=2) as subscription:
+    with closing(journey.subscribe(backlog=2)) as subscription:
         for number in range(5):
             journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
     assert subscription.dropped == 3
@@ -179,14 +180,14 @@ class Kept:
         self.journey = Journey(lambda: float(next(times)), **bounds)
         self.logged: list[JourneyEvent] = []
 
-    def tell(self, number: int, happening: Happening) -> None:
+    def record(self, number: int, happening: Happening) -> None:
         mac, step, prepared = happening
         if prepared:
             self.journey.note(mac, PREPARED[step])
             message, detail = f"prepared {step}", {"client": "ROM"}
         else:
-            self.journey.record(mac, step, Outcome.OK, f"told {number}", number=number)
-            message, detail = f"told {number}", {"number": number}
+            self.journey.record(mac, step, Outcome.OK, f"event {number}", number=number)
+            message, detail = f"event {number}", {"number": number}
         self.logged.append(JourneyEvent(1_000.0 + number, mac, step, Outcome.OK, message, detail))
 
     def of(self, mac: str) -> list[JourneyEvent]:
@@ -198,7 +199,7 @@ class Kept:
 def test_with_room_for_all_each_machine_keeps_its_newest_events(happened):
     kept = Kept(per_machine=5, machines=8, strangers=8)
     for number, happening in enumerate(happened):
-        kept.tell(number, happening)
+        kept.record(number, happening)
         assert kept.journey.events(happening.mac) == kept.of(happening.mac)[-5:]
     macs = {event.mac for event in kept.logged}
     everything = [event for mac in macs for event in kept.of(mac)[-5:]]
@@ -230,7 +231,7 @@ def test_newest_event_is_stored_and_all_bounds_hold_under_any_shortage(
     kept = Kept(per_machine=per_machine, machines=machines, strangers=strangers, memory_bytes=memory_bytes)
     journey = kept.journey
     for number, happening in enumerate(happened):
-        kept.tell(number, happening)
+        kept.record(number, happening)
         known = journey.machines()
         received = [machine for machine in known if machine.only_heard]
         assert len(received) <= strangers

@@ -66,11 +66,11 @@ def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(clock, ca
     assert screen.elapsed() == 12.75
     assert screen.since_power_on() == 0.25
     for outcome in (Outcome.INFO, Outcome.WARNING, Outcome.REFUSED, Outcome.FAILED):
-        screen.step("step", "said", outcome)
+        screen.step("step", "text", outcome)
     assert capsys.readouterr().out.splitlines() == [
         "[  2.50 s] ✓ build     OSIE",
         "   0.25 s ✓ dhcp      DHCPACK",
-        *(f"   0.25 s {sign} step      said" for sign in "·?!✗"),
+        *(f"   0.25 s {sign} step      text" for sign in "·?!✗"),
     ]
 
 
@@ -261,7 +261,7 @@ class Lab:
         self.reported.clear()
         await self.build(full=full, wheel=wheel)
         ran = self.log.read_text().split()
-        assert len(self.reported) == len(ran), "what takes long is told"
+        assert len(self.reported) == len(ran), "each recipe that runs is reported"
         return ran
 
 
@@ -425,10 +425,10 @@ def test_what_a_recipe_says_and_how_far_its_apt_is_can_be_asked_meanwhile():
     reported = []
     work = build._Work(0.0)
     for line in ("osie: downloading linux-image: 24 MB", "dlstatus:1:23.6:Retrieving file 1 of 1", "Selecting package"):
-        work.hear(line, reported.append)
+        work.read_line(line, reported.append)
     assert (work.phase, work.percent) == ("downloading linux-image: 24 MB", " 23 %")
     assert reported == ["osie: downloading linux-image: 24 MB"]
-    work.hear("osie: squashing", reported.append)
+    work.read_line("osie: squashing", reported.append)
     assert (work.phase, work.percent) == ("squashing", "")
 
 

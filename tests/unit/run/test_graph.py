@@ -7,7 +7,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -477,7 +477,7 @@ async def test_running_edge_serves_without_the_api_and_reports_since_when(
     caplog.set_level("INFO")
     one = beside(Service.HTTP, Service.ADMIN)
     await one.start()
-    with one.journey.subscribe() as reported:
+    with closing(one.journey.subscribe()) as reported:
         await api.go()
         assert (await anext(reported)).message.startswith("serving from what was known at 20")
         assert one.not_ready == ""

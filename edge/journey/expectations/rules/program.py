@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from edge.journey.events import PROGRESS, Milestone, Step, Value, is_uki
+from edge.journey.events import PROGRESS, Milestone, Step, is_uki
 from edge.journey.expectations.facts import Diagnosis, Facts, LikelyCause, Why
 from edge.journey.expectations.limits import SOLICITING_SECONDS, SOONER
 from edge.journey.expectations.rules.words import (
@@ -144,23 +142,13 @@ def _why_unstarted(boot: MachineBoot, facts: Facts) -> Why:
         "it is not for this machine's architecture",
         "its network card does not come up again",
     )
-    if not _has_no_route(boot, facts):
+    # GRUB 2.12 sends no router solicitation (RFC 4861 section 6.3.7), so it only knows an IPv6 router whose periodic
+    # advertisement it has received. Firmware and shim solicit.
+    is_grub = str(boot.detail.get("name", "")).rpartition("/")[2] in GRUB_OF.values()
+    if not (facts.behind_router and is_grub):
         return causes, ("look at its screen",)
     evidence = f"{facts.behind_router} is in no network of this edge"
     cause = LikelyCause(
         "GRUB, which solicits no IPv6 router, has no route to this edge and stays at its prompt", evidence
     )
     return (cause, *causes), ("let it boot a UKI or an iPXE that the site has signed, or put an edge on its link",)
-
-
-def _has_no_route(boot: MachineBoot, facts: Facts) -> bool:
-    """Return True if the program is GRUB, and needs an IPv6 router, which firmware and shim had found.
-
-    GRUB 2.12 sends no router solicitation (RFC 4861 section 6.3.7), so it only knows a router whose periodic
-    advertisement it has received.
-    """
-    return bool(facts.behind_router) and _is_grub(boot.detail)
-
-
-def _is_grub(detail: Mapping[str, Value]) -> bool:
-    return str(detail.get("name", "")).rpartition("/")[2] in GRUB_OF.values()

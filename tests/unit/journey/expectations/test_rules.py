@@ -42,7 +42,7 @@ def test_fault_is_named_truly_and_in_time(fault):
     assert found.rule == fault["rule"], found.message
     assert re.search(fault["says"], found.message), found.message
     if before is not None and before.rule != "WrongClock":  # which is true all the time
-        assert before.rule == fault["rule"], f"said before: {before.message}"
+        assert before.rule == fault["rule"], f"reported before: {before.message}"
     assert (found.outcome is Outcome.INFO) is (fault["rule"] in NO_WARNINGS)
     assert sum(found.message == line or found.facts == line for line in logged) == 1
 
@@ -270,7 +270,7 @@ def test_machine_that_continues_with_another_edge_is_not_reported_as_silent_and_
     assert play.wait(1).rom().wait(12).warnings == ["NoTFTPRequest"]
     before = play.settled
     received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
-    assert play.wait(30).settled == before + 1, "what was said here is taken back once"
+    assert play.wait(30).settled == before + 1, "the diagnosis of this edge is withdrawn once"
 
 
 def test_diagnosis_of_another_edge_is_shown_here_and_recorded_by_it_alone():
