@@ -5,7 +5,7 @@ Datagrams (`edge.dhcp.server` makes `Received` and sends `Reply`), settings, lim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Network
@@ -68,10 +68,6 @@ class Query(NamedTuple):
     reservation: Reservation
     agent: RelayAgent
     received: Received
-
-
-class TooSmallError(options.DhcpError):
-    """The client takes less than the smallest reply; the text has both sizes."""
 
 
 class DhcpSettingsError(options.DhcpError, ValueError):
@@ -197,7 +193,7 @@ class DhcpContext:
             self.reports.refused(machine.mac, reservation.unserved)
         return False
 
-    def assemble(
+    def assemble_for(
         self, message_type: MessageType, query: Query, client: Client, boot: BootAnswer, *, has_lease: bool = True
     ) -> bytes | None:
         """Return the reply with the machine's network and, if `has_lease`, its address; None if it is too large."""
@@ -206,21 +202,68 @@ class DhcpContext:
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
         # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
         start = first_options(message_type, agent.server_id or self.server_id)
-        try:
-            return assemble(
-                message,
-                start + network.lease if has_lease else start,
-                boot,
-                yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
-                ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
-                network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
-                fewer=partial(network.fewer, plan, hostname),
-                vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
-                relay=agent.echo,
-            )
-        except TooSmallError as error:
-            self.reports.refused(reservation.mac, str(error))
-            return None
+        return self.assemble(
+            reservation.mac,
+            message,
+            start + network.lease if has_lease else start,
+            boot,
+            yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
+            ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
+            network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
+            fewer=partial(network.fewer, plan, hostname),
+            vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
+            relay=agent.echo,
+        )
+
+    def assemble(
+        self,
+        mac: str,
+        request: Message,
+        start: bytes,
+        boot: BootAnswer,
+        *,
+        what: str = "",
+        yiaddr: bytes = codec.NO_ADDRESS,
+        ciaddr: bytes = codec.NO_ADDRESS,
+        flags: int | None = None,
+        network: bytes = b"",
+        fewer: Callable[[], Iterable[bytes]] = tuple,
+        vlan: bytes = b"",
+        relay: bytes = b"",
+    ) -> bytes | None:
+        """Return the reply to `request`, its options in the order of the arguments.
+
+        `start` are options 53, 54 and those of the lease. `network` are the options of the machine's network; `fewer()`
+        returns shorter and shorter versions of it. `flags` are those of the request by default. `relay` is option 82.
+        If even the smallest reply is larger than what the client takes, report that `what` is missing; return None.
+        """
+        # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
+        # network that the client requested last, then the echoes. What a machine needs to boot always stays.
+        head = codec.header(
+            request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
+        )
+        start = head + start
+        # RFC 3046 section 2.1: option 82 is the last option.
+        end = relay + codec.END
+        echoes = echo_client_identifier(request)
+        # RFC 4578 section 2.3. Some ROMs send none, or one of another shape; that is no reason to refuse a boot.
+        uuid = request.options.get(options.CLIENT_UUID, b"")
+        if len(uuid) == 17 and uuid[0] == 0:
+            echoes += bytes((options.CLIENT_UUID, 17)) + uuid
+        limit = size_limit(request)
+        payload = start + network + vlan + echoes + boot.spare_options + boot.options + end
+        if len(payload) > limit:
+            shorter = [network, *fewer()]
+            middles = [each + vlan + echoes for each in shorter]
+            for middle in (*middles, shorter[-1] + vlan):
+                payload = start + middle + boot.options + end
+                if len(payload) <= limit:
+                    break
+            else:
+                reason = f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}"
+                self.reports.refused(mac, reason, what)
+                return None
+        return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
 
 
 def proposed(server_ip: str) -> tuple[str, ...]:
@@ -238,59 +281,6 @@ def several_hardware(mac: str, claimants: tuple[Machine, ...]) -> str:
     """Return the reason why a MAC that more than one Hardware has is not served."""
     names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
     return f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
-
-
-def assemble(
-    request: Message,
-    start: bytes,
-    boot: BootAnswer,
-    *,
-    yiaddr: bytes = codec.NO_ADDRESS,
-    ciaddr: bytes = codec.NO_ADDRESS,
-    flags: int | None = None,
-    network: bytes = b"",
-    fewer: Callable[[], Iterable[bytes]] = tuple,
-    vlan: bytes = b"",
-    relay: bytes = b"",
-) -> bytes:
-    """Return the reply to `request`, its options in the order of the arguments.
-
-    `start` are options 53, 54 and those of the lease. `network` are the options of the machine's network; `fewer()`
-    returns shorter and shorter versions of it. `flags` are those of the request by default. `relay` is option 82.
-    Raises TooSmallError if even the smallest reply is larger than what the client takes.
-    """
-    # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
-    # network that the client requested last, then the echoes. What a machine needs to boot always stays.
-    head = codec.header(
-        request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
-    )
-    start = head + start
-    # RFC 3046 section 2.1: option 82 is the last option.
-    end = relay + codec.END
-    echoes = echo_client_identifier(request)
-    # RFC 4578 section 2.3. Some ROMs send none, or one of another shape; that is no reason to refuse a boot.
-    uuid = request.options.get(options.CLIENT_UUID, b"")
-    if len(uuid) == 17 and uuid[0] == 0:
-        echoes += bytes((options.CLIENT_UUID, 17)) + uuid
-    limit = size_limit(request)
-    payload = start + network + vlan + echoes + boot.spare_options + boot.options + end
-    if len(payload) > limit:
-        for attempt in _attempts(network, fewer(), vlan, echoes, boot.options):
-            payload = start + attempt + end
-            if len(payload) <= limit:
-                break
-        else:
-            raise TooSmallError(f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}")
-    return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
-
-
-def _attempts(network: bytes, fewer: Iterable[bytes], vlan: bytes, echoes: bytes, boot: bytes) -> Iterator[bytes]:
-    """Yield the options between the lease and option 82, shorter each time."""
-    shortest = network
-    yield network + vlan + echoes + boot
-    for shortest in fewer:
-        yield shortest + vlan + echoes + boot
-    yield shortest + vlan + boot
 
 
 def first_options(message_type: MessageType, server_id: bytes) -> bytes:

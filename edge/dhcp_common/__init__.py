@@ -13,7 +13,7 @@ layouts     packets of one layout, for the fast paths
 
 from edge.dhcp_common.boot import NOTHING, REFUSED_FILE, RPIBOOT, BootAnswer, Client, Reply, Stage, uki_path
 from edge.dhcp_common.declines import AddressClaim, Declines, RecentLeases
-from edge.dhcp_common.layouts import MAX_LAYOUTS, NOWHERE, KnownLayout, KnownLayouts, Mask, NoLayoutError
+from edge.dhcp_common.layouts import MAX_LAYOUTS, NOWHERE, KnownLayout, KnownLayouts, NoLayoutError, vary
 from edge.dhcp_common.prober import Prober
 from edge.dhcp_common.quarantine import IPV4, IPV6, Changed, Quarantine
 from edge.dhcp_common.relays import Relays
@@ -24,6 +24,6 @@ from edge.dhcp_common.site import DhcpSite
 __all__ = [
     "FREE_ADDRESS", "IPV4", "IPV6", "MAX_LAYOUTS", "NOTHING", "NOWHERE", "REFUSED_FILE", "RPIBOOT", "AddressClaim",
     "BootAnswer", "Changed", "Client", "Declines", "DhcpReports", "DhcpServerError", "DhcpSite", "KnownLayout",
-    "KnownLayouts", "Mask", "NoLayoutError", "Port", "Prober", "Quarantine", "RecentLeases", "Relays", "Reply",
-    "Server", "Stage", "reply_note", "uki_path",
+    "KnownLayouts", "NoLayoutError", "Port", "Prober", "Quarantine", "RecentLeases", "Relays", "Reply",
+    "Server", "Stage", "reply_note", "uki_path", "vary",
 ]  # fmt: skip

@@ -9,8 +9,7 @@ same places parses in the same way and requests the same, so the fast path of a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import groupby
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tink.errors import TinkedgeError
@@ -27,30 +26,9 @@ class NoLayoutError(TinkedgeError):
     """A packet has something that depends on more than the values of a layout."""
 
 
-class Mask:
-    """The bits of a packet that its layout fixes; all of them at first."""
-
-    def __init__(self, packet: bytes) -> None:
-        self._packet = packet
-        self._bits = bytearray(b"\xff" * len(packet))
-
-    def vary(self, begin: int, end: int) -> None:
-        """Let the bytes from `begin` to `end` differ."""
-        self._bits[begin:end] = bytes(end - begin)
-
-    def fix(self, begin: int, bits: bytes) -> None:
-        """Fix these bits of the bytes from `begin` on, and let the other bits differ."""
-        self._bits[begin : begin + len(bits)] = bits
-
-    def runs(self, begin: int) -> Iterator[tuple[bool, int]]:
-        """Yield the runs of bytes from `begin` on that are fixed (True) or may differ (False), with their lengths."""
-        for is_fixed, run in groupby(self._bits[begin:], bool):
-            yield is_fixed, len(list(run))
-
-    def numbers(self) -> tuple[int, int]:
-        """Return `mask` and `expected`: packets fulfil `int.from_bytes(packet, "big") & mask == expected`."""
-        mask = int.from_bytes(self._bits, "big")
-        return mask, int.from_bytes(self._packet, "big") & mask
+def vary(mask: bytearray, begin: int, end: int) -> None:
+    """Let the bytes of a packet from `begin` to `end` differ: in the mask of a layout, bits that are set are fixed."""
+    mask[begin:end] = bytes(end - begin)
 
 
 class KnownLayout(ABC):
