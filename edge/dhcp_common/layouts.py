@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tink.errors import TinkedgeError
-from tink.limits.newest import UsedLists
 
 NOWHERE: Final = slice(0, 0)
 """The place of a value that the packets of a layout do not have."""
@@ -47,14 +46,43 @@ class KnownLayout(ABC):
 L = TypeVar("L", bound=KnownLayout)
 
 
-class KnownLayouts(UsedLists[int, L]):
+class KnownLayouts(Generic[L]):
     """The layouts that a fast path has learnt, in lists by a number that the length of a packet determines."""
 
+    def __init__(self, most: int, most_of_a_key: int) -> None:
+        self.lists: dict[int, list[L]] = {}
+        """For reading; always the same dictionary."""
+        self._most = most
+        self._most_of_a_key = most_of_a_key
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
     def learn(self, key: int, packet: bytes, make: Callable[[], L]) -> None:
-        """Add the layout that `make` returns, unless one of this key fits the packet or `make` raises NoLayoutError."""
+        """Add the layout that `make` returns, unless one of this key fits the packet or `make` raises NoLayoutError.
+
+        A full list drops its oldest layout. If there are more than `most` in all, those are dropped that were not used
+        since the last time that this happened.
+        """
         if any(known.fits(packet) for known in self.lists.get(key, ())):
             return
         try:
-            self.add(key, make())
+            layout = make()
         except NoLayoutError:
             return
+        alike = self.lists.setdefault(key, [])
+        if len(alike) >= self._most_of_a_key:
+            del alike[0]
+            self._count -= 1
+        alike.append(layout)
+        self._count += 1
+        if self._count > self._most:
+            self._count = 0
+            for key, alike in list(self.lists.items()):
+                alike[:] = [known for known in alike if known.used]
+                if not alike:
+                    del self.lists[key]
+                self._count += len(alike)
+                for known in alike:
+                    known.used = False

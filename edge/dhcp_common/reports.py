@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from edge.dhcp_common.boot import BootAnswer, Client
-from edge.dhcp_common.quarantine import Family
-from edge.dhcp_common.site import DhcpSite
+from edge.dhcp_common.site import DhcpSite, Family
 from edge.journey.events import Note, NoteTaker, Outcome, Step, Value
 from edge.machines import hardware_manifest
 from tink.limits.once_per import OncePer, Tally, times
