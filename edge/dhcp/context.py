@@ -200,13 +200,13 @@ class DhcpContext:
         _, message, reservation, agent, _ = query
         network, hostname = reservation.network, reservation.hostname
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
-        # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
-        start = first_options(message_type, agent.server_id or self.server_id)
         return self.assemble(
             reservation.mac,
             message,
-            start + network.lease if has_lease else start,
+            message_type,
             boot,
+            server_id=agent.server_id,
+            lease=network.lease if has_lease else b"",
             yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
             ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
             network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
@@ -219,10 +219,12 @@ class DhcpContext:
         self,
         mac: str,
         request: Message,
-        start: bytes,
+        message_type: MessageType,
         boot: BootAnswer,
         *,
         what: str = "",
+        server_id: bytes = b"",
+        lease: bytes = b"",
         yiaddr: bytes = codec.NO_ADDRESS,
         ciaddr: bytes = codec.NO_ADDRESS,
         flags: int | None = None,
@@ -231,18 +233,20 @@ class DhcpContext:
         vlan: bytes = b"",
         relay: bytes = b"",
     ) -> bytes | None:
-        """Return the reply to `request`, its options in the order of the arguments.
+        """Return the reply of this type to `request`.
 
-        `start` are options 53, 54 and those of the lease. `network` are the options of the machine's network; `fewer()`
-        returns shorter and shorter versions of it. `flags` are those of the request by default. `relay` is option 82.
-        If even the smallest reply is larger than what the client takes, report that `what` is missing; return None.
+        `server_id` is the value of option 54 that the relay wants, if any. `lease`, `network`, `vlan` and `relay`
+        (option 82) are encoded options, in this order; `fewer()` returns shorter and shorter versions of `network`.
+        `flags` are those of the request by default. If even the smallest reply is larger than what the client takes,
+        report that `what` is missing, and return None.
         """
         # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
         # network that the client requested last, then the echoes. What a machine needs to boot always stays.
         head = codec.header(
             request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
         )
-        start = head + start
+        # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
+        start = head + first_options(message_type, server_id or self.server_id) + lease
         # RFC 3046 section 2.1: option 82 is the last option.
         end = relay + codec.END
         echoes = echo_client_identifier(request)

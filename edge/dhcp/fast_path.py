@@ -36,7 +36,6 @@ from edge.dhcp_common import (
     NOTHING,
     NOWHERE,
     BootAnswer,
-    KnownLayout,
     KnownLayouts,
     NoLayoutError,
     Quarantine,
@@ -91,7 +90,7 @@ class _BootParts(NamedTuple):
     note: Note | None
 
 
-class _KnownLayout(KnownLayout):
+class _KnownLayout:
     """A layout, and the prepared parts of the replies to its packets.
 
     client_identifier, client_uuid, relay_information: the places of options 61, 97 and 82, with code and length.
@@ -102,13 +101,13 @@ class _KnownLayout(KnownLayout):
 
     __slots__ = (
         "acknowledges", "boots_of_makers", "client", "client_identifier", "client_uuid", "fixed", "fixed_values",
-        "is_ipxe", "is_pi", "lease", "limit", "link", "netboots", "networks", "no_boot",
-        "parameter_request_list", "pi_name_at", "relay_information", "report", "requested_address", "start", "unpack",
+        "is_ipxe", "is_pi", "lease", "limit", "link", "netboots", "networks", "no_boot", "parameter_request_list",
+        "pi_name_at", "relay_information", "report", "requested_address", "start", "unpack", "used",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message, message_type: MessageType, start: bytes) -> None:
         """Learn from a packet with a reply of this type; `start`: its options 53 and 54. Raises NoLayoutError."""
-        super().__init__()
+        self.used = False
         self._learn_places(packet, message)
         self.report, self.lease = f"DHCP{message_type.name}", message_type.name.lower()
         self.acknowledges = message_type is MessageType.ACK

@@ -21,7 +21,6 @@ from edge.dhcp.context import (
     SERVER_PORT,
     DhcpContext,
     Received,
-    first_options,
     several_hardware,
     to_relay,
 )
@@ -84,10 +83,11 @@ class Proxy:
         if not boot.options:
             reports.refused(mac, boot.refusal, _OFFER)
             return None
-        start = first_options(MessageType.OFFER, agent.server_id or context.server_id)
         # There is no address to unicast to, and the flag tells a relay not to try.
         flags = message.flags | codec.BROADCAST_FLAG
-        payload = context.assemble(mac, message, start, boot, what=_OFFER, flags=flags, relay=agent.echo)
+        payload = context.assemble(
+            mac, message, MessageType.OFFER, boot, what=_OFFER, server_id=agent.server_id, flags=flags, relay=agent.echo
+        )
         if payload is None:
             return None
         if machine is None:
@@ -165,8 +165,10 @@ def boot_server_reply(
     if not boot.options:
         context.reports.refused(mac, boot.refusal, _BOOT_SERVER_ANSWER)
         return None
-    start, relay = first_options(MessageType.ACK, context.server_id), relay_agent_of(message).echo
-    payload = context.assemble(mac, message, start, boot, what=_BOOT_SERVER_ANSWER, ciaddr=message.ciaddr, relay=relay)
+    ciaddr, relay = message.ciaddr, relay_agent_of(message).echo
+    payload = context.assemble(
+        mac, message, MessageType.ACK, boot, what=_BOOT_SERVER_ANSWER, ciaddr=ciaddr, relay=relay
+    )
     if payload is None:
         return None
     context.reports.sent(mac, "PXE boot server ACK", client, boot)

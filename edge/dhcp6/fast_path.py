@@ -39,7 +39,6 @@ from edge.dhcp_common import (
     NOTHING,
     NOWHERE,
     BootAnswer,
-    KnownLayout,
     KnownLayouts,
     NoLayoutError,
     Reply,
@@ -108,7 +107,7 @@ class MacOf(Enum):
     DUID = "its DUID"
 
 
-class _KnownLayout(KnownLayout):
+class _KnownLayout:
     """A layout: the places of the values that differ between its packets, and the prepared parts of the replies.
 
     transaction: of the message.
@@ -124,14 +123,14 @@ class _KnownLayout(KnownLayout):
     __slots__ = (
         "acknowledges", "addresses", "before", "boots", "client", "client_id", "expected", "iaids", "is_by_duid",
         "lease", "link", "mac", "mac_of", "mask", "names_boot", "netboots", "networks", "no_boot", "peer", "relays",
-        "report", "requested", "size", "start", "transaction",
+        "report", "requested", "size", "start", "transaction", "used",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
         """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
         if message.type not in _LEARNABLE:
             raise NoLayoutError
-        super().__init__()
+        self.used = False
         self._learn_places(packet, relays)
         self.is_by_duid = self.mac_of is MacOf.DUID
         self.client = identify(message)

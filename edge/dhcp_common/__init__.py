@@ -12,7 +12,7 @@ layouts     packets of one layout, for the fast paths
 
 from edge.dhcp_common.boot import NOTHING, REFUSED_FILE, RPIBOOT, BootAnswer, Client, Reply, Stage, uki_path
 from edge.dhcp_common.declines import AddressClaim, Changed, Declines, Quarantine, RecentLeases
-from edge.dhcp_common.layouts import MAX_LAYOUTS, NOWHERE, KnownLayout, KnownLayouts, NoLayoutError, vary
+from edge.dhcp_common.layouts import MAX_LAYOUTS, NOWHERE, KnownLayouts, NoLayoutError, vary
 from edge.dhcp_common.prober import Prober
 from edge.dhcp_common.relays import Relays
 from edge.dhcp_common.reports import FREE_ADDRESS, DhcpReports, reply_note
@@ -21,7 +21,7 @@ from edge.dhcp_common.site import IPV4, IPV6, DhcpSite
 
 __all__ = [
     "FREE_ADDRESS", "IPV4", "IPV6", "MAX_LAYOUTS", "NOTHING", "NOWHERE", "REFUSED_FILE", "RPIBOOT", "AddressClaim",
-    "BootAnswer", "Changed", "Client", "Declines", "DhcpReports", "DhcpServerError", "DhcpSite", "KnownLayout",
-    "KnownLayouts", "NoLayoutError", "Port", "Prober", "Quarantine", "RecentLeases", "Relays", "Reply",
-    "Server", "Stage", "reply_note", "uki_path", "vary",
+    "BootAnswer", "Changed", "Client", "Declines", "DhcpReports", "DhcpServerError", "DhcpSite", "KnownLayouts",
+    "NoLayoutError", "Port", "Prober", "Quarantine", "RecentLeases", "Relays", "Reply", "Server", "Stage",
+    "reply_note", "uki_path", "vary",
 ]  # fmt: skip

@@ -8,9 +8,8 @@ same places parses in the same way and requests the same, so the fast path of a 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from tink.errors import TinkedgeError
 
@@ -30,15 +29,11 @@ def vary(mask: bytearray, begin: int, end: int) -> None:
     mask[begin:end] = bytes(end - begin)
 
 
-class KnownLayout(ABC):
+class KnownLayout(Protocol):
     """A layout that was learnt. `used`: a packet was answered by it since layouts were displaced last."""
 
-    __slots__ = ("used",)
+    used: bool
 
-    def __init__(self) -> None:
-        self.used = False
-
-    @abstractmethod
     def fits(self, packet: bytes) -> bool:
         """Return True if the packet, which has the right length, is of this layout."""
 

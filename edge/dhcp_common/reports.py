@@ -120,7 +120,11 @@ def _reply(message: str, client: Client, boot: BootAnswer, lease: str) -> tuple[
     facts: dict[str, Value] = {"client": client.description, "stage": client.stage.value}
     facts |= {"boot": boot.text} if boot.text else {}
     facts |= {"dhcp": lease} if lease else {}
-    return f"{message} to {client.description}{boot.words}", facts
+    words = f", {boot.text}" if boot.text else ""
+    if boot.refusal:
+        why = "because it may not netboot" if boot.text else "nothing to boot"
+        words += f", {why}: {boot.refusal}"
+    return f"{message} to {client.description}{words}", facts
 
 
 @lru_cache(maxsize=1024)

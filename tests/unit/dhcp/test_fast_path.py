@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from edge.dhcp import fast_path
 from edge.dhcp.wire import codec, options
-from edge.dhcp_common import KnownLayout, KnownLayouts
+from edge.dhcp_common import KnownLayouts
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import (
     CAPTURED,
@@ -253,9 +253,8 @@ def test_packet_without_end_or_with_bytes_behind_the_mac_is_not_learnt_from(make
 # --- the number of known layouts --------------------------------------------------------------------------------------
 
 
-class Layout(KnownLayout):
+class Layout:
     def __init__(self, name: str, *, used: bool = False) -> None:
-        super().__init__()
         self.name, self.used = name, used
 
     def fits(self, _packet: bytes) -> bool:

@@ -14,7 +14,6 @@ from edge.dhcp.context import (
     MAX_RELAY_REPLIES,
     MAX_REPLIES,
     DhcpContext,
-    first_options,
     size_limit,
 )
 from edge.dhcp.wire import MessageType, codec, options
@@ -487,7 +486,7 @@ def test_repeated_options_are_dropped_first_and_boot_options_never(binaries: Boo
         return context.assemble(
             MAC,
             request._replace(options={**request.options, 57: (limit + 28).to_bytes(2, "big")}),
-            first_options(MessageType.OFFER, bytes(4)),
+            MessageType.OFFER,
             boot,
             network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
             fewer=lambda: [numbered(1) + numbered(12) + numbered(6), least, numbered(1) + numbered(6, 8)],
