@@ -58,24 +58,20 @@ ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 
 
 class RouterAdvertiserError(TinkedgeError):
-    """Router solicitations can't be answered. The message content why and what to do."""
+    """Router solicitations can't be answered. The message says why and what to do."""
 
 
-class Solicitations:
+class Solicitations(Newest[str, float]):
     """The time of the last router solicitation of each machine. A machine that goes on soliciting got no answer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds of any epoch, that of `last`."""
+        """`clock` returns seconds of any epoch."""
+        super().__init__(MAX_SOLICITING)
         self._clock = clock
-        self._last: Newest[str, float] = Newest(MAX_SOLICITING)
 
     def record(self, mac: str) -> None:
         """Record that this machine solicits now."""
-        self._last[mac] = self._clock()
-
-    def last(self, mac: str) -> float | None:
-        """Return when this machine solicited last, or None if no solicitation is known."""
-        return self._last.get(mac)
+        self[mac] = self._clock()
 
 
 class Solicited:
