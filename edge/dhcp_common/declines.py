@@ -50,25 +50,21 @@ class _Entry(NamedTuple):
     until: float
 
 
+@dataclass(eq=False)
 class Quarantine:
-    """The machines whose address of one family is not offered. Responders of several networks may share it."""
+    """The machines whose address of one family is not offered. Responders of several networks may share it.
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        seconds: float = DEFAULT_SECONDS,
-        changed: Changed = lambda _machine, _address, _until: None,
-        family: Family = IPV4,
-    ) -> None:
-        """Create an empty quarantine.
+    clock: returns seconds; if `until` is shown to people, of the Unix epoch.
+    seconds: the duration; with 0 the quarantine stays empty.
+    changed: called when the quarantine of an address begins or ends.
+    """
 
-        `clock` returns seconds; if `until` is shown to people, of the Unix epoch. With 0 `seconds` it stays empty.
-        `changed` is called when the quarantine of an address begins or ends.
-        """
-        self._clock = clock
-        self._changed = changed
-        self.seconds = seconds
-        self.family = family
+    clock: Callable[[], float]
+    seconds: float = DEFAULT_SECONDS
+    changed: Changed = lambda _machine, _address, _until: None
+    family: Family = IPV4
+
+    def __post_init__(self) -> None:
         self._entries: dict[str, _Entry] = {}  # by MAC, the oldest first
         self.macs: KeysView[str] = self._entries.keys()
         """The MACs of machines in quarantine, including some whose time is over."""
@@ -83,11 +79,11 @@ class Quarantine:
         old = self._entries.pop(machine.mac, None)
         if old is None and len(self._entries) >= MAX_ADDRESSES:
             self._end(next(iter(self._entries)))
-        until = self._clock() + seconds
+        until = self.clock() + seconds
         if old is not None and old.address == ip:
             until = max(until, old.until)  # a short quarantine without a probe does not shorten one after a probe
         self._entries[machine.mac] = _Entry(machine, ip, until)
-        self._changed(machine, ip, until)
+        self.changed(machine, ip, until)
 
     def refusal(self, machine: Machine) -> str:
         """Return the reason why the machine does not get its address now; empty if it does."""
@@ -104,7 +100,7 @@ class Quarantine:
         entry = self._entries.get(mac)
         if entry is None:
             return False
-        if self._is_over(entry, self._clock()):
+        if self._is_over(entry, self.clock()):
             self._end(mac)
             return False
         return True
@@ -117,7 +113,7 @@ class Quarantine:
 
     def expire(self) -> None:
         """End each quarantine whose time is over. It is called from time to time, because packets may not arrive."""
-        now = self._clock()
+        now = self.clock()
         for mac in [mac for mac, entry in self._entries.items() if self._is_over(entry, now)]:
             self._end(mac)
 
@@ -127,7 +123,7 @@ class Quarantine:
 
     def _end(self, mac: str) -> None:
         entry = self._entries.pop(mac)
-        self._changed(entry.machine, entry.address, None)
+        self.changed(entry.machine, entry.address, None)
 
 
 PROBES: Final = 3  # RFC 5227 section 1.1, PROBE_NUM

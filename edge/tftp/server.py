@@ -307,7 +307,7 @@ class TftpServer:
             self._blocks(request, file, agreed), agreed, self._now(), request_bytes=request.size_bytes
         )
         channel = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
-        session = Session(request, file, transfer, channel, self._scheduler, self._ended, self._silent, sock=own)
+        session = Session(request, file, transfer, channel, self._scheduler, self._ended, self._silent, own_socket=own)
         self.active.add(session)
         session.start()
         self._record_begun(file, client)
