@@ -125,10 +125,10 @@ async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inv
     assert "127.0.0.99" not in script()
     other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}
     serving.peers._membership.heard(Edge.read(json.dumps(other).encode()), "127.0.0.99:7080")
-    serving.peers._tell()
+    serving.peers._changed(*serving.peers._membership.addresses)
     assert "http://127.0.0.99:7080/osie/" in script()
     serving.peers._membership.lost("127.0.0.99:7080")
-    serving.peers._tell()
+    serving.peers._changed(*serving.peers._membership.addresses)
     assert "127.0.0.99" not in script()
     gone = frozenset({"127.0.0.99"})
     assert reported == [(gone, frozenset()), (frozenset(), gone)]
@@ -171,7 +171,7 @@ async def test_edge_alone_has_no_peers_and_prepares_no_response_without_the_fast
     serving = make(fast_path=False)
     assert serving.peers is None
     assert serving.cache
-    assert serving.cache._peers is None
+    assert serving.cache.peers is None
     inventory.apply(hardware("w"))
     assert serving.app
     assert serving.app.responses(IP) is None
