@@ -122,7 +122,10 @@ class DhcpContext:
         self.settings = settings
         self.server_id = options.ipv4(settings.server_ip)
         self.choice = BootChoice(site, settings.tftp_ip, settings.http_base_url)
-        self.reports = DhcpReports(IPV4, site, *proposed(settings.server_ip))
+        # The lines of a Hardware manifest that the operator completes with an address of this server's network.
+        network = settings.server_ip.rpartition(".")[0]
+        lines = f"ip: {network}.50  # {FREE_ADDRESS}", "netmask: 255.255.255.0", f"gateway: {network}.1"
+        self.reports = DhcpReports(IPV4, site, *lines)
         self.relays = site.relays
         self.peers: frozenset[bytes] = frozenset()
         """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
@@ -268,12 +271,6 @@ class DhcpContext:
                 self.reports.refused(mac, reason, what)
                 return None
         return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
-
-
-def proposed(server_ip: str) -> tuple[str, ...]:
-    """Return the lines of a manifest that the operator completes with an address of this server's network."""
-    network = server_ip.rpartition(".")[0]
-    return f"ip: {network}.50  # {FREE_ADDRESS}", "netmask: 255.255.255.0", f"gateway: {network}.1"
 
 
 def to_relay(payload: bytes, agent: RelayAgent) -> Reply:
