@@ -121,19 +121,10 @@ class NoRoomError(StorageError):
 KINDS = tuple(
     error.kind
     for error in (
-        BadUrlError,
-        RefusedUpstreamError,
-        NotFoundError,
-        ChecksumError,
-        UpstreamError,
-        UpstreamTimeoutError,
-        WrongContentError,
-        ChangedError,
-        PeerError,
-        StorageError,
-        NoRoomError,
+        BadUrlError, RefusedUpstreamError, NotFoundError, ChecksumError, UpstreamError, UpstreamTimeoutError,
+        WrongContentError, ChangedError, PeerError, StorageError, NoRoomError,
     )
-)
+)  # fmt: skip
 
 
 def foreign(text: str) -> str:

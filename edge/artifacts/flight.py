@@ -363,7 +363,7 @@ class Flight:
     # --- keeping ---
 
     async def _keep(self, download: Download) -> StoredArtifact:
-        """ArtifactStore the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
+        """Store the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
         services = self._services
         await self._hashed()
         sha256 = download.digest.hexdigest()

@@ -38,14 +38,7 @@ from edge.artifacts.artifact import (
     foreign,
 )
 from edge.artifacts.checksum import MAX_SIDECAR_BYTES, sidecar_url
-from tink.net.outbound import (
-    Reach,
-    UnusableProxyError,
-    WastefulAnswerError,
-    refusal,
-    session,
-    target,
-)
+from tink.net.outbound import Reach, UnusableProxyError, WastefulAnswerError, refusal, session, target
 
 READ_BYTES = 1 << 20
 """Bytes that are read and written at once. A download holds a few times as many in memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from edge.bundle.archive import (
     unusable,
     write,
 )
-from edge.bundle.sources import Wanted, download, fetch_image, is_url, needed_packages, program_of, run
+from edge.bundle.sources import Say, Wanted, download, fetch_image, is_url, needed_packages, program_of, run
 from ipxe.binaries import BOOT_FILE_SUFFIXES
 from tink.files import private_files
 from tink.files.archive import Progress, measure
@@ -42,8 +42,6 @@ from tink.kube import manifests
 from tink.net.urls import shown
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +130,7 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
         for name in contents.files:
             last = name.partition("?")[0].rstrip("/").rpartition("/")[2]
             parts.add(FILES + last, _local(name, around))
-        for path in _boot_programs(contents):
-            parts.add(BOOT + str(path.relative_to(contents.boot_programs or path)), path)
+        _boot_programs(contents, parts)
         found = _images(contents, parts, Path(work), around)
         if not parts.paths:
             raise BundleError("there is nothing in it: name what the site needs, such as --deb, --osie, --image")
@@ -196,13 +193,14 @@ def _objects(contents: Contents, parts: _Parts) -> None:
             parts.add(OBJECTS + path.name, path)
 
 
-def _boot_programs(contents: Contents) -> Iterator[Path]:
+def _boot_programs(contents: Contents, parts: _Parts) -> None:
     directory = contents.boot_programs
     if directory is not None:
         found = [path for path in sorted(directory.rglob("*")) if path.suffix in BOOT_FILE_SUFFIXES and path.is_file()]
         if not found:
             raise BundleError(f"--boot-programs {directory}: there is no file in it that firmware boots (.efi, .kpxe)")
-        yield from found
+        for path in found:
+            parts.add(BOOT + str(path.relative_to(directory)), path)
 
 
 def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings) -> tuple[BundledImage, ...]:

@@ -19,18 +19,7 @@ from pathlib import Path
 import orjson
 
 from edge.artifacts.layout import ImageLayout, LayoutError, merged_index
-from edge.bundle.archive import (
-    BOOT,
-    FILES,
-    IMAGES,
-    LOADED,
-    OBJECTS,
-    OSIE,
-    BundleError,
-    BundleReader,
-    Manifest,
-    time_of,
-)
+from edge.bundle.archive import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, BundleReader, Manifest, time_of
 from tink.api.v1alpha2 import API_VERSION
 from tink.files import data_directory, private_files
 from tink.files.archive import Progress, counting, extract

@@ -99,6 +99,7 @@ class _Apt:
     def __init__(self, directory: Path, program: BundledProgram) -> None:
         self._directory, self._program = directory, program
         self._configuration = directory / "apt.conf"
+        self._environment = {"APT_CONFIG": str(self._configuration)}
 
     def update(self) -> None:
         """Download the lists of packages."""
@@ -135,10 +136,6 @@ class _Apt:
         stem = f"{name}_{version.replace(':', '%3a')}"
         candidates = (directory / f"{stem}_{which}.deb" for which in (self._program.architecture, "all"))
         return next((path for path in candidates if path.exists()), None)
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        return {"APT_CONFIG": str(self._configuration)}
 
     def _get(self, *words: str) -> str:
         command: list[str | Path] = ["apt-get", "-q", *words]
@@ -293,10 +290,8 @@ def fetch_image(wanted: Wanted, layout: Path, *, platform: str, insecure: Iterab
     layout.mkdir(parents=True, exist_ok=True)
     which = ["--multi-arch", "all"] if platform == ALL else []
     chosen = ["--override-os", "linux"] + (["--override-arch", platform] if platform != ALL else [])
-    policy = (
-        [] if any(path.exists() for path in _POLICIES) else ["--insecure-policy"]
-        # skopeo needs a policy file or this option
-    )
+    # skopeo needs a policy file or this option.
+    policy = [] if any(path.exists() for path in _POLICIES) else ["--insecure-policy"]
     is_plain = any(wanted.source.startswith(f"docker://{host_of(host)}/") for host in insecure)
     plain = ["--src-tls-verify=false"] if is_plain else []
     command = ["skopeo", *policy, *chosen, "copy", "--quiet", "--retry-times", "3", *which, *plain]

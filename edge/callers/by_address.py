@@ -26,6 +26,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from edge.callers.addresses import Networks, inside
@@ -86,29 +87,27 @@ _Neighbour = tuple[str | None, float]
 """A MAC, or None if the address is on no link of ours; and the time of the kernel's answer."""
 
 
+@dataclass(eq=False)
 class Callers:
     """Identifies machines by the addresses from which they send.
 
     The argument `connected` of its methods is True for a TCP connection: the kernel has exchanged packets with the
     address, so it knows the MAC of a host on our links. For a datagram or an address from a trusted proxy the kernel
     may not know it yet; then the address is believed.
+
+    clock: returns seconds of any epoch.
+    by_address: the networks in which MACs on our links are ignored.
     """
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        mode: DhcpMode = DhcpMode.RESERVATION,
-        neighbours: Neighbours = UNSEEN,
-        clock: Callable[[], float] = time.monotonic,
-        by_address: Networks = (),
-    ) -> None:
-        """`clock` returns seconds of any epoch. In the networks `by_address`, MACs on our links are ignored."""
-        self._inventory = inventory
-        self.gives_addresses = mode is DhcpMode.RESERVATION
+    inventory: Inventory
+    mode: DhcpMode = DhcpMode.RESERVATION
+    neighbours: Neighbours = UNSEEN
+    clock: Callable[[], float] = time.monotonic
+    by_address: Networks = ()
+
+    def __post_init__(self) -> None:
+        self.gives_addresses = self.mode is DhcpMode.RESERVATION
         """True if this edge assigns the machines' addresses."""
-        self._neighbours = neighbours
-        self._clock = clock
-        self._by_address = by_address
         self._machines = _Addresses(MAX_MACHINES)
         self._strangers = _Addresses(MAX_STRANGERS)
         self.interface = ""
@@ -129,36 +128,36 @@ class Callers:
     @property
     def sees_neighbours(self) -> bool:
         """Return True if the kernel reports the MAC of an address. If False, every address on a link is believed."""
-        return self._neighbours is not UNSEEN
+        return self.neighbours is not UNSEEN
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
         """Return the machine at this address, or None if no Hardware is known to be there."""
         if not self.gives_addresses:
             mac = self.mac(ip, connected=connected)
-            return self._inventory.by_mac(mac) if mac is not None else None
-        if ":" not in ip and self._inventory.by_ip(ip) is None:
+            return self.inventory.by_mac(mac) if mac is not None else None
+        if ":" not in ip and self.inventory.by_ip(ip) is None:
             return None
         neighbour = self._neighbour(ip)
         machine = self._reserved(ip, neighbour)
         if machine is not None:
             return machine if neighbour != _HIDDEN or not connected else None
         # With IPv6 a machine has further addresses: a link-local one, and addresses of prefixes that routers advertise.
-        return self._inventory.by_mac(neighbour) if neighbour and ":" in ip else None
+        return self.inventory.by_mac(neighbour) if neighbour and ":" in ip else None
 
     def _reserved(self, ip: str, neighbour: str | None) -> Machine | None:
         """Return the machine that reserves this address, unless `neighbour` at the address is another machine."""
         # If no MAC is known, an address that is made from the MAC of another Hardware (RFC 4291 appendix A) is not
         # believed. That other machine has the address as soon as a router advertises the prefix, even if another
         # Hardware reserves it.
-        machine = self._inventory.by_ip(ip)
+        machine = self.inventory.by_ip(ip)
         mac = neighbour or mac_in(ip)
         if machine is None or mac is None:
             return machine
         # A bond, or a host with two cards on the link, answers ARP with the MAC of any of them.
-        cards = self._inventory.by_name(machine.name, machine.namespace)
+        cards = self.inventory.by_name(machine.name, machine.namespace)
         if (mac == machine.mac and not machine.terminating) or any(mac == card.mac for card in cards):
-            return self._inventory.interface_at(machine, ip, mac)
-        others = () if neighbour else self._inventory.claimants(mac)
+            return self.inventory.interface_at(machine, ip, mac)
+        others = () if neighbour else self.inventory.claimants(mac)
         return machine if not neighbour and all(other.terminating for other in others) else None
 
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
@@ -169,7 +168,7 @@ class Callers:
         machine = self._reserved(ip, neighbour)
         if self.gives_addresses:
             return machine.mac if machine is not None else neighbour or None
-        now = self._clock()
+        now = self.clock()
         mac = neighbour or self._machines.mac(ip, now) or self._strangers.mac(ip, now)
         if mac is None and machine is not None and not self._machines.knows(machine.mac, now):
             return machine.mac
@@ -199,10 +198,10 @@ class Callers:
         the packet; empty: it came through a relay. A machine behind a relay can't have an address of another link of
         ours, and the result is False then. Without `interface` the caller has checked that before.
         """
-        if self.gives_addresses or (interface is not None and self._neighbours.link(ip) not in ("", interface)):
+        if self.gives_addresses or (interface is not None and self.neighbours.link(ip) not in ("", interface)):
             return False
-        now = self._clock()
-        registered = bool(self._inventory.claimants(mac))
+        now = self.clock()
+        registered = bool(self.inventory.claimants(mac))
         pool, other = (self._machines, self._strangers) if registered else (self._strangers, self._machines)
         if pool.mac(ip, now) != mac:
             self._notify()
@@ -233,17 +232,17 @@ class Callers:
 
     def _neighbour(self, ip: str) -> str | None:
         """Return the MAC at this address on one of our links, _HIDDEN, _ELSEWHERE, or None if it is on no link."""
-        now, interface = self._clock(), self.interface
+        now, interface = self.clock(), self.interface
         known = self._neighbour_of.get(ip)
         found = known.get(interface) if known is not None else None
         if found is not None and 0 <= now - found[1] < NEIGHBOUR_SECONDS:
             return found[0]
-        is_asked = not inside(ip, self._by_address)
-        mac = self._neighbours.mac(ip, interface) if is_asked else None
+        is_asked = not inside(ip, self.by_address)
+        mac = self.neighbours.mac(ip, interface) if is_asked else None
         # The answer would leave by this view's link all the same, to a gateway or to any host that answers ARP for it.
-        if mac is None and interface and self._neighbours.link(ip) not in ("", interface):
+        if mac is None and interface and self.neighbours.link(ip) not in ("", interface):
             mac = _ELSEWHERE
-        elif mac is None and is_asked and self._neighbours.on_link(ip, interface):
+        elif mac is None and is_asked and self.neighbours.on_link(ip, interface):
             if known is not None:
                 known.pop(interface, None)
             return _HIDDEN  # Cached for less than a second: the kernel is about to learn it.

@@ -74,25 +74,21 @@ class Caller:
         return own.mac == machine.mac or (self.address in machine.addresses and self.address in own.addresses)
 
 
+@dataclass(eq=False)
 class RequestCallers:
     """Identifies the senders of requests."""
 
-    def __init__(
-        self, inventory: Inventory, callers: Callers, tokens: MetadataTokens, trusted: TrustedNetworks
-    ) -> None:
-        self._inventory = inventory
-        self._callers = callers
-        self._tokens = tokens
-        self.proxies = trusted.proxies
-        """The networks of proxies whose X-Forwarded-For is believed."""
-        self._nat = trusted.nat
+    inventory: Inventory
+    callers: Callers
+    tokens: MetadataTokens
+    trusted: TrustedNetworks
 
     def caller(self, request: web.Request, claim: str = "") -> Caller:
         """Return the sender; `claim` is the token, MAC or name in the path, if there is one. Raises ForwardedError."""
         name = request.protocol.peername
         peer = other_end(name) if isinstance(name, tuple) else ""
         proxied = self.is_proxy(peer)
-        address = forwarded_for(request.headers.getall(FORWARDED, ()), self.proxies) if proxied else peer
+        address = forwarded_for(request.headers.getall(FORWARDED, ()), self.trusted.proxies) if proxied else peer
         if address is not None:
             found = self._at(address, proxied)
         else:
@@ -106,31 +102,31 @@ class RequestCallers:
         if found.machine is not None:
             return self._checked(found, found.machine, claim)
         # With rivals the sender is one of them, not the machine with the claimed MAC.
-        if address is not None and inside(address, self._nat) and is_mac(claim) and not found.rivals:
+        if address is not None and inside(address, self.trusted.nat) and is_mac(claim) and not found.rivals:
             why = f"as {claim} from behind a NAT"
             return self._machine(found, claim, f"no Hardware has the MAC {claim}", why)
         return found
 
     def is_proxy(self, address: str) -> bool:
         """Return True if this is the address of a trusted proxy."""
-        return inside(address, self.proxies)
+        return inside(address, self.trusted.proxies)
 
     def machine_at(self, address: str) -> Machine | None:
         """Return the machine of all requests of a connection; None if there is none, and for a proxy."""
-        if self.proxies and self.is_proxy(address):
+        if self.trusted.proxies and self.is_proxy(address):
             return None
-        return self._callers.machine(address, connected=True)
+        return self.callers.machine(address, connected=True)
 
     def _at(self, address: str, proxied: bool) -> Caller:
         connected = not proxied
-        machine = self._callers.machine(address, connected=connected)
+        machine = self.callers.machine(address, connected=connected)
         if machine is not None:
             return Caller(address, machine, machine.mac, proxied=proxied)
-        mac = self._callers.mac(address, connected=connected)
-        same_mac = self._inventory.claimants(mac) if mac is not None else ()
-        same_ip = self._inventory.claimants_of_ip(address)
-        contested = bool(same_ip) and self._inventory.by_ip(address) is None
-        if connected and mac is None and self._callers.is_hidden(address):
+        mac = self.callers.mac(address, connected=connected)
+        same_mac = self.inventory.claimants(mac) if mac is not None else ()
+        same_ip = self.inventory.claimants_of_ip(address)
+        contested = bool(same_ip) and self.inventory.by_ip(address) is None
+        if connected and mac is None and self.callers.is_hidden(address):
             reason = f"it is not known at this moment who has the address {address}: ask again"
             why = "from an address of which the kernel does not know the MAC now (ip neigh)"
             return Caller(address, None, None, 503, reason, why, rivals=True)
@@ -138,7 +134,7 @@ class RequestCallers:
             reason, why = _contested(same_mac, f"MAC {mac}, which is at {address}")
         elif contested:
             reason, why = _contested(same_ip, f"address {address}")
-        elif same_ip and mac is not None and self._callers.gives_addresses:
+        elif same_ip and mac is not None and self.callers.gives_addresses:
             owner = same_ip[0]
             reason = f"the address {address} is for another machine: {mac}, which has it, is no MAC of its Hardware"
             why = (
@@ -155,7 +151,7 @@ class RequestCallers:
     def _bearer(self, found: Caller, token: str) -> Caller:
         """Return the machine of a token as the sender."""
         try:
-            mac = self._tokens.mac(token)
+            mac = self.tokens.mac(token)
         except MetadataTokenError as error:
             return _unidentified(
                 found, 403, f"the token in this path is not good: {error}", f"with a bad token: {error}"
@@ -165,7 +161,7 @@ class RequestCallers:
 
     def _machine(self, found: Caller, mac: str, reason: str, why: str, *, signed: bool = False) -> Caller:
         """Return the machine with this MAC as the sender."""
-        machine = self._inventory.by_mac(mac)
+        machine = self.inventory.by_mac(mac)
         if machine is None:
             return _unidentified(found, 404, reason, f"{why}, but no Hardware has this MAC, or more than one")
         return Caller(found.address, machine, machine.mac, signed=signed, proxied=found.proxied)
@@ -173,11 +169,11 @@ class RequestCallers:
     def _checked(self, found: Caller, machine: Machine, claim: str) -> Caller:
         """Return the machine at the address as the sender, unless it claims to be another one."""
         # The router spells a name like 525400123456 as the MAC that it may also be.
-        macs = [one.mac for one in self._inventory.by_name(machine.name, machine.namespace)]
+        macs = [one.mac for one in self.inventory.by_name(machine.name, machine.namespace)]
         if claim in (machine.name, from_any(machine.name), *macs):
             return found
         # A claim that is no MAC and no existing name may be a part of a token, so it is not logged.
-        known = is_mac(claim) or self._inventory.by_name(claim, machine.namespace)
+        known = is_mac(claim) or self.inventory.by_name(claim, machine.namespace)
         whom = claim if known else "another machine"
         why = f"as {whom}, but this address is that of {machine.namespace}/{machine.name}"
         # The answer to the sender does not reveal if there is such a machine.

@@ -5,7 +5,7 @@ Datagrams (`edge.dhcp.server` makes `Received` and sends `Reply`), settings, lim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Network
@@ -70,10 +70,6 @@ class Query(NamedTuple):
     received: Received
 
 
-class TooSmallError(options.DhcpError):
-    """The client takes less than the smallest reply; the text has both sizes."""
-
-
 class DhcpSettingsError(options.DhcpError, ValueError):
     """A setting of the DHCP server that can't work."""
 
@@ -126,7 +122,10 @@ class DhcpContext:
         self.settings = settings
         self.server_id = options.ipv4(settings.server_ip)
         self.choice = BootChoice(site, settings.tftp_ip, settings.http_base_url)
-        self.reports = DhcpReports(IPV4, site, *proposed(settings.server_ip))
+        # The lines of a Hardware manifest that the operator completes with an address of this server's network.
+        network = settings.server_ip.rpartition(".")[0]
+        lines = f"ip: {network}.50  # {FREE_ADDRESS}", "netmask: 255.255.255.0", f"gateway: {network}.1"
+        self.reports = DhcpReports(IPV4, site, *lines)
         self.relays = site.relays
         self.peers: frozenset[bytes] = frozenset()
         """The server identifiers (option 54) of the other edges that serve the same machines, living and gone."""
@@ -197,36 +196,81 @@ class DhcpContext:
             self.reports.refused(machine.mac, reservation.unserved)
         return False
 
-    def assemble(
+    def assemble_for(
         self, message_type: MessageType, query: Query, client: Client, boot: BootAnswer, *, has_lease: bool = True
     ) -> bytes | None:
         """Return the reply with the machine's network and, if `has_lease`, its address; None if it is too large."""
         _, message, reservation, agent, _ = query
         network, hostname = reservation.network, reservation.hostname
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
+        return self.assemble(
+            reservation.mac,
+            message,
+            message_type,
+            boot,
+            server_id=agent.server_id,
+            lease=network.lease if has_lease else b"",
+            yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
+            ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
+            network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
+            fewer=partial(network.fewer, plan, hostname),
+            vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
+            relay=agent.echo,
+        )
+
+    def assemble(
+        self,
+        mac: str,
+        request: Message,
+        message_type: MessageType,
+        boot: BootAnswer,
+        *,
+        what: str = "",
+        server_id: bytes = b"",
+        lease: bytes = b"",
+        yiaddr: bytes = codec.NO_ADDRESS,
+        ciaddr: bytes = codec.NO_ADDRESS,
+        flags: int | None = None,
+        network: bytes = b"",
+        fewer: Callable[[], Iterable[bytes]] = tuple,
+        vlan: bytes = b"",
+        relay: bytes = b"",
+    ) -> bytes | None:
+        """Return the reply of this type to `request`.
+
+        `server_id` is the value of option 54 that the relay wants, if any. `lease`, `network`, `vlan` and `relay`
+        (option 82) are encoded options, in this order; `fewer()` returns shorter and shorter versions of `network`.
+        `flags` are those of the request by default. If even the smallest reply is larger than what the client takes,
+        report that `what` is missing, and return None.
+        """
+        # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
+        # network that the client requested last, then the echoes. What a machine needs to boot always stays.
+        head = codec.header(
+            request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
+        )
         # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
-        start = first_options(message_type, agent.server_id or self.server_id)
-        try:
-            return assemble(
-                message,
-                start + network.lease if has_lease else start,
-                boot,
-                yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
-                ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
-                network=plan.before + (hostname if plan.names_host else b"") + plan.behind,
-                fewer=partial(network.fewer, plan, hostname),
-                vlan=reservation.vlan if client.stage is Stage.IPXE else b"",
-                relay=agent.echo,
-            )
-        except TooSmallError as error:
-            self.reports.refused(reservation.mac, str(error))
-            return None
-
-
-def proposed(server_ip: str) -> tuple[str, ...]:
-    """Return the lines of a manifest that the operator completes with an address of this server's network."""
-    network = server_ip.rpartition(".")[0]
-    return f"ip: {network}.50  # {FREE_ADDRESS}", "netmask: 255.255.255.0", f"gateway: {network}.1"
+        start = head + first_options(message_type, server_id or self.server_id) + lease
+        # RFC 3046 section 2.1: option 82 is the last option.
+        end = relay + codec.END
+        echoes = echo_client_identifier(request)
+        # RFC 4578 section 2.3. Some ROMs send none, or one of another shape; that is no reason to refuse a boot.
+        uuid = request.options.get(options.CLIENT_UUID, b"")
+        if len(uuid) == 17 and uuid[0] == 0:
+            echoes += bytes((options.CLIENT_UUID, 17)) + uuid
+        limit = size_limit(request)
+        payload = start + network + vlan + echoes + boot.spare_options + boot.options + end
+        if len(payload) > limit:
+            shorter = [network, *fewer()]
+            middles = [each + vlan + echoes for each in shorter]
+            for middle in (*middles, shorter[-1] + vlan):
+                payload = start + middle + boot.options + end
+                if len(payload) <= limit:
+                    break
+            else:
+                reason = f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}"
+                self.reports.refused(mac, reason, what)
+                return None
+        return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
 
 
 def to_relay(payload: bytes, agent: RelayAgent) -> Reply:
@@ -238,59 +282,6 @@ def several_hardware(mac: str, claimants: tuple[Machine, ...]) -> str:
     """Return the reason why a MAC that more than one Hardware has is not served."""
     names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
     return f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
-
-
-def assemble(
-    request: Message,
-    start: bytes,
-    boot: BootAnswer,
-    *,
-    yiaddr: bytes = codec.NO_ADDRESS,
-    ciaddr: bytes = codec.NO_ADDRESS,
-    flags: int | None = None,
-    network: bytes = b"",
-    fewer: Callable[[], Iterable[bytes]] = tuple,
-    vlan: bytes = b"",
-    relay: bytes = b"",
-) -> bytes:
-    """Return the reply to `request`, its options in the order of the arguments.
-
-    `start` are options 53, 54 and those of the lease. `network` are the options of the machine's network; `fewer()`
-    returns shorter and shorter versions of it. `flags` are those of the request by default. `relay` is option 82.
-    Raises TooSmallError if even the smallest reply is larger than what the client takes.
-    """
-    # Everything is sent if there is room. Otherwise the options that repeat the header go first, then those of the
-    # network that the client requested last, then the echoes. What a machine needs to boot always stays.
-    head = codec.header(
-        request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
-    )
-    start = head + start
-    # RFC 3046 section 2.1: option 82 is the last option.
-    end = relay + codec.END
-    echoes = echo_client_identifier(request)
-    # RFC 4578 section 2.3. Some ROMs send none, or one of another shape; that is no reason to refuse a boot.
-    uuid = request.options.get(options.CLIENT_UUID, b"")
-    if len(uuid) == 17 and uuid[0] == 0:
-        echoes += bytes((options.CLIENT_UUID, 17)) + uuid
-    limit = size_limit(request)
-    payload = start + network + vlan + echoes + boot.spare_options + boot.options + end
-    if len(payload) > limit:
-        for attempt in _attempts(network, fewer(), vlan, echoes, boot.options):
-            payload = start + attempt + end
-            if len(payload) <= limit:
-                break
-        else:
-            raise TooSmallError(f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}")
-    return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
-
-
-def _attempts(network: bytes, fewer: Iterable[bytes], vlan: bytes, echoes: bytes, boot: bytes) -> Iterator[bytes]:
-    """Yield the options between the lease and option 82, shorter each time."""
-    shortest = network
-    yield network + vlan + echoes + boot
-    for shortest in fewer:
-        yield shortest + vlan + echoes + boot
-    yield shortest + vlan + boot
 
 
 def first_options(message_type: MessageType, server_id: bytes) -> bytes:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -35,15 +36,14 @@ from edge.dhcp_common import (
     NOTHING,
     NOWHERE,
     BootAnswer,
-    KnownLayout,
     KnownLayouts,
-    Mask,
     NoLayoutError,
     Quarantine,
     RecentLeases,
     Reply,
     Stage,
     reply_note,
+    vary,
 )
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
@@ -90,7 +90,7 @@ class _BootParts(NamedTuple):
     note: Note | None
 
 
-class _KnownLayout(KnownLayout):
+class _KnownLayout:
     """A layout, and the prepared parts of the replies to its packets.
 
     client_identifier, client_uuid, relay_information: the places of options 61, 97 and 82, with code and length.
@@ -101,13 +101,13 @@ class _KnownLayout(KnownLayout):
 
     __slots__ = (
         "acknowledges", "boots_of_makers", "client", "client_identifier", "client_uuid", "fixed", "fixed_values",
-        "is_ipxe", "is_pi", "lease", "limit", "link", "netboots", "networks", "no_boot",
-        "parameter_request_list", "pi_name_at", "relay_information", "report", "requested_address", "start", "unpack",
+        "is_ipxe", "is_pi", "lease", "limit", "link", "netboots", "networks", "no_boot", "parameter_request_list",
+        "pi_name_at", "relay_information", "report", "requested_address", "start", "unpack", "used",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message, message_type: MessageType, start: bytes) -> None:
         """Learn from a packet with a reply of this type; `start`: its options 53 and 54. Raises NoLayoutError."""
-        super().__init__()
+        self.used = False
         self._learn_places(packet, message)
         self.report, self.lease = f"DHCP{message_type.name}", message_type.name.lower()
         self.acknowledges = message_type is MessageType.ACK
@@ -128,9 +128,9 @@ class _KnownLayout(KnownLayout):
     def _learn_places(self, packet: bytes, message: Message) -> None:
         if options.OVERLOAD in message.options or any(packet[12:16]) or any(packet[34:44]):
             raise NoLayoutError
-        mask = Mask(packet)
+        mask = bytearray(b"\xff" * len(packet))
         for begin, end in _VARYING_HEADER:
-            mask.vary(begin, end)
+            vary(mask, begin, end)
         places: dict[int, slice] = {}
         at = _OPTIONS_AT
         while at < len(packet) and packet[at] != options.END:
@@ -147,15 +147,15 @@ class _KnownLayout(KnownLayout):
             elif code == options.CLIENT_UUID:
                 if end - begin != 17 or packet[begin] != 0:
                     raise NoLayoutError  # a UUID that is not echoed
-                mask.vary(begin + 1, end)
+                vary(mask, begin + 1, end)
             elif code in _VARYING:
                 if begin == end:
                     raise NoLayoutError
-                mask.vary(begin, end)
+                vary(mask, begin, end)
             at = end
         if at >= len(packet):
             raise NoLayoutError  # there is no END
-        mask.vary(at + 1, len(packet))
+        vary(mask, at + 1, len(packet))
 
         self.client_identifier = places.get(options.CLIENT_IDENTIFIER, NOWHERE)
         self.client_uuid = uuid = places.get(options.CLIENT_UUID, NOWHERE)
@@ -168,10 +168,10 @@ class _KnownLayout(KnownLayout):
         self.is_pi = packet[self.pi_name_at] == PI_NAME
 
         pieces, fixed = [_HEADER_FORMAT], [0, 5]
-        for is_fixed, length in mask.runs(236):
+        for is_fixed, run in groupby(mask[236:], bool):
             if is_fixed:
                 fixed.append(_HEADER_FIELDS + len(fixed) - 2)
-            pieces.append(f"{length}{'s' if is_fixed else 'x'}")
+            pieces.append(f"{len(list(run))}{'s' if is_fixed else 'x'}")
         self.unpack: Callable[[bytes], tuple[bytes, ...]] = struct.Struct("".join(pieces)).unpack
         self.fixed: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(*fixed)
         self.fixed_values = self.fixed(self.unpack(packet))
@@ -318,7 +318,7 @@ class FastPath:
             self.layouts.learn(key, packet, lambda: _KnownLayout(packet, message, MessageType(answer), start))
 
 
-def _vary_suboptions(packet: bytes, mask: Mask, at: int, end: int) -> None:
+def _vary_suboptions(packet: bytes, mask: bytearray, at: int, end: int) -> None:
     """Let the sub-options of option 82 differ that do not affect the reply. Raises NoLayoutError."""
     seen: set[int] = set()
     while at < end:
@@ -331,4 +331,4 @@ def _vary_suboptions(packet: bytes, mask: Mask, at: int, end: int) -> None:
         if at > end or code == options.RELAY_SOURCE_PORT:
             raise NoLayoutError
         if code not in _FIXED_SUBOPTIONS:
-            mask.vary(begin, at)
+            vary(mask, begin, at)

@@ -10,7 +10,7 @@ Mode `proxy` answers machines that have a Hardware; `auto-proxy` answers all.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from edge.dhcp.boot import identify
 from edge.dhcp.context import (
@@ -21,9 +21,6 @@ from edge.dhcp.context import (
     SERVER_PORT,
     DhcpContext,
     Received,
-    TooSmallError,
-    assemble,
-    first_options,
     several_hardware,
     to_relay,
 )
@@ -40,17 +37,14 @@ _BOOT_SERVER_ANSWER = "answer as PXE boot server"
 _NEED_A_LEASE = (Stage.OPERATING_SYSTEM, Stage.U_BOOT)
 
 
-class Learn(Protocol):
-    """Records the address of a machine, so that TFTP and HTTP can identify it (`edge.callers.Callers.learn`)."""
-
-    def __call__(self, mac: str, ip: str, *, relayed: bool) -> None:
-        """Record that the machine with this MAC reported this address, on our link or through a relay."""
+LearnAddress = Callable[[str, str, bool], None]
+"""`learn(mac, ip, relayed)`: a machine reported its address, on our link or through a relay (`edge.callers`)."""
 
 
 class Proxy:
     """Answers netboot clients as a ProxyDHCP server and as a PXE boot server."""
 
-    def __init__(self, context: DhcpContext, learn: Learn | None, *, unknown_clients: bool) -> None:
+    def __init__(self, context: DhcpContext, learn: LearnAddress | None, *, unknown_clients: bool) -> None:
         """Create the handler. With `unknown_clients`, machines without a Hardware are answered, too."""
         self._context = context
         self._learn = learn
@@ -89,13 +83,12 @@ class Proxy:
         if not boot.options:
             reports.refused(mac, boot.refusal, _OFFER)
             return None
-        start = first_options(MessageType.OFFER, agent.server_id or context.server_id)
         # There is no address to unicast to, and the flag tells a relay not to try.
         flags = message.flags | codec.BROADCAST_FLAG
-        try:
-            payload = assemble(message, start, boot, flags=flags, relay=agent.echo)
-        except TooSmallError as error:
-            reports.refused(mac, str(error), _OFFER)
+        payload = context.assemble(
+            mac, message, MessageType.OFFER, boot, what=_OFFER, server_id=agent.server_id, flags=flags, relay=agent.echo
+        )
+        if payload is None:
             return None
         if machine is None:
             context.report_unknown(MessageType.DISCOVER, message, client, boot.text)
@@ -144,7 +137,7 @@ class Proxy:
                 context.reports.tallied(mac, "not from a relay", f"{line} does not name")
             return
         if self._learn is not None:
-            self._learn(mac, address, relayed=relayed)
+            self._learn(mac, address, relayed)
 
     def _may_be_answered(self, mac: str, message_type: MessageType, message: Message) -> bool:
         """Return True if the machine may be answered although not exactly one Hardware has its MAC."""
@@ -172,11 +165,11 @@ def boot_server_reply(
     if not boot.options:
         context.reports.refused(mac, boot.refusal, _BOOT_SERVER_ANSWER)
         return None
-    start, relay = first_options(MessageType.ACK, context.server_id), relay_agent_of(message).echo
-    try:
-        payload = assemble(message, start, boot, ciaddr=message.ciaddr, relay=relay)
-    except TooSmallError as error:
-        context.reports.refused(mac, str(error), _BOOT_SERVER_ANSWER)
+    ciaddr, relay = message.ciaddr, relay_agent_of(message).echo
+    payload = context.assemble(
+        mac, message, MessageType.ACK, boot, what=_BOOT_SERVER_ANSWER, ciaddr=ciaddr, relay=relay
+    )
+    if payload is None:
         return None
     context.reports.sent(mac, "PXE boot server ACK", client, boot)
     return Reply(payload, received.source, received.source_port)

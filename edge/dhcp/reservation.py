@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Network
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -162,7 +163,6 @@ class Compiler:
         self._here = [(int(network.network_address), int(network.netmask)) for network in networks]
         self._server_ip = server_ip
         self._networks: WeakValueDictionary[tuple[object, ...], Subnet] = WeakValueDictionary()
-        self._vlans: dict[str, bytes] = {}
 
     def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
         """Return the reservation; log mistakes in the Hardware. `is_sole`: no other Hardware claims the address."""
@@ -188,7 +188,7 @@ class Compiler:
             may_netboot=self._policy.decide(machine).allowed,
             yiaddr=yiaddr,
             hostname=hostname,
-            vlan=self._vlan(dhcp.vlan_id),
+            vlan=_vlan(dhcp.vlan_id) if dhcp.vlan_id is not None else b"",
             network=self._network(dhcp, yiaddr, domain, where),
             boot_path=self._path(machine),
         )
@@ -228,13 +228,11 @@ class Compiler:
             self._networks[key] = network
         return network
 
-    def _vlan(self, vlan_id: str | None) -> bytes:
-        if vlan_id is None:
-            return b""
-        if vlan_id not in self._vlans:  # at most 4094
-            inner = options.encapsulated({options.VLAN_ID: options.text(vlan_id)})
-            self._vlans[vlan_id] = options.option(options.VENDOR_SPECIFIC, inner)
-        return self._vlans[vlan_id]
+
+@lru_cache(maxsize=4094)
+def _vlan(vlan_id: str) -> bytes:
+    """Return option 43 for iPXE, encoded."""
+    return options.option(options.VENDOR_SPECIFIC, options.encapsulated({options.VLAN_ID: options.text(vlan_id)}))
 
 
 def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:

@@ -38,7 +38,7 @@ from edge.dhcp.context import (
     to_relay,
 )
 from edge.dhcp.fast_path import FastPath
-from edge.dhcp.proxy import Learn, Proxy, boot_server_reply
+from edge.dhcp.proxy import LearnAddress, Proxy, boot_server_reply
 from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
@@ -71,7 +71,7 @@ class Responder:
         settings: DhcpSettings,
         *,
         quarantine: Quarantine | None = None,
-        learn: Learn | None = None,
+        learn: LearnAddress | None = None,
         on_relay_seen: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
     ) -> None:
         """Create the responder of one interface. Raises DhcpSettingsError.
@@ -327,7 +327,7 @@ class Responder:
                 return None
         client = identify(message)
         boot = context.choice.answer(reservation.machine, reservation.mac, client)
-        payload = context.assemble(MessageType.ACK, query, client, boot, has_lease=False)
+        payload = context.assemble_for(MessageType.ACK, query, client, boot, has_lease=False)
         if payload is None:
             return None
         self._reports.sent(reservation.mac, "DHCPACK (inform)", client, boot, outcome=Outcome.INFO)
@@ -413,7 +413,7 @@ class Responder:
         """Return an OFFER or ACK with the address, the network and what the machine boots."""
         client, machine = identify(query.message), query.reservation.machine
         boot = self._context.choice.answer(machine, machine.mac, client)
-        payload = self._context.assemble(message_type, query, client, boot)
+        payload = self._context.assemble_for(message_type, query, client, boot)
         if payload is None:
             return None
         if is_renewal:

@@ -39,13 +39,12 @@ from edge.dhcp_common import (
     NOTHING,
     NOWHERE,
     BootAnswer,
-    KnownLayout,
     KnownLayouts,
-    Mask,
     NoLayoutError,
     Reply,
     Stage,
     reply_note,
+    vary,
 )
 from edge.journey.events import Note
 from edge.machines import Machine
@@ -108,7 +107,7 @@ class MacOf(Enum):
     DUID = "its DUID"
 
 
-class _KnownLayout(KnownLayout):
+class _KnownLayout:
     """A layout: the places of the values that differ between its packets, and the prepared parts of the replies.
 
     transaction: of the message.
@@ -124,14 +123,14 @@ class _KnownLayout(KnownLayout):
     __slots__ = (
         "acknowledges", "addresses", "before", "boots", "client", "client_id", "expected", "iaids", "is_by_duid",
         "lease", "link", "mac", "mac_of", "mask", "names_boot", "netboots", "networks", "no_boot", "peer", "relays",
-        "report", "requested", "size", "start", "transaction",
+        "report", "requested", "size", "start", "transaction", "used",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
         """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
         if message.type not in _LEARNABLE:
             raise NoLayoutError
-        super().__init__()
+        self.used = False
         self._learn_places(packet, relays)
         self.is_by_duid = self.mac_of is MacOf.DUID
         self.client = identify(message)
@@ -163,7 +162,7 @@ class _KnownLayout(KnownLayout):
         return int.from_bytes(packet, "big") & self.mask == self.expected
 
     def _learn_places(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
-        mask = Mask(packet)
+        mask = bytearray(b"\xff" * len(packet))
         self.mac_of = _mac_of(relays)
         self.link = self.mac = self.peer = NOWHERE
         places: list[tuple[slice, slice]] = []
@@ -171,8 +170,8 @@ class _KnownLayout(KnownLayout):
         # The number of the relay whose link-address is the client's link, or -1.
         counts = max((number for number, relay in enumerate(relays) if not wire.is_local(relay.link)), default=-1)
         for number in range(len(relays)):
-            mask.vary(begin + 1, begin + (2 if number > counts else 18))
-            mask.vary(begin + 18, begin + _RELAY_HEAD)
+            vary(mask, begin + 1, begin + (2 if number > counts else 18))
+            vary(mask, begin + 18, begin + _RELAY_HEAD)
             if number == counts:
                 self.link = slice(begin + 2, begin + 18)
             head = slice(begin + 1, begin + _RELAY_HEAD)
@@ -186,11 +185,13 @@ class _KnownLayout(KnownLayout):
             duid = packet[self.client_id][_OPTION_HEAD:]
             if wire.of_duid(duid) is None or duid[2:4] != _ETHERNET:
                 raise NoLayoutError
-            mask.fix(self.client_id.start + _OPTION_HEAD, b"\xff" * 4)  # the type of DUID, and the hardware type
+            at = self.client_id.start + _OPTION_HEAD
+            mask[at : at + 4] = b"\xff" * 4  # the type of DUID, and the hardware type
             self.mac = slice(self.client_id.stop - 6, self.client_id.stop)
-        self.mask, self.expected = mask.numbers()
+        self.mask = int.from_bytes(mask, "big")
+        self.expected = int.from_bytes(packet, "big") & self.mask
 
-    def _relay(self, packet: bytes, mask: Mask, begin: int, end: int, *, is_first: bool) -> tuple[slice, int, int]:
+    def _relay(self, packet: bytes, mask: bytearray, begin: int, end: int, *, is_first: bool) -> tuple[slice, int, int]:
         """Return the place of the Interface-Id, and the ends of the inner message; `is_first`: next to the client."""
         interface = inner = link_layer = NOWHERE
         seen: set[int] = set()
@@ -205,20 +206,20 @@ class _KnownLayout(KnownLayout):
             elif code == Option.CLIENT_LINKLAYER_ADDR:
                 link_layer = value
             else:
-                mask.vary(at, stop)
+                vary(mask, at, stop)
                 interface = slice(at - _OPTION_HEAD, stop) if code == Option.INTERFACE_ID else interface
         if is_first:
             self.peer = slice(begin + 18, begin + _RELAY_HEAD)
             if self.mac_of is MacOf.LINK_LAYER:
                 self.mac = slice(link_layer.start + 2, link_layer.stop)
-                mask.vary(self.mac.start, self.mac.stop)
+                vary(mask, self.mac.start, self.mac.stop)
             elif self.mac_of is MacOf.PEER:
-                mask.fix(self.peer.start, _EUI64_MASK)
+                mask[self.peer] = _EUI64_MASK
         return interface, inner.start, inner.stop
 
-    def _message(self, packet: bytes, mask: Mask, begin: int, end: int) -> None:
+    def _message(self, packet: bytes, mask: bytearray, begin: int, end: int) -> None:
         self.transaction = slice(begin + 1, begin + _HEAD)
-        mask.vary(begin + 1, begin + _HEAD)
+        vary(mask, begin + 1, begin + _HEAD)
         self.client_id = NOWHERE
         iaids: list[slice] = []
         self.addresses: list[slice] = []
@@ -228,11 +229,11 @@ class _KnownLayout(KnownLayout):
                 if len(iaids) == wire.MAX_IAS or stop - at < _IA_HEAD:
                     raise NoLayoutError
                 iaids.append(slice(at, at + 4))
-                mask.vary(at, at + _IA_HEAD)
+                vary(mask, at, at + _IA_HEAD)
                 for inner_code, inner_at, inner_stop in _options(packet, at + _IA_HEAD, stop):
                     if inner_code == Option.IAADDR and inner_stop - inner_at >= _IAADDR:
                         self.addresses.append(slice(inner_at, inner_at + 16))
-                        mask.vary(inner_at, inner_at + _IAADDR)
+                        vary(mask, inner_at, inner_at + _IAADDR)
                 continue
             if (code in seen and code not in _CLASSES) or code in (Option.IA_TA, Option.IA_PD):
                 raise NoLayoutError
@@ -241,9 +242,9 @@ class _KnownLayout(KnownLayout):
                 if at == stop:
                     raise NoLayoutError  # a DUID that is not echoed
                 self.client_id = slice(at - _OPTION_HEAD, stop)
-                mask.vary(at, stop)
+                vary(mask, at, stop)
             elif code in _VARYING:
-                mask.vary(at, stop)
+                vary(mask, at, stop)
         self.iaids = tuple(iaids)
 
 

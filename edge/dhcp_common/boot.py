@@ -78,14 +78,6 @@ class BootAnswer:
     sname: bytes = b""
     file: bytes = b""
 
-    @property
-    def words(self) -> str:
-        """The end of a report's line, after the name of the message that was sent: empty, or begins with a comma."""
-        if self.refusal:
-            reason = f"because it may not netboot: {self.refusal}"
-            return f", {self.text}, {reason}" if self.text else f", nothing to boot: {self.refusal}"
-        return f", {self.text}" if self.text else ""
-
 
 NOTHING: Final = BootAnswer(shared=True)
 """The boot part of a reply to a client that does not netboot."""

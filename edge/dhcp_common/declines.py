@@ -1,7 +1,12 @@
 """Judges the DHCPDECLINE or DHCPv6 Decline of a machine: the machine reports that another host uses its address.
 
-Pure; the clock is an argument. Any host can send such a message in a machine's name. So the message alone has no effect
-if ARP (RFC 5227) or neighbour discovery (RFC 4861) can find the host:
+Pure; the clock is an argument. A client that finds another host at the address that it was given declines the address
+(RFC 2131 section 4.3.3; RFC 8415 section 18.2.8) and starts again. Offering the address again would make the client go
+round in a circle. So the address is in quarantine, and not offered, until the time is over or the operator gives the
+machine another address. A machine that already uses the address can renew its lease.
+
+Any host can send such a message in a machine's name. So the message alone has no effect if ARP (RFC 5227) or neighbour
+discovery (RFC 4861) can find the host:
 
     on our link: which host answers a probe for the address?
         another host             -> quarantine
@@ -17,18 +22,109 @@ returns the time until the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, KeysView
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from edge.dhcp_common.quarantine import Quarantine
 from edge.dhcp_common.reports import DhcpReports
-from edge.dhcp_common.site import DhcpSite
+from edge.dhcp_common.site import IPV4, DhcpSite, Family
 from edge.journey.events import Outcome
 from edge.machines import Machine
 from tink.limits.newest import Newest
 from tink.mac import octets
+
+DEFAULT_SECONDS: Final = 600.0
+"""Duration of a quarantine."""
+MAX_ADDRESSES: Final = 4096
+"""Maximum number of addresses in quarantine. Only registered machines can put one there, each its own."""
+
+Changed = Callable[[Machine, str, float | None], None]
+"""`changed(machine, address, until)`: a quarantine began that ends at `until` of the clock, or, if that is None, ended.
+"""
+
+
+class _Entry(NamedTuple):
+    machine: Machine
+    address: str
+    until: float
+
+
+@dataclass(eq=False)
+class Quarantine:
+    """The machines whose address of one family is not offered. Responders of several networks may share it.
+
+    clock: returns seconds; if `until` is shown to people, of the Unix epoch.
+    seconds: the duration; with 0 the quarantine stays empty.
+    changed: called when the quarantine of an address begins or ends.
+    """
+
+    clock: Callable[[], float]
+    seconds: float = DEFAULT_SECONDS
+    changed: Changed = lambda _machine, _address, _until: None
+    family: Family = IPV4
+
+    def __post_init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}  # by MAC, the oldest first
+        self.macs: KeysView[str] = self._entries.keys()
+        """The MACs of machines in quarantine, including some whose time is over."""
+
+    def begin(self, machine: Machine, seconds: float | None = None) -> None:
+        """Put the machine's address into quarantine, for at most `seconds` if that is given."""
+        seconds = self.seconds if seconds is None else min(seconds, self.seconds)
+        ip = self.family.address(machine)
+        if ip is None or seconds <= 0:
+            return
+        self.expire()
+        old = self._entries.pop(machine.mac, None)
+        if old is None and len(self._entries) >= MAX_ADDRESSES:
+            self._end(next(iter(self._entries)))
+        until = self.clock() + seconds
+        if old is not None and old.address == ip:
+            until = max(until, old.until)  # a short quarantine without a probe does not shorten one after a probe
+        self._entries[machine.mac] = _Entry(machine, ip, until)
+        self.changed(machine, ip, until)
+
+    def refusal(self, machine: Machine) -> str:
+        """Return the reason why the machine does not get its address now; empty if it does."""
+        if not self.holds(machine.mac):
+            return ""
+        family = self.family
+        return (
+            f"{family.address(machine)} is in quarantine, because another host was found there ({family.decline}). "
+            f"Find that host and stop it, or change the Hardware's {family.field}"
+        )
+
+    def holds(self, mac: str) -> bool:
+        """Return True if the address of the machine with this MAC is in quarantine now."""
+        entry = self._entries.get(mac)
+        if entry is None:
+            return False
+        if self._is_over(entry, self.clock()):
+            self._end(mac)
+            return False
+        return True
+
+    def machine_changed(self, mac: str, machine: Machine | None) -> None:
+        """End the quarantine if the machine with this MAC, None if there is none, has another address now."""
+        entry = self._entries.get(mac)
+        if entry is not None and (machine is None or self.family.address(machine) != entry.address):
+            self._end(mac)
+
+    def expire(self) -> None:
+        """End each quarantine whose time is over. It is called from time to time, because packets may not arrive."""
+        now = self.clock()
+        for mac in [mac for mac, entry in self._entries.items() if self._is_over(entry, now)]:
+            self._end(mac)
+
+    def _is_over(self, entry: _Entry, now: float) -> bool:
+        # If the clock was set back, an end looks far away; such a quarantine ends, too.
+        return not now < entry.until <= now + self.seconds
+
+    def _end(self, mac: str) -> None:
+        entry = self._entries.pop(mac)
+        self.changed(entry.machine, entry.address, None)
+
 
 PROBES: Final = 3  # RFC 5227 section 1.1, PROBE_NUM
 # The RFC has a second or two between probes. A client that declined starts again after ten seconds (RFC 2131 section

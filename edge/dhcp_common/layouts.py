@@ -8,13 +8,10 @@ same places parses in the same way and requests the same, so the fast path of a 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import groupby
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 from tink.errors import TinkedgeError
-from tink.limits.newest import UsedLists
 
 NOWHERE: Final = slice(0, 0)
 """The place of a value that the packets of a layout do not have."""
@@ -27,41 +24,16 @@ class NoLayoutError(TinkedgeError):
     """A packet has something that depends on more than the values of a layout."""
 
 
-class Mask:
-    """The bits of a packet that its layout fixes; all of them at first."""
-
-    def __init__(self, packet: bytes) -> None:
-        self._packet = packet
-        self._bits = bytearray(b"\xff" * len(packet))
-
-    def vary(self, begin: int, end: int) -> None:
-        """Let the bytes from `begin` to `end` differ."""
-        self._bits[begin:end] = bytes(end - begin)
-
-    def fix(self, begin: int, bits: bytes) -> None:
-        """Fix these bits of the bytes from `begin` on, and let the other bits differ."""
-        self._bits[begin : begin + len(bits)] = bits
-
-    def runs(self, begin: int) -> Iterator[tuple[bool, int]]:
-        """Yield the runs of bytes from `begin` on that are fixed (True) or may differ (False), with their lengths."""
-        for is_fixed, run in groupby(self._bits[begin:], bool):
-            yield is_fixed, len(list(run))
-
-    def numbers(self) -> tuple[int, int]:
-        """Return `mask` and `expected`: packets fulfil `int.from_bytes(packet, "big") & mask == expected`."""
-        mask = int.from_bytes(self._bits, "big")
-        return mask, int.from_bytes(self._packet, "big") & mask
+def vary(mask: bytearray, begin: int, end: int) -> None:
+    """Let the bytes of a packet from `begin` to `end` differ: in the mask of a layout, bits that are set are fixed."""
+    mask[begin:end] = bytes(end - begin)
 
 
-class KnownLayout(ABC):
+class KnownLayout(Protocol):
     """A layout that was learnt. `used`: a packet was answered by it since layouts were displaced last."""
 
-    __slots__ = ("used",)
+    used: bool
 
-    def __init__(self) -> None:
-        self.used = False
-
-    @abstractmethod
     def fits(self, packet: bytes) -> bool:
         """Return True if the packet, which has the right length, is of this layout."""
 
@@ -69,14 +41,43 @@ class KnownLayout(ABC):
 L = TypeVar("L", bound=KnownLayout)
 
 
-class KnownLayouts(UsedLists[int, L]):
+class KnownLayouts(Generic[L]):
     """The layouts that a fast path has learnt, in lists by a number that the length of a packet determines."""
 
+    def __init__(self, most: int, most_of_a_key: int) -> None:
+        self.lists: dict[int, list[L]] = {}
+        """For reading; always the same dictionary."""
+        self._most = most
+        self._most_of_a_key = most_of_a_key
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
     def learn(self, key: int, packet: bytes, make: Callable[[], L]) -> None:
-        """Add the layout that `make` returns, unless one of this key fits the packet or `make` raises NoLayoutError."""
+        """Add the layout that `make` returns, unless one of this key fits the packet or `make` raises NoLayoutError.
+
+        A full list drops its oldest layout. If there are more than `most` in all, those are dropped that were not used
+        since the last time that this happened.
+        """
         if any(known.fits(packet) for known in self.lists.get(key, ())):
             return
         try:
-            self.add(key, make())
+            layout = make()
         except NoLayoutError:
             return
+        alike = self.lists.setdefault(key, [])
+        if len(alike) >= self._most_of_a_key:
+            del alike[0]
+            self._count -= 1
+        alike.append(layout)
+        self._count += 1
+        if self._count > self._most:
+            self._count = 0
+            for key, alike in list(self.lists.items()):
+                alike[:] = [known for known in alike if known.used]
+                if not alike:
+                    del self.lists[key]
+                self._count += len(alike)
+                for known in alike:
+                    known.used = False

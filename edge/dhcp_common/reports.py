@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from edge.dhcp_common.boot import BootAnswer, Client
-from edge.dhcp_common.quarantine import Family
-from edge.dhcp_common.site import DhcpSite
+from edge.dhcp_common.site import DhcpSite, Family
 from edge.journey.events import Note, NoteTaker, Outcome, Step, Value
 from edge.machines import hardware_manifest
 from tink.limits.once_per import OncePer, Tally, times
@@ -121,7 +120,11 @@ def _reply(message: str, client: Client, boot: BootAnswer, lease: str) -> tuple[
     facts: dict[str, Value] = {"client": client.description, "stage": client.stage.value}
     facts |= {"boot": boot.text} if boot.text else {}
     facts |= {"dhcp": lease} if lease else {}
-    return f"{message} to {client.description}{boot.words}", facts
+    words = f", {boot.text}" if boot.text else ""
+    if boot.refusal:
+        why = "because it may not netboot" if boot.text else "nothing to boot"
+        words += f", {why}: {boot.refusal}"
+    return f"{message} to {client.description}{words}", facts
 
 
 @lru_cache(maxsize=1024)

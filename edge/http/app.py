@@ -161,6 +161,6 @@ def _certificates(content: bytes, content_type: str, missing: str) -> web.Respon
 
 def machine_runner(app: MachineApp, limits: HttpLimits | None = None) -> Runner:
     """Return a runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second."""
-    limits = replace(limits or HttpLimits(), proxies=app.services.request_callers.proxies)
+    limits = replace(limits or HttpLimits(), proxies=app.services.request_callers.trusted.proxies)
     # Shutdown aborts bodies: sending the rest of a kernel would take too long.
     return Runner(BoundedServer(app.handle, limits, time.monotonic, app.responses), app.close)

@@ -169,7 +169,7 @@ class ModeratedListener(DatagramListener[list[bytes]]):
         """Wait for the timer instead of the socket, or the other way round."""
         if self._timer is not None:
             self._stop_gathering()
-            self._loop.add_reader(self.socket, self._readable)
+            self._loop.add_reader(self.socket, self._budget.run, self._drain)
         elif self._pause is None and self.socket.fileno() >= 0:  # else it pauses, or `handle` has closed it
             try:
                 self._timer = interval_timer(INTERVAL_SECONDS)
@@ -182,7 +182,7 @@ class ModeratedListener(DatagramListener[list[bytes]]):
 
     def _tick(self, timer: int) -> None:
         os.read(timer, _EXPIRATIONS_BYTES)
-        self._readable()
+        self._budget.run(self._drain)
 
     def _stop_gathering(self) -> None:
         if self._timer is not None:

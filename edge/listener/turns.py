@@ -159,10 +159,6 @@ _FORCED = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}
 """SO_SNDBUFFORCE and SO_RCVBUFFORCE, asm-generic/socket.h."""
 
 
-def _nothing() -> None:
-    """The default of `after_turn`."""
-
-
 class DatagramListener(Generic[D]):
     """Hands each datagram of a non-blocking socket to `handle`; owns the socket.
 
@@ -178,7 +174,7 @@ class DatagramListener(Generic[D]):
         handle: Callable[[socket.socket, D], None],
         *,
         per_turn: int = 64,
-        after_turn: Callable[[], None] = _nothing,
+        after_turn: Callable[[], None] = lambda: None,
         budget: TurnBudget | None = None,
     ) -> None:
         """Use `budget`; None stands for the budget of the running loop."""
@@ -192,13 +188,12 @@ class DatagramListener(Generic[D]):
         self._pause: asyncio.TimerHandle | None = None
         self._once = OncePer(_LOG_AGAIN_SECONDS, 20)
         self._budget = budget or turn_budget()
-        self._run = self._budget.run
 
     def start(self) -> None:
         """Begin to listen."""
         self._pause = None
         self._budget.sockets[self.socket] = self._what
-        self._loop.add_reader(self.socket, self._readable)
+        self._loop.add_reader(self.socket, self._budget.run, self._drain)
 
     def stop(self) -> None:
         """Close the socket. `handle` may do so too."""
@@ -207,9 +202,6 @@ class DatagramListener(Generic[D]):
         self._budget.forget(self._drain)
         self._loop.remove_reader(self.socket)
         self._budget.close(self.socket)
-
-    def _readable(self) -> None:
-        self._run(self._drain)
 
     def _drain(self) -> None:
         try:

@@ -74,7 +74,7 @@ class MistakeWriter(StatusWriter):
         self._is_behind = asyncio.Event()
         hardware.add_event_handler(lambda new, _: self._look_at_soon((NamespacedName.of(new),)), self._gone)
         if osies is not None:
-            osies.add_event_handler(lambda new, old: self._osie_changed(new, old), lambda old: self._osie_changed(old))
+            osies.add_event_handler(self._osie_changed, self._osie_changed)
 
     @property
     def relayed(self) -> tuple[IPv4Network, ...]:
@@ -88,7 +88,7 @@ class MistakeWriter(StatusWriter):
         site = self._site()
         seen = (site.networks, site.addresses)
         if seen != self._seen_networks:
-            self._look_at_all()
+            self._look_at_soon(self._hardware)
         self._seen_networks = seen
 
     def relay_heard(self, machine: Machine, relay: str) -> None:
@@ -100,9 +100,6 @@ class MistakeWriter(StatusWriter):
         self._relayed[at.network] = None
         log.info("%s is reached through a relay, %s", at.network, relay)
         self._look_at_soon(self._shown)  # A Hardware without a mistake gets none by this.
-
-    def _look_at_all(self) -> None:
-        self._look_at_soon(self._hardware)
 
     def _look_at_soon(self, keys: Iterable[NamespacedName]) -> None:
         """Queue these Hardware for checks in short turns (`run`): there may be many, and DHCP is served meanwhile."""
@@ -147,7 +144,7 @@ class MistakeWriter(StatusWriter):
     def _osie_changed(self, new: Raw, old: Raw | None = None) -> None:
         if old is not None and old["metadata"].get("annotations") == new["metadata"].get("annotations"):
             return
-        self._look_at_all()
+        self._look_at_soon(self._hardware)
 
     # --- writing --------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ import random
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from edge.listener import DatagramListener, advice, icmp6_socket, receive_icmp6
@@ -58,24 +59,20 @@ ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 
 
 class RouterAdvertiserError(TinkedgeError):
-    """Router solicitations can't be answered. The message content why and what to do."""
+    """Router solicitations can't be answered. The message says why and what to do."""
 
 
-class Solicitations:
+class Solicitations(Newest[str, float]):
     """The time of the last router solicitation of each machine. A machine that goes on soliciting got no answer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds of any epoch, that of `last`."""
+        """`clock` returns seconds of any epoch."""
+        super().__init__(MAX_SOLICITING)
         self._clock = clock
-        self._last: Newest[str, float] = Newest(MAX_SOLICITING)
 
     def record(self, mac: str) -> None:
         """Record that this machine solicits now."""
-        self._last[mac] = self._clock()
-
-    def last(self, mac: str) -> float | None:
-        """Return when this machine solicited last, or None if no solicitation is known."""
-        return self._last.get(mac)
+        self[mac] = self._clock()
 
 
 class Solicited:
@@ -102,25 +99,21 @@ class Solicited:
         self._to_all_at = now
 
 
+@dataclass(eq=False)
 class RouterAdvertiser:
-    """Answers router solicitations on one interface."""
+    """Answers router solicitations on one interface.
 
-    def __init__(
-        self,
-        interface: str,
-        content: Advertised = NOTHING_OFFERED,
-        *,
-        only: Callable[[str], bool] | None = None,
-        on_solicitation: Callable[[str], None] | None = None,
-    ) -> None:
-        """`only(mac)` returns whether this machine gets an answer if no router is present; None: every host gets one.
+    only: `only(mac)` returns whether this machine gets an answer if no router is present; None: every host gets one.
+    on_solicitation: `on_solicitation(mac)` is called for each solicitation that contains its sender's MAC.
+    """
 
-        `on_solicitation(mac)` is called for each solicitation that contains its sender's MAC.
-        """
-        self._interface = interface
-        self._content = content
-        self._only = only
-        self._on_solicitation = on_solicitation
+    interface: str
+    content: Advertised = NOTHING_OFFERED
+    _: KW_ONLY
+    only: Callable[[str], bool] | None = None
+    on_solicitation: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
         self._router_until = float("-inf")
         self._pending: dict[str, asyncio.TimerHandle] = {}
         """The answers that wait for a router to answer first, by the host's address; limited by `Solicited`."""
@@ -135,21 +128,21 @@ class RouterAdvertiser:
         try:
             sock = self._open()
         except OSError as error:
-            if self._only is not None:  # The default, not an operator's option: iPXE waits.
+            if self.only is not None:  # The default, not an operator's option: iPXE waits.
                 log.info("%s; iPXE waits 16 s for a router there", self._advice(error))
                 return
             raise RouterAdvertiserError(self._advice(error)) from error
-        what = f"router solicitations on {self._interface}"
+        what = f"router solicitations on {self.interface}"
         self._listener = DatagramListener(sock, what, receive_icmp6, self._received)
         self._listener.start()
         log.info(
             "router solicitations%s on %s are answered with router lifetime %d%s",
-            " of iPXE" if self._only is not None else "",
-            self._interface,
-            self._content.lifetime,
-            ", addresses by DHCPv6" if self._content.managed else "",
+            " of iPXE" if self.only is not None else "",
+            self.interface,
+            self.content.lifetime,
+            ", addresses by DHCPv6" if self.content.managed else "",
         )
-        if self._content.managed or self._content.lifetime:
+        if self.content.managed or self.content.lifetime:
             self._advertise_to_all()
 
     async def stop(self) -> None:
@@ -160,15 +153,15 @@ class RouterAdvertiser:
         self._timer = self._soon = None
         self._pending.clear()
         if self._listener is not None:
-            if self._content.lifetime:
+            if self.content.lifetime:
                 self._send(self._listener.socket, ALL_NODES, NOTHING_OFFERED)
             self._listener.stop()
             self._listener = None
 
     def _open(self) -> socket.socket:
-        self._scope = socket.if_nametoindex(self._interface)
-        routers = (discovery.ROUTER_ADVERTISEMENT,) if self._only is not None else ()
-        sock = icmp6_socket(self._interface, discovery.ROUTER_SOLICITATION, *routers)
+        self._scope = socket.if_nametoindex(self.interface)
+        routers = (discovery.ROUTER_ADVERTISEMENT,) if self.only is not None else ()
+        sock = icmp6_socket(self.interface, discovery.ROUTER_SOLICITATION, *routers)
         # Solicitations go to the group of all routers, which a host has to join.
         group = socket.inet_pton(socket.AF_INET6, "ff02::2") + struct.pack("=I", self._scope)
         try:
@@ -179,20 +172,20 @@ class RouterAdvertiser:
         return sock
 
     def _advice(self, error: OSError) -> str:
-        what = f"router solicitations on {self._interface} can't be answered"
+        what = f"router solicitations on {self.interface} can't be answered"
         if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-            return f"{what}: IPv6 is off there; switch it on (sysctl net.ipv6.conf.{self._interface}.disable_ipv6=0)"
+            return f"{what}: IPv6 is off there; switch it on (sysctl net.ipv6.conf.{self.interface}.disable_ipv6=0)"
         return advice(what, error)
 
     def _received(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
         packet, hop_limit, source = arrived[0], arrived[1], arrived[2].partition("%")[0]
         if discovery.is_router_solicitation(packet, hop_limit):
             mac = discovery.soliciting_mac(packet, source)
-            if mac and self._on_solicitation is not None:
-                self._on_solicitation(mac)
-            if self._only is None:
+            if mac and self.on_solicitation is not None:
+                self.on_solicitation(mac)
+            if self.only is None:
                 self._answer(sock, source)
-            elif mac and self._only(mac):
+            elif mac and self.only(mac):
                 self._answer_unless_a_router_does(sock, source)
         elif discovery.is_of_a_router(packet, hop_limit, source):
             self._router_until = asyncio.get_running_loop().time() + ROUTER_IS_KNOWN_SECONDS
@@ -208,20 +201,20 @@ class RouterAdvertiser:
     def _answer_late(self, sock: socket.socket, source: str) -> None:
         self._pending.pop(source, None)
         if asyncio.get_running_loop().time() >= self._router_until:
-            self._send(sock, source, self._content)
+            self._send(sock, source, self.content)
 
     def _answer(self, sock: socket.socket, source: str) -> None:
         loop = asyncio.get_running_loop()
         address, wait = self._solicited.answer(source, loop.time()) or ("", 0.0)
         if wait > 0:
-            self._soon = loop.call_later(wait, self._send, sock, address, self._content)
+            self._soon = loop.call_later(wait, self._send, sock, address, self.content)
         elif address:
-            self._send(sock, address, self._content)
+            self._send(sock, address, self.content)
 
     def _advertise_to_all(self) -> None:
         """Advertise to all nodes, again and again, before their knowledge expires."""
         if self._listener is not None:
-            self._send(self._listener.socket, ALL_NODES, self._content)
+            self._send(self._listener.socket, ALL_NODES, self.content)
             self._solicited.sent_to_all(asyncio.get_running_loop().time())
             later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not send all at once
             self._timer = asyncio.get_running_loop().call_later(later, self._advertise_to_all)
@@ -230,4 +223,4 @@ class RouterAdvertiser:
         try:
             sock.sendto(discovery.router_advertisement(content), (address, 0, 0, self._scope))
         except OSError as error:
-            log.debug("router advertisement to %s on %s was not sent: %s", address, self._interface, error.strerror)
+            log.debug("router advertisement to %s on %s was not sent: %s", address, self.interface, error.strerror)

@@ -300,7 +300,7 @@ class BootWatch:
             relay=relay,
             relay_trouble=self._trouble(relay, now) if relay else "",
             behind_router=ip if ip and ":" in ip and self._is_behind_router(ip) else "",
-            solicited=self.solicitations.last(mac),
+            solicited=self.solicitations.get(mac),
             api_away=self.api_away(),
             http_port=self._http_port,
             grpc_port=self._grpc_port,

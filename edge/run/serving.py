@@ -267,7 +267,7 @@ class MachineServers:
         for services in self._services.values():
             services.machine_changed(mac)
 
-    def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
+    def _learn(self, interface: str, mac: str, ip: str, relayed: bool) -> None:
         self._context.callers.learn(mac, ip, "" if relayed else interface)
 
     def _relay_heard(self, machine: Machine, link: str, relay: str) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
 from edge.listener import DatagramListener, advice, enlarge_buffer, udp_socket
@@ -92,33 +92,28 @@ class TftpServerError(TinkedgeError):
     """The server can't start. The message names the port and the remedy."""
 
 
+@dataclass(eq=False)
 class TftpServer:
-    """Serves files, read-only."""
+    """Serves files, read-only.
 
-    def __init__(
-        self,
-        open_file: OpenFile,
-        record: Recorder,
-        *,
-        host: str = "0.0.0.0",  # noqa: S104 - machines come over the network; `interface` narrows it
-        port: int = TFTP_PORT,
-        interface: str | None = None,
-        single_port: bool = False,
-        active: ActiveTransfers | None = None,
-        is_unresolved: Callable[[str], bool] = lambda _ip: False,
-    ) -> None:
-        """`port` 0 takes any free port (see `port` after `start`); `interface` None receives from all interfaces.
+    port: 0 takes any free port; after `start` it is the number of the port.
+    interface: None receives from all interfaces.
+    active: the transfers, with their limits.
+    is_unresolved: `is_unresolved(ip)` returns True if an answer to `ip` goes to a host on the link whose MAC the kernel
+        does not know.
+    """
 
-        `active` has the limits of transfers (None: the usual ones). `is_unresolved(ip)` returns True if an answer to
-        `ip` goes to a host on the link whose MAC the kernel does not know.
-        """
-        self.port = port
-        self._open_file = open_file
-        self._record = record
-        self._host = host
-        self._interface = interface
-        self._single_port = single_port
-        self._active = active if active is not None else ActiveTransfers()
+    open_file: OpenFile
+    record: Recorder
+    _: KW_ONLY
+    host: str = "0.0.0.0"  # noqa: S104 - machines come over the network; `interface` narrows it
+    port: int = TFTP_PORT
+    interface: str | None = None
+    single_port: bool = False
+    active: ActiveTransfers = field(default_factory=ActiveTransfers)
+    is_unresolved: Callable[[str], bool] = lambda _ip: False
+
+    def __post_init__(self) -> None:
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
         self._listener: DatagramListener[_Arrived] | None = None
@@ -134,23 +129,22 @@ class TftpServer:
         }
         self._requests = TokenBuckets(REQUESTS_AT_ONCE, REQUESTS_A_SECOND, _MAX_SENDERS)
         self._errors = {known: Allowance(ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL) for known in (False, True)}
-        self._is_unresolved = is_unresolved
         self._unresolved = Allowance(UNRESOLVED, UNRESOLVED_IN_ALL, UNRESOLVED_SECONDS)
 
     @property
     def transfers(self) -> int:
         """The number of transfers under way."""
-        return len(self._active)
+        return len(self.active)
 
     async def start(self) -> None:
         """Open the socket and serve. Raises TftpServerError."""
         try:
-            sock = udp_socket(self._host, self.port, self._interface, _prepare)
+            sock = udp_socket(self.host, self.port, self.interface, _prepare)
         except OSError as error:
-            where = f"TFTP can't open UDP port {self.port} on {self._interface or self._host}"
+            where = f"TFTP can't open UDP port {self.port} on {self.interface or self.host}"
             raise TftpServerError(advice(where, error, port=self.port, without="--disable tftp")) from error
         self.port = sock.getsockname()[1]
-        log.info("TFTP on %s port %d", self._interface or self._host, self.port)
+        log.info("TFTP on %s port %d", self.interface or self.host, self.port)
         what = f"TFTP on port {self.port}"
         self._listener = DatagramListener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
         self._listener.start()
@@ -158,15 +152,15 @@ class TftpServer:
     def move_to_interface(self) -> bool:
         """Bind all sockets to the interface that was created again. Return False if that needs new sockets."""
         # Without CAP_NET_RAW a bound socket can't be moved.
-        if self._interface is None or self._listener is None:
-            return self._interface is None
-        device = self._interface.encode() + b"\0"
+        if self.interface is None or self._listener is None:
+            return self.interface is None
+        device = self.interface.encode() + b"\0"
         try:
             self._listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
-            for session in list(self._active):
+            for session in list(self.active):
                 session.bind_to_device(device)
         except OSError as error:
-            log.debug("TFTP on %s: sockets can't be moved to it: %s", self._interface, error.strerror)
+            log.debug("TFTP on %s: sockets can't be moved to it: %s", self.interface, error.strerror)
             return False
         return True
 
@@ -176,7 +170,7 @@ class TftpServer:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        for session in list(self._active):
+        for session in list(self.active):
             session.abandon("the server is stopping")
         if self._listener is not None:
             self._listener.stop()
@@ -186,8 +180,8 @@ class TftpServer:
 
     def _arrived(self, sock: socket.socket, arrived: _Arrived) -> None:
         datagram, client, local = arrived
-        if self._single_port and datagram[:2] in (b"\0\4", b"\0\5"):
-            session = self._active.get(client)
+        if self.single_port and datagram[:2] in (b"\0\4", b"\0\5"):
+            session = self.active.get(client)
             if session is not None:
                 session.receive(datagram)
             elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
@@ -199,7 +193,7 @@ class TftpServer:
             text = "TFTP: %s sends more than %d requests a second; the rest is dropped"
             self._warn((client[0], "requests"), text, client[0], REQUESTS_A_SECOND)
             return
-        if self._is_unresolved(self._with_zone(client[0])) and not self._unresolved.take(client[0], self._now()):
+        if self.is_unresolved(self._with_zone(client[0])) and not self._unresolved.take(client[0], self._now()):
             text = (
                 "TFTP: more than %d requests a second of addresses on the link that the kernel knows no MAC of, now "
                 "%s; they are invented, and the rest is dropped"
@@ -226,10 +220,10 @@ class TftpServer:
                 return True
             task.cancel()
             del self._waiting[client]
-        session = self._active.get(client)
+        session = self.active.get(client)
         if session is not None:
             session.step()  # the last acknowledgement may wait on the session's own socket
-            session = self._active.get(client)
+            session = self.active.get(client)
         if session is None:
             return False
         if session.request == request:
@@ -244,7 +238,7 @@ class TftpServer:
 
     def _open(self, incoming: _Incoming) -> None:
         client_ip = incoming.client[0]
-        found = self._open_file(TftpRequest(incoming.request.name, self._with_zone(client_ip)))
+        found = self.open_file(TftpRequest(incoming.request.name, self._with_zone(client_ip)))
         if isinstance(found, TftpFile | TftpRefusal):
             self._opened(incoming, found)
             return
@@ -279,13 +273,13 @@ class TftpServer:
     def _with_zone(self, ip: str) -> str:
         """Return the client's address, with the interface as zone if it is link-local."""
         ip = ip.partition("%")[0]
-        return f"{ip}%{self._interface}" if self._interface and is_link_local(ip) else ip
+        return f"{ip}%{self.interface}" if self.interface and is_link_local(ip) else ip
 
     def _opened(self, incoming: _Incoming, opened: Opened) -> None:
         client = incoming.client
         if isinstance(opened, TftpRefusal):
             self._refuse(incoming.socket, client, opened)
-        elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
+        elif not self.active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
             self._log_ignored(incoming)
             self._record_begun(opened, client, " and has to wait: too many transfers")
@@ -295,9 +289,9 @@ class TftpServer:
     def _begin(self, incoming: _Incoming, file: TftpFile) -> None:
         request, client, local, own = incoming.request, incoming.client, incoming.local, None
         try:
-            largest = transport.max_block_bytes(client, local, self._interface)
-            if not self._single_port:
-                own = transport.transfer_socket(local, self._interface)
+            largest = transport.max_block_bytes(client, local, self.interface)
+            if not self.single_port:
+                own = transport.transfer_socket(local, self.interface)
         except OSError as error:
             close(file)
             if self._due(client[0], "connect"):
@@ -313,8 +307,8 @@ class TftpServer:
             self._blocks(request, file, agreed), agreed, self._now(), request_bytes=request.size_bytes
         )
         channel = UdpTransport(own or incoming.socket, client, agreed.block_bytes, None if own is not None else local)
-        session = Session(request, file, transfer, channel, self._scheduler, self._ended, self._silent, sock=own)
-        self._active.add(session)
+        session = Session(request, file, transfer, channel, self._scheduler, self._ended, self._silent, own_socket=own)
+        self.active.add(session)
         session.start()
         self._record_begun(file, client)
 
@@ -360,7 +354,7 @@ class TftpServer:
             if held_back is not None:
                 who = f"{client[0]}, which is not known to be this machine,"
                 message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
-                self._record(refusal.about, Step.TFTP, Outcome.INFO, message, client_ip=client[0])
+                self.record(refusal.about, Step.TFTP, Outcome.INFO, message, client_ip=client[0])
         if not self._due(client[0], refusal.message, known=refusal.mac is not None):
             return
         if refusal.expected:
@@ -390,7 +384,7 @@ class TftpServer:
         self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts, **numbers)
 
     def _ended(self, session: Session) -> None:
-        self._active.remove(session)
+        self.active.remove(session)
         file, transfer, client_ip = session.file, session.transfer, session.client[0]
         if transfer.answered and not transfer.agreed.accepted:
             self._first_blocks[session.is_machine].give_back(client_ip)
@@ -413,7 +407,7 @@ class TftpServer:
         self, mac: str | None, step: Step, client_ip: str, outcome: Outcome, message: str, **detail: str | int | float
     ) -> None:
         if mac is not None:
-            self._record(mac, step, outcome, message, client_ip=client_ip, **detail)
+            self.record(mac, step, outcome, message, client_ip=client_ip, **detail)
         else:
             log.info("%s (%s, not a registered machine)", message, client_ip)
 

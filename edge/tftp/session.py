@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 
 from edge.tftp import packets
 from edge.tftp.blocks import Burst
@@ -91,37 +92,30 @@ class TransferScheduler:
             asyncio.get_running_loop().call_soon(self._next)
 
 
+@dataclass(eq=False)
 class Session:
-    """One client's transfer. Call `start` once; `on_end` is called once, after everything is closed."""
+    """One client's transfer. Call `start` once.
 
-    def __init__(
-        self,
-        request: ReadRequest,
-        file: TftpFile,
-        transfer: ReadTransfer,
-        transport: UdpTransport,
-        scheduler: TransferScheduler,
-        on_end: Callable[[Session], None],
-        on_silence: Callable[[Session], None] = lambda _: None,
-        *,
-        sock: socket.socket | None,
-    ) -> None:
-        """`sock` is the session's own socket, or None if packets come through `receive`.
+    on_end: called once, after everything is closed.
+    on_silence: called once, when the client has acknowledged nothing for SILENT_SECONDS.
+    own_socket: None if packets come through `receive`.
+    """
 
-        `on_silence` is called once, when the client has acknowledged nothing for SILENT_SECONDS.
-        """
-        self.request = request
-        self.file = file
-        self.transfer = transfer
-        self.client = transport.client
-        self.is_machine = file.mac is not None
+    request: ReadRequest
+    file: TftpFile
+    transfer: ReadTransfer
+    transport: UdpTransport
+    scheduler: TransferScheduler
+    on_end: Callable[[Session], None]
+    on_silence: Callable[[Session], None] = lambda _: None
+    _: KW_ONLY
+    own_socket: socket.socket | None
+
+    def __post_init__(self) -> None:
+        self.client = self.transport.client
+        self.is_machine = self.file.mac is not None
         """True if the client is a registered machine."""
-        self._transport = transport
-        self._scheduler = scheduler
-        self._on_end = on_end
-        self._on_silence = on_silence
         self._silence_reported = False
-        self._socket = sock
         self._source: tuple[object, ...] = self.client  # in the form that recvfrom returns
         self._loop = asyncio.get_running_loop()
         self._time = self._loop.time
@@ -139,9 +133,9 @@ class Session:
 
     def start(self) -> None:
         """Send the first packets."""
-        self._scheduler.active += 1
-        if self._socket is not None:
-            self._loop.add_reader(self._socket, self._readable, self._socket)
+        self.scheduler.active += 1
+        if self.own_socket is not None:
+            self._loop.add_reader(self.own_socket, self._readable, self.own_socket)
         self._send(self.transfer.start(self._loop.time()))
         self._settle()
 
@@ -170,13 +164,13 @@ class Session:
 
     def bind_to_device(self, device: bytes) -> None:
         """Use another interface of the name `device`, which ends with a NUL byte. Raises OSError."""
-        if self._socket is not None:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+        if self.own_socket is not None:
+            self.own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
 
     def abandon(self, reason: str) -> None:
         """End the transfer, and send the client an error."""
         with suppress(OSError):
-            self._transport.send([packets.error(ErrorCode.UNDEFINED, reason), b""])
+            self.transport.send([packets.error(ErrorCode.UNDEFINED, reason), b""])
         self.drop()
 
     def drop(self) -> None:
@@ -184,16 +178,16 @@ class Session:
         if self._is_closed:
             return
         self._is_closed = True
-        self._scheduler.active -= 1
+        self.scheduler.active -= 1
         if self._timer is not None:
             self._timer.cancel()
         if self._follower is not None:
             self._follower.cancel()
-        if self._socket is not None:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
+        if self.own_socket is not None:
+            self._loop.remove_reader(self.own_socket)
+            self.own_socket.close()
         close(self.file)
-        self._on_end(self)
+        self.on_end(self)
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -203,8 +197,8 @@ class Session:
             return
         try:
             datagram, self._pending_datagram = self._pending_datagram, None
-            if datagram is None and self._socket is not None:
-                datagram = self._take(self._socket)
+            if datagram is None and self.own_socket is not None:
+                datagram = self._take(self.own_socket)
             if datagram is not None:
                 self.receive(datagram)
                 if not (self._grown or self._due):
@@ -219,7 +213,7 @@ class Session:
                 is_stalled = transfer.ended is None and not transfer.starved and transfer.silence(now) >= SILENT_SECONDS
                 if is_stalled and not self._silence_reported:
                     self._silence_reported = True
-                    self._on_silence(self)
+                    self.on_silence(self)
             self._settle()
         except Exception as error:
             self._fail(error)
@@ -232,10 +226,10 @@ class Session:
             datagram = self._take(sock)
             if datagram is None:
                 self._settle()
-            elif self._scheduler.active > MAX_UNQUEUED:
+            elif self.scheduler.active > MAX_UNQUEUED:
                 # Received before this session's turn: epoll would list the socket in every turn until then.
                 self._pending_datagram = datagram
-                self._scheduler.schedule(self)
+                self.scheduler.schedule(self)
             else:
                 self.receive(datagram)
         except Exception as error:
@@ -271,7 +265,7 @@ class Session:
     def _timed_out(self) -> None:
         self._timer, self._timer_at = None, math.inf
         self._due = True
-        self._scheduler.schedule(self)
+        self.scheduler.schedule(self)
 
     async def _follow(self, filled: Callable[[int], Awaitable[int]]) -> None:
         """Continue the transfer whenever more of the file arrives, until the client is the one to wait for."""
@@ -279,7 +273,7 @@ class Session:
             while self.transfer.starved and self._filled < self.file.size:
                 self._filled = await filled(self._filled)
                 self._grown = True
-                self._scheduler.schedule(self)
+                self.scheduler.schedule(self)
         except Exception as error:
             self._follower = None
             reason = f"{self.file.label} did not arrive: {error}"
@@ -299,9 +293,9 @@ class Session:
         if not burst:
             return
         try:
-            left = self._transport.send(burst)
+            left = self.transport.send(burst)
         except OSError as error:
-            if self._socket is not None and is_port_closed(self._socket, self.client):
+            if self.own_socket is not None and is_port_closed(self.own_socket, self.client):
                 self.transfer.unreachable(self._loop.time())
             else:
                 # A link that went down, or an ICMP error about a stranger: a lost packet, which is sent again.
@@ -334,18 +328,20 @@ def close(file: TftpFile) -> None:
         log.exception("TFTP: closing %s", file.label)
 
 
+@dataclass(eq=False)
 class ActiveTransfers:
-    """The sessions under way, by the client's address and port."""
+    """The sessions under way, by the client's address and port.
 
-    def __init__(
-        self, limit: int = 0, limit_half_open: int = MAX_HALF_OPEN, limit_per_client: int = MAX_TRANSFERS_PER_CLIENT
-    ) -> None:
-        """`limit` in all (0: the usual one), `limit_half_open` for strangers and again for machines."""
+    The limits: `limit` in all (0: the usual one), `limit_half_open` for strangers and again for machines.
+    """
+
+    limit: int = 0
+    limit_half_open: int = MAX_HALF_OPEN
+    limit_per_client: int = MAX_TRANSFERS_PER_CLIENT
+
+    def __post_init__(self) -> None:
         # A quarter of the files that this process may have open.
-        limit = limit or min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, MAX_TRANSFERS)
-        self._limit = limit
-        self._limit_half_open = limit_half_open
-        self._limit_per_client = limit_per_client
+        self.limit = self.limit or min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, MAX_TRANSFERS)
         self._sessions: dict[Address, Session] = {}
         self._of_client: dict[str, dict[Session, None]] = {}
         # By whether the client is a machine, oldest first. Sessions that were acknowledged since are removed lazily.
@@ -379,12 +375,12 @@ class ActiveTransfers:
     def make_room(self, client_ip: str, *, is_machine: bool) -> bool:
         """Return True if the client may have one more transfer; another transfer may end for it, even in its middle."""
         of_client = self._of_client.get(client_ip, {})
-        if len(of_client) >= self._limit_per_client:
+        if len(of_client) >= self.limit_per_client:
             return self._drop_half_open(of_client)
         alike = self._half_open[is_machine]
-        if len(alike) >= self._limit_half_open:
+        if len(alike) >= self.limit_half_open:
             self._drop_half_open(alike)
-        if len(self) < self._limit:
+        if len(self) < self.limit:
             return True
         if self._drop_half_open(self._half_open[False]):
             return True

@@ -14,10 +14,6 @@ from edge.journey.events import Step
 from edge.tftp.packets import ErrorCode
 
 
-def _nothing_to_close() -> None:
-    """Close a file in memory: there is nothing to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class TftpRequest:
     """A file name as the client wrote it, and the client's IPv4 address."""
@@ -43,7 +39,7 @@ class TftpFile:
     mac: str | None = None
     step: Step = Step.TFTP
     filled: Callable[[int], Awaitable[int]] | None = None
-    close: Callable[[], None] = _nothing_to_close
+    close: Callable[[], None] = lambda: None  # a file in memory
 
     @property
     def size(self) -> int:

@@ -277,7 +277,7 @@ class Rack:
         bound = callers.answering_on("srv0")
         settings = DhcpSettings(SERVER, SERVER, f"http://{SERVER}:7080")
 
-        def learn(mac: str, ip: str, *, relayed: bool) -> None:
+        def learn(mac: str, ip: str, relayed: bool) -> None:
             callers.learn(mac, ip, "" if relayed else "srv0")
 
         site = DhcpSite(inventory, policy, binaries, network.record, time.monotonic)

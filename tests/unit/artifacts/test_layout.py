@@ -41,7 +41,7 @@ def test_nothing_of_that_name_is_no_broken_directory(directory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[" * 99_999, "not JSON"),
@@ -54,9 +54,9 @@ def test_nothing_of_that_name_is_no_broken_directory(directory, tmp_path):
     ],
     ids=["cut", "deep", "list", "empty", "number", "large", "many"],
 )
-def test_malformed_index_is_reported(directory, text, said):
+def test_malformed_index_is_reported(directory, text, message):
     (directory / "index.json").write_text(text)
-    with pytest.raises(LayoutError, match=said):
+    with pytest.raises(LayoutError, match=message):
         ImageLayout(directory).images()
 
 

@@ -69,7 +69,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             site,
             DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", networks),
             quarantine=quarantine,
-            learn=lambda mac, ip, *, relayed: edge.learnt.append((mac, ip)),
+            learn=lambda mac, ip, _relayed: edge.learnt.append((mac, ip)),
             on_relay_seen=on_relay_seen,
         )
         inventory.on_change(responder.machine_changed)

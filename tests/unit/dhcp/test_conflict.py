@@ -16,8 +16,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from edge.dhcp.wire import MessageType, frames
 from edge.dhcp_common import AddressClaim, Prober, declines
-from edge.dhcp_common.declines import MAX_PROBED, PROBES, UNPROBED_SECONDS
-from edge.dhcp_common.quarantine import MAX_ADDRESSES
+from edge.dhcp_common.declines import MAX_ADDRESSES, MAX_PROBED, PROBES, UNPROBED_SECONDS
 from edge.journey.events import Outcome
 from edge.machines import Machine
 from tests.unit.dhcp.harness import (

@@ -6,6 +6,7 @@ Two edges receive the same; one answers known layouts by `edge.dhcp.fast_path`, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from edge.dhcp import fast_path
 from edge.dhcp.wire import codec, options
+from edge.dhcp_common import KnownLayouts
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import (
     CAPTURED,
@@ -246,3 +248,37 @@ def test_packet_without_end_or_with_bytes_behind_the_mac_is_not_learnt_from(make
         edge = make_edge(machine(0))
         assert edge.send(odd) is not None
         assert len(edge.responder.fast_path.layouts) == 0
+
+
+# --- the number of known layouts --------------------------------------------------------------------------------------
+
+
+class Layout:
+    def __init__(self, name: str, *, used: bool = False) -> None:
+        self.name, self.used = name, used
+
+    def fits(self, _packet: bytes) -> bool:
+        return False
+
+
+def test_oldest_layout_of_a_key_goes_when_its_list_is_full() -> None:
+    known: KnownLayouts[Layout] = KnownLayouts(100, 2)
+    for name in "abc":
+        known.learn(1, b"", partial(Layout, name))
+    known.learn(2, b"", partial(Layout, "d"))
+    assert [layout.name for layout in known.lists[1]] == ["b", "c"]
+    assert len(known) == 3
+
+
+def test_unused_layouts_go_when_there_are_too_many() -> None:
+    known: KnownLayouts[Layout] = KnownLayouts(4, 2)
+    for number in range(4):
+        known.learn(number, b"", partial(Layout, str(number), used=number == 1))
+    lists = known.lists
+    known.learn(4, b"", partial(Layout, "4"))
+    assert list(lists) == [1]
+    assert len(known) == 1
+    for number in range(5, 9):  # layout 1 was not used since
+        known.learn(number, b"", partial(Layout, str(number)))
+    assert list(lists) == []
+    assert len(known) == 0

@@ -7,22 +7,21 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import Reply
+from edge.dhcp import DhcpSettings, Reply
 from edge.dhcp.context import (
     BROADCAST,
     MAX_CLIENT_REPLIES,
     MAX_RELAY_REPLIES,
     MAX_REPLIES,
-    TooSmallError,
-    assemble,
-    first_options,
+    DhcpContext,
     size_limit,
 )
 from edge.dhcp.wire import MessageType, codec, options
 from edge.dhcp.wire.codec import relay_agent_of
-from edge.dhcp_common import BootAnswer
+from edge.dhcp_common import BootAnswer, DhcpSite
 from edge.journey.events import Outcome, Step
-from edge.machines import DhcpMode
+from edge.machines import DhcpMode, Inventory, NetbootPolicy, NetbootWhen
+from ipxe.binaries import BootBinaries
 from tests.support import objects
 from tests.unit.dhcp.harness import (
     CAPTURED,
@@ -466,7 +465,16 @@ def test_reply_that_can_not_be_made_small_enough_is_refused_with_the_reason(
     assert "the client takes 548" in message
 
 
-def test_repeated_options_are_dropped_first_and_boot_options_never() -> None:
+def test_repeated_options_are_dropped_first_and_boot_options_never(binaries: BootBinaries) -> None:
+    refusals: list[str] = []
+
+    def record(_mac: str, _step: Step, _outcome: Outcome, message: str, **_detail: Any) -> None:
+        refusals.append(message)
+
+    policy = NetbootPolicy(DhcpMode.RESERVATION, NetbootWhen.ALLOWED, lambda _namespace, _name: True)
+    site = DhcpSite(Inventory(), policy, binaries, record, lambda: 0.0)
+    context = DhcpContext(site, DhcpSettings("10.77.0.1", "10.77.0.1", "http://10.77.0.1:7080"))
+
     def numbered(code: int, size: int = 30) -> bytes:
         return options.option(code, bytes(size))
 
@@ -474,10 +482,11 @@ def test_repeated_options_are_dropped_first_and_boot_options_never() -> None:
     request = codec.parse(altered(PLAIN, drop=(12, 55), options={61: bytes(30), 97: bytes(17)}))
     least = numbered(1) + numbered(6)
 
-    def assembled(limit: int) -> bytes:
-        return assemble(
+    def assembled(limit: int) -> bytes | None:
+        return context.assemble(
+            MAC,
             request._replace(options={**request.options, 57: (limit + 28).to_bytes(2, "big")}),
-            first_options(MessageType.OFFER, bytes(4)),
+            MessageType.OFFER,
             boot,
             network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
             fewer=lambda: [numbered(1) + numbered(12) + numbered(6), least, numbered(1) + numbered(6, 8)],
@@ -489,6 +498,7 @@ def test_repeated_options_are_dropped_first_and_boot_options_never() -> None:
     limit = 900
     while len(seen) < 6:
         payload = assembled(limit)
+        assert payload is not None
         assert len(payload) <= limit
         at, codes = 240, []
         while payload[at] != 255:
@@ -496,8 +506,8 @@ def test_repeated_options_are_dropped_first_and_boot_options_never() -> None:
             at += 2 + payload[at + 1]
         seen.append(codes)
         limit = at  # one byte less than the reply needs, with its END and without padding
-    with pytest.raises(TooSmallError, match=f"the smallest DHCP reply is {limit + 1} bytes, the client takes {limit}"):
-        assembled(limit)
+    assert assembled(limit) is None
+    assert refusals == [f"no DHCP answer: the smallest DHCP reply is {limit + 1} bytes, the client takes {limit}"]
     assert seen == [
         [53, 54, 1, 12, 6, 42, 43, 61, 97, 66, 67, 82],
         [53, 54, 1, 12, 6, 42, 43, 61, 97, 67, 82],

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from edge.dhcp import DhcpSettings, DhcpSettingsError
-from edge.dhcp.context import proposed
 from edge.dhcp.responder import MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND
 from edge.dhcp.wire import codec
 from edge.journey.events import Outcome, Step
-from edge.machines import DhcpMode, hardware_manifest
+from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import (
     CAPTURED,
     IPXE_EFI,
@@ -191,8 +190,10 @@ def test_reports_forged_in_one_machines_name_do_not_suppress_those_of_others(mak
     assert len(edge.events) == 31
 
 
-def test_manifest_assigns_no_address_until_it_is_completed() -> None:
-    text = hardware_manifest(MAC, proposed("172.31.0.1"))  # digits only: unquoted, YAML 1.1 would read it as a number
+def test_manifest_assigns_no_address_until_it_is_completed(make_edge: MakeEdge) -> None:
+    edge = make_edge(server_ip="172.31.0.1")
+    edge.send(PXE_DISCOVER)
+    text = str(edge.events[-1].detail["manifest"])  # MAC: digits only; unquoted, YAML 1.1 would read it as a number
 
     def registered(manifest: str) -> Any:
         made = Hardware.model_validate(yaml.safe_load(manifest))

@@ -14,8 +14,7 @@ from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, I
 from edge.dhcp6 import server_duid
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, options
-from edge.dhcp_common.declines import PROBES, UNPROBED_SECONDS
-from edge.dhcp_common.quarantine import DEFAULT_SECONDS
+from edge.dhcp_common.declines import DEFAULT_SECONDS, PROBES, UNPROBED_SECONDS
 from edge.journey.events import Outcome
 from edge.neighbour import discovery
 from tests.unit.dhcp6.harness import (

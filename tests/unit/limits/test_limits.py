@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from tests.support.virtual_time import turns
 from tink.limits.allowance import Allowance
 from tink.limits.fairness import FairQueue, FairSemaphore, PrioritySemaphore, Waiter
 from tink.limits.log import LimitedLog
-from tink.limits.newest import UsedLists
 from tink.limits.once_per import OncePer, Tally, times
 from tink.limits.token_bucket import TokenBuckets
 
@@ -54,38 +52,6 @@ def test_capacity_keeps_the_keys_that_passed_last() -> None:
     assert all(buckets.allows(number, 0.0) for number in range(50))
     assert len(buckets) == 10
     assert not buckets.allows(49, 0.0)
-
-
-# --- lists of used entries --------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Entry:
-    name: str
-    used: bool = False
-
-
-def test_oldest_of_a_key_goes_when_its_list_is_full() -> None:
-    known: UsedLists[str, _Entry] = UsedLists(100, 2)
-    for name in "abc":
-        known.add("x", _Entry(name))
-    known.add("y", _Entry("d"))
-    assert [entry.name for entry in known.lists["x"]] == ["b", "c"]
-    assert len(known) == 3
-
-
-def test_what_was_not_used_goes_when_all_are_too_many() -> None:
-    known: UsedLists[int, _Entry] = UsedLists(4, 2)
-    for number in range(4):
-        known.add(number, _Entry(str(number), used=number == 1))
-    lists = known.lists
-    known.add(4, _Entry("4"))
-    assert list(lists) == [1]
-    assert len(known) == 1
-    for number in range(5, 9):  # it was not used since
-        known.add(number, _Entry(str(number)))
-    assert list(lists) == []
-    assert len(known) == 0
 
 
 # --- once in an interval ----------------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ def test_tcp_is_served_between_the_datagrams_of_full_sockets() -> None:
     assert uvloop.run(serve()) < 100
 
 
-async def test_datagrams_that_found_no_room_are_counted_by_service_even_after_the_socket_is_closed() -> None:
+async def test_dropped_datagrams_are_counted_by_service_even_after_the_socket_is_closed() -> None:
     budget = turns.turn_budget()
     ours = turns.udp_socket(
         "127.0.0.1", 0, None, lambda sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -305,53 +305,53 @@ async def test_datagrams_that_found_no_room_are_counted_by_service_even_after_th
 # --- whether packets gather -------------------------------------------------------------------------------------------
 
 
-class Met(Moderation):
-    """A moderation that meets turns of packets; its clock, in seconds, is moved by them."""
+class ModerationByClock(Moderation):
+    """A moderation with a clock, in seconds, that each turn moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         super().__init__(lambda: self.now)
 
-    def meet(self, number: int, *, packets: int = 1, seconds: float = INTERVAL_SECONDS) -> None:
-        """Meet so many turns, each of so many packets and so long after the one before."""
+    def take_turns(self, number: int, *, packets: int = 1, seconds: float = INTERVAL_SECONDS) -> None:
+        """Count turns of `packets` packets; each turn is `seconds` after the one before."""
         for _ in range(number):
             self.now += seconds
             self.turned(packets)
 
 
 @pytest.fixture
-def met() -> Met:
-    return Met()
+def idle() -> ModerationByClock:
+    return ModerationByClock()
 
 
 @pytest.fixture
-def gathering(met: Met) -> Met:
-    """It has met packets that come fast and singly."""
-    met.meet(32, seconds=INTERVAL_SECONDS / 10)
-    assert met.gathers
-    return met
+def gathering(idle: ModerationByClock) -> ModerationByClock:
+    """A moderation after fast single packets: packets gather."""
+    idle.take_turns(32, seconds=INTERVAL_SECONDS / 10)
+    assert idle.gathers
+    return idle
 
 
 @pytest.mark.parametrize(
     ("rate", "gathers"), [(1, False), (1500, False), (7000, False), (15_000, False), (20_000, True), (40_000, True)]
 )
-def test_packets_gather_that_come_singly_and_fast_enough_to_meet_in_an_interval(
-    met: Met, rate: int, gathers: bool
+def test_single_packets_gather_if_several_arrive_in_an_interval(
+    idle: ModerationByClock, rate: int, gathers: bool
 ) -> None:
-    met.meet(1024, seconds=1 / rate)
-    assert met.gathers is gathers
+    idle.take_turns(1024, seconds=1 / rate)
+    assert idle.gathers is gathers
 
 
-def test_packets_that_come_in_heaps_need_not_gather(met: Met) -> None:
-    met.meet(1000, packets=30)
-    assert not met.gathers
+def test_packets_that_arrive_together_do_not_gather(idle: ModerationByClock) -> None:
+    idle.take_turns(1000, packets=30)
+    assert not idle.gathers
 
 
-def test_few_fast_ones_after_a_long_silence_are_no_rate(met: Met) -> None:
+def test_a_few_fast_packets_after_a_long_silence_do_not_gather(idle: ModerationByClock) -> None:
     for _ in range(100):
-        met.meet(31, seconds=1e-6)
-        met.meet(1, seconds=60)
-    assert not met.gathers
+        idle.take_turns(31, seconds=1e-6)
+        idle.take_turns(1, seconds=60)
+    assert not idle.gathers
 
 
 @pytest.mark.parametrize(
@@ -359,17 +359,17 @@ def test_few_fast_ones_after_a_long_silence_are_no_rate(met: Met) -> None:
     [
         pytest.param(32, 0, False, id="quiet again"),
         pytest.param(10_000, 6, True, id="enough"),
-        pytest.param(32, 64, False, id="heaps that one call can hardly take"),
+        pytest.param(32, 64, False, id="more than one call reads"),
     ],
 )
-def test_packets_gather_while_there_are_enough_and_not_too_many(
-    gathering: Met, turns: int, packets: int, gathers: bool
+def test_packets_gather_while_they_are_enough_and_not_too_many(
+    gathering: ModerationByClock, turns: int, packets: int, gathers: bool
 ) -> None:
-    gathering.meet(turns, packets=packets)
+    gathering.take_turns(turns, packets=packets)
     assert gathering.gathers is gathers
 
 
-def test_client_that_waits_for_an_answer_before_it_asks_again_is_not_slowed_for_long(gathering: Met) -> None:
+def test_client_that_waits_for_each_answer_is_slowed_only_briefly(gathering: ModerationByClock) -> None:
     slow = 0
     for _ in range(10_000):
         # Four clients: one after the other while they are answered at once, all in one turn when that takes a while.
@@ -382,7 +382,7 @@ def test_client_that_waits_for_an_answer_before_it_asks_again_is_not_slowed_for_
 # --- the listener that lets packets gather ----------------------------------------------------------------------------
 
 
-class ByHand(Moderation):
+class ManualModeration(Moderation):
     """A test decides whether packets gather, from the next turn on."""
 
     def turned(self, packets: int) -> None:
@@ -392,7 +392,7 @@ class ByHand(Moderation):
 class Moderated(Served):
     def __init__(self) -> None:
         super().__init__()
-        self.moderation = ByHand()
+        self.moderation = ManualModeration()
         self.listener = ModeratedListener(
             self.ours,
             "test",
@@ -403,7 +403,7 @@ class Moderated(Served):
         )
         self.listener.start()
 
-    async def hears(self, *packets: bytes) -> None:
+    async def has_received(self, *packets: bytes) -> None:
         await until(lambda: self.received == list(packets))
 
     async def gather(self) -> None:
@@ -432,16 +432,16 @@ async def test_queued_packets_are_all_received_in_order(moderated: Moderated) ->
     await moderated.gather()
     packets = [b"%d" % number for number in range(50)]
     moderated.send(*packets)
-    await moderated.hears(b"at once", *packets)
+    await moderated.has_received(b"at once", *packets)
     assert not moderated.is_waited_for()
 
 
-async def test_socket_is_waited_for_again_when_packets_gather_no_more(moderated: Moderated) -> None:
+async def test_socket_is_watched_again_after_gathering_ends(moderated: Moderated) -> None:
     await moderated.gather()
     moderated.moderation.gathers = False
     await until(lambda: not moderated.listener.gathers)
     moderated.send(b"alone")
-    await moderated.hears(b"at once", b"alone")
+    await moderated.has_received(b"at once", b"alone")
     assert moderated.is_waited_for()
 
 
@@ -456,7 +456,7 @@ async def test_packets_that_gather_are_read_when_the_timer_ends_and_not_before(
     await virtual_time.turns(20)
     assert moderated.reads == before
     os.eventfd_write(timer, 1)
-    await moderated.hears(b"at once", b"gathers")
+    await moderated.has_received(b"at once", b"gathers")
     assert moderated.reads == before + 1
 
 
@@ -497,7 +497,7 @@ async def test_without_a_timer_packets_are_answered_at_once(
     moderated.moderation.gathers = True
     packets = [b"%d" % number for number in range(5)]
     moderated.send(*packets)
-    await moderated.hears(*packets)
+    await moderated.has_received(*packets)
     assert caplog.text.count("test: no timer to let packets gather by: Too many open files") == 1
     assert moderated.is_waited_for()
 
@@ -509,7 +509,7 @@ Sockets = tuple[socket.socket, list[socket.socket]]
 
 @pytest.fixture
 def sockets() -> Iterator[Sockets]:
-    """One that hears, and three that send to it."""
+    """One that has_received, and three that send to it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         ours.bind(("127.0.0.1", 0))

@@ -31,9 +31,9 @@ def inventory() -> Inventory:
 
 def watch(inventory: Inventory) -> list[str]:
     """Return the MACs that handlers hear of from now on."""
-    heard: list[str] = []
-    inventory.on_change(heard.append)
-    return heard
+    notified: list[str] = []
+    inventory.on_change(notified.append)
+    return notified
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_invalid_fields_are_logged_and_only_valid_machines_are_served(
 
 
 def test_handlers_are_called_for_macs_that_appear_change_and_go(inventory: Inventory) -> None:
-    heard = watch(inventory)
+    notified = watch(inventory)
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("a", OTHER_MAC))
     inventory.remove(hardware("a", OTHER_MAC))
-    assert heard == [MAC, MAC, OTHER_MAC, OTHER_MAC]
+    assert notified == [MAC, MAC, OTHER_MAC, OTHER_MAC]
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_policy_names_the_field_that_forbids_netboot(
 def test_co_claimant_is_notified_when_the_other_gets_another_address(inventory: Inventory) -> None:
     """A machine whose conflict ended must be served at once, not after the next change of its own Hardware."""
     inventory.apply(hardware("a", MAC))
-    heard: list[tuple[str, bool]] = []
-    inventory.on_change(lambda mac: heard.append((mac, inventory.by_ip("10.0.0.5") is not None)))
+    notified: list[tuple[str, bool]] = []
+    inventory.on_change(lambda mac: notified.append((mac, inventory.by_ip("10.0.0.5") is not None)))
     inventory.apply(hardware("b", OTHER_MAC))
-    assert sorted(heard) == [(MAC, False), (OTHER_MAC, False)]
-    heard.clear()
+    assert sorted(notified) == [(MAC, False), (OTHER_MAC, False)]
+    notified.clear()
     inventory.apply(hardware("b", OTHER_MAC, ip="10.0.0.6"))
-    assert sorted(heard) == [(MAC, True), (OTHER_MAC, True)]
-    heard.clear()
+    assert sorted(notified) == [(MAC, True), (OTHER_MAC, True)]
+    notified.clear()
     inventory.apply(hardware("b", OTHER_MAC))
-    heard.clear()
+    notified.clear()
     inventory.remove(hardware("b", OTHER_MAC))
-    assert sorted(heard) == [(MAC, True), (OTHER_MAC, True)]
+    assert sorted(notified) == [(MAC, True), (OTHER_MAC, True)]
 
 
 def test_change_without_effect_on_answers_calls_no_handler(inventory: Inventory) -> None:
@@ -99,14 +99,14 @@ def test_change_without_effect_on_answers_calls_no_handler(inventory: Inventory)
     obj = hardware("a", MAC)
     inventory.apply(obj)
     before = inventory.by_mac(MAC)
-    heard = watch(inventory)
+    notified = watch(inventory)
     metadata = obj["metadata"] | {"resourceVersion": "9", "managedFields": [{}]}
     inventory.apply(obj | {"metadata": metadata, "status": {"conditions": "odd"}})
-    assert heard == []
+    assert notified == []
     assert inventory.by_mac(MAC) is before
     annotated = obj["metadata"] | {"annotations": {"tinkerbell.org/instance-id": "i-1"}}
     inventory.apply(obj | {"metadata": annotated})
-    assert heard == [MAC]
+    assert notified == [MAC]
     machine = inventory.by_mac(MAC)
     assert machine.hardware.metadata.annotations == {"tinkerbell.org/instance-id": "i-1"}
 
@@ -132,16 +132,16 @@ def test_machine_keeps_the_hardware_that_it_was_looked_up_with(inventory: Invent
 def test_handler_that_fails_for_one_machine_is_called_for_the_others(
     inventory: Inventory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[str] = []
+    notified: list[str] = []
 
     def fail(mac: str) -> None:
         if mac == MAC:
             raise RuntimeError("oh")
 
     inventory.on_change(fail)
-    inventory.on_change(heard.append)
+    inventory.on_change(notified.append)
     inventory.apply(hardware("a", MAC, OTHER_MAC))
-    assert heard == [MAC, OTHER_MAC]
+    assert notified == [MAC, OTHER_MAC]
     assert MAC in caplog.text
 
 
@@ -189,11 +189,11 @@ class Naive:
 @given(STEPS)
 def test_indexes_match_the_objects_after_any_history(steps: list[tuple[str, dict[str, Any] | None]]) -> None:
     inventory, naive = Inventory(), Naive()
-    heard: set[str] = set()
-    inventory.on_change(heard.add)
+    notified: set[str] = set()
+    inventory.on_change(notified.add)
     for name, interfaces in steps:
         before = {mac: naive.answers(mac) for mac in MACS}
-        heard.clear()
+        notified.clear()
         obj = {"metadata": {"name": name, "namespace": "default"}, "spec": {"networkInterfaces": interfaces or {}}}
         if interfaces is None:
             naive.objects.pop(name, None)
@@ -202,7 +202,7 @@ def test_indexes_match_the_objects_after_any_history(steps: list[tuple[str, dict
             naive.objects[name] = interfaces
             inventory.apply(obj)
         changed = {mac for mac in MACS if naive.answers(mac) != before[mac]}
-        assert heard >= changed, "somebody's answers are stale"
+        assert notified >= changed, "somebody's answers are stale"
         where = {(machine.name, machine.mac, machine.ip) for machine in inventory.machines()}
         assert where == set(naive.machines())
         for mac in MACS:
@@ -259,7 +259,7 @@ def leaving(name: str, mac: str) -> Raw:
 def test_hardware_that_is_being_deleted_yields_to_another_with_its_mac_and_address(
     inventory: Inventory, terminating_first: bool
 ) -> None:
-    heard = watch(inventory)
+    notified = watch(inventory)
     objects = [leaving("thief", MAC), hardware("victim", MAC)]
     for obj in objects if terminating_first else reversed(objects):
         inventory.apply(obj)
@@ -267,9 +267,9 @@ def test_hardware_that_is_being_deleted_yields_to_another_with_its_mac_and_addre
     assert [machine.name for machine in inventory.claimants(MAC)] == ["victim"]
     assert [machine.name for machine in inventory.claimants_of_ip("10.0.0.5")] == ["victim"]
     assert inventory.by_name("thief") == (), "the MAC is no card of it"
-    heard.clear()
+    notified.clear()
     inventory.remove(hardware("victim", MAC))
-    assert heard == [MAC]
+    assert notified == [MAC]
     found = inventory.by_mac(MAC)
     assert (found.name, len(inventory.by_name("thief"))) == ("thief", 1), "until it is gone, and no other one claims it"
 
@@ -284,9 +284,9 @@ def test_both_are_notified_of_a_change_when_one_with_the_same_address_is_being_d
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("b", OTHER_MAC))
     assert inventory.by_ip("10.0.0.5") is None
-    heard = watch(inventory)
+    notified = watch(inventory)
     inventory.apply(leaving("b", OTHER_MAC))
-    assert set(heard) == {MAC, OTHER_MAC}
+    assert set(notified) == {MAC, OTHER_MAC}
     found = inventory.by_ip("10.0.0.5")
     assert found.mac == MAC
 

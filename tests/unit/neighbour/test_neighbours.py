@@ -311,11 +311,11 @@ def test_last_solicitation_of_a_limited_number_of_machines_is_remembered() -> No
     solicitations.record("52:54:00:12:34:56")
     now[0] += 4
     solicitations.record("52:54:00:12:34:56")
-    assert solicitations.last("52:54:00:12:34:56") == 1004.0
-    assert solicitations.last("52:54:00:12:34:57") is None
+    assert solicitations.get("52:54:00:12:34:56") == 1004.0
+    assert solicitations.get("52:54:00:12:34:57") is None
     for number in range(MAX_SOLICITING):
         solicitations.record(str(number))
-    assert solicitations.last("52:54:00:12:34:56") is None
+    assert solicitations.get("52:54:00:12:34:56") is None
 
 
 # --- how often --------------------------------------------------------------------------------------------------------

@@ -823,7 +823,7 @@ async def test_file_is_closed_once_however_often_its_transfer_is_ended():
     with udp() as client:
         own = udp()
         transport = UdpTransport(own, client.getsockname(), agreed.block_bytes, None)
-        session = Session(request, file, transfer, transport, scheduler, ended.append, sock=own)
+        session = Session(request, file, transfer, transport, scheduler, ended.append, own_socket=own)
         session.start()
         assert scheduler.active == 1
         for end in (session.drop, session.drop, session.step):
