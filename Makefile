@@ -123,6 +123,7 @@ check: venv
 	mypy
 	lint-imports
 	python -m tests.lint.plain_english
+	python -m tests.lint.names
 	python -m deploy.supply check
 
 wheel: sbom
