@@ -9,13 +9,8 @@ file outside. Three layouts are supported:
     an unpacked `ipxeboot.tar.gz` of iPXE 2     snponly.efi, arm64/snponly.efi, x86_64-sb/snponly.efi, ...
     single files of the operator                snponly-arm64.efi, snp-arm64.efi (Tinkerbell's name)
 
-A file in a subdirectory is served under a flat name that contains the subdirectory: `x86_64-sb/snponly-shim.efi` as
-`snponly-x86_64-sb-shim.efi`. Firmware damages names without a directory part least often.
-
 Secure Boot: no DHCP option announces it. If the directory has an iPXE shim, all UEFI machines of its architecture get
-the shim, which runs everywhere. The shim requests its second stage from the same server, under its own name without
-`-shim`, `-shimx64` or `-shimaa64` (ipxe/shim, automatic_next_path), so flat names keep that ending last. It takes name
-and server from the DHCP header (`file`, `siaddr`) or from its own URL. A shim without its second stage is not offered.
+the shim, which runs everywhere.
 
 The other path with Secure Boot is GRUB (`BootPath.GRUB`): a distribution's shim runs that distribution's GRUB, which
 runs its kernels (`ipxe.grub` has the script). Both come from Debian's packages, or from a directory with the names that
@@ -42,8 +37,8 @@ from tink.errors import TinkedgeError
 
 log = logging.getLogger(__name__)
 
+# Suffixes of network boot programs. The package's .rom, .lkrn and .iso files are for other loaders.
 BOOT_FILE_SUFFIXES = frozenset({".efi", ".kpxe", ".kkpxe", ".pxe"})
-"""Suffixes of network boot programs. The package's .rom, .lkrn and .iso files are for other loaders."""
 
 MAX_BOOT_FILE_BYTES = 64 * 1024 * 1024
 """Maximum size of a boot program: iPXE has 0.1 to 2 MB, a unified kernel image may have some tens."""
@@ -127,25 +122,22 @@ SMEE_NAMES: Final = {
     "snp.efi": _ARM64,  # of its first years
 }
 """Smee's names for its programs, which are configured in DHCP servers and firmware of existing sites."""
+# Suffix that Smee adds to a name for tracing (W3C Trace Context, section 3.2.2).
 _TRACE = re.compile(r"-[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
-"""Suffix that Smee adds to a name for tracing (W3C Trace Context, section 3.2.2)."""
 
 _SHIM_X64, _SHIM_AA64 = "shimx64.efi", "shimaa64.efi"
 
+# The file that a distribution's shim requests from its own directory. The name is built in (shim's DEFAULT_LOADER).
 GRUB_OF: Final = {_SHIM_X64: "grubx64.efi", _SHIM_AA64: "grubaa64.efi"}
-"""The file that a distribution's shim requests beside itself: the name is built in (shim's DEFAULT_LOADER)."""
 
+# Paths of shim and GRUB in Debian and Ubuntu, from shim-signed, and grub-efi-amd64-signed or grub-efi-arm64-signed. The
+# GRUB is the image for the network, which has the modules for it and requests `grub/grub.cfg` from its server.
 _SIGNED: Final = {
     _SHIM_X64: Path("/usr/lib/shim/shimx64.efi.signed"),
     "grubx64.efi": Path("/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"),
     _SHIM_AA64: Path("/usr/lib/shim/shimaa64.efi.signed"),
     "grubaa64.efi": Path("/usr/lib/grub/arm64-efi-signed/grubnetaa64.efi.signed"),
 }
-"""Places of shim and GRUB in Debian and Ubuntu.
-
-The packages are shim-signed, and grub-efi-amd64-signed or grub-efi-arm64-signed. The GRUB is the image for the network,
-which has the modules for it and requests `grub/grub.cfg` from its server.
-"""
 _PACKAGES: Final = {
     _SHIM_X64: "shim-signed and grub-efi-amd64-signed",
     _SHIM_AA64: "shim-signed and grub-efi-arm64-signed",
@@ -233,6 +225,8 @@ class BootBinary:
 
 def after_shim(name: str) -> str | None:
     """Return the file that an iPXE shim of this name requests; None if it is no shim."""
+    # The shim requests its second stage from the same server, under its own name without `-shim`, `-shimx64` or
+    # `-shimaa64` (ipxe/shim, automatic_next_path). It takes the name from the DHCP header's `file` or its own URL.
     second_stage, shims = _SHIM.subn("", name)
     return second_stage if shims else None
 
@@ -311,6 +305,8 @@ class BootBinaries:
         try:
             for path in sorted(directory.iterdir()):
                 if _RELEASE_DIRECTORY.fullmatch(path.name) and path.is_dir():
+                    # Served under a flat name, `x86_64-sb/snponly-shim.efi` as `snponly-x86_64-sb-shim.efi`: some
+                    # firmware damages names with a directory part. A shim's ending stays last (`after_shim`).
                     for inner in sorted(path.iterdir()):
                         stem, shim, rest = inner.stem.partition("-shim")
                         self._read(inner, f"{stem}-{path.name}{shim}{rest}{inner.suffix}")
@@ -377,14 +373,15 @@ class BootBinaries:
     def for_architectures(
         self, codes: Iterable[int], path: BootPath | None = None, *, http: bool = False
     ) -> BootBinary:
-        """The best boot file for a machine that names these architectures, most preferred first.
+        """Return the best boot file for a machine that names these architectures, most preferred first.
 
-        `path` is by which program it is to boot, None: by the usual one; `http`: its firmware fetches all by HTTP.
+        path: the program by which the machine boots; None: the usual one.
+        http: its firmware loads every file by HTTP.
 
-        Raises:
-            NoBinaryError: none of them has a file here. The message says for an operator what is missing.
+        Raises NoBinaryError if none of them has a file here. The message tells an operator which file is missing.
         """
         codes = tuple(codes)
+        # A distribution's shim runs on UEFI only; other machines get iPXE.
         if (path or self._usual_path) is BootPath.GRUB:
             shims = [known.shim for code in codes if (known := ARCHITECTURES.get(code)) is not None and known.shim]
             if shims:
@@ -406,6 +403,7 @@ class BootBinaries:
         if shim is None or grub is None:
             where = f"put them into {self._shims}" if self._shims is not None else f"install {_PACKAGES[name]}"
             raise NoBinaryError(f"boot path grub: {name} or {GRUB_OF[name]} is missing; {where}")
+        # A GRUB without HTTP would be loaded by HTTP, and then find neither its configuration nor its kernel.
         if http and _SPEAKS_HTTP not in grub.content:
             raise NoBinaryError(
                 f"boot path grub: this {grub.name} speaks no HTTP, which this firmware boots by: GRUB 2.12 does"
@@ -436,9 +434,9 @@ _UNDI: Final = 1  # RFC 4578 section 2.2
 def declared_architectures(value: bytes) -> tuple[int, ...]:
     """Return the architectures of option 93 (RFC 4578 section 2.1) or DHCPv6's 61 (RFC 5970 section 3.3).
 
-    These are IANA's codes, the client's favourite first. A value of one byte is one architecture. An odd byte behind
-    others is ignored.
+    These are IANA's codes, the client's favourite first.
     """
+    # Some firmware sends one byte for one architecture. A trailing odd byte is ignored.
     if len(value) == 1:
         return (value[0],)
     return tuple(int.from_bytes(value[at : at + 2], "big") for at in range(0, len(value) // 2 * 2, 2))
@@ -470,11 +468,12 @@ def is_risc_v(architectures: tuple[int, ...]) -> bool:
 def is_u_boot(vendor_classes: Iterable[bytes], architectures: tuple[int, ...], interface: bytes) -> bool:
     """Return True for U-Boot, by its vendor class or by an architecture that it names.
 
-    `interface` is option 94, or 62 of DHCPv6. UEFI has the same architectures for RISC-V. It has an UNDI and declares
-    its version there; U-Boot declares version 0.0 or none (net/bootp.c).
+    `interface` is option 94, or 62 of DHCPv6.
     """
     if any(name.startswith(_UBOOT_CLASS) for name in vendor_classes):
         return True
+    # UEFI and U-Boot have the same architectures for RISC-V. UEFI has an UNDI and declares its version in this option;
+    # U-Boot declares version 0.0 or none (net/bootp.c).
     has_undi = interface[:1] == bytes((_UNDI,)) and any(interface[1:2])
     return (bool(architectures) and architectures[0] in _UBOOT_ARCHITECTURES) or (
         is_risc_v(architectures) and not has_undi

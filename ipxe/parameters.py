@@ -2,8 +2,7 @@
 
 `{{.MAC}}` and its like are filled in here, from a fixed set and without evaluation; `${...}` is iPXE's own. Filled-in
 values consist of a few harmless characters, so that a Hardware can't add a command, another parameter or a setting of
-iPXE. The kernel reads text between two quotation marks as one word (lib/cmdline.c). An unpaired mark would swallow the
-words of others, so each text must have pairs.
+iPXE.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from tink.api import patterns
 from tink.api.v1alpha2 import DHCP, Hardware
 from tink.errors import TinkedgeError
 
+# Maximum length of an annotation with kernel parameters: no kernel reads more.
 MAX_CHARACTERS = 2047
-"""Maximum length of an annotation with kernel parameters: no kernel reads more."""
 
 _PLACE = re.compile(r"\{\{\s*\.?([A-Za-z]*)\s*\}\}")
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
 _HOOKOS = ("tink_worker_image=", "docker_registry=")
+# Words that crash HookOS' bootkit without a value: it reads the text behind their `=` unchecked.
 _WITH_A_VALUE = frozenset((
     "docker_registry", "tink_worker_image", "registry_username", "registry_password", "grpc_authority", "worker_id",
     "tinkerbell_tls", "tinkerbell_insecure_tls", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "packet_base_url",
     "tinkerbell",
 ))  # fmt: skip
-"""Words that crash HookOS' bootkit without a value: it reads what follows their `=` unchecked."""
+# The characters of MACs, addresses, names, agent ids and `ipam=`. Others could end a word or a command.
 _HARMLESS = re.compile(r"[A-Za-z0-9._:,/@-]+")
-"""Characters of values: those of MACs, addresses, names, agent ids, and `ipam=`."""
 PLACES = ("MAC", "AgentID", "Address", "Name", "Namespace", "Hostname", "IP", "Ipam")
 """The placeholders."""
 
@@ -62,6 +61,8 @@ def plain_words(value: str) -> list[str]:
 
 def check_quotes(value: str) -> None:
     """Check that quotation marks are paired. Raises ValueError."""
+    # The kernel reads text between two quotation marks as one word (lib/cmdline.c). The words of the site, of the OSIE
+    # and of the Hardware follow each other, so an unpaired mark would take in the words of others.
     if value.count('"') % 2:
         raise ValueError("has a quotation mark without its pair, which takes what is behind it into its word: close it")
 
@@ -126,6 +127,7 @@ def _ipam(mac: str, dhcp: DHCP) -> str | None:
     """Return HookOS' parameter for a machine without DHCP: nine fields separated by colons."""
     if not dhcp.ip or not dhcp.netmask:
         return None
+    # HookOS reads the MAC with dashes, and lists separated by commas.
     lists = (",".join(dhcp.nameservers or ()), "", ",".join(dhcp.timeservers or ()))
     fields = (mac.replace(":", "-"), dhcp.vlan_id, dhcp.ip, dhcp.netmask, dhcp.gateway, dhcp.hostname, *lists)
     return ":".join(field or "" for field in fields)

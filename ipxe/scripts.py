@@ -6,20 +6,7 @@ each value is checked against iPXE's grammar (src/core/exec.c): a line break, or
 `#...`, would end the command around it, and a backslash at the end of a line would add the next line to it
 (src/image/script.c). `${...}` is allowed, because iPXE expands it after splitting the words, and it is useful.
 
-Scripts work with iPXE from 2019 (Debian 12) on, and use only commands and options of that time. `initrd --name initrd`
-and the kernel parameter `initrd=initrd` are a pair: without it, Linux started through UEFI does not find its initrd.
-
-iPXE shows only the number of an HTTP or TFTP error. So a script whose download has failed for good requests the reason
-(`why_url`), and gets it as a script that shows it. If that fails too, the edge is gone, and the script asks DHCP once
-for another one. If an edge knows others, its scripts name them (`EdgeOrigin.others`), and machines go on there by
-themselves.
-
-If agents need a token, the sent script first sets `tinkerbell-token` (`Scripts.to_send`), which the kernel's command
-line and the operators' scripts can use, and `tinkerbell-metadata-token` if machines get a URL of their metadata. Tokens
-are created at that moment and not stored with the script.
-
-A Hardware with a VLAN means a trunk on the network card: its script creates the tagged interface, gets a lease there
-and goes on from there. It does so once: the setting `vlan-ready` stays set for the following scripts.
+Scripts work with iPXE from 2019 (Debian 12) on, and use only commands and options of that time.
 """
 
 from __future__ import annotations
@@ -51,8 +38,8 @@ from tink.api.v1alpha2 import DHCP, Hardware
 from tink.errors import TinkedgeError
 from tink.printable import printable
 
+# COMMAND_LINE_SIZE of Linux on x86 and arm64 (arch/x86/include/asm/setup.h), less the final NUL.
 MAX_COMMAND_LINE = 2047
-"""Maximum bytes of a kernel command line in Linux (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
 
 CA_PATH = "/agent/ca.pem"
 REGISTRIES_PATH = "/agent/registries.json"
@@ -70,14 +57,14 @@ SIGN_PATH = "/sign"
 SIGN_PARAMETER = "tinkedge_sign"
 """The kernel parameter with the URL that the OSIE requests when it has its address."""
 
+# Maximum length of a token on the command line.
 _TOKEN_BYTES = 80
-"""Maximum length of a token on the command line."""
 
 MAX_INLINE_BYTES = 1 << 20
 """Bytes of an inline script."""
 
+# Maximum length of a line for the screen. iPXE splits a line into words on its small stack (src/core/exec.c).
 MAX_SHOWN = 400
-"""Characters of a line for the screen: iPXE has room on its stack for the words of a line, not of a book."""
 
 
 class ScriptError(TinkedgeError, ValueError):
@@ -85,7 +72,7 @@ class ScriptError(TinkedgeError, ValueError):
 
 
 class Dialect(Enum):
-    """In which language a script is written: which program reads it."""
+    """The program that reads a script, and so its language."""
 
     IPXE = auto()
     GRUB = auto()
@@ -169,9 +156,11 @@ class EdgeOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`text` for iPXE; `what` it does, in words for the journey; `osie`: namespace and name of the OSIE that it boots.
+    """A script.
 
-    `osie` is None where the Hardware brings a script of its own. `logs`: it has the machine send its log lines here.
+    what: its effect, for the journey.
+    osie: namespace and name of the OSIE that it boots; None if the Hardware has its own script.
+    logs: the machine sends its log lines to this edge.
     """
 
     text: str
@@ -258,6 +247,8 @@ class Scripts:
         tokens = self.tokens()
         if not tokens:
             return script.text
+        # The kernel's command line and the operators' own scripts use these settings. A token is created for each
+        # request and never stored with the compiled script.
         first, end_of_line, rest = script.text.partition("\n")
         lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
         return f"{first}{end_of_line}{lines}{rest}"
@@ -274,6 +265,7 @@ class Scripts:
         Raises ScriptError.
         """
         for each in (plan, replace(plan, origin=replace(plan.origin, others=()))):
+            # The line has the name of a setting in place of a token, which iPXE inserts.
             length = max(len(line.encode()) for _, line in self.boots(each)) + _TOKEN_BYTES * len(self.tokens())
             if length <= MAX_COMMAND_LINE:
                 return each
@@ -293,7 +285,8 @@ class Scripts:
         return self._render("reason", mac=mac, lines=lines)
 
     def autoexec(self, mac: str, origin: EdgeOrigin) -> str:
-        """Return the script that iPXE since 2022 runs first: it loads the script of `mac` with the present lease."""
+        """Return the script that iPXE runs first: it loads the script of `mac` with the present lease."""
+        # iPXE since 2022 requests autoexec.ipxe from the server that it was loaded from (usr/autoboot.c).
         # An iPXE without one of the two protocols fails at once with it, and takes the other.
         urls = []
         for each in (origin, *origin.others):
@@ -304,10 +297,10 @@ class Scripts:
     def medium(self, mac: str, hardware: Hardware | None, origin: EdgeOrigin, kind: MediumKind) -> str:
         """Return the script on a boot medium: directly to the script of the interface `mac` of `hardware` at the edge.
 
-        `hardware` is None for a machine without Hardware. The script enters a VLAN first. It changes only with the
-        Hardware's interface or an address of the edge, and holds nothing temporary and nothing secret, so repeated
-        requests for parts of an image get the same bytes. Raises ScriptError.
+        `hardware` is None for a machine without Hardware. Raises ScriptError.
         """
+        # A BMC requests an image in parts, so the script must be the same each time: it has no token and no time, and
+        # changes only with the Hardware's interface or an address of the edge.
         interface = hardware.spec.network_interfaces.get(mac) if hardware is not None else None
         dhcp = (interface.dhcp if interface is not None else None) or DHCP()
         name = f"{hardware.metadata.namespace}/{hardware.metadata.name}" if hardware is not None else ""
@@ -354,6 +347,7 @@ class Scripts:
         known = known_of(mac, hardware, worker_id or mac, origin.address)
         parameters = self._shared_words(osie, osie_parameters, known)
         parameters += _kernel_params(hardware)
+        # HookOS and our OSIE take their address from `ipam=` and send no DHCP then.
         if origin.static and not any(word.startswith("ipam=") for word in parameters):
             parameters.insert(0, _ipam(hardware, known))
         full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
@@ -384,6 +378,9 @@ class Scripts:
             kernels.append((f"{base}/kernel", line))
             initrds.append(f"{base}/initrd")
         sign_url = "" if origin.tftp else f"{self._http(origin)}{SIGN_PATH}"
+        # iPXE shows only the number of an error. So a script whose download has failed for good requests the reason
+        # at `why_url`, which is a script that shows it. If that fails, too, the edge is gone, and the script asks DHCP
+        # once for another one.
         text = self._render_for(
             "boot",
             plan,
@@ -407,6 +404,7 @@ class Scripts:
         here = replace(plan.origin, grpc_port=plan.origin.grpc_port or settings.grpc_port, others=())
         found = [(plan, first)]
         for other in plan.origin.others:
+            # A machine that goes on at another edge may come back to this one.
             rest = tuple(each for each in plan.origin.others if each != other)
             there = replace(other, tftp=here.tftp, static=here.static, others=(here, *rest))
             at_other = replace(plan, origin=there)
@@ -431,6 +429,7 @@ class Scripts:
             ("tinkerbell_registry_ca", REGISTRIES_PATH, settings.registry_authorities),
             ("tinkerbell_tls_ca", CA_PATH, settings.tls_ca),
         )
+        # The agent trusts a document only by the hash on its command line, because plain HTTP carries it.
         for name, path, content in pinned:
             if content:
                 words.append(f"{name}={self._http(origin)}{path}#sha256={hashlib.sha256(content).hexdigest()}")
@@ -447,6 +446,7 @@ class Scripts:
         if registries:
             words.append(f"insecure_registries={','.join(registries)}")
         words.append(f"{SIGN_PARAMETER}={self._http(origin)}{SIGN_PATH}/up")
+        # The pair of `initrd --name initrd` in the script: Linux's EFI stub loads only the file of this name.
         if plan.dialect is Dialect.IPXE:
             words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
@@ -457,6 +457,7 @@ class Scripts:
             words = plain_words(url)
         if words != [url]:
             raise field_error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
+        # iPXE joins a line that ends with a backslash with the next one (src/image/script.c).
         if url.endswith("\\"):
             raise field_error(
                 hardware, "spec.ipxe.url", "ends with a backslash, which adds a line in iPXE: write it as %5C"
@@ -471,6 +472,8 @@ class Scripts:
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
     def _render_for(self, name: str, plan: ScriptPlan, **values: str | list[str]) -> str:
+        # A Hardware with a VLAN means a trunk on the network card. Its script creates the tagged interface, gets a
+        # lease there and continues there. It does so once: iPXE's setting `vlan-ready` stays set for later scripts.
         ipv6 = plan.origin.is_ipv6
         return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, ipv6=ipv6, **values)
 
@@ -522,6 +525,7 @@ def _kernel_params(hardware: Hardware) -> list[str]:
 def _for_screen(text: str) -> str:
     """Return `text` as words of an `echo`, which iPXE shows and does not run."""
     words = printable(text[:MAX_SHOWN], " ").replace("${", "$ {").split()
+    # Words that end a command, begin a comment or an option, or join two lines (src/core/exec.c, src/image/script.c).
     special = {word for word in words if word in ("&&", "||", ";") or word[0] in "#-" or word[-1] == "\\"}
     return " ".join(f"'{word}'" if word in special else word for word in words)
 

@@ -33,21 +33,21 @@ _PACKAGE_IMAGE = "ipxe.iso"
 _ISOLINUX, _KERNEL, _LIBRARY = "ISOLINUX.BIN", "IPXE.KRN", "LDLINUX.C32"
 _SCRIPT, _CONFIGURATION, _EFI_IMAGE = "SCRIPT.IPX", "ISOLINUX.CFG", "EFI.IMG"
 _ISOLINUX_CFG = b"DEFAULT ipxe\nLABEL ipxe\n KERNEL ipxe.krn\n INITRD script.ipx\n"
+# Preferred over the kernel in ipxe.iso, because it may be newer, or the operator's own.
 _LINUX_KERNEL = "ipxe.lkrn"
-"""Preferred over the kernel in ipxe.iso, because it may be newer, or the operator's own."""
 
+# Files for each boot path, best first: those with iPXE's own drivers, because the firmware has not used the card.
 _EFI_PROGRAMS: Final = {
     "EFI/BOOT/BOOTX64.EFI": ("ipxe-amd64.efi", "ipxe-x86_64.efi", "x86_64/ipxe.efi", "ipxe.efi"),
     "EFI/BOOT/BOOTAA64.EFI": ("ipxe-arm64.efi", "arm64/ipxe.efi"),
 }
-"""Files for each boot path, best first: those with their own drivers, since the firmware has not used the card."""
 _PROCESSORS: Final = {"EFI/BOOT/BOOTX64.EFI": "UEFI x86-64", "EFI/BOOT/BOOTAA64.EFI": "UEFI arm64"}
 ALL_BOOTS: Final = ("BIOS", *_PROCESSORS.values())
 """All kinds of machine that a medium can boot."""
 _AUTOEXEC = "autoexec.ipxe"
 
+# Maximum size of a boot program.
 _MAX_BYTES = 32 * 1024 * 1024
-"""Maximum size of a boot program."""
 
 _HYBRID_MAGIC = struct.pack("<I", 0x7078C0FB)  # isolinux.bin has it where it can be loaded by the record (isolinux.asm)
 _HYBRID_MAGIC_AT, _HYBRID_RECORD, _HYBRID_LBA_AT = 64, b"\x33\xed", 0x1B0
@@ -198,11 +198,7 @@ def _tell_isolinux(content: bytearray, at: int, size: int) -> None:
 
 
 def _write_record(iso: iso9660.Iso, package: bytes, efi_size: int) -> None:
-    """Write the master boot record: code for BIOS, and the partition of the FAT image for UEFI.
-
-    The first partition is the whole image, of type 0, as on Debian's own media. A BIOS that boots only an active
-    partition finds one. UEFI, which refuses overlapping partitions, ignores partitions of that type.
-    """
+    """Write the master boot record: code for BIOS, and the partition of the FAT image for UEFI."""
     content, record = iso.content, bytearray(512)
     if _ISOLINUX in iso.at:
         at = iso.at[_ISOLINUX]
@@ -212,6 +208,8 @@ def _write_record(iso: iso9660.Iso, package: bytes, efi_size: int) -> None:
         ):
             record[:_HYBRID_LBA_AT] = package[:_HYBRID_LBA_AT]
             struct.pack_into("<QI", record, _HYBRID_LBA_AT, at // 512, 0x1BA0E0F1)
+    # The first partition is the whole image, of type 0, as on Debian's own media. A BIOS that boots only an active
+    # partition finds one. UEFI, which refuses overlapping partitions, ignores partitions of that type.
     partitions = [(0x80, 0x00, 0, len(content) // 512)]
     if efi_size:
         partitions.append((0, 0xEF, iso.at[_EFI_IMAGE] // 512, efi_size // 512))
