@@ -327,9 +327,9 @@ def test_step_that_ends_just_as_its_progress_is_due_ends(tmp_path):
 
 def test_silence_is_measured_from_the_last_output_to_the_next():
     listener = Listener(100.0)
-    listener.heard("one\ntwo\n", 101.0)
-    listener.heard("\rthree", 107.5)
-    listener.heard("\n", 108.0)
+    listener.record("one\ntwo\n", 101.0)
+    listener.record("\rthree", 107.5)
+    listener.record("\n", 108.0)
     longest = listener.longest(2)
     assert [(one.seconds, one.began, one.before, one.after) for one in longest] == [
         (6.5, 1.0, "two", "three"),
