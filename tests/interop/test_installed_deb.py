@@ -321,7 +321,7 @@ def get(kind: str) -> tuple[str, ...]:
 def refuses(typed: Callable[..., str], here: Path, install: str) -> None:
     """A bundle that was changed on its way, in each way that the commands at the site have to find."""
     good, whole = here / "site.bundle", (here / "site.bundle").read_bytes()
-    good.write_bytes(whole.replace(b"#!/bin/sh\n# Install what", b"#!/bin/sh\n#_Install what", 1))
+    good.write_bytes(whole.replace(b"#!/bin/sh\n# Install the", b"#!/bin/sh\n#_Install the", 1))
     typed(install, fails="install.sh: FAILED")
     good.write_bytes(whole.replace(b"  install.sh\n", b"  INSTALL.sh\n", 1))
     typed(install, fails="BAD signature")

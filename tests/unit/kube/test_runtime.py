@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from tests.support.api import InProcessApi
@@ -240,6 +241,18 @@ async def test_the_earliest_of_several_timers_counts_and_an_add_overtakes_it() -
     q.add_after("c", -5)
     assert await q.get() == "c"
     q.shut_down()
+
+
+def test_key_is_queued_once_after_two_delays_that_uvloop_rounds_to_zero() -> None:
+    async def queue_twice() -> int:
+        queue: WorkQueue[str] = WorkQueue(0.001, 0.002)
+        for seconds in (0.0002, 0.0001):
+            queue.add_after("a", seconds)
+        assert await queue.get() == "a"
+        queue.done("a")
+        return queue.counts.adds
+
+    assert uvloop.run(queue_twice()) == 1
 
 
 async def test_delays_of_a_key_grow_until_its_failures_are_forgotten() -> None:

@@ -75,7 +75,8 @@ class WorkQueue(Generic[K]):
         """The waiting keys, including those that a worker has now; True: with high priority."""
         self._processing: dict[K, bool] = {}
         """The keys that workers have; True: with high priority."""
-        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
+        """The time of the event loop's clock at which a key is queued, and its timer."""
         self._backoffs: dict[K, Backoff] = {}
         self._requeues: dict[K, int] = {}
         self._wakeup = asyncio.Event()
@@ -101,12 +102,13 @@ class WorkQueue(Generic[K]):
         """Queue a key in `seconds`, or earlier if an earlier time was set before."""
         loop = asyncio.get_running_loop()
         when = loop.time() + min(max(seconds, 0.0), _MAX_TIMER_SECONDS)
-        timer = self._timers.get(key)
-        if timer is not None:
-            if timer.when() <= when:
+        if key in self._timers:
+            earlier, timer = self._timers[key]
+            if earlier <= when:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_at(when, partial(self.add, key, low_priority=True))
+        # uvloop returns a plain Handle, without `when`, for a delay below half a millisecond.
+        self._timers[key] = when, loop.call_at(when, partial(self.add, key, low_priority=True))
 
     def add_rate_limited(self, key: K) -> float:
         """Queue a key again after a failure; return the delay in seconds."""
@@ -163,7 +165,7 @@ class WorkQueue(Generic[K]):
 
     def shut_down(self) -> None:
         """Cancel all timers."""
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
@@ -172,9 +174,8 @@ class WorkQueue(Generic[K]):
         self._wakeup.set()
 
     def _cancel_timer(self, key: K) -> None:
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+        if key in self._timers:
+            self._timers.pop(key)[1].cancel()
 
     def _next(self, high_only: bool) -> K | None:
         queues = [(self._high, True)]
