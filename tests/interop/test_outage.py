@@ -221,7 +221,7 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_dispatche
     site.add("stranger")
     site.card("stranger", "eth0", "02:54:00:77:00:09", "rack0")
     assert site.udhcpc("stranger", tries=1) == {}
-    old = "not among the Hardware objects known here, which may be out of date: the Kubernetes API has not answered since 20"
+    old = "Hardware objects known here, which may be out of date: the Kubernetes API has not answered since 20"
     wait_until(lambda: old in edge.err, lambda: edge.err[-2000:])
     # The agent runs all its actions and stores the events on disk, although it is killed before it could send them.
     site.word.touch()
