@@ -128,7 +128,7 @@ class ArtifactStore:
         self._index: dict[str, StoredArtifact] = {}
         self._unfinished: dict[str, Unfinished] = {}
         self._claims: dict[str, tuple[int, int]] = {}
-        """Reserved bytes of each download in progress, and those that the disk has not allocated yet."""
+        """For each download in progress, its reserved bytes and how many of them the disk has not allocated yet."""
         self._holders: Counter[str] = Counter()
         self._touched: dict[str, float] = {}
         self._lock_fd = -1

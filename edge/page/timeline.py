@@ -82,7 +82,7 @@ class Timeline:
     reached: str
     bars: tuple[Bar, ...] = ()
     ticks: tuple[Tick, ...] = ()
-    dropped: int = 0  # bars before those that are shown
+    dropped: int = 0  # number of older bars that are not shown
 
 
 @dataclass(slots=True)

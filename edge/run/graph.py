@@ -246,7 +246,7 @@ class Stack:
         saved = self._saved.note if self._saved is not None else ""
         leadership, elector = "", self._elector
         if elector is not None:
-            standby = f"this replica is on standby; {elector.leader or 'nobody'} leads"
+            standby = f"this replica is on standby; {elector.leader or 'no replica'} leads"
             leadership = "this replica leads" if elector.is_leader else standby
         notes = [self._contact.note, saved, leadership, self.agents_note]
         notes += [self._applier.note] if self._applier is not None else []

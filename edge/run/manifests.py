@@ -67,7 +67,7 @@ class _File:
 
 @dataclass(eq=False)
 class ManifestApplier:
-    """Applies manifests, and retries those that the API refuses.
+    """Applies manifests. Retries a manifest if the API rejects it.
 
     `path` is a file or directory of manifests, or None. `clock` gives Unix seconds. `refusal()` says why the disk of
     the embedded API can't store anything now; empty if it can.
@@ -115,7 +115,7 @@ class ManifestApplier:
         return True
 
     async def apply_own(self, definitions: list[Raw]) -> None:
-        """Apply the program's own `definitions`. Those that the disk refuses wait (`own`). Raises ManifestError."""
+        """Apply the program's own `definitions`. If the disk rejects one, it waits (`own`). Raises ManifestError."""
         self.own = []
         for each in definitions:
             try:
@@ -210,7 +210,7 @@ class ManifestApplier:
         return is_changed
 
     async def _apply(self, is_wanted: Callable[[Raw], bool] = lambda _: True) -> list[Raw]:
-        """Try all waiting objects; return those that were applied."""
+        """Try to apply all waiting objects. Return the applied ones."""
         applied: list[Raw] = []
         known, unanswered = -1, 0
         # Once more after others were applied: a refused object may need one of them.

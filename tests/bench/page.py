@@ -108,7 +108,7 @@ class _Load:
             self.site.journey.record(self.probes[number % PROBES], Step.TFTP, Outcome.INFO, f"probe {number}")
 
     async def fail(self) -> None:
-        """Let one machine a second fail, of those that no browser shows."""
+        """Let one machine a second fail that no browser shows."""
         for mac in self.failing:
             await asyncio.sleep(1.0)
             self.failed[mac] = time.monotonic()

@@ -211,7 +211,7 @@ class Agent:
         action = run.action
         try:
             if run.resumed:
-                unknown = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
+                unknown = f"the agent was restarted while action {action.name} ran, so its result is unknown"
                 resumed = await self._runtime.resume(action, stop)
                 return resumed or RunResult(1, Reason.AGENT_RESTARTED, unknown)
             check(run.awaits_end or action)

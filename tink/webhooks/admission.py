@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class ReviewMetrics(Collector):
-    """Counts reviewed writes by kind and outcome, and those that were stored without a review."""
+    """Counts reviewed writes by kind and outcome, and writes that were stored without a review."""
 
     def __init__(self) -> None:
         self._reviewed: Counter[tuple[str, str]] = Counter()

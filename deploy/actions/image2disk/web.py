@@ -195,7 +195,7 @@ class Web:
     def get_as(
         self, url: str, headers: Mapping[str, str], authorization: Callable[[AnswerError | None], str]
     ) -> http.client.HTTPResponse:
-        """As `get`, and again as long as the server requests another authorization (401).
+        """Call `get`, and repeat it while the server requests another authorization (401).
 
         `authorization(refusal)` returns the header's value. `refusal` is the server's answer to the one before. The
         function returns "" or raises AnswerError when it has no other.

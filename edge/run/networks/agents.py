@@ -55,7 +55,7 @@ class AgentsAddresses:
         self._port = port
         self._owned = owned
         self._here = self._look()
-        self._listening = self._here  # the addresses of the start, and those that were here since
+        self._listening = self._here  # the addresses at the start, and all that appeared since
 
     @property
     def listening(self) -> list[str]:

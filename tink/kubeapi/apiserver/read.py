@@ -427,5 +427,5 @@ def _read_token(token: str) -> _Start:
                 known = remaining if version and isinstance(remaining, int) else None
                 return _Start((namespace, name), version or None, known)
     except (ValueError, binascii.Error):
-        pass  # refused below
+        pass  # rejected below, like a readable token with other content
     raise errors.bad_request("invalid continue token: continue key is not valid: it is not one that this server gave")

@@ -1,1 +1,1 @@
-"""The served resources: the registry, Kubernetes' built-in resources, and those that definitions describe."""
+"""The served resources: the registry, Kubernetes' built-in resources, and custom resources."""
