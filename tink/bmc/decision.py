@@ -1,0 +1,1 @@
+"""The decision of BMC control: what to do next. Pure."""

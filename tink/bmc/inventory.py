@@ -1,0 +1,1 @@
+"""The out-of-band inventory of a machine, from Redfish documents. Pure."""

@@ -1,0 +1,1 @@
+"""Known faults of BMCs, as data."""
