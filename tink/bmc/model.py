@@ -111,7 +111,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a BMC reports now. `boot` and `slots` are None if they were not read or the BMC has none."""
+    """The present state of a BMC. `boot` and `slots` are None if they were not read or the BMC has none."""
 
     power: PowerState
     boot: Boot | None = None
