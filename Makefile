@@ -158,6 +158,7 @@ proto: venv
 
 crds: venv
 	tinkedge crds --out deploy/crds
+	tinkedge crds --bmc --out deploy/crds/bmc
 
 clean:
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,14 +7,19 @@ from pathlib import Path
 import click
 
 from edge.settings import FilePath
-from tink.api import crds as tinkerbell
-from tink.api.crds import to_yaml
+from tink.api.crds import generate, generate_bmc, to_yaml
 from tink.api.metal3 import HOST_VERSIONS
 from tink.api.metal3 import crds as metal3
 
 
 @click.command()
 @click.option("--out", type=FilePath(file_okay=False), help="Write one file for each resource into this directory.")
+@click.option(
+    "--bmc",
+    "of_bmc",
+    is_flag=True,
+    help="Print those of bmc.tinkerbell.org instead: Machine, Job and Task. They replace Rufio's.",
+)
 @click.option(
     "--metal3",
     "of_metal3",
@@ -35,14 +40,16 @@ from tink.api.metal3 import crds as metal3
     is_flag=True,
     help="With --metal3: do not serve v1alpha1. For use after tinkedge metal3-migrate --stop-serving-v1alpha1.",
 )
-def crds(out: Path | None, of_metal3: bool, storage_version: str, stop_serving_v1alpha1: bool) -> None:
-    """Print the CustomResourceDefinitions of tinkerbell.org/v1alpha2 as YAML, or those of metal3.io.
+def crds(out: Path | None, of_bmc: bool, of_metal3: bool, storage_version: str, stop_serving_v1alpha1: bool) -> None:
+    """Print the CustomResourceDefinitions of tinkerbell.org/v1alpha2 as YAML, or of bmc.tinkerbell.org or metal3.io.
 
     On a cluster: tinkedge crds | kubectl apply --server-side -f -
 
     With --server-side, kubectl does not warn if tinkedge has applied them before. For metal3.io see docs/metal3.md.
     """
     old = HOST_VERSIONS[0]
+    if of_bmc and of_metal3:
+        raise click.UsageError("--bmc and --metal3 are two sets of definitions: print one after the other")
     if not of_metal3 and (stop_serving_v1alpha1 or storage_version != old):
         raise click.UsageError("--storage-version and --stop-serving-v1alpha1 are about hosts: add --metal3")
     if stop_serving_v1alpha1 and storage_version == old:
@@ -50,7 +57,7 @@ def crds(out: Path | None, of_metal3: bool, storage_version: str, stop_serving_v
     if of_metal3:
         definitions = metal3.generate(storage=storage_version, serve_v1alpha1=not stop_serving_v1alpha1)
     else:
-        definitions = tinkerbell.generate()
+        definitions = generate_bmc() if of_bmc else generate()
     if out is None:
         click.echo(to_yaml(definitions), nl=False)
         return

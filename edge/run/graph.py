@@ -58,7 +58,7 @@ from edge.run.reviews import HOOKS, Reviews, are_reached
 from edge.run.serving import MachineServers, reach_of
 from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
-from tink.api.crds import generate
+from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
@@ -345,7 +345,7 @@ class Stack:
         )
         self.metrics.register(Scraped(applier.metrics))
         if self._api is not None:
-            await applier.apply_own([with_last_applied(each) for each in generate()])
+            await applier.apply_own([with_last_applied(each) for each in (*generate(), *generate_bmc())])
             if applier.own:
                 self._spawn(applier.apply_own_later(), "definitions of this release", ends=True)
         if settings.manifests is not None:

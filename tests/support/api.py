@@ -35,7 +35,7 @@ import aiohttp
 from aiohttp.base_protocol import BaseProtocol
 
 from tests.support.informer import InMemoryInformer
-from tink.api.crds import generate
+from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import MERGE_PATCH, api_error
 from tink.kube.resources import CRD, NAMESPACE, ResourceType
@@ -316,7 +316,7 @@ class InProcessApi:
 
 @cache
 def _installed() -> LocalSnapshot:
-    return _install(generate())
+    return _install([*generate(), *generate_bmc()])
 
 
 def _install(definitions: Iterable[Raw]) -> LocalSnapshot:

@@ -1,4 +1,4 @@
-"""The maxima of v1alpha2. The models put them into the schema, and converters check them before they write.
+"""The maxima of our resources. The models put them into the schema, and converters check them before they write.
 
 They are far above the needs of machines. They keep the estimated cost of the CEL rules within the budget of Kubernetes,
 and unlimited values out of the API.
@@ -31,6 +31,13 @@ MAX_ARGS = 1024
 MAX_VOLUMES = 32
 MAX_VARIABLES = 256
 MAX_TEMPLATE_PARAMS = 256
+MAX_BMC_TASKS = 64
+"""Tasks of one Job."""
+MAX_BOOT_DEVICES = 16
+MAX_PROVIDERS = 16
+MAX_RPC_ITEMS = 64
+"""Headers, values of a header, or Secrets of the provider rpc."""
+MAX_PORT = 65535
 
 MAX_LEASE_SECONDS = 4294967295
 """RFC 2132 section 9.2. The lease never expires."""

@@ -1,19 +1,21 @@
-"""The four CustomResourceDefinitions, generated from the pydantic models in `tink.api.v1alpha2`.
+"""The CustomResourceDefinitions, generated from the pydantic models in `tink.api.v1alpha2` and `tink.api.bmc`.
 
-`tinkedge crds` prints them, `deploy/crds/` holds them for `kubectl apply -f`, and `tinkedge up` applies them to the
-embedded API when it starts. The printer columns are what an operator sees in `kubectl get`; their JSONPaths follow the
-rule of apiextensions.k8s.io/v1, where a column shows the first result only, so no column points into a map.
+`tinkedge crds` and `tinkedge crds --bmc` print them, `deploy/crds/` and `deploy/crds/bmc/` hold them for
+`kubectl apply -f`, and `tinkedge up` applies them to the embedded API when it starts. The printer columns are what an
+operator sees in `kubectl get`; their JSONPaths follow the rule of apiextensions.k8s.io/v1, where a column shows the
+first result only, so no column points into a map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import yaml
 from pydantic import BaseModel
 
+from tink.api import bmc
 from tink.api.schema import RULES, Schema, structural
 from tink.api.v1alpha2 import GROUP, OSIE, UNPREPARED, VERSION, Hardware, Raw, Template, Workflow, WorkflowState
 
@@ -62,7 +64,7 @@ class Version:
     """The version of a definition.
 
     `selectable`: the paths that `kubectl get --field-selector` accepts (Kubernetes 1.31 and later; older ones ignore
-    them). `status`: the status is a subresource.
+    them). `status`: the status is a subresource. `group` and `labels` are those of the definition.
     """
 
     model: type[BaseModel]
@@ -71,10 +73,13 @@ class Version:
     status: bool = False
     first_status: Raw | None = None
     """The status of an object until a component writes one: `kubectl get` shows it."""
+    group: str = GROUP
+    name: str = VERSION
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self) -> Raw:
         """Return the version as it is written in a CustomResourceDefinition."""
-        entry: Raw = {"name": VERSION, "served": True, "storage": True}
+        entry: Raw = {"name": self.name, "served": True, "storage": True}
         entry["additionalPrinterColumns"] = [column.entry() for column in self.columns]
         schema = _object_schema(self.model)
         if self.first_status is not None:
@@ -102,7 +107,7 @@ _HARDWARE = Version(
             "Why the machine does not boot, in a sentence.",
             priority=1,
         ),
-        Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power.", priority=1),
+        Column("BMC", ".spec.bmcRef.name", "The Machine whose BMC controls its power.", priority=1),
         Column(
             "Conflict",
             '.status.conditions[?(@.type=="AddressConflict")].status',
@@ -151,6 +156,52 @@ _WORKFLOW = Version(
     status=True,
     first_status={"state": WorkflowState.PENDING.value, "message": UNPREPARED},
 )
+_CONTACTABLE = '.status.conditions[?(@.type=="Contactable")]'
+_LAST_CONDITION = ".status.conditions[-1:]"
+"""Conditions of Jobs and Tasks are appended, so the last one is the present state: Running, Completed or Failed."""
+_MACHINE = Version(
+    bmc.Machine,
+    (
+        Column("Power", ".status.powerState", "State of the machine's power."),
+        Column("Contactable", f"{_CONTACTABLE}.status", "Whether the BMC answers and accepts the password."),
+        Column("Host", ".spec.connection.host", "Address of the BMC.", priority=1),
+        Column("Message", f"{_CONTACTABLE}.message", "Why the BMC is not contactable.", priority=1),
+        AGE,
+    ),
+    status=True,
+    group=bmc.GROUP,
+    name=bmc.VERSION,
+    # `clusterctl move` takes Machines with it.
+    labels={"clusterctl.cluster.x-k8s.io": "", "clusterctl.cluster.x-k8s.io/move": ""},
+)
+_JOB = Version(
+    bmc.Job,
+    (
+        Column("State", f"{_LAST_CONDITION}.type", "Running, Completed or Failed. Empty: it has not begun."),
+        Column("Machine", ".spec.machineRef.name", "The Machine whose BMC executes the tasks."),
+        Column("Message", f"{_LAST_CONDITION}.message", "Why the Job failed."),
+        Column("Started", ".status.startTime", "Time since the Job began.", type="date", priority=1),
+        AGE,
+    ),
+    status=True,
+    group=bmc.GROUP,
+    name=bmc.VERSION,
+)
+_TASK = Version(
+    bmc.Task,
+    (
+        Column("State", f"{_LAST_CONDITION}.type", "Completed or Failed. Empty: it has not ended."),
+        Column("Action", ".spec.task", "The action, as JSON."),
+        Column("Message", f"{_LAST_CONDITION}.message", "Why the Task failed."),
+        Column("Stage", ".status.stage", "The part of the action that is done.", priority=1),
+        Column("Host", ".spec.connection.host", "Address of the BMC.", priority=1),
+        Column("Started", ".status.startTime", "Time since the Task began.", type="date", priority=1),
+        AGE,
+    ),
+    status=True,
+    group=bmc.GROUP,
+    name=bmc.VERSION,
+)
 
 
 def generate() -> list[Raw]:
@@ -163,6 +214,19 @@ def generate() -> list[Raw]:
         _definition("osies", [], _OSIE),
         _definition("templates", ["tpl"], _TEMPLATE),
         _definition("workflows", ["wf"], _WORKFLOW),
+    ]
+
+
+def generate_bmc() -> list[Raw]:
+    """Return the CustomResourceDefinitions of Machine, Job and Task (`bmc.tinkerbell.org/v1alpha1`).
+
+    Names, short names and labels are Rufio's. Equal models give the same result, byte for byte. The caller may change
+    it.
+    """
+    return [
+        _definition("machines", [], _MACHINE),
+        _definition("jobs", ["j"], _JOB),
+        _definition("tasks", ["t"], _TASK),
     ]
 
 
@@ -188,11 +252,14 @@ def _definition(plural: str, short_names: Sequence[str], version: Version) -> Ra
     names |= {"plural": plural, "singular": kind.lower()}
     if short_names:
         names["shortNames"] = list(short_names)
+    metadata: Raw = {"name": f"{plural}.{version.group}"}
+    if version.labels:
+        metadata["labels"] = dict(version.labels)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version.entry()]},
+        "metadata": metadata,
+        "spec": {"group": version.group, "names": names, "scope": "Namespaced", "versions": [version.entry()]},
     }
 
 

@@ -25,7 +25,7 @@ from tink.api.annotations import (
     KERNEL_SHA256_ANNOTATION,
     UKI_SHA256_ANNOTATION,
 )
-from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, as_mapping
+from tink.api.v1alpha2 import GROUP, as_mapping
 
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION, UKI_SHA256_ANNOTATION)
 _BOOT_PATHS: Final = ("ipxe", "grub", "auto", "uki")
@@ -234,11 +234,6 @@ def _unusable_address(at: IPv4Interface, gateway: IPv4Address | None, path: str)
 def unused_fields(hardware: Any) -> Iterator[str]:
     """Yield a sentence for each field of a Hardware that is stored and that nothing uses."""
     spec = as_mapping(as_mapping(hardware).get("spec"))
-    if name := as_mapping(spec.get("bmcRef")).get("name"):
-        yield (
-            f"spec.bmcRef.name: is stored and not used: tinkedge looks for no Machine {name} ({RUFIO_GROUP}), and "
-            "switches no power"
-        )
     for mac, interface in as_mapping(spec.get("networkInterfaces")).items():
         dhcp = as_mapping(as_mapping(interface).get("dhcp"))
         for field in ("nameservers", "timeservers"):

@@ -1,4 +1,4 @@
-"""Regular expressions for texts in v1alpha2, which the CEL rules, the models and the converters share.
+"""Regular expressions for texts in our resources, which the CEL rules, the models and the converters share.
 
 Their syntax is RE2's, as CEL's `matches` and pydantic require. `compiled` returns them for Python.
 """
@@ -40,6 +40,10 @@ PARTITION = (
 two directories of links hold nothing but partitions.
 """
 OBJECT_NAME = "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+BMC_PROVIDER = "(?i)^(ipmitool|asrockrack|gofish|IntelAMT|dell|supermicro|openbmc)$"
+"""Rufio's pattern, unchanged: its definition and ours contain this text."""
+FINGERPRINT = "^([0-9a-fA-F]{2}:?){31}[0-9a-fA-F]{2}$"
+"""SHA-256 in hex, with colons as `openssl x509 -fingerprint` prints it, or without."""
 AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}$"
 """An agent id on a kernel's command line: one word for iPXE, the kernel and shells alike."""
 SPACE = r"\s"

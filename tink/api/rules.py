@@ -1,4 +1,4 @@
-"""CEL rules for single objects of the four resources, with the messages that users see.
+"""CEL rules for single objects of our resources, with the messages that users see.
 
 The models name the rules beside their fields. `tink.api.schema` copies them into the CustomResourceDefinitions, and the
 API server enforces them: the operator's kube-apiserver and the embedded one alike. The models themselves stay lenient,
@@ -205,4 +205,27 @@ ENDED_STAYS_ENDED = Rule(
     "a Workflow that has ended does not change its state: create another Workflow",
     reason="FieldValueForbidden",
     field=".state",
+)
+
+# --- bmc.tinkerbell.org -----------------------------------------------------------------------------------------------
+
+FINGERPRINT = Rule(
+    f"self.matches('{patterns.FINGERPRINT}')",
+    "must be the SHA-256 of a certificate: 64 hex digits, with or without colons",
+)
+NAMES_ACTION = Rule(
+    "has(self.powerAction) || has(self.bootDevice) || has(self.virtualMediaAction) || "
+    "has(self.oneTimeBootDeviceAction)",
+    "name one action: powerAction, bootDevice, virtualMediaAction or oneTimeBootDeviceAction",
+    reason="FieldValueRequired",
+)
+NAMES_BOOT_DEVICE = Rule(
+    "has(self.device)",
+    "name a boot device: pxe, disk, bios, cdrom or safe",
+    reason="FieldValueRequired",
+    field=".device",
+)
+MEDIA_URL = Rule(
+    f"self == '' || self.matches(r'{patterns.HTTP_URL}')",
+    "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/boot.iso, or empty to eject",
 )

@@ -88,7 +88,8 @@ class Condition(Model):
 
 GROUP = "tinkerbell.org"
 RUFIO_GROUP = "bmc.tinkerbell.org"
-"""The group of the Machines that `spec.bmcRef` of a Hardware refers to."""
+"""The group of the Machines that `spec.bmcRef` of a Hardware refers to (`tink.api.bmc`)."""
+RUFIO_VERSION = "v1alpha1"
 VERSION = "v1alpha2"
 API_VERSION = f"{GROUP}/{VERSION}"
 
@@ -278,7 +279,8 @@ class HardwareSpec(Model):
         extra=checked(maxItems=bounds.MAX_DISKS),
     )
     bmc_ref: LocalObjectReference | None = optional(
-        "Refers to a Rufio Machine object. It is stored for other programs; tinkedge does not use it."
+        "The Machine (bmc.tinkerbell.org) whose BMC controls the power and the boot device of this machine, in the "
+        "namespace of this object."
     )
 
 

@@ -21,9 +21,11 @@ from tink.kube.resources import (
     HARDWARE_DATA,
     HOST_V1ALPHA1,
     HOST_V1BETA1,
+    JOB,
     MACHINE,
     OSIE,
     SECRET,
+    TASK,
     TEMPLATE,
     WORKFLOW,
 )
@@ -36,10 +38,9 @@ _FORBIDDEN = 403
 
 _TINKERBELL = tuple(replace(each, version="v1alpha1") for each in (HARDWARE, TEMPLATE, WORKFLOW))
 _METAL3 = (HOST_V1ALPHA1, HARDWARE_DATA)
-_RUFIO = (MACHINE, replace(MACHINE, plural="jobs", kind="Job"), replace(MACHINE, plural="tasks", kind="Task"))
 _RESOURCES = {
     (each.api_version, each.kind): each
-    for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW, SECRET, *_METAL3, HOST_V1BETA1, *_RUFIO)
+    for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW, SECRET, *_METAL3, HOST_V1BETA1, MACHINE, JOB, TASK)
 }
 
 

@@ -15,14 +15,14 @@ from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError, objects_and_errors
 from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
-from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CRD, HARDWARE, JOB, MACHINE, OSIE, TASK, TEMPLATE, WORKFLOW, ResourceType
 
 log = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE = "default"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-_KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
+_KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, MACHINE, JOB, TASK)}
 _OLD = "tinkerbell.org/v1alpha1"
 _SUFFIXES = (".yaml", ".yml", ".json")
 MAX_PROBLEMS = 100

@@ -7,7 +7,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from tink.api import metal3
-from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, VERSION
+from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, RUFIO_VERSION, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,11 @@ WORKFLOW = ResourceType(GROUP, VERSION, "workflows", "Workflow")
 HOST_V1ALPHA1 = ResourceType(metal3.GROUP, "v1alpha1", "baremetalhosts", "BareMetalHost")
 HOST_V1BETA1 = ResourceType(metal3.GROUP, "v1beta1", "baremetalhosts", "BareMetalHost")
 HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "HardwareData")
-MACHINE = ResourceType(RUFIO_GROUP, "v1alpha1", "machines", "Machine")
-"""The BMC machine of Rufio."""
+MACHINE = ResourceType(RUFIO_GROUP, RUFIO_VERSION, "machines", "Machine")
+"""The BMC of a machine."""
+JOB = ResourceType(RUFIO_GROUP, RUFIO_VERSION, "jobs", "Job")
+"""Tasks for a BMC."""
+TASK = ResourceType(RUFIO_GROUP, RUFIO_VERSION, "tasks", "Task")
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", namespaced=False)
 CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap")
 SECRET = ResourceType("", "v1", "secrets", "Secret")

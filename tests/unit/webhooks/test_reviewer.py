@@ -219,15 +219,10 @@ async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world):
 # --- what is stored and does not work, or is not used -----------------------------------------------------------------
 
 
-async def test_reference_to_a_bmc_is_warned_about_once_because_nothing_uses_it(world):
+async def test_reference_to_a_bmc_is_no_unused_field(world):
     new = hardware("h")
     new["spec"]["bmcRef"] = {"name": "h-bmc"}
-    text = (
-        "spec.bmcRef.name: is stored and not used: tinkedge looks for no Machine h-bmc (bmc.tinkerbell.org), and "
-        "switches no power"
-    )
-    assert (await world.review("CREATE", new)).warnings == (text,)
-    assert (await world.review("UPDATE", new, new)).warnings == ()
+    assert (await world.review("CREATE", new)).warnings == ()
 
 
 async def test_servers_by_name_are_warned_about_because_dhcp_carries_addresses_only(world):
