@@ -4,6 +4,7 @@ refused with a reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support.api import InProcessApi
-from tests.unit.api.test_crds import bounded, nodes
+from tests.unit.api.test_crds import DOC, bounded, fields, nodes
 from tink.api import bmc
 from tink.api.crds import generate_bmc, to_yaml
 from tink.api.v1alpha2 import Raw
@@ -224,6 +225,41 @@ def test_spec_is_bounded_and_every_rule_has_its_message(kind: str) -> None:
         assert not ("pattern" in node and "x-kubernetes-validations" in node)
         for rule in node.get("x-kubernetes-validations", ()):
             assert rule["message"]
+
+
+# --- the documentation ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operator_finds_every_field_with_its_description_and_bounds(kind: str) -> None:
+    section = DOC[DOC.index(f"\n## {kind}\n") :].partition("\n## ")[2]
+    lines = section.partition("\n## ")[0].splitlines()
+    for part in ("spec", "status"):
+        for path, field in fields(schema(kind)["properties"][part], ""):
+            if kind == "Task" and path.startswith(("task.", "connection.")):
+                continue  # as spec.tasks of Job, and as spec.connection of Machine
+            assert field.get("description", "").endswith(".") or path.endswith("]"), path
+            rows = [line for line in lines if line.startswith(f"| `{path}` |")]
+            assert any(field.get("description", "") in row for row in rows) or path.endswith("]"), f"{part}.{path}"
+            for bound in ("maxLength", "maxItems", "maximum", "default"):
+                if bound in field:
+                    assert any(str(field[bound]) in row for row in rows), f"{part}.{path}: {bound}"
+
+
+def test_operator_finds_every_message() -> None:
+    for node in (node for kind in KINDS for node in nodes(schema(kind))):
+        for rule in node.get("x-kubernetes-validations", ()):
+            assert rule["message"] in DOC
+
+
+async def test_examples_of_the_documentation_are_accepted() -> None:
+    api, kinds = InProcessApi(), []
+    for block in re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL):
+        (found,) = objects(block)
+        if found["kind"] in KINDS:
+            kinds.append(found["kind"])
+            await api.create(KINDS[found["kind"]], found, "default")
+    assert kinds == [*KINDS]
 
 
 # --- what kubectl shows -----------------------------------------------------------------------------------------------

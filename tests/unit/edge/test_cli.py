@@ -270,14 +270,21 @@ def test_invalid_option_is_a_usage_error_that_names_it(served: Served, arguments
 # --- crds and render --------------------------------------------------------------------------------------------------
 
 
-def test_crds_prints_the_files_in_deploy(tmp_path: Path) -> None:
-    printed = list(yaml.safe_load_all(run("crds").output))
-    files = sorted((DEPLOY / "crds").glob("*.yaml"))
-    assert len(files) == 4
+@pytest.mark.parametrize(("options", "folder", "count"), [((), "crds", 4), (("--bmc",), "crds/bmc", 3)])
+def test_crds_prints_the_files_in_deploy(tmp_path: Path, options: tuple[str, ...], folder: str, count: int) -> None:
+    printed = list(yaml.safe_load_all(run("crds", *options).output))
+    files = sorted((DEPLOY / folder).glob("*.yaml"))
+    assert len(files) == count
     kept = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     assert sorted(printed, key=str) == sorted(kept, key=str)
-    assert run("crds", "--out", tmp_path / "new").exit_code == 0
+    assert run("crds", *options, "--out", tmp_path / "new").exit_code == 0
     assert {f.name: f.read_text() for f in (tmp_path / "new").iterdir()} == {f.name: f.read_text() for f in files}
+
+
+def test_crds_prints_one_set_of_definitions_at_a_time() -> None:
+    refused = run("crds", "--bmc", "--metal3")
+    assert refused.exit_code == 2
+    assert "two sets of definitions" in refused.output
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
