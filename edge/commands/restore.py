@@ -30,7 +30,8 @@ _HEAD_BYTES = 32  # the beginning of a file, which shows whether it is encrypted
 @click.option(
     "--resume",
     is_flag=True,
-    help="Hold no Workflow. Only if none has run since the backup: it would run again, and wipe disks.",
+    help="Hold no Workflow, and fail no Job of a BMC. Only if none has run since the backup: it would run again, wipe "
+    "disks and switch machines off.",
 )
 @click.option("--salvage", is_flag=True, help="FILE is a damaged data directory: restore what can still be read.")
 @click.option(
@@ -52,8 +53,8 @@ def restore(
 
     Every byte is checked before any file is put into its place, and there must be space for all of it. A backup with a
     file that no data directory has is rejected. The stack must not run there. Workflows that had not begun at the time
-    of the backup are held (annotation tinkerbell.org/hold), because they may have run since. Exits with 2 if --salvage
-    has lost something.
+    of the backup are held (annotation tinkerbell.org/hold), because they may have run since. Jobs and Tasks of BMCs
+    that had not ended are failed for the same reason. Exits with 2 if --salvage has lost something.
 
     Root works as the owner of the data directory. A missing /var/lib/tinkedge is created for the user tinkedge of the
     package, and any other directory for root: give that to the user of the service (chown -R).
@@ -135,6 +136,7 @@ def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
         lines += _names("Workflows that are held, because they may have run since", held)
         lines.append("let one run:  kubectl annotate -n NAMESPACE workflow NAME tinkerbell.org/hold-")
         lines.append("or give it up:  kubectl delete -n NAMESPACE workflow NAME")
+    lines += _names("Jobs and Tasks of BMCs that are failed, because they may have run since", restored.failed)
     return lines
 
 

@@ -7,7 +7,8 @@ Time does not go backwards for clients: resourceVersions continue above all that
 backup, and a client that watches from an older version must list again (as after etcd's restore with
 `--bump-revision`). A Workflow that had not begun in the backup may have run since, and would wipe a disk that is in
 use. It is held until the operator releases it. A Workflow that was running in the backup is never dispatched again in
-any case.
+any case. A Job or Task of a BMC that had not ended in the backup is failed: it could switch off a machine that works.
+Every controller respects that status, and a new Job takes one command.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, Final
 
 from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.bmc import GROUP, BmcConditionType, is_ended
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.backup import contents
 from tink.backup.archive import Manifest, read
 from tink.errors import TinkedgeError
@@ -32,6 +35,7 @@ from tink.workflow.guards import begun, paused
 from tink.workflow.status import InvalidStatusError, deleted, name_of
 
 WORKFLOWS = "tinkerbell.org/workflows"
+BMC_WORK: Final = (f"{GROUP}/jobs", f"{GROUP}/tasks")
 _MARGIN = 10**9
 """Minimum number of skipped versions; etcd's documentation advises as many."""
 _RESERVE = 64 << 20
@@ -57,6 +61,7 @@ class Held:
 class Restored:
     """The result of a restore.
 
+    `held` are Workflows, and `failed` the Jobs and Tasks of BMCs (resource namespace/name) that may have run since.
     `aside` is the directory of the files that existed before, if any. `lost`, `older` and `uncertain` come from a
     salvage (`Salvage` of the store).
     """
@@ -66,6 +71,7 @@ class Restored:
     files: list[str]
     manifest: Manifest | None = None
     held: list[Held] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     aside: Path | None = None
     lost: list[str] = field(default_factory=list)
     older: list[str] = field(default_factory=list)
@@ -84,8 +90,8 @@ def restore(
 ) -> Restored:
     """Restore a data directory from a backup.
 
-    `force`: move existing files aside. `resume`: do not hold Workflows. `also`: unknown files or directories that are
-    restored as well.
+    `force`: move existing files aside. `resume`: hold no Workflows, and fail no Jobs. `also`: unknown files or
+    directories that are restored as well.
 
     Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
     """
@@ -164,15 +170,28 @@ def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = Fals
 
 
 def _complete(staging: Path, directory: Path, skipped: int, why: str | None, answered: int = 0) -> Restored:
-    """Check the new state, hold Workflows that may have run, and continue at a later version."""
+    """Check the new state, hold Workflows and fail Jobs that may have run, and continue at a later version."""
     state = staging / contents.STATE
     if not state.is_file():
         raise RestoreError(f"there is no {contents.STATE} in it")
     found = survey_snapshot(state)
     on_hold: list[Held] = []
+    failed: list[str] = []
 
-    def hold(_: str, workflow: dict[str, Any]) -> bool:
-        if why is None or not _may_run(workflow):
+    def edit(resource: str, obj: Raw) -> bool:
+        if why is None:
+            return False
+        return hold(obj) if resource == WORKFLOWS else fail(resource, obj)
+
+    def fail(resource: str, obj: Raw) -> bool:
+        if is_ended(obj):
+            return False
+        failed.append(f"{resource.partition('/')[2]} {name_of(obj)}")
+        _fail(obj, f"{why}: create another one to execute it")
+        return True
+
+    def hold(workflow: Raw) -> bool:
+        if not _may_run(workflow):
             return False
         annotations = workflow["metadata"].setdefault("annotations", {})
         on_hold.append(Held(name_of(workflow), str(workflow.get("status", {}).get("state") or "")))
@@ -182,13 +201,21 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
         return True
 
     above = max(found.version, answered, newest_answered(directory)) + skipped
-    version = advance_snapshot(state, above, [WORKFLOWS], hold)
+    version = advance_snapshot(state, above, [WORKFLOWS, *BMC_WORK], edit)
     objects = survey_snapshot(state).objects
     files = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
-    return Restored(version, objects, files, held=on_hold)
+    return Restored(version, objects, files, held=on_hold, failed=failed)
 
 
-def _may_run(workflow: dict[str, Any]) -> bool:
+def _fail(obj: Raw, message: str) -> None:
+    """Add the condition Failed to a Job or Task."""
+    status = obj["status"] = as_mapping(obj.get("status"))
+    conditions = status.get("conditions")
+    failed = {"type": BmcConditionType.FAILED.value, "status": "True", "reason": "Restored", "message": message}
+    status["conditions"] = [*(conditions if isinstance(conditions, list) else ()), failed]
+
+
+def _may_run(workflow: Raw) -> bool:
     """Return True if a Workflow would be dispatched in its state, and so may have been since the backup."""
     try:
         return not (paused(workflow) or deleted(workflow) or begun(workflow))

@@ -21,11 +21,12 @@ import pytest
 
 from tests.unit.backup.conftest import WORKFLOWS, Site
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.bmc import is_ended
 from tink.backup import contents
 from tink.backup.archive import ArchiveError
 from tink.backup.contents import foreign
 from tink.backup.creation import BackupError, create
-from tink.backup.restoration import RestoreError, restore, salvage
+from tink.backup.restoration import BMC_WORK, RestoreError, restore, salvage
 from tink.files import data_directory
 from tink.kubeapi import USERS_FILE, ApiServerError, issue_token
 from tink.kubeapi.apiserver.store.objects import ExpiredError
@@ -137,6 +138,39 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
     await other.store.close()
     await site.store.close()
     assert restored(content, tmp_path / "third", resume=True).held == []
+
+
+async def test_job_or_task_of_a_bmc_that_may_have_run_since_is_failed_and_no_other(site: Site, tmp_path: Path) -> None:
+    running, completed = {"type": "Running", "status": "True"}, {"type": "Completed", "status": "True"}
+    before = {
+        "new": {},
+        "running": {"status": {"conditions": [running], "startTime": "2026-11-23T11:00:00Z"}},
+        "strange": {"status": "strange"},
+        "ended": {"status": {"conditions": [running, completed]}},
+    }
+    for name, fields in before.items():
+        for resource in BMC_WORK:
+            await site.put(resource, name, **fields)
+    await site.put("bmc.tinkerbell.org/machines", "m")
+    content = backup_of(site)
+    made = restored(content, tmp_path / "new")
+    names = ("new", "running", "strange")
+    assert set(made.failed) == {f"{kind} default/{name}" for kind in ("jobs", "tasks") for name in names}
+    other = await opened(tmp_path / "new")
+    for resource in BMC_WORK:
+        after = {name: await other.get(resource, name) for name in before}
+        assert after["ended"]["status"] == before["ended"]["status"]
+        for name in names:
+            assert is_ended(after[name])
+            last = after[name]["status"]["conditions"][-1]
+            assert (last["type"], last["status"], last["reason"]) == ("Failed", "True", "Restored")
+            assert "backup of 2026-11-23T12:00:00Z" in last["message"]
+        assert after["running"]["status"]["conditions"][0] == running
+        assert after["running"]["status"]["startTime"] == "2026-11-23T11:00:00Z"
+    assert "status" not in await other.get("bmc.tinkerbell.org/machines", "m")
+    await other.store.close()
+    await site.store.close()
+    assert restored(content, tmp_path / "third", resume=True).failed == []
 
 
 def unpacked(content: bytes) -> bytes | None:
