@@ -45,11 +45,12 @@ def move(
     delete_source: bool,
     abort: bool,
 ) -> None:
-    """Move all objects to another Kubernetes API: Hardware, OSIEs, Templates, Workflows, and the Secrets they refer to.
+    """Move all objects to another Kubernetes API: Hardware, OSIEs, Templates, Workflows, Machines, and their Secrets.
 
     Both APIs must run. Workflows are paused at the source first, so that only one side ever gives them to an agent, and
     released at the target after everything was verified there. The command may be killed and run again. Then start the
-    services on the target, at the address that the machines know; running actions continue meanwhile.
+    services on the target, at the address that the machines know; running actions continue meanwhile. Jobs and Tasks of
+    BMCs are not moved: one that has not ended prevents the move.
 
     Exits with 2 if something prevents the move; nothing is changed then.
     """

@@ -12,6 +12,10 @@ A server that has not seen the pause yet can't write, because its writes have an
 reports meanwhile gets the answer to try again, and keeps its reports until it reaches the target's server.
 
 Every step skips the work that is done, so a move can be repeated. Before the hand-over it can be undone (`abort`).
+
+Jobs and Tasks of BMCs are not moved. A copy exists for a moment before its status does, so the target's controller
+would execute an ended one again, and could switch off a machine that works. One that has not ended prevents the move.
+Machines are moved without their status, which the controller of each API writes for itself.
 """
 
 from __future__ import annotations
@@ -23,21 +27,37 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
-from tink.api.crds import generate
+from tink.api.bmc import is_ended
+from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.files.archive import Progress
 from tink.kube.client import ConflictError, KubeClient, NotFoundError, each_list_item
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import CONFIG_MAP, CRD, HARDWARE, NAMESPACE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import (
+    CONFIG_MAP,
+    CRD,
+    HARDWARE,
+    JOB,
+    MACHINE,
+    NAMESPACE,
+    OSIE,
+    SECRET,
+    TASK,
+    TEMPLATE,
+    WORKFLOW,
+    ResourceType,
+)
 from tink.move import objects
 from tink.workflow.status import deleted, state_of
 
 RECORD, SYSTEM = "tinkedge-move", "kube-system"
 _COPYING, _HANDED_OVER = "copying", "handed over"
-_ORDER = (SECRET, OSIE, TEMPLATE, HARDWARE, WORKFLOW)
+_ORDER = (SECRET, OSIE, TEMPLATE, MACHINE, HARDWARE, WORKFLOW)
 _WITH_STATUS = (HARDWARE, WORKFLOW)
+_BMC = (MACHINE, JOB, TASK)
+"""The kinds that an API may lack."""
 MAX_CONCURRENT = 8
 _ROUNDS = 20
 _SECOND = 1.1
@@ -135,8 +155,10 @@ class Mover:
         self._pause = f"moved to {self._to}"
 
     async def _check_definitions(self, *, install: bool, dry_run: bool) -> None:
-        for definition in generate():
+        machines = await _all(self._source, MACHINE)
+        for definition in [*generate(), *(generate_bmc() if machines else ())]:
             name = definition["metadata"]["name"]
+            command = "tinkedge crds" + (" --bmc" if definition["spec"]["group"] == MACHINE.group else "")
             if install and dry_run:
                 self._report.notes.append(f"{name} would be installed or updated at the target")
                 continue
@@ -157,7 +179,7 @@ class Mover:
             try:
                 there = await self._target.get(CRD, name, None)
             except NotFoundError:
-                self._report.problems.append(f"the target has no {name}: --install-crds, or 'tinkedge crds'")
+                self._report.problems.append(f"the target has no {name}: --install-crds, or '{command}'")
                 continue
             if name.startswith("workflows.") and not _has_id(there):
                 self._report.problems.append(f"{name} of the target is of an older release: --install-crds updates it")
@@ -166,6 +188,10 @@ class Mover:
         """Return the objects to move, and add problems to the report."""
         found = await self._list()
         self._report.found = {resource.kind: len(items) for resource, items in found.items() if items}
+        working, ended = await self._bmc_work()
+        self._report.problems += [f"{name} has not ended: wait until it has, or delete it" for name in working]
+        if ended:
+            self._report.notes.append(f"{ended} Jobs and Tasks of BMCs have ended, and are not moved")
         back = (await self._record(self._target)).get("to") == self._from
         uids = {obj["metadata"]["uid"]: "" for items in found.values() for obj in items}
         for resource, items in found.items():
@@ -179,15 +205,21 @@ class Mover:
                     self._report.notes.append(f"{_name(obj)}: its owner {owner} is not moved, and is forgotten")
         return found
 
+    async def _bmc_work(self) -> tuple[list[str], int]:
+        """Return the names of the Jobs and Tasks at the source that have not ended, and the number of the others."""
+        found = [{"kind": each.kind} | obj for each in (JOB, TASK) for obj in await _all(self._source, each)]
+        working = [_name(obj) for obj in found if not is_ended(obj)]
+        return working, len(found) - len(working)
+
     async def _list(self) -> _Objects:
         found = {resource: await _all(self._source, resource) for resource in _ORDER if resource is not SECRET}
         secrets = []
-        for name in sorted(objects.secrets_named(found[HARDWARE])):
+        for name in sorted(objects.secrets_named(found[HARDWARE]) | objects.secrets_of_machines(found[MACHINE])):
             try:
                 secret = await self._source.get(SECRET, name.name, name.namespace)
                 secrets.append({"apiVersion": "v1", "kind": "Secret"} | secret)
             except NotFoundError:
-                self._report.notes.append(f"Secret {name}, which a Hardware refers to, is not there")
+                self._report.notes.append(f"Secret {name}, which an object refers to, is not there")
         return {SECRET: secrets, **found}
 
     async def _at_target(self, resource: ResourceType, obj: Raw) -> Raw | None:
@@ -220,6 +252,9 @@ class Mover:
                 await self._copy(found)
                 again = await self._list()
                 if _versions(again) == _versions(found):
+                    working, _ = await self._bmc_work()
+                    if working:
+                        raise MoveError(f"{working[0]} was created meanwhile: run this again when it has ended")
                     return found
             found = await self._list()
         raise MoveError("the source changes all the time: stop who writes to it, and run this again")
@@ -312,9 +347,12 @@ class Mover:
 
     async def _delete_source(self) -> None:
         # The machines first: then an agent that calls the source is unknown there, and keeps its reports.
-        for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE):
-            items = await _all(self._source, resource)
-            left = [each for each in items if resource is not WORKFLOW or _pause_of(each) == self._pause]
+        for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE, MACHINE, TASK, JOB):
+            left = await _all(self._source, resource)
+            if resource is WORKFLOW:
+                left = [each for each in left if _pause_of(each) == self._pause]
+            elif resource in (TASK, JOB):
+                left = [each for each in left if is_ended(each)]
             await self._each(f"{resource.kind} deleted", left, partial(self._remove, self._source, resource))
             self._report.deleted += len(left)
 
@@ -364,7 +402,13 @@ class Mover:
 
 
 async def _all(client: KubeClient, resource: ResourceType) -> list[Raw]:
-    return [obj async for obj in each_list_item(client, resource)]
+    """Return all objects of a kind; none of a kind of BMC control that the API does not serve. Raises ApiError."""
+    try:
+        return [obj async for obj in each_list_item(client, resource)]
+    except NotFoundError:
+        if resource in _BMC:
+            return []
+        raise
 
 
 async def _annotate(client: KubeClient, workflow: Raw, value: str | None) -> None:
@@ -399,7 +443,15 @@ def _pause_of(workflow: Raw) -> str:
 
 
 def _versions(found: _Objects) -> set[tuple[str, str]]:
-    return {(obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]) for items in found.values() for obj in items}
+    """Return the versions of all objects. That of a Machine does not change with its status."""
+    return {
+        (
+            obj["metadata"]["uid"],
+            objects.fingerprint(obj) if resource is MACHINE else obj["metadata"]["resourceVersion"],
+        )
+        for resource, items in found.items()
+        for obj in items
+    }
 
 
 def _name(obj: Raw) -> str:

@@ -7,8 +7,10 @@ new generation. A Workflow whose agent may know it by its uid keeps that as `sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import orjson
 
 from tink.api.annotations import (
     ORIGIN_ANNOTATION,
@@ -102,9 +104,20 @@ def differences(source: Raw, target: Raw, uids: Mapping[str, str]) -> list[str]:
     theirs, ours = ({k: v for k, v in annotations_of(obj).items() if k not in _MARKS} for obj in (source, target))
     wrong += [] if theirs == ours else ["annotations"]
     wrong += [] if owners_of(source, uids)[0] == (found.get("ownerReferences") or []) else ["ownerReferences"]
-    if status_at_target(source, found.get("generation", 1)) != dict(status_of(target)):
+    # The status of a Machine is the observation of its own API's controller.
+    if source["kind"] != "Machine" and status_at_target(source, found.get("generation", 1)) != dict(status_of(target)):
         wrong.append("status")
     return wrong
+
+
+def fingerprint(obj: Raw) -> str:
+    """Return a text that changes with everything in an object that is moved, apart from its status."""
+    metadata = obj["metadata"]
+    parts = [
+        content(obj),
+        *(metadata.get(field) for field in ("labels", "annotations", "finalizers", "ownerReferences")),
+    ]
+    return orjson.dumps(parts, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def secrets_named(hardware: Iterable[Raw]) -> set[NamespacedName]:
@@ -116,6 +129,25 @@ def secrets_named(hardware: Iterable[Raw]) -> set[NamespacedName]:
             if name := annotations.get(annotation, "").partition("/")[0]:
                 named.add(NamespacedName(obj["metadata"].get("namespace", ""), name))
     return named
+
+
+def secrets_of_machines(machines: Iterable[Raw]) -> set[NamespacedName]:
+    """Return the Secrets that Machines refer to: passwords, certificate authorities, keys of Rufio's provider rpc."""
+    return {
+        NamespacedName(reference["namespace"], reference["name"])
+        for obj in machines
+        for reference in _references(as_mapping(obj.get("spec")).get("connection"))
+        if reference.get("name") and reference.get("namespace")
+    }
+
+
+def _references(connection: Any) -> Iterator[Raw]:
+    connection = as_mapping(connection)
+    for field in ("authSecretRef", "caSecretRef"):
+        yield as_mapping(connection.get(field))
+    rpc = as_mapping(as_mapping(connection.get("providerOptions")).get("rpc"))
+    for references in as_mapping(as_mapping(rpc.get("hmac")).get("secrets")).values():
+        yield from map(as_mapping, references if isinstance(references, list) else ())
 
 
 def ranks(workflows: Iterable[Raw]) -> list[list[Raw]]:

@@ -11,10 +11,22 @@ import pytest
 
 from tests.api import serving
 from tink.api.annotations import PAUSED_ANNOTATION
-from tink.api.crds import generate
+from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import Raw
-from tink.kube.client import KubeClient, UnreachableError
-from tink.kube.resources import CONFIG_MAP, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
+from tink.kube.client import ConflictError, KubeClient, UnreachableError
+from tink.kube.resources import (
+    CONFIG_MAP,
+    HARDWARE,
+    JOB,
+    MACHINE,
+    NAMESPACE,
+    OSIE,
+    SECRET,
+    TASK,
+    TEMPLATE,
+    WORKFLOW,
+    ResourceType,
+)
 from tink.move.mover import MoveError, Mover
 
 API = "tinkerbell.org/v1alpha2"
@@ -196,3 +208,128 @@ async def test_same_api_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path / "a", generate()) as (_, a):
         with pytest.raises(MoveError, match="same API"):
             await Mover(a, a, quiet).run()
+
+
+# --- BMCs -------------------------------------------------------------------------------------------------------------
+
+RUFIO = "bmc.tinkerbell.org/v1alpha1"
+ENDED = {"conditions": [{"type": "Running", "status": "True"}, {"type": "Completed", "status": "True"}]}
+
+
+@contextlib.asynccontextmanager
+async def two_with_bmcs(directory: Path) -> AsyncIterator[tuple[KubeClient, KubeClient]]:
+    definitions = [*generate(), *generate_bmc()]
+    async with serving(directory / "a", definitions) as (_, a), serving(directory / "b") as (_, b):
+        yield a, b
+
+
+async def populate_bmcs(client: KubeClient) -> None:
+    await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "secrets"}})
+    for name in ("auth", "ca", "rpc", "other"):
+        metadata = {"name": name, "namespace": "secrets"}
+        await client.create(
+            SECRET, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"a": name}}
+        )
+    connection = {
+        "host": "192.168.2.10",
+        "insecureTLS": True,
+        "authSecretRef": {"name": "auth", "namespace": "secrets"},
+        "caSecretRef": {"name": "ca", "namespace": "secrets"},
+        "providerOptions": {
+            "rpc": {
+                "consumerURL": "http://h/",
+                "hmac": {"secrets": {"sha256": [{"name": "rpc", "namespace": "secrets"}]}},
+            }
+        },
+    }
+    await client.create(MACHINE, obj("Machine", "m", {"connection": connection}) | {"apiVersion": RUFIO})
+    await client.patch(MACHINE, "m", "default", {"status": {"powerState": "on"}}, subresource="status")
+    spec = {"machineRef": {"name": "m", "namespace": "default"}, "tasks": [{"powerAction": "off"}]}
+    await client.create(JOB, obj("Job", "off", spec) | {"apiVersion": RUFIO})
+    await client.create(TASK, obj("Task", "off-task-0", {"task": {"powerAction": "off"}}) | {"apiVersion": RUFIO})
+    for resource, name in ((JOB, "off"), (TASK, "off-task-0")):
+        await client.patch(resource, name, "default", {"status": ENDED}, subresource="status")
+
+
+async def items(client: KubeClient, resource: ResourceType) -> list[str]:
+    return [each["metadata"]["name"] for each in (await client.list(resource))["items"]]
+
+
+async def test_machine_comes_with_its_secrets_and_an_ended_job_is_not_executed_at_the_target(tmp_path: Path) -> None:
+    async with two_with_bmcs(tmp_path) as (a, b):
+        await populate_bmcs(a)
+        report = await Mover(a, b, quiet, second=0).run(install_crds=True)
+        assert (report.problems, report.created) == ([], {"Secret": 3, "Machine": 1})
+        assert "2 Jobs and Tasks of BMCs have ended, and are not moved" in report.notes
+        (machine,) = (await b.list(MACHINE))["items"]
+        assert machine["spec"] == (await a.get(MACHINE, "m", "default"))["spec"]
+        assert "status" not in machine, "the controller there writes it"
+        assert sorted(await items(b, SECRET)) == ["auth", "ca", "rpc"]
+        assert (await items(b, JOB), await items(b, TASK)) == ([], [])
+        await b.patch(MACHINE, "m", "default", {"status": {"powerState": "off"}}, subresource="status")
+        again = await Mover(a, b, quiet, second=0).run(delete_source=True)
+        assert again.deleted == 3
+        for resource in (MACHINE, JOB, TASK):
+            assert await items(a, resource) == []
+
+
+async def test_status_of_machines_neither_delays_nor_fails_a_move(tmp_path: Path) -> None:
+    async with two_with_bmcs(tmp_path) as (a, b):
+        await populate_bmcs(a)
+
+        class Polling(Dying):
+            """A source whose controller writes a Machine's status before each list."""
+
+            power = "on"
+
+            async def list(self, *arguments: Any, **options: Any) -> Raw:
+                self.power = "off" if self.power == "on" else "on"
+                await a.patch(MACHINE, "m", "default", {"status": {"powerState": self.power}}, subresource="status")
+                return await a.list(*arguments, **options)
+
+        source: Any = Polling(a, [100])
+        report = await Mover(source, b, quiet, second=0).run(install_crds=True)
+        assert report.created == {"Secret": 3, "Machine": 1}
+
+
+@pytest.mark.parametrize("resource", [JOB, TASK])
+async def test_job_or_task_that_has_not_ended_prevents_a_move(tmp_path: Path, resource: ResourceType) -> None:
+    async with two_with_bmcs(tmp_path) as (a, b):
+        await populate_bmcs(a)
+        name = "off" if resource is JOB else "off-task-0"
+        running = {"conditions": [{"type": "Running", "status": "True"}]}
+        await a.patch(resource, name, "default", {"status": running}, subresource="status")
+        report = await Mover(a, b, quiet, second=0).run(install_crds=True)
+        assert report.problems == [f"{resource.kind} default/{name} has not ended: wait until it has, or delete it"]
+        assert await items(b, MACHINE) == []
+        assert "tinkedge-move" not in await items(a, CONFIG_MAP)
+
+
+async def test_job_that_is_created_during_a_move_prevents_the_hand_over(tmp_path: Path) -> None:
+    definitions = [*generate(), *generate_bmc()]
+    async with serving(tmp_path / "a", definitions) as (_, a), serving(tmp_path / "b", definitions) as (_, b):
+        await populate_bmcs(a)
+        spec = {"machineRef": {"name": "m", "namespace": "default"}, "tasks": [{"powerAction": "off"}]}
+
+        class Meanwhile(Dying):
+            async def create(self, *arguments: Any, **options: Any) -> Raw:
+                with contextlib.suppress(ConflictError):
+                    await a.create(JOB, obj("Job", "late", spec) | {"apiVersion": RUFIO})
+                return await b.create(*arguments, **options)
+
+        target: Any = Meanwhile(b, [100])
+        with pytest.raises(MoveError, match="Job default/late was created meanwhile"):
+            await Mover(a, target, quiet, second=0).run()
+        assert (await a.get(CONFIG_MAP, "tinkedge-move", "kube-system"))["data"]["phase"] == "copying"
+        await a.patch(JOB, "late", "default", {"status": ENDED}, subresource="status")
+        await Mover(a, b, quiet, second=0).run()
+        assert (await a.get(CONFIG_MAP, "tinkedge-move", "kube-system"))["data"]["phase"] == "handed over"
+
+
+async def test_target_needs_the_definitions_of_bmcs_only_if_there_are_machines(tmp_path: Path) -> None:
+    definitions = [*generate(), *generate_bmc()]
+    async with serving(tmp_path / "a", definitions) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
+        assert (await Mover(a, b, quiet, second=0).run(dry_run=True)).problems == []
+        await populate_bmcs(a)
+        problems = (await Mover(a, b, quiet, second=0).run(dry_run=True)).problems
+        assert "the target has no machines.bmc.tinkerbell.org: --install-crds, or 'tinkedge crds --bmc'" in problems
