@@ -84,9 +84,11 @@ def rendered(helm: Helm) -> dict[Path, str]:
     webhook = _only("metal3Webhook"), "--show-only", accounts, "--show-only", "templates/rbac-metal3-webhook.yaml"
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
+    bmc = helm.template("--set", "bmc.enabled=true", "--show-only", "templates/rbac-bmc.yaml")
     attributes = helm.template("--set", "server.agentAttributes=true", "--show-only", rbac)
     files = {
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
+        "rbac-bmc.yaml": _plain(bmc),
         "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
         "webhooks.yaml": _plain(helm.template("--show-only", "templates/webhooks.yaml")),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
@@ -161,6 +163,9 @@ _OF_THE_CHART: Final = frozenset(
 )
 """Options that have other values in the chart, or only one meaning in a pod."""
 
+_OF_A_ROLE: Final = frozenset({("controller", "bmc")})
+"""Options of one role that have another value in the chart, which also grants the rights."""
+
 
 def values_schema() -> str:
     """Return the text of values.schema.json, made from values.schema.yaml (JSON Schema, draft 7)."""
@@ -192,7 +197,7 @@ def _options(role: str) -> Iterator[tuple[str, Schema]]:
     if command is None:
         raise PackageError(f"there is no command {role}")
     for option in sorted(settable(command), key=key):
-        if key(option) not in _OF_THE_CHART:
+        if key(option) not in _OF_THE_CHART and (role, key(option)) not in _OF_A_ROLE:
             yield key(option), _option(option) | {"description": option.help or ""}
     if role == "edge":
         # The schema accepts removed options, so that `tinkedge.check` in the templates can refuse them with the remedy.

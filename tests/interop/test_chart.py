@@ -381,12 +381,12 @@ def test_separate_server_sends_events_of_agents_to_the_edges(objects: dict[str, 
 
 
 def test_definitions_equal_the_programs_and_are_kept_by_default(objects: dict[str, Objects]) -> None:
-    for name, keep, count in (("default", "keep", 4), ("everything", None, 6)):
+    for name, keep, count in (("default", "keep", 4), ("everything", None, 9)):
         definitions = objects[name].of("CustomResourceDefinition")
         assert len(definitions) == count
         for each in definitions:
             assert each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == keep
-            folder = "crds-metal3" if each["spec"]["group"] == "metal3.io" else "crds"
+            folder = {"metal3.io": "crds-metal3", "bmc.tinkerbell.org": "crds/bmc"}.get(each["spec"]["group"], "crds")
             (own,) = documents((DEPLOY / folder / f"{each['spec']['names']['plural']}.yaml").read_text())
             assert each["spec"] == own["spec"]
 
@@ -487,6 +487,24 @@ def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) 
     )
     expected = [" tinkedge", "-bmc-objects a", "-bmc-objects b", "-objects a", "-objects b", "-secrets a"]
     assert places == [f"tinkedge-metal3{each}" for each in expected]
+
+
+def test_bmcs_are_controlled_and_their_secrets_read_only_if_enabled(objects: dict[str, Objects], helm: Helm) -> None:
+    assert not [name for name in objects["default"].names("ClusterRole") if "bmc" in name]
+    assert "bmc" not in objects["default"].settings("controller")
+    everything = objects["everything"]
+    assert everything.settings("controller")["bmc"] is True
+    assert "tinkedge-bmc" in everything.names("ClusterRole")
+    places = [
+        each["metadata"]["namespace"] for each in everything.of("Role") if "bmc-secrets" in each["metadata"]["name"]
+    ]
+    assert places == ["bmcs"]
+    options = with_values("scope.namespaces={a,b}", "bmc.enabled=true")
+    tenant = documents(helm.template(*options, "--show-only", "templates/rbac-bmc.yaml"))
+    assert {each["kind"] for each in tenant} == {"Role", "RoleBinding"}
+    places = sorted(f"{each['metadata']['name']} {each['metadata']['namespace']}" for each in tenant if "rules" in each)
+    expected = [" tinkedge", "-objects a", "-objects b", "-secrets-objects a", "-secrets-objects b"]
+    assert places == [f"tinkedge-bmc{each}" for each in expected]
 
 
 def test_servers_behind_a_service_serve_until_it_routes_no_agent_to_them(objects: dict[str, Objects]) -> None:

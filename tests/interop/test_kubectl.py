@@ -46,6 +46,27 @@ kind: Template
 metadata: {name: debian}
 spec: {actions: [{name: stream, image: "image2disk:1"}, {name: kexec, image: "kexec:1"}]}
 """
+BMC = """
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Machine
+metadata: {name: m}
+spec:
+  connection:
+    host: 192.0.2.50
+    port: 623
+    authSecretRef: {name: m, namespace: default}
+    insecureTLS: true
+    providerOptions: {preferredOrder: [gofish], ipmitool: {cipherSuite: "3"}}
+---
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Job
+metadata: {name: netboot}
+spec:
+  machineRef: {name: m, namespace: default}
+  tasks:
+  - oneTimeBootDeviceAction: {device: [pxe], efiBoot: true}
+  - powerAction: "on"
+"""
 TWO_MISTAKES = TEMPLATE.replace(', image: "image2disk:1"', "").replace("name: kexec", "name: stream")
 NO_ACTIONS = TEMPLATE.partition("[")[0] + "[]}"
 EVENT = """
@@ -183,6 +204,39 @@ async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) ->
         ("templates", "tpl", "tinkerbell.org/v1alpha2", "true", "Template"),
         ("workflows", "wf", "tinkerbell.org/v1alpha2", "true", "Workflow"),
     }
+
+
+async def test_rufios_manifests_are_applied_listed_explained_and_waited_for(bare: Kubectl) -> None:
+    definitions = str(Path(__file__).parents[2] / "deploy" / "crds" / "bmc")
+    assert (await bare("apply", "-f", definitions)).count("created") == 3
+    await bare("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
+    listed = await bare("api-resources", "--api-group=bmc.tinkerbell.org")
+    assert {tuple(line.split()) for line in listed.splitlines()[1:]} == {
+        ("machines", "bmc.tinkerbell.org/v1alpha1", "true", "Machine"),
+        ("jobs", "j", "bmc.tinkerbell.org/v1alpha1", "true", "Job"),
+        ("tasks", "t", "bmc.tinkerbell.org/v1alpha1", "true", "Task"),
+    }
+    assert (await bare("apply", "-f", "-", stdin=BMC)).count("created") == 2
+    assert "Unsupported value: true" in (await bare.run("apply", "-f", "-", stdin=BMC.replace('"on"', "on"))).err
+    unknown = BMC.replace('powerAction: "on"', "secureBoot: {enable: true}")
+    refused = (await bare.run("apply", "-f", "-", stdin=unknown)).err
+    assert "unknown field" in refused
+    assert "secureBoot" in refused
+    conditions = [{"type": "Running", "status": "True"}, {"type": "Completed", "status": "True"}]
+    for plural, name, status in (
+        ("machines", "m", {"powerState": "on", "conditions": [{"type": "Contactable", "status": "True"}]}),
+        ("jobs", "netboot", {"conditions": conditions}),
+    ):
+        found = json.loads(await bare("get", f"{plural}.bmc.tinkerbell.org", name, "-o", "json"))
+        path = f"/apis/bmc.tinkerbell.org/v1alpha1/namespaces/default/{plural}/{name}/status"
+        await bare("replace", "--raw", path, "-f", "-", stdin=json.dumps(found | {"status": status}))
+    await bare("wait", "--for=condition=Completed", "--timeout=20s", "job.bmc/netboot")
+    assert (await bare("get", "machines.bmc.tinkerbell.org")).splitlines()[1].split()[:3] == ["m", "on", "True"]
+    assert (await bare("get", "j")).splitlines()[1].split()[:3] == ["netboot", "Completed", "m"]
+    text = " ".join(
+        (await bare("explain", "jobs.spec.tasks.powerAction", "--api-version=bmc.tinkerbell.org/v1alpha1")).split()
+    )
+    assert 'Write "on" and "off" in quotes' in text
 
 
 async def test_resources_and_versions_of_the_server_are_listed(widgets: Kubectl) -> None:

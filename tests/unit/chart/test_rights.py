@@ -20,8 +20,12 @@ from tink.webhooks.registration import Address, configuration
 Raw = dict[str, Any]
 
 DEFAULT = ("kustomize/tinkedge.yaml",)
-OPTIONAL = ("rbac-attributes.yaml", "rbac-peers.yaml", "rbac-secrets.yaml", "rbac-metal3.yaml", "metal3-webhook.yaml")
+OPTIONAL = (
+    *("rbac-attributes.yaml", "rbac-bmc.yaml", "rbac-peers.yaml", "rbac-secrets.yaml", "rbac-metal3.yaml"),
+    "metal3-webhook.yaml",
+)
 
+BMC = ("machines", "jobs", "tasks")
 RIGHTS = {
     ("tinkedge-controller", DEFAULT): {
         "cluster: tinkerbell.org/hardware: get,list,watch",
@@ -34,6 +38,16 @@ RIGHTS = {
         "tinkedge: coordination.k8s.io/leases: create",
         "tinkedge: coordination.k8s.io/leases[tinkedge-controller]: get,patch,watch",
         "tinkedge: /secrets[tinkedge-webhooks-ca]: get,patch,watch",
+    },
+    ("tinkedge-controller", ("rbac-bmc.yaml",)): {
+        *(f"cluster: bmc.tinkerbell.org/{kind}: create,delete,get,list,patch,watch" for kind in BMC),
+        *(f"cluster: bmc.tinkerbell.org/{kind}/status: patch" for kind in BMC),
+        "cluster: tinkerbell.org/hardware: get",
+        "cluster: tinkerbell.org/hardware/status: patch",
+        "cluster: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: list",
+        "cluster: /secrets: get",
+        "tinkedge: coordination.k8s.io/leases: create",
+        "tinkedge: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: get,patch,watch",
     },
     ("tinkedge-server", DEFAULT): {
         "cluster: tinkerbell.org/hardware: list,watch",

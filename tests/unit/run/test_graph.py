@@ -35,7 +35,7 @@ from tink.controller import WorkflowController
 from tink.kube.cache.informer import Reflector
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
+from tink.kube.resources import CRD, HARDWARE, JOB, MACHINE, OSIE, SECRET, TASK, TEMPLATE, WORKFLOW
 from tink.kubeapi import ApiServer
 from tink.server import ServerSettings
 from tink.server import server as grpc_server
@@ -143,6 +143,20 @@ async def test_machines_are_served_only_after_the_inventory_is_filled(
     again = make(Service.APISERVER, Service.HTTP)
     await again.start()
     assert known == [1], "a machine that boots while the edge restarts would be told that it is not registered"
+
+
+async def test_embedded_api_serves_machines_and_jobs_of_bmcs_from_its_start(make: Make, tmp_path: Path) -> None:
+    manifests = tmp_path / "job.json"
+    spec = {"machineRef": {"name": "m", "namespace": "default"}, "tasks": [{"powerAction": "off"}]}
+    manifests.write_text(
+        json.dumps({"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": {"name": "off"}, "spec": spec})
+    )
+    stack = make(Service.APISERVER, manifests=manifests)
+    await stack.start()
+    async with await KubeClient.connect(tmp_path / "data" / "kubeconfig") as client:
+        assert (await client.get(JOB, "off", "default"))["spec"] == spec
+        for resource in (MACHINE, TASK):
+            assert (await client.list(resource))["items"] == []
 
 
 async def test_bad_manifest_keeps_no_machine_from_being_served_and_is_named_by_readyz(

@@ -304,6 +304,40 @@ labels:
   verbs: [get]
 {{- end }}
 
+{{- define "tinkedge.rules.bmc" -}}
+# The controller creates the Tasks of a Job, and removes annotations that ask for something.
+- apiGroups: [bmc.tinkerbell.org]
+  resources: [machines, jobs, tasks]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [bmc.tinkerbell.org]
+  resources: [machines/status, jobs/status, tasks/status]
+  verbs: [patch]
+# The inventory that a BMC reports.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware]
+  verbs: [get]
+- apiGroups: [tinkerbell.org]
+  resources: [hardware/status]
+  verbs: [patch]
+# The Lease of a Rufio: while one runs, the controller leaves BMCs alone.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "tinkedge.rufioLease" . }}]
+  verbs: [list]
+{{- end }}
+
+{{- /* Rufio's name for the Lease of its leader election. */}}
+{{- define "tinkedge.rufioLease" -}}
+e74dec1a.bmc.tinkerbell.org
+{{- end }}
+
+{{- define "tinkedge.rules.bmc-secrets" -}}
+# User, password and certificate authority of BMCs.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end }}
+
 {{- define "tinkedge.rules.metal3" -}}
 # `get`: to check that a host is really deleted or free.
 - apiGroups: [metal3.io]

@@ -76,6 +76,9 @@ agent-token-key: /run/secrets/tinkedge/keys/agent-token.key
 {{- define "tinkedge.settings.controller" -}}
 {{- include "tinkedge.settings.scope" . }}
 lease-namespace: {{ .Release.Namespace }}
+{{- if .Values.bmc.enabled }}
+bmc: true
+{{- end }}
 {{- if .Values.controller.webhooks.enabled }}
 webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.webhookService" . }}
 webhook-port: {{ .Values.controller.webhooks.port }}
