@@ -1,4 +1,4 @@
-"""Good and bad Hardware, OSIEs, Templates and Workflows: our API answers like a real kube-apiserver.
+"""Good and bad objects of our kinds: our API answers like a real kube-apiserver.
 
 `resources/answers` holds the cases with the answers of a kube-apiserver, and the definitions that it accepted.
 `resources/record.py` records it.
@@ -17,8 +17,7 @@ import pytest
 
 from tests import recordings
 from tests.api import serving
-from tests.interop.resources.record import PLURALS, digest
-from tink.api.crds import generate
+from tests.interop.resources.record import collection, definitions, digest
 
 RECORDED = recordings.read(Path(__file__).parent / "resources" / "answers")
 ACCEPTED = RECORDED.pop("server")["accepted"]
@@ -27,7 +26,7 @@ CASES = [case for cases in RECORDED.values() for case in cases]
 
 def test_kube_apiserver_accepts_the_present_definitions() -> None:
     """Above all the estimated cost of their CEL rules, which only a kube-apiserver knows for sure."""
-    now = {crd["metadata"]["name"]: digest(crd) for crd in generate()}
+    now = {crd["metadata"]["name"]: digest(crd) for crd in definitions()}
     assert now == ACCEPTED, "record again: python -m tests.record resources"
 
 
@@ -36,7 +35,7 @@ def test_table_has_every_error_that_one_object_can_cause() -> None:
     assert len(refused) > 200
     assert len(CASES) - len(refused) > 100
     message = " ".join(cause["message"] for case in refused for cause in case["answer"]["causes"])
-    rules = [rule for crd in generate() for rule in find(crd, "x-kubernetes-validations")]
+    rules = [rule for crd in definitions() for rule in find(crd, "x-kubernetes-validations")]
     assert len(rules) > 25
     for rule in rules:
         assert rule["message"] in message or "messageExpression" in rule, f"no case for the rule {rule['message']!r}"
@@ -59,7 +58,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the embedded API's answers to every case."""
 
     async def play_all() -> dict[str, Any]:
-        async with serving(tmp_path_factory.mktemp("api"), generate()) as (_, client):
+        async with serving(tmp_path_factory.mktemp("api"), definitions()) as (_, client):
             headers = dict(await client._authorize())
             return {case["name"]: await play(client._session, client.url, headers, case) for case in CASES}
 
@@ -67,22 +66,22 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str], case: dict[str, Any]) -> Any:
-    collection = f"{url}/apis/tinkerbell.org/v1alpha2/namespaces/default/{PLURALS[case['kind']]}"
+    path = url + collection(case["kind"])
     alone = len(case["steps"]) == 1
     merge = {**headers, "Content-Type": "application/merge-patch+json"}
     status: Any = None
     for verb, body in case["steps"]:
         if verb == "create":
             query = {"dryRun": "All"} if alone else {}
-            async with session.post(collection, json=body, headers=headers, params=query) as got:
+            async with session.post(path, json=body, headers=headers, params=query) as got:
                 status = await got.json()
         else:
-            target = f"{collection}/case" + ("/status" if verb == "status" else "")
+            target = f"{path}/case" + ("/status" if verb == "status" else "")
             patch = {"status": body} if verb == "status" else body
             async with session.patch(target, data=json.dumps(patch), headers=merge) as got:
                 status = await got.json()
     if not alone:
-        async with session.delete(f"{collection}/case", headers=headers) as got:
+        async with session.delete(f"{path}/case", headers=headers) as got:
             await got.read()
     if status["kind"] != "Status":
         return {"code": 200}

@@ -1,4 +1,4 @@
-"""Record a real kube-apiserver's answers to good and bad Hardware, OSIEs, Templates and Workflows.
+"""Record a real kube-apiserver's answers to good and bad objects of our kinds.
 
     python -m tests.record resources
 
@@ -21,10 +21,14 @@ from typing import Any
 
 from tests import recordings
 from tests.peer import DEFINITIONS, Peer
-from tink.api.crds import generate
+from tink.api import bmc, v1alpha2
+from tink.api.crds import generate, generate_bmc
 
-GROUP = "tinkerbell.org"
-PLURALS = {"Hardware": "hardware", "OSIE": "osies", "Template": "templates", "Workflow": "workflows"}
+API_VERSIONS = {
+    **dict.fromkeys(("Hardware", "OSIE", "Template", "Workflow"), v1alpha2.API_VERSION),
+    **dict.fromkeys(("Machine", "Job", "Task"), bmc.API_VERSION),
+}
+PLURALS = {kind: "hardware" if kind == "Hardware" else f"{kind.lower()}s" for kind in API_VERSIONS}
 DISKS = """
 /dev/sda /dev/vdb /dev/sdaa /dev/nvme0n1 /dev/nvme12n3 /dev/mmcblk0 /dev/md127 /dev/xvda /dev/mmcblk0boot0
 /dev/disk/by-id/nvme-Samsung_SSD_980_S64ENF0R /dev/disk/by-id/wwn-0x5000c500a1b2c3d4
@@ -46,8 +50,18 @@ Case = dict[str, Any]
 # --- The table ----------------------------------------------------------------------------------------------------
 
 
+def definitions() -> list[Object]:
+    """Return all definitions of this program."""
+    return [*generate(), *generate_bmc()]
+
+
+def collection(kind: str) -> str:
+    """Return the path of the objects of a kind."""
+    return f"/apis/{API_VERSIONS[kind]}/namespaces/default/{PLURALS[kind]}"
+
+
 def obj(kind: str, spec: Any) -> Object:
-    return {"apiVersion": f"{GROUP}/v1alpha2", "kind": kind, "metadata": {"name": "case"}, "spec": spec}
+    return {"apiVersion": API_VERSIONS[kind], "kind": kind, "metadata": {"name": "case"}, "spec": spec}
 
 
 def case(name: str, kind: str, spec: Any, *fields: str) -> Case:
@@ -325,6 +339,118 @@ def workflows() -> Iterator[Case]:
         yield update("Workflow", name, spec, {"state": state}, ["status", status], *blamed)
 
 
+def connection(**fields: Any) -> Object:
+    return {"connection": {"host": "192.0.2.50", "insecureTLS": True} | fields}
+
+
+def machines() -> Iterator[Case]:
+    at = "spec.connection"
+    secret = {"name": "m", "namespace": "default"}
+    rpc = {"consumerURL": "http://h/", "hmac": {"secrets": {"sha256": [secret]}}}
+    rpc |= {"request": {"staticHeaders": {"X-A": ["1"]}}, "signature": {"includedPayloadHeaders": ["X-A"]}}
+    options = {
+        "preferredOrder": ["gofish", "IPMITOOL"],
+        "redfish": {"port": 443, "useBasicAuth": False, "systemName": "1"},
+        "ipmitool": {"port": 623, "cipherSuite": "3"},
+        "intelAMT": {"port": 16993, "hostScheme": "https"},
+        "rpc": rpc,
+        "homeassistant": {"switchEntityID": "switch.m", "powerOperationDelaySeconds": 5},
+    }
+    full = connection(port=443, authSecretRef=secret, caSecretRef=secret, providerOptions=options)
+    yield case("Machine: everything", "Machine", full)
+    yield case("Machine: without a connection", "Machine", {}, at)
+    yield case("Machine: without a host", "Machine", {"connection": {"insecureTLS": True}}, f"{at}.host")
+    yield case("Machine: without insecureTLS", "Machine", {"connection": {"host": "h"}}, f"{at}.insecureTLS")
+    prints = ["ab" * 32, ":".join(["AB"] * 32)], ["", "ab" * 31, "ab" * 33, "xy" * 32, ":" + "ab" * 32]
+    yield from values(
+        f"{at}.certificateFingerprint", lambda v: connection(certificateFingerprint=v), "Machine", *prints
+    )
+    hosts = ["192.0.2.1", "bmc.example.org", "2001:db8::1"], ["", "h" * 254]
+    yield from values(f"{at}.host", lambda v: connection(host=v), "Machine", *hosts)
+    for field, build, good, bad in (
+        ("preferredOrder[0]", lambda v: {"preferredOrder": [v]}, ["dell", "INTELAMT"], ["redfish", "", "dell "]),
+        ("redfish.port", lambda v: {"redfish": {"port": v}}, [0, 65535], [-1, 65536]),
+        ("ipmitool.cipherSuite", lambda v: {"ipmitool": {"cipherSuite": v}}, ["17"], ["1" * 254]),
+        ("intelAMT.hostScheme", lambda v: {"intelAMT": {"hostScheme": v}}, ["http"], ["ftp"]),
+        ("rpc.consumerURL", lambda v: {"rpc": {"consumerURL": v}}, ["http://h/"], ["h" * 2049]),
+    ):
+        path = f"{at}.providerOptions.{field}"
+        yield from values(path, lambda v, b=build: connection(providerOptions=b(v)), "Machine", good, bad)
+    condition = {
+        "type": "Contactable",
+        "status": "False",
+        "reason": "BmcBusy",
+        "lastUpdateTime": "2026-11-30T18:00:00Z",
+    }
+    yield update("Machine", "a status is stored", connection(), {}, ["status", {"conditions": [condition]}])
+    odd: Object = {"powerState": "standby"}
+    yield update("Machine", "an unknown power state", connection(), {}, ["status", odd], "status.powerState")
+
+
+def actions(kind: str, at: str, build: Any) -> Iterator[Case]:
+    """Return cases about one action; `build` makes the spec of a Job or Task with it."""
+
+    def fields(name: str, action: Any, good: list[Any], bad: list[Any]) -> Iterator[Case]:
+        yield from values(f"{at}.{name}", lambda v: build(action(v)), kind, good, bad)
+
+    powers = ["on", "off", "soft", "status", "cycle", "reset"]
+    yield from fields("powerAction", lambda v: {"powerAction": v}, powers, ["hard", "ON", ""])
+    on = f"{at}.powerAction", f"{at}.powerAction"
+    yield case(f"{kind}: on without quotes is a boolean", kind, build({"powerAction": True}), *on)
+    devices = ["pxe", "disk", "bios", "cdrom", "safe"], ["floppy", "http", "PXE", ""]
+    yield from fields("bootDevice.device", lambda v: {"bootDevice": {"device": v}}, *devices)
+    modes = {"persistent": True, "efiBoot": True}
+    yield case(f"{kind}: a persistent boot device", kind, build({"bootDevice": {"device": "disk"} | modes}))
+    yield case(f"{kind}: no boot device", kind, build({"bootDevice": modes}), f"{at}.bootDevice.device")
+    once = "oneTimeBootDeviceAction"
+    yield from fields(f"{once}.device[0]", lambda v: {once: {"device": [v, "pxe"], "efiBoot": True}}, *devices)
+    yield case(f"{kind}: an empty list of boot devices", kind, build({once: {"device": []}}), f"{at}.{once}.device")
+    yield case(f"{kind}: no list of boot devices", kind, build({once: {}}), f"{at}.{once}.device")
+    urls = ["", "http://192.0.2.1:7080/iso/52-54-00-00-00-01/boot.iso", "https://h/x?y"]
+    bad = ["nfs://h/x.iso", "//h/x.iso", "http://", "http://h/a b", "x.iso", "http://h/" + "a" * 3000]
+    media = "virtualMediaAction"
+    yield from fields(f"{media}.mediaURL", lambda v: {media: {"kind": "CD", "mediaURL": v}}, urls, bad)
+    yield case(f"{kind}: a medium is ejected", kind, build({media: {"kind": "CD"}}))
+    yield case(f"{kind}: a medium of no kind", kind, build({media: {"mediaURL": ""}}), f"{at}.{media}.kind")
+    yield case(f"{kind}: no action", kind, build({}), at)
+    yield case(f"{kind}: two actions", kind, build({"powerAction": "on", media: {"kind": "CD"}}), at)
+
+
+def jobs() -> Iterator[Case]:
+    reference = {"name": "m", "namespace": "default"}
+    on = {"powerAction": "on"}
+
+    def job(*tasks: Object) -> Object:
+        return {"machineRef": reference, "tasks": list(tasks)}
+
+    yield from actions("Job", "spec.tasks[0]", job)
+    yield case("Job: several tasks", "Job", job({"powerAction": "off"}, {"bootDevice": {"device": "pxe"}}, on))
+    yield case("Job: 64 tasks", "Job", job(*[on] * 64))
+    yield case("Job: 65 tasks", "Job", job(*[on] * 65), "spec.tasks")
+    yield case("Job: no tasks", "Job", job(), "spec.tasks")
+    yield case("Job: tasks are missing", "Job", {"machineRef": reference}, "spec.tasks")
+    yield case("Job: no Machine", "Job", {"tasks": [on]}, "spec.machineRef")
+    for field in reference:
+        missing = {key: value for key, value in reference.items() if key != field}
+        yield case(
+            f"Job: without the Machine's {field}", "Job", {**job(on), "machineRef": missing}, f"spec.machineRef.{field}"
+        )
+
+
+def tasks() -> Iterator[Case]:
+    yield from actions("Task", "spec.task", lambda action: connection() | {"task": action})
+    yield case("Task: without a connection", "Task", {"task": {"powerAction": "status"}})
+    yield case(
+        "Task: a connection without a host",
+        "Task",
+        {"task": {"powerAction": "status"}, "connection": {"insecureTLS": True}},
+        "spec.connection.host",
+    )
+    yield case("Task: no task", "Task", connection(), "spec.task")
+    ended = {"stage": "off", "conditions": [{"type": "Failed", "status": "True", "message": "no answer"}]}
+    yield update("Task", "a status is stored", {"task": {"powerAction": "cycle"}}, {}, ["status", ended])
+
+
 def update(kind: str, name: str, spec: Object, status: Object, question: list[Any], *fields: str) -> Case:
     steps = [["create", obj(kind, spec)], *([["status", status]] if status else []), question]
     return {"name": f"{kind}: {name}", "kind": kind, "steps": steps, "fields": list(fields)}
@@ -339,7 +465,7 @@ def digest(definition: Object) -> str:
 
 def install(api: Peer) -> dict[str, str]:
     accepted = {}
-    for definition in generate():
+    for definition in definitions():
         name = definition["metadata"]["name"]
         query = "?fieldManager=record&force=true&fieldValidation=Strict"
         answer = api.ask("PATCH", f"{DEFINITIONS}/{name}{query}", definition, "application/apply-patch+yaml").json
@@ -351,7 +477,7 @@ def install(api: Peer) -> dict[str, str]:
 
 def play(api: Peer, case: Case) -> Object:
     """Return the compared part of the answer to the last step, and restore the state."""
-    path = f"/apis/{GROUP}/v1alpha2/namespaces/default/{PLURALS[case['kind']]}"
+    path = collection(case["kind"])
     alone = len(case["steps"]) == 1
     answer: Object = {}
     for verb, body in case["steps"]:
@@ -380,7 +506,7 @@ def record(kubeconfig: Path) -> None:
     api = Peer(kubeconfig)
     accepted = install(api)
     version = api.ask("GET", "/version").json["gitVersion"]
-    cases = [*hardware(), *osies(), *templates(), *workflows()]
+    cases = [*hardware(), *osies(), *templates(), *workflows(), *machines(), *jobs(), *tasks()]
     wrong = []
     for case in cases:
         case["answer"] = play(api, case)
