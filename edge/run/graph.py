@@ -345,7 +345,9 @@ class Stack:
         )
         self.metrics.register(Scraped(applier.metrics))
         if self._api is not None:
-            await applier.apply_own([with_last_applied(each) for each in (*generate(), *generate_bmc())])
+            # Those of BMCs may collide with Rufio's, of another release and with other versions.
+            own, bmc = ([with_last_applied(each) for each in some] for some in (generate(), generate_bmc()))
+            await applier.apply_own(own, bmc)
             if applier.own:
                 self._spawn(applier.apply_own_later(), "definitions of this release", ends=True)
         if settings.manifests is not None:

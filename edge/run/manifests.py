@@ -114,18 +114,24 @@ class ManifestApplier:
         self._asked.set()
         return True
 
-    async def apply_own(self, definitions: list[Raw]) -> None:
-        """Apply the program's own `definitions`. If the disk rejects one, it waits (`own`). Raises ManifestError."""
+    async def apply_own(self, definitions: list[Raw], optional: list[Raw]) -> None:
+        """Apply the program's own definitions. If the disk rejects one, it waits (`own`). Raises ManifestError.
+
+        The start goes on without `optional` ones, whatever rejects them: they wait, and are reported.
+        """
         self.own = []
-        for each in definitions:
+        for each in (*definitions, *optional):
             try:
                 await apply(self.client, [(_OWN, each)])
             except ManifestError as error:
                 if not self.refusal():
-                    raise
+                    if each not in optional:
+                        raise
+                    self._own_problems.append(str(error))
                 self.own.append(each)
                 log.debug("not applied: %s", error)
-        if self.own:  # the store has logged why
+        self._log()
+        if len(self.own) > len(self._own_problems):  # the store has logged why
             log.info("%d definitions of this release are applied when the state can be written", len(self.own))
 
     async def apply_own_later(self) -> None:

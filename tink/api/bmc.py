@@ -72,7 +72,7 @@ class SecretReference(Model):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
     name: Word | None = optional("Name of the Secret.")
-    namespace: Word | None = optional("Namespace of the Secret.")
+    namespace: Word | None = optional("Namespace of the Secret. Absent: that of the Machine.")
 
 
 class BmcCondition(Model):
@@ -185,8 +185,8 @@ class ProviderOptions(Model):
     """Options of the protocols that reach a BMC. tinkedge uses Redfish and IPMI."""
 
     preferred_order: list[Provider] | None = optional(
-        "Providers of Rufio in the order to try, in any case. For tinkedge, ipmitool means IPMI, and gofish, dell, "
-        "supermicro, openbmc and asrockrack mean Redfish. Absent: Redfish, then IPMI.",
+        "Providers of Rufio in the order to try, in any case. tinkedge uses the protocols named here alone: ipmitool "
+        "means IPMI; gofish, dell, supermicro, openbmc and asrockrack mean Redfish. Absent: Redfish, then IPMI.",
         extra=checked(maxItems=bounds.MAX_PROVIDERS),
     )
     redfish: RedfishOptions | None = optional("Options of Redfish.")

@@ -142,7 +142,7 @@ STRICTER = {
     "oneTimeBootDeviceAction.device": {"minItems=1"},
     "oneTimeBootDeviceAction.device[]": {"enum=pxe,disk,bios,cdrom,safe"},
 }
-"""What our definitions demand besides, apart from maxima and CEL rules: objects without it can't work."""
+"""Demands of our definitions beside Rufio's, apart from maxima and CEL rules: objects without them can't work."""
 PROVIDERS = "(?i)^(ipmitool|asrockrack|gofish|IntelAMT|dell|supermicro|openbmc)$"
 
 

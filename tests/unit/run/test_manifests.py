@@ -19,7 +19,7 @@ from tests.support import objects
 from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse
 from tests.waiting import until as wait_until_true
-from tink.api.crds import generate
+from tink.api.crds import generate, generate_bmc
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import CRD, OSIE
 
@@ -192,7 +192,7 @@ async def test_definitions_that_a_full_disk_refuses_wait_and_are_applied_when_it
         each["metadata"]["labels"] = {"release": "next"}
     api.fail("patch", *(ApiError(500, "InternalError", refusal) for _ in definitions))
     applier = ManifestApplier(api, lambda: refusal, None)
-    await applier.apply_own(definitions)
+    await applier.apply_own(definitions, [])
     assert applier.own
     assert [record.levelname for record in caplog.records] == ["INFO"], "the store has logged why"
     task = asyncio.create_task(applier.apply_own_later())
@@ -205,3 +205,22 @@ async def test_definitions_that_a_full_disk_refuses_wait_and_are_applied_when_it
     assert (applier.own, applier.problems) == ([], [])
     stored = [each for each in api.objects(CRD) if each["metadata"].get("labels") == {"release": "next"}]
     assert len(stored) == len(definitions)
+
+
+async def test_start_goes_on_when_the_definition_of_another_program_is_in_the_way(
+    api, caplog: pytest.LogCaptureFixture
+) -> None:
+    machines, *others = generate_bmc()
+    rufio = api.read(CRD, machines["metadata"]["name"], "")
+    api.put(rufio | {"status": rufio["status"] | {"storedVersions": ["v1alpha1", "v1alpha2"]}})
+    applier = ManifestApplier(api, str, None)
+    await applier.apply_own(generate(), [machines, *others])
+    assert applier.own == [machines]
+    (problem,) = applier.problems
+    assert "machines.bmc.tinkerbell.org" in problem
+    assert "status.storedVersions[1]" in problem
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    api.put(rufio)
+    task = asyncio.create_task(applier.apply_own_later())
+    await until(task.done)
+    assert (applier.own, applier.problems) == ([], [])
