@@ -25,7 +25,6 @@ OPTIONAL = (
     "metal3-webhook.yaml",
 )
 
-BMC = ("machines", "jobs", "tasks")
 RIGHTS = {
     ("tinkedge-controller", DEFAULT): {
         "cluster: tinkerbell.org/hardware: get,list,watch",
@@ -40,9 +39,12 @@ RIGHTS = {
         "tinkedge: /secrets[tinkedge-webhooks-ca]: get,patch,watch",
     },
     ("tinkedge-controller", ("rbac-bmc.yaml",)): {
-        *(f"cluster: bmc.tinkerbell.org/{kind}: create,delete,get,list,patch,watch" for kind in BMC),
-        *(f"cluster: bmc.tinkerbell.org/{kind}/status: patch" for kind in BMC),
-        "cluster: tinkerbell.org/hardware: get",
+        "cluster: bmc.tinkerbell.org/machines: get,list,patch,watch",
+        "cluster: bmc.tinkerbell.org/machines/status: patch",
+        "cluster: bmc.tinkerbell.org/jobs: delete,list,watch",
+        "cluster: bmc.tinkerbell.org/jobs/status: patch",
+        "cluster: bmc.tinkerbell.org/tasks: create,get,list,watch",
+        "cluster: bmc.tinkerbell.org/tasks/status: patch",
         "cluster: tinkerbell.org/hardware/status: patch",
         "cluster: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: list",
         "cluster: /secrets: get",

@@ -305,17 +305,21 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.bmc" -}}
-# The controller creates the Tasks of a Job, and removes annotations that ask for something.
+# `patch`: to remove the annotation that asks for an inventory.
 - apiGroups: [bmc.tinkerbell.org]
-  resources: [machines, jobs, tasks]
-  verbs: [get, list, watch, create, patch, delete]
+  resources: [machines]
+  verbs: [get, list, watch, patch]
+# `delete`: Jobs that have an annotation with the time after which they are deleted.
+- apiGroups: [bmc.tinkerbell.org]
+  resources: [jobs]
+  verbs: [list, watch, delete]
+- apiGroups: [bmc.tinkerbell.org]
+  resources: [tasks]
+  verbs: [get, list, watch, create]
 - apiGroups: [bmc.tinkerbell.org]
   resources: [machines/status, jobs/status, tasks/status]
   verbs: [patch]
 # The inventory that a BMC reports.
-- apiGroups: [tinkerbell.org]
-  resources: [hardware]
-  verbs: [get]
 - apiGroups: [tinkerbell.org]
   resources: [hardware/status]
   verbs: [patch]
