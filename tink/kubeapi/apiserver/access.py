@@ -84,6 +84,7 @@ _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
 
 _TINKERBELL: Final = ("hardware", "osies", "templates", "workflows")
+_BMC: Final = ("machines", "jobs", "tasks")
 _METAL3: Final = ("baremetalhosts", "hardwaredata")
 
 
@@ -95,6 +96,7 @@ _VIEW: Final = (
     RoleRule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
     RoleRule(_READ, ("", "events.k8s.io"), ("events",)),
     RoleRule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
+    RoleRule(_READ, ("bmc.tinkerbell.org",), _with_status(_BMC)),
     RoleRule(_READ, ("metal3.io",), _with_status(_METAL3)),
 )
 _EDIT: Final = (
@@ -103,6 +105,7 @@ _EDIT: Final = (
     RoleRule(_WRITE, ("", "events.k8s.io"), ("events",)),
     RoleRule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
     RoleRule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
+    RoleRule(_WRITE, ("bmc.tinkerbell.org",), _BMC),
     RoleRule(_WRITE, ("metal3.io",), _METAL3),
 )
 _ADMIN: Final = (RoleRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from multidict import CIMultiDict
 
-from tink.api.crds import generate
+from tink.api.crds import generate, generate_bmc
 from tink.kubeapi.apiserver.access import (
     ADMIN,
     ROLES,
@@ -250,6 +250,7 @@ def verbs(role: str, resource: str, group: str = "tinkerbell.org", subresource: 
     }
 
 
+SPECS = [definition["spec"] for definition in (*generate(), *generate_bmc())]
 ALL, NOTHING = {*READS, *WRITES}, set[str]()
 DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
@@ -264,8 +265,8 @@ DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
 @pytest.mark.parametrize(
     ("group", "resource", "subresource", "view", "edit"),
     [
-        *(("tinkerbell.org", one["spec"]["names"]["plural"], "", {*READS}, ALL) for one in generate()),
-        *(("tinkerbell.org", one["spec"]["names"]["plural"], "status", {*READS}, {*READS}) for one in generate()),
+        *((one["group"], one["names"]["plural"], "", {*READS}, ALL) for one in SPECS),
+        *((one["group"], one["names"]["plural"], "status", {*READS}, {*READS}) for one in SPECS),
         ("", "secrets", "", NOTHING, ALL),
         ("", "namespaces", "", {*READS}, {*READS}),
         ("", "namespaces", "finalize", NOTHING, NOTHING),
