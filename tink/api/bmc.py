@@ -58,7 +58,13 @@ Words = Annotated[list[Word], Field(json_schema_extra=checked(maxItems=bounds.MA
 Port = Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": bounds.MAX_PORT})]
 
 
-class BmcResource(Model):
+class BmcModel(Model):
+    """Base of the models here. Their validators are built at the first use, because most processes need none."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class BmcResource(BmcModel):
     """Any of the three resources."""
 
     api_version: str = API_VERSION
@@ -66,7 +72,7 @@ class BmcResource(Model):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class SecretReference(Model):
+class SecretReference(BmcModel):
     """Refers to a Secret."""
 
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
@@ -75,7 +81,7 @@ class SecretReference(Model):
     namespace: Word | None = optional("Namespace of the Secret. Absent: that of the Machine.")
 
 
-class BmcCondition(Model):
+class BmcCondition(BmcModel):
     """An observation on a Job or Task."""
 
     type: str = Field(description="Type of condition.")
@@ -92,7 +98,7 @@ Provider = Annotated[
 ]
 
 
-class RedfishOptions(Model):
+class RedfishOptions(BmcModel):
     """Options of Redfish."""
 
     port: Port | None = optional("HTTPS port of the BMC. Absent or 0: 443.")
@@ -104,21 +110,21 @@ class RedfishOptions(Model):
     )
 
 
-class IpmiOptions(Model):
+class IpmiOptions(BmcModel):
     """Options of IPMI over LAN."""
 
     port: Port | None = optional("UDP port of the BMC. Absent or 0: 623.")
     cipher_suite: Word | None = optional('Cipher suite of RMCP+, such as "3". Absent: 17.')
 
 
-class IntelAmtOptions(Model):
+class IntelAmtOptions(BmcModel):
     """Options of Intel AMT, for Rufio."""
 
     port: Port | None = optional("Port of the BMC.")
     host_scheme: Literal["http", "https"] = Field(default="http", description="Scheme of URLs. Default: http.")
 
 
-class RpcRequestOptions(Model):
+class RpcRequestOptions(BmcModel):
     """The HTTP request of an RPC, for Rufio."""
 
     http_content_type: Word | None = optional("Content type of the request.")
@@ -130,7 +136,7 @@ class RpcRequestOptions(Model):
     timestamp_header: Word | None = optional("Name of the header with the time.")
 
 
-class RpcSignatureOptions(Model):
+class RpcSignatureOptions(BmcModel):
     """The header with the signature of an RPC, for Rufio."""
 
     append_algo_to_header_disabled: bool | None = optional("True: the header's name does not end with the algorithm.")
@@ -138,7 +144,7 @@ class RpcSignatureOptions(Model):
     included_payload_headers: Words | None = optional("Headers that are part of the signed content.")
 
 
-class RpcHmacOptions(Model):
+class RpcHmacOptions(BmcModel):
     """The signature of an RPC, for Rufio."""
 
     prefix_sig_disabled: bool | None = optional("True: the signature does not begin with the algorithm.")
@@ -150,7 +156,7 @@ class RpcHmacOptions(Model):
     )
 
 
-class RpcExperimentalOptions(Model):
+class RpcExperimentalOptions(BmcModel):
     """The content of an RPC, for Rufio."""
 
     custom_request_payload: str | None = optional(
@@ -159,7 +165,7 @@ class RpcExperimentalOptions(Model):
     dot_path: Word | None = optional("Place of the request in that object, such as object.data.body.")
 
 
-class RpcOptions(Model):
+class RpcOptions(BmcModel):
     """Options of the provider rpc, for Rufio."""
 
     consumer_url: Annotated[str, Field(json_schema_extra=checked(maxLength=bounds.MAX_URL_CHARACTERS))] = Field(
@@ -172,7 +178,7 @@ class RpcOptions(Model):
     experimental: RpcExperimentalOptions | None = optional("Experimental options.")
 
 
-class HomeAssistantOptions(Model):
+class HomeAssistantOptions(BmcModel):
     """Options of the provider Home Assistant, for Rufio."""
 
     switch_entity_id: Word = Field(alias="switchEntityID", description="Id of the switch that controls the power.")
@@ -181,7 +187,7 @@ class HomeAssistantOptions(Model):
     )
 
 
-class ProviderOptions(Model):
+class ProviderOptions(BmcModel):
     """Options of the protocols that reach a BMC. tinkedge uses Redfish and IPMI."""
 
     preferred_order: list[Provider] | None = optional(
@@ -202,7 +208,7 @@ class ProviderOptions(Model):
     )
 
 
-class Connection(Model):
+class Connection(BmcModel):
     """How to reach a BMC."""
 
     host: str = Field(
@@ -230,7 +236,7 @@ class Connection(Model):
     provider_options: ProviderOptions | None = optional("Options of the protocols that reach the BMC.")
 
 
-class MachineSpec(Model):
+class MachineSpec(BmcModel):
     """The BMC of a machine."""
 
     connection: Connection = Field(description="How to reach the BMC.")
@@ -242,7 +248,7 @@ class MachineCondition(BmcCondition):
     last_update_time: str | None = optional("When status or message changed last.", extra=TIME)
 
 
-class MachineStatus(Model):
+class MachineStatus(BmcModel):
     """The observed state of a machine, as its BMC reports it."""
 
     conditions: list[MachineCondition] | None = optional(
@@ -264,7 +270,7 @@ class Machine(BmcResource):
 Device = Annotated[str, Field(json_schema_extra={"enum": ["pxe", "disk", "bios", "cdrom", "safe"]})]
 
 
-class OneTimeBootDeviceAction(Model):
+class OneTimeBootDeviceAction(BmcModel):
     """A boot device for the next boot."""
 
     device: list[Device] = Field(
@@ -274,7 +280,7 @@ class OneTimeBootDeviceAction(Model):
     efi_boot: bool | None = optional("True: boot it by UEFI. Absent or false: the mode stays as it is.")
 
 
-class BootDeviceAction(Model):
+class BootDeviceAction(BmcModel):
     """A boot device for the next boot, or for all."""
 
     model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_BOOT_DEVICE))
@@ -284,7 +290,7 @@ class BootDeviceAction(Model):
     efi_boot: bool | None = optional("True: boot it by UEFI. Absent or false: the mode stays as it is.")
 
 
-class VirtualMediaAction(Model):
+class VirtualMediaAction(BmcModel):
     """An image in a virtual drive of the BMC."""
 
     kind: Word = Field(description="Kind of the medium, such as CD.")
@@ -295,7 +301,7 @@ class VirtualMediaAction(Model):
     )
 
 
-class TaskAction(Model):
+class TaskAction(BmcModel):
     """One action of a BMC."""
 
     model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_ACTION, maxProperties=1))
@@ -311,14 +317,14 @@ class TaskAction(Model):
     virtual_media_action: VirtualMediaAction | None = optional("Insert or eject a virtual medium.")
 
 
-class MachineReference(Model):
+class MachineReference(BmcModel):
     """Refers to a Machine."""
 
     name: Word = Field(description="Name of the Machine.")
     namespace: Word = Field(description="Namespace of the Machine.")
 
 
-class JobSpec(Model):
+class JobSpec(BmcModel):
     """The tasks of one Machine."""
 
     machine_ref: MachineReference = Field(description="The Machine whose BMC executes the tasks.")
@@ -328,7 +334,7 @@ class JobSpec(Model):
     )
 
 
-class JobStatus(Model):
+class JobStatus(BmcModel):
     """The observed state of a Job."""
 
     conditions: list[BmcCondition] | None = optional(
@@ -347,7 +353,7 @@ class Job(BmcResource):
     status: JobStatus = JobStatus()
 
 
-class TaskSpec(Model):
+class TaskSpec(BmcModel):
     """One action, and the BMC that executes it."""
 
     task: TaskAction = Field(description="The action to execute.")
@@ -356,7 +362,7 @@ class TaskSpec(Model):
     )
 
 
-class TaskStatus(Model):
+class TaskStatus(BmcModel):
     """The observed state of a Task."""
 
     conditions: list[BmcCondition] | None = optional(

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 
 import yaml
 from pydantic import BaseModel
 
-from tink.api import bmc
 from tink.api.schema import RULES, Schema, structural
 from tink.api.v1alpha2 import GROUP, OSIE, UNPREPARED, VERSION, Hardware, Raw, Template, Workflow, WorkflowState
 
@@ -156,52 +156,6 @@ _WORKFLOW = Version(
     status=True,
     first_status={"state": WorkflowState.PENDING.value, "message": UNPREPARED},
 )
-_CONTACTABLE = '.status.conditions[?(@.type=="Contactable")]'
-_LAST_CONDITION = ".status.conditions[-1:]"
-"""Conditions of Jobs and Tasks are appended, so the last one is the present state: Running, Completed or Failed."""
-_MACHINE = Version(
-    bmc.Machine,
-    (
-        Column("Power", ".status.powerState", "State of the machine's power."),
-        Column("Contactable", f"{_CONTACTABLE}.status", "Whether the BMC answers and accepts the password."),
-        Column("Host", ".spec.connection.host", "Address of the BMC.", priority=1),
-        Column("Message", f"{_CONTACTABLE}.message", "Why the BMC is not contactable.", priority=1),
-        AGE,
-    ),
-    status=True,
-    group=bmc.GROUP,
-    name=bmc.VERSION,
-    # `clusterctl move` takes Machines with it.
-    labels={"clusterctl.cluster.x-k8s.io": "", "clusterctl.cluster.x-k8s.io/move": ""},
-)
-_JOB = Version(
-    bmc.Job,
-    (
-        Column("State", f"{_LAST_CONDITION}.type", "Running, Completed or Failed. Empty: it has not begun."),
-        Column("Machine", ".spec.machineRef.name", "The Machine whose BMC executes the tasks."),
-        Column("Message", f"{_LAST_CONDITION}.message", "Why the Job failed."),
-        Column("Started", ".status.startTime", "Time since the Job began.", type="date", priority=1),
-        AGE,
-    ),
-    status=True,
-    group=bmc.GROUP,
-    name=bmc.VERSION,
-)
-_TASK = Version(
-    bmc.Task,
-    (
-        Column("State", f"{_LAST_CONDITION}.type", "Completed or Failed. Empty: it has not ended."),
-        Column("Action", ".spec.task", "The action, as JSON."),
-        Column("Message", f"{_LAST_CONDITION}.message", "Why the Task failed."),
-        Column("Stage", ".status.stage", "The part of the action that is done.", priority=1),
-        Column("Host", ".spec.connection.host", "Address of the BMC.", priority=1),
-        Column("Started", ".status.startTime", "Time since the Task began.", type="date", priority=1),
-        AGE,
-    ),
-    status=True,
-    group=bmc.GROUP,
-    name=bmc.VERSION,
-)
 
 
 def generate() -> list[Raw]:
@@ -223,11 +177,49 @@ def generate_bmc() -> list[Raw]:
     Names, short names and labels are Rufio's. Equal models give the same result, byte for byte. The caller may change
     it.
     """
-    return [
-        _definition("machines", [], _MACHINE),
-        _definition("jobs", ["j"], _JOB),
-        _definition("tasks", ["t"], _TASK),
-    ]
+    from tink.api import bmc  # only an embedded API needs it, and the start of an edge does not wait for it
+
+    served = partial(Version, status=True, group=bmc.GROUP, name=bmc.VERSION)
+    machine = served(
+        bmc.Machine,
+        (
+            Column("Power", ".status.powerState", "State of the machine's power."),
+            Column("Contactable", f"{_CONTACTABLE}.status", "Whether the BMC answers and accepts the password."),
+            Column("Host", ".spec.connection.host", "Address of the BMC.", priority=1),
+            Column("Message", f"{_CONTACTABLE}.message", "Why the BMC is not contactable.", priority=1),
+            AGE,
+        ),
+        # `clusterctl move` takes Machines with it.
+        labels={"clusterctl.cluster.x-k8s.io": "", "clusterctl.cluster.x-k8s.io/move": ""},
+    )
+    job = served(
+        bmc.Job,
+        (
+            Column("State", f"{_LAST_CONDITION}.type", "Running, Completed or Failed. Empty: it has not begun."),
+            Column("Machine", ".spec.machineRef.name", "The Machine whose BMC executes the tasks."),
+            Column("Message", f"{_LAST_CONDITION}.message", "Why the Job failed."),
+            Column("Started", ".status.startTime", "Time since the Job began.", type="date", priority=1),
+            AGE,
+        ),
+    )
+    task = served(
+        bmc.Task,
+        (
+            Column("State", f"{_LAST_CONDITION}.type", "Completed or Failed. Empty: it has not ended."),
+            Column("Action", ".spec.task", "The action, as JSON."),
+            Column("Message", f"{_LAST_CONDITION}.message", "Why the Task failed."),
+            Column("Stage", ".status.stage", "The part of the action that is done.", priority=1),
+            Column("Host", ".spec.connection.host", "Address of the BMC.", priority=1),
+            Column("Started", ".status.startTime", "Time since the Task began.", type="date", priority=1),
+            AGE,
+        ),
+    )
+    return [_definition("machines", [], machine), _definition("jobs", ["j"], job), _definition("tasks", ["t"], task)]
+
+
+_CONTACTABLE = '.status.conditions[?(@.type=="Contactable")]'
+_LAST_CONDITION = ".status.conditions[-1:]"
+"""The newest condition of a Job or Task is the last one, and so the present state: Running, Completed or Failed."""
 
 
 def to_yaml(definitions: list[Raw]) -> str:
