@@ -313,9 +313,10 @@ class FastPath:
         """Learn the layout of a packet of port 67 that was answered in full with `reply`."""
         # Our replies begin with options 53 and 54.
         answer, start = reply.payload[242], reply.payload[240:249]
-        if (message_type, answer) in _LEASES:
-            key = len(packet) << 8 | packet[242]
-            self.layouts.learn(key, packet, lambda: _KnownLayout(packet, message, MessageType(answer), start))
+        key = len(packet) << 8 | packet[242]
+        if (message_type, answer) not in _LEASES or any(known.fits(packet) for known in self._layouts_of(key, ())):
+            return
+        self.layouts.add(key, lambda: _KnownLayout(packet, message, MessageType(answer), start))
 
 
 def _vary_suboptions(packet: bytes, mask: bytearray, at: int, end: int) -> None:

@@ -123,7 +123,8 @@ class Responder:
     def _compile(self, mac: str) -> Reservation | None:
         chaddr, inventory = octets(mac), self._context.inventory
         machine = inventory.by_mac(mac)
-        self._quarantine.machine_changed(mac, machine)
+        if mac in self._quarantine.macs:
+            self._quarantine.machine_changed(mac, machine)
         if machine is None:
             self.reservations.pop(chaddr, None)
             return None
@@ -453,7 +454,7 @@ class Responder:
             self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", address=ip)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
-        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.mac)
+        return Reply(payload, reservation.machine.ip or "", CLIENT_PORT, message.mac)
 
     def _check_relay_link(self, reservation: Reservation, agent: RelayAgent) -> None:
         """Report a machine behind a relay of another network than that of its address."""

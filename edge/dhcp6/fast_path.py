@@ -387,4 +387,5 @@ class FastPath6:
 
     def learn(self, packet: bytes, message: Message6, relays: tuple[Relay, ...]) -> None:
         """Learn the layout of a packet, parsed to `message` and `relays`, that was answered in full."""
-        self.layouts.learn(len(packet), packet, lambda: _KnownLayout(packet, message, relays, self._server_id))
+        if not any(known.fits(packet) for known in self._layouts_of(len(packet), ())):
+            self.layouts.add(len(packet), lambda: _KnownLayout(packet, message, relays, self._server_id))

@@ -34,9 +34,6 @@ class KnownLayout(Protocol):
 
     used: bool
 
-    def fits(self, packet: bytes) -> bool:
-        """Return True if the packet, which has the right length, is of this layout."""
-
 
 L = TypeVar("L", bound=KnownLayout)
 
@@ -54,14 +51,12 @@ class KnownLayouts(Generic[L]):
     def __len__(self) -> int:
         return self._count
 
-    def learn(self, key: int, packet: bytes, make: Callable[[], L]) -> None:
-        """Add the layout that `make` returns, unless one of this key fits the packet or `make` raises NoLayoutError.
+    def add(self, key: int, make: Callable[[], L]) -> None:
+        """Add the layout that `make` returns, unless it raises NoLayoutError.
 
         A full list drops its oldest layout. If there are more than `most` in all, those are dropped that were not used
         since the last time that this happened.
         """
-        if any(known.fits(packet) for known in self.lists.get(key, ())):
-            return
         try:
             layout = make()
         except NoLayoutError:

@@ -257,15 +257,12 @@ class Layout:
     def __init__(self, name: str, *, used: bool = False) -> None:
         self.name, self.used = name, used
 
-    def fits(self, _packet: bytes) -> bool:
-        return False
-
 
 def test_oldest_layout_of_a_key_goes_when_its_list_is_full() -> None:
     known: KnownLayouts[Layout] = KnownLayouts(100, 2)
     for name in "abc":
-        known.learn(1, b"", partial(Layout, name))
-    known.learn(2, b"", partial(Layout, "d"))
+        known.add(1, partial(Layout, name))
+    known.add(2, partial(Layout, "d"))
     assert [layout.name for layout in known.lists[1]] == ["b", "c"]
     assert len(known) == 3
 
@@ -273,12 +270,12 @@ def test_oldest_layout_of_a_key_goes_when_its_list_is_full() -> None:
 def test_unused_layouts_go_when_there_are_too_many() -> None:
     known: KnownLayouts[Layout] = KnownLayouts(4, 2)
     for number in range(4):
-        known.learn(number, b"", partial(Layout, str(number), used=number == 1))
+        known.add(number, partial(Layout, str(number), used=number == 1))
     lists = known.lists
-    known.learn(4, b"", partial(Layout, "4"))
+    known.add(4, partial(Layout, "4"))
     assert list(lists) == [1]
     assert len(known) == 1
     for number in range(5, 9):  # layout 1 was not used since
-        known.learn(number, b"", partial(Layout, str(number)))
+        known.add(number, partial(Layout, str(number)))
     assert list(lists) == []
     assert len(known) == 0
