@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from tink.limits.fairness import FairSemaphore
+from tink.limits import FairSemaphore
 
 LARGE: Final = 8 << 10
 """Bytes of JSON that take at most 3 ms to walk, complete and check."""

@@ -26,7 +26,7 @@ import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.errors import TinkedgeError
-from tink.limits.fairness import FairSemaphore
+from tink.limits import FairSemaphore
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 from tink.template_child import receive, send
 

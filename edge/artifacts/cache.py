@@ -54,8 +54,7 @@ from edge.artifacts.passing import MAX_PASSING, Passing
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
 from edge.artifacts.store import ArtifactStore, StoredArtifact, key_of
 from edge.artifacts.upstream import Copy, NoPeers, PeerCaches, Timeouts, Upstream
-from tink.limits.newest import Newest
-from tink.limits.once_per import OncePer
+from tink.limits import Newest, OncePer
 from tink.metrics.families import counter, gauge
 from tink.net.outbound import Reach
 from tink.net.urls import shown

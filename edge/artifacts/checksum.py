@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from edge.artifacts.artifact import in_thread
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 MAX_SIDECAR_BYTES = 1 << 16
 """Bytes of a checksum file that are read."""

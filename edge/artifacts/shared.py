@@ -28,7 +28,7 @@ from edge.artifacts.checksum import FileSums
 from edge.artifacts.layout import ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.store import key_of
 from edge.artifacts.upstream import Copy
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.registry.names import is_digest
 
 SCHEME: Final = "edge:"

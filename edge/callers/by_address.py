@@ -31,7 +31,7 @@ from typing import Final, NamedTuple, Protocol
 
 from edge.callers.addresses import Networks, inside
 from edge.machines import DhcpMode, Inventory, Machine
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import mac_in
 
 MAX_MACHINES = 131_072

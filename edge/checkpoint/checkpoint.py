@@ -28,7 +28,7 @@ from edge.checkpoint.database import CheckpointError, Database, LookupValues
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.metrics.families import gauge
 
 log = logging.getLogger(__name__)

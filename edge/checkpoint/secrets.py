@@ -38,7 +38,7 @@ from tink.files.key_file import KeyFile
 from tink.kube.cache import Index
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
 from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Reply, Stage
 from edge.journey.events import Value
 from edge.machines import Machine
-from tink.limits.allowance import Allowance
+from tink.limits import Allowance
 
 SERVER_PORT: Final = 67
 CLIENT_PORT: Final = 68

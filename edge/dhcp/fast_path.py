@@ -48,7 +48,7 @@ from edge.dhcp_common import (
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
 from ipxe.binaries import BootPath, NoBinaryError
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 MAX_LAYOUTS_OF_A_LENGTH: Final = 8
 MAX_NETWORKS_OF_A_LAYOUT: Final = 256

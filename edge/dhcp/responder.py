@@ -45,7 +45,7 @@ from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
 from edge.dhcp_common import Declines, DhcpSite, Quarantine, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Machine
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import TokenBuckets
 from tink.mac import octets
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from edge.dhcp.responder import Responder
 from edge.dhcp.wire import codec, frames, options
 from edge.dhcp_common import AddressClaim, DhcpServerError, Port, Prober, Reply, Server
 from edge.listener import ModeratedListener, ReceiveBuffers, advice, packet_info, udp_socket
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final
 from edge.dhcp6.boot import BootChoice6
 from edge.dhcp6.wire import MessageType6, Option, option
 from edge.dhcp_common import FREE_ADDRESS, IPV6, BootAnswer, Client, Declines, DhcpReports, DhcpSite, Quarantine
-from tink.limits.allowance import Allowance
+from tink.limits import Allowance
 
 MAX_REPLIES_TO_ONE, MAX_REPLIES = 1000, 20000
 """Replies a second to one address and to all, except to relays of their machines' own network.

@@ -49,7 +49,7 @@ from edge.dhcp_common import (
 from edge.journey.events import Note
 from edge.machines import Machine
 from ipxe.binaries import BootPath
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import eui64_mac
 from tink.net.addresses import is_link_local_packed
 

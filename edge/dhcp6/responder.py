@@ -28,7 +28,7 @@ from edge.dhcp6.wire import Message6, MessageType6, Option, Received6, Relay, St
 from edge.dhcp_common import NOTHING, Client, DhcpSite, Quarantine, Reply
 from edge.journey.events import Value
 from edge.machines import Machine
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import octets
 
 MAX_RESERVATIONS: Final = 131072

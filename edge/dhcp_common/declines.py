@@ -31,7 +31,7 @@ from edge.dhcp_common.reports import DhcpReports
 from edge.dhcp_common.site import IPV4, DhcpSite, Family
 from edge.journey.events import Outcome
 from edge.machines import Machine
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import octets
 
 DEFAULT_SECONDS: Final = 600.0

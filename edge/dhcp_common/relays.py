@@ -19,7 +19,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final
 
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 MIN_MACHINES: Final = 3
 """Minimum number of registered machines that got leases through a relay before the relay is trusted."""

@@ -14,7 +14,7 @@ from edge.dhcp_common.boot import BootAnswer, Client
 from edge.dhcp_common.site import DhcpSite, Family
 from edge.journey.events import Note, NoteTaker, Outcome, Step, Value
 from edge.machines import hardware_manifest
-from tink.limits.once_per import OncePer, Tally, times
+from tink.limits import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
 

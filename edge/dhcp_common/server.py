@@ -27,7 +27,7 @@ from edge.listener import (
     segments_of,
 )
 from tink.errors import TinkedgeError
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from edge.dhcp.wire import Message, MessageType, codec, options
 from ipxe.binaries import architecture_name, declared_architectures
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.net.addresses import join_host_port
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806

@@ -28,7 +28,7 @@ from proto import metadata
 from proto import output_pb2 as output_pb
 from proto import workflow_pb2 as pb
 from tink.agent import AgentSettings
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 
 if TYPE_CHECKING:
     from edge.fleet.machine import SimulatedMachine

@@ -41,7 +41,7 @@ from edge.journey.events import JourneyEvent, Notice
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
 from edge.machines import Inventory, Machine
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.mac import from_any
 from tink.metrics.families import Scraped, counter, gauge
 

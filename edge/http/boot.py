@@ -51,7 +51,7 @@ from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.medium import Medium, MediumError, Written, make_medium
 from ipxe.scripts import Dialect, EdgeOrigin, MediumKind, ScriptError
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import is_mac
 from tink.printable import printable
 

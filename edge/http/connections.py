@@ -29,7 +29,7 @@ from yarl import URL
 from edge.callers import Networks, dotted, inside, other_end
 from edge.http.answers import text
 from edge.http.fast_path import KnownHeads, LiveResponse, PreparedResponse, ResponseLookup, rest_of_head
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.net.addresses import is_link_local
 from tink.net.aiohttp_requests import has_whole_request, received_requests
 from tink.net.connection_limit import OpenConnections

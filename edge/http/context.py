@@ -27,7 +27,7 @@ from edge.machines import (
 from edge.peers.site import Peers
 from ipxe.binaries import BootBinaries
 from tink.files.key_file import KeyFile
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 
 log = logging.getLogger(__name__)
 

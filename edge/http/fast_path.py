@@ -25,7 +25,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
 from edge.http.answers import agent_name
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 MAX_HEADS: Final = 256
 MAX_HEAD_BYTES: Final = 1024

@@ -26,7 +26,7 @@ from edge.http.files import MachineGoneError, Span
 from edge.http.routes import Route
 from edge.journey.events import BEGUN, PROGRESS, Outcome, Step, Value
 from edge.machines import UKI, Located, NoArtifactError
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
 """Time until a machine's journey first shows the progress of the awaited file, and the interval after that."""

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client.core import Metric
 
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.metrics.families import counter
 
 log = logging.getLogger(__name__)

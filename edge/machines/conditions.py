@@ -33,8 +33,7 @@ from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.kube.runtime import DONE, Controller, Event, EventRecorder, Result, controller_log
-from tink.limits.newest import Newest
-from tink.limits.once_per import OncePer
+from tink.limits import Newest, OncePer
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
 

@@ -29,7 +29,7 @@ from tink.api.annotations import BOOT_PATH_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, NetworkInterface, Raw, as_mapping
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import is_mac
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 log = logging.getLogger(__name__)
 

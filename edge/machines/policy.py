@@ -14,7 +14,7 @@ from typing import Final
 from edge.journey.events import Outcome, Recorder, Step
 from edge.machines.inventory import Inventory, Machine
 from ipxe.binaries import BootPath
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 
 class DhcpMode(StrEnum):

@@ -41,7 +41,7 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import OSIE, Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 OsieLookup = Callable[[str, str], Raw | None]
 """`osie(namespace, name)` returns the OSIE object, or None."""

@@ -27,7 +27,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.timestamps import rfc3339
 
 WRITES_PER_SECOND: Final = 20.0

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edge.neighbour import packet_filter as bpf
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from edge.listener import DatagramListener, advice, icmp6_socket, receive_icmp6
 from edge.neighbour import discovery
 from edge.neighbour.discovery import NOTHING_OFFERED, Advertised
 from tink.errors import TinkedgeError
-from tink.limits.allowance import Allowance
-from tink.limits.newest import Newest
+from tink.limits import Allowance, Newest
 from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)

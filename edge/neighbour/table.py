@@ -36,7 +36,7 @@ from edge.listener import packet_info
 from edge.neighbour import netlink
 from edge.neighbour.netlink import HEADER
 from edge.neighbour.route import Route, RouteKind, parse_route, route_request, route_to
-from tink.limits.allowance import Allowance
+from tink.limits import Allowance
 from tink.mac import guid_mac
 from tink.net.addresses import is_link_local_packed
 

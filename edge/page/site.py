@@ -36,7 +36,7 @@ from edge.page.pages import EdgeSource, MachineSource, Pages, RackSource
 from edge.page.query import read_query
 from edge.page.render import STATIC
 from tink.files.key_file import KeyFile
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.mac import from_any
 
 CODE_SECONDS: Final = 120

@@ -26,7 +26,7 @@ from edge.artifacts.upstream import Copy, Offer, PeerResponse
 from edge.peers.calls import CallError, Calls
 from edge.peers.membership import Membership, Peer
 from edge.peers.messages import ASK, CacheQuery, CacheReply, HeldCopy
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 PATIENCE_SECONDS: Final = 10.0
 """How long this edge waits for another one that fetches the file."""

@@ -17,7 +17,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from edge.peers.messages import Edge, Place, Place6
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 LIVING_SECONDS: Final = 3.5
 REMEMBERED_SECONDS: Final = 600.0

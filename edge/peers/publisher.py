@@ -46,8 +46,7 @@ from edge.journey.recorder import Journey, News
 from edge.peers.calls import CallError, Calls, NotListeningError
 from edge.peers.messages import HAPPENED, MAX_BATCH_BYTES, MAX_BATCH_EVENTS, BatchReceipt, EventBatch, Signatures
 from tink.files.key_file import KeyFile
-from tink.limits.newest import Newest
-from tink.limits.once_per import OncePer
+from tink.limits import Newest, OncePer
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ from edge.peers.messages import (
 from edge.peers.publisher import EventPublisher, EventReceiver, Publisher
 from edge.peers.upstream_edge import UpstreamEdge, fetched
 from tink.files.key_file import KeyFile
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.metrics.families import counter, gauge
 
 log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from edge.page import due_at
 from edge.run.networks.follow import HostNetworks
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from edge.journey.history import detail_of, message_of, step_of
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import is_mac
 from tink.server import ActivityKind, AgentActivity
 from tink.workflow.ended import has_ended

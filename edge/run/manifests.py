@@ -28,7 +28,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, UnreachableError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, manifest_files, read, resource_type
 from tink.kube.resources import CRD, ResourceType
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.metrics.families import gauge
 from tink.printable import printable
 

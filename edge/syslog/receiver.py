@@ -20,8 +20,7 @@ from prometheus_client.core import Metric
 from edge.journey.events import MAX_DETAIL, Outcome, Recorder, Step, Value
 from edge.syslog.files import LogFiles
 from edge.syslog.message import parse
-from tink.limits.once_per import OncePer
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import OncePer, TokenBuckets
 from tink.metrics.families import counter
 from tink.timestamps import rfc3339
 

@@ -16,7 +16,7 @@ from edge.journey.expectations import StepLimits, read
 from edge.journey.history import milestone
 from edge.journey.recorder import Journey, News
 from edge.page import Bar, BootChain, chains, timeline_of
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 EVENTS: Final = 250  # number of a machine's last events that are read
 MAX_KNOWN: Final = 100_000

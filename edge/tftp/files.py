@@ -55,7 +55,7 @@ from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
 from ipxe.scripts import Dialect, EdgeOrigin
 from tink.errors import TinkedgeError
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import from_path
 
 MAX_SNAPSHOT_BYTES = 512 * 1024 * 1024

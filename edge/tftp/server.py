@@ -30,9 +30,7 @@ from edge.tftp.source import Opened, OpenFile, TftpFile, TftpRefusal, TftpReques
 from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
 from edge.tftp.transport import Address, UdpTransport
 from tink.errors import TinkedgeError
-from tink.limits.allowance import Allowance
-from tink.limits.once_per import OncePer, Tally, times
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import Allowance, OncePer, Tally, TokenBuckets, times
 from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, ResourceType
 from tink.kubeapi import ApiServer
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 
 MAPS = ResourceType("", "v1", "configmaps", "ConfigMap")
 HISTORY = 20

@@ -39,7 +39,7 @@ from tink.agent.model import (
     Workflow,
 )
 from tink.agent.settings import AgentSettings
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.net.urls import redacted, shown
 from tink.waiting import done_before
 

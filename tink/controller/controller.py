@@ -57,7 +57,7 @@ from tink.kube.runtime import (
     steady,
     while_leading,
 )
-from tink.limits.fairness import FairSemaphore
+from tink.limits import FairSemaphore
 from tink.metrics.families import counter, gauge
 from tink.template import render_actions
 from tink.workflow.ended import has_ended, is_history

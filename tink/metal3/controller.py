@@ -45,7 +45,7 @@ from tink.kube.runtime import (
     run_as_leader,
     steady,
 )
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.metal3.hosts import MANAGER, Hosts
 from tink.metal3.reconciler import HostReconciler, WaitingError
 from tink.metal3.settings import SAFETY_WORKERS, Metal3Settings

@@ -30,7 +30,7 @@ from tink.convert.metal3.versions import ConversionSettings, convert_version
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.metal3.compare import Difference, Trip, differences, digest, state
 from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definition
 

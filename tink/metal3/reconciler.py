@@ -34,8 +34,7 @@ from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, MACHINE, SECRET
 from tink.kube.runtime import DONE, Event, EventRecorder, LeaderElector, Result, steady, while_leading
-from tink.limits.fairness import FairSemaphore
-from tink.limits.log import LimitedLog
+from tink.limits import FairSemaphore, LimitedLog
 from tink.metal3.hosts import MANAGER, SAFETY_MANAGER, Hosts, is_ours, is_secured, netboots, released, secured
 from tink.metal3.settings import Metal3Settings
 from tink.webhooks.claims import (

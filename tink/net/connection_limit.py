@@ -27,8 +27,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from aiohttp import web
 
-from tink.limits.log import LimitedLog
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import LimitedLog, TokenBuckets
 from tink.net.addresses import block_of, is_loopback
 from tink.net.aiohttp_requests import current_request, received_requests
 from tink.net.bytes_received import bytes_received

@@ -15,7 +15,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.printable import printable
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.auth import Credentials, ForeignAgentError, RefusedCallerError

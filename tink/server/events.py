@@ -25,9 +25,7 @@ from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
-from tink.limits.backoff import Backoff
-from tink.limits.fairness import PrioritySemaphore, Waiter
-from tink.limits.log import LimitedLog
+from tink.limits import Backoff, LimitedLog, PrioritySemaphore, Waiter
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.events import (

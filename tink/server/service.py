@@ -31,7 +31,7 @@ from grpc_reflection.v1alpha import reflection
 from proto import metadata, output_pb2, output_pb2_grpc
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import TokenBuckets
 from tink.printable import printable
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.auth import MAX_AGENT_ID, credentials_of

@@ -20,7 +20,7 @@ from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, RefusedCallerError, TokenError
 from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Move, Recall, Start, Stop, Wait, next_move

@@ -30,7 +30,7 @@ from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.limits.newest import Newest
+from tink.limits import Newest
 from tink.mac import mac_in
 
 # --- References ---

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from edge.journey.events import Milestone
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 BOOTS: Final = 8
 """Number of boots whose durations are stored."""

@@ -34,7 +34,7 @@ from edge.journey.history import (
 )
 from edge.journey.recorder import Journey
 from edge.journey.subscription import Changes, PendingChanges
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 TURN_SECONDS: Final = 0.002
 """Seconds of diagnosis between two turns of the event loop."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.printable import printable
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ from edge.run.server_process.channel import (
 from edge.run.server_process.core_log import CoreLog
 from edge.settings.model import Service, StackSettings
 from tink.files.rereading import register
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.metrics.families import counter, gauge
 from tink.server import AgentActivity, why_unusable
 

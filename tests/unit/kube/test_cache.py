@@ -30,7 +30,7 @@ from tink.kube.cache.store import MAX_LENGTH, Archive, InformerStore, strip
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tink.agent.model import ActionError, AgentError, Reason
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.net.proxies import NONE, Proxies, ProxyError
 from tink.net.urls import as_written, redacted, shown, without_login
 from tink.printable import printable

@@ -24,7 +24,7 @@ from tink.kube.cache.store import ArchiveFormat, InformerStore, ObjectCompressor
 from tink.kube.client import PAGE_SIZE, ApiError, KubeClient, api_error
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import ResourceType
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 
 log = logging.getLogger(__name__)
 

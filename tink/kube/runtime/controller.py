@@ -22,7 +22,7 @@ from tink.kube.client import ApiError, ConflictError
 from tink.kube.objects import NamespacedName
 from tink.kube.runtime.leaderelection import LeadershipLostError
 from tink.kube.runtime.workqueue import WorkQueue
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.metrics import Histogram
 
 log = logging.getLogger(__name__)

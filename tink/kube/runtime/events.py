@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.resources import EVENT, ResourceType
-from tink.limits.fairness import FairQueue
-from tink.limits.once_per import OncePer
+from tink.limits import FairQueue, OncePer
 from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ a worker has it waits until `done`. A key can be added for later (`add_after`), 
 A key whose object changed has high priority. A key whose timer expired has low priority, such as that of an object that
 waits for others or that the API refuses. Workers take from both in turn, except those that take only high priority. So
 thousands of failing objects don't delay the others, nor the other way. In each priority the flows take turns
-(`tink.limits.fairness`): the keys of one namespace don't delay those of another.
+(`tink.limits`): the keys of one namespace don't delay those of another.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from tink.limits.backoff import Backoff
-from tink.limits.fairness import FairQueue
+from tink.limits import Backoff, FairQueue
 from tink.metrics import Histogram
 
 K = TypeVar("K", bound=Hashable)

@@ -30,8 +30,7 @@ from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.definition import is_true
 from tink.kubeapi.schema.field_errors import quote
 from tink.kubeapi.schema.shapes import Raw
-from tink.limits.newest import Newest
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import Newest, TokenBuckets
 
 log = logging.getLogger(__name__)
 

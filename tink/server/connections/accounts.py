@@ -42,8 +42,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
-from tink.limits.newest import Newest
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import Newest, TokenBuckets
 from tink.net.addresses import Block, block_of
 
 SUDDEN_BYTES: Final = 32 << 20

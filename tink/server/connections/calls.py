@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import grpc.aio
 
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.metrics import Histograms
 from tink.net.addresses import is_loopback
 from tink.server.connections.guard import Guard

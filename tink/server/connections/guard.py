@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Final
 
 from tink.errors import TinkedgeError
-from tink.limits.once_per import OncePer
+from tink.limits import OncePer
 from tink.net.addresses import Block
 from tink.net.bytes_received import bytes_received
 from tink.server.connections.accounts import Accepted, Alarm, Connections, Eviction, MemoryWatch, Peer, PortLimits

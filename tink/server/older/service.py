@@ -37,8 +37,7 @@ from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
-from tink.limits.log import LimitedLog
-from tink.limits.once_per import OncePer
+from tink.limits import LimitedLog, OncePer
 from tink.printable import printable
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.auth import (

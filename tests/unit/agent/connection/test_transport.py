@@ -54,7 +54,7 @@ from tink.agent.model import (
     WorkflowRejected,
 )
 from tink.agent.settings import from_kernel_command_line
-from tink.limits.backoff import Backoff
+from tink.limits import Backoff
 from tink.server.events import MAX_WAITING
 
 pytestmark = pytest.mark.long

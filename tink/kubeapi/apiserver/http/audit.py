@@ -35,7 +35,7 @@ from aiohttp import web
 from tink.kubeapi.apiserver.access import ADMIN, Caller, PathAction, ResourceAction
 from tink.kubeapi.apiserver.store.objects import Event
 from tink.kubeapi.schema.field_errors import quote
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.net.addresses import is_loopback
 
 log = logging.getLogger(__name__)

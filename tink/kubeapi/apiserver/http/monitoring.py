@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from tink.kubeapi.apiserver.options import Target
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.metrics import Histograms
 from tink.metrics.families import counter, gauge, histogram
 from tink.net.addresses import block_of

@@ -10,11 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.virtual_time import turns
-from tink.limits.allowance import Allowance
-from tink.limits.fairness import FairQueue, FairSemaphore, PrioritySemaphore, Waiter
-from tink.limits.log import LimitedLog
-from tink.limits.once_per import OncePer, Tally, times
-from tink.limits.token_bucket import TokenBuckets
+from tink.limits import (
+    Allowance,
+    FairQueue,
+    FairSemaphore,
+    LimitedLog,
+    OncePer,
+    PrioritySemaphore,
+    Tally,
+    TokenBuckets,
+    Waiter,
+    times,
+)
 
 # --- allowances -------------------------------------------------------------------------------------------------------
 
