@@ -44,7 +44,7 @@ class KeyFileError(TinkedgeError):
 class KeyFile(ChangingFile):
     """Signs and verifies with the keys of one file."""
 
-    _KEPT = "the keys stay"
+    _KEPT = "the keys stay unchanged"
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class ChangingFile(ABC):
     If the new content is unusable, the previous content stays in use, and the reason is logged once.
     """
 
-    _KEPT: ClassVar[str]  # The content in messages, with its verb: "the keys stay"
+    _KEPT: ClassVar[str]  # The begin of the message about an unusable file: "the keys stay unchanged"
 
     def __init__(self, path: Path, monotonic: Callable[[], float]) -> None:
         """Read nothing yet: the subclass calls `_read_first`. `monotonic` returns seconds."""
@@ -103,10 +103,16 @@ class ChangingFile(ABC):
             state = self._stat()
             if state == self._state:
                 return True
-            self._read()
+            try:
+                self._read()
+            except (TinkedgeError, OSError):
+                before, state = state, self._stat()
+                if state == before:
+                    raise
+                self._read()  # the files were being replaced during the first attempt: one was old, the other new
         except (TinkedgeError, OSError) as error:
             if str(error) != self._reported:
-                log.error("%s unchanged: %s", self._KEPT, error)
+                log.error("%s: %s", self._KEPT, error)
             self._reported = str(error)
             return False
         self._state, self._reported = state, ""

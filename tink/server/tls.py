@@ -24,13 +24,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tink.errors import TinkedgeError
-from tink.files import rereading
+from tink.files.rereading import ChangingFile
 
 log = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES = 1 << 20
-_RECHECK_SECONDS = 1.0
-"""Minimum number of seconds between two checks of the files."""
 ENDS_SOON = timedelta(days=14)
 """Time before its end at which a certificate is reported: later than programs renew it, early enough for people."""
 
@@ -59,7 +57,6 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    state: tuple[tuple[int, ...], ...]
     chain: bytes
     key: bytes
     client_ca: bytes | None
@@ -67,24 +64,24 @@ class _Loaded:
     endings: dict[str, datetime]
 
 
-class Certificates:
+class Certificates(ChangingFile):
     """The certificate in use and the authorities in use."""
+
+    _KEPT = "the gRPC server goes on with the certificate that it has"
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], float] = time.time) -> None:
         """`now` gives Unix seconds. Raises TlsError."""
+        super().__init__(files.certificate, time.monotonic)
         self._files = files
         self._now = now
         self._lock = threading.Lock()  # gRPC calls from its own threads
-        self._looked = time.monotonic()
-        self._reported = ""
-        self._loaded = self._shown = _load(files, now())
-        rereading.register(self)
+        self._read_first("")
+        self._shown = self._loaded
 
     def reread(self) -> bool:
         """Reload the files now. Return False, keep the previous content and log the reason if they can't be used."""
         with self._lock:
-            self._reported = ""
-            return self._compare()
+            return super().reread()
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials for `add_secure_port`."""
@@ -122,35 +119,27 @@ class Certificates:
     def _changed(self) -> Any:
         """Return the new configuration if the files changed and are valid; None to keep the old one."""
         with self._lock:
-            now = time.monotonic()
-            if now - self._looked >= _RECHECK_SECONDS:
-                self._looked = now
-                self._compare()
+            self.recheck()
             if self._shown is self._loaded:
                 return None
             self._shown = self._loaded
             return _configuration(self._loaded)
 
-    def _compare(self) -> bool:
-        try:
-            if _state(self._files) == self._loaded.state:
-                return True
-            before = _state(self._files)
+    def _stat(self) -> tuple[int, ...]:
+        states = list[int]()
+        for flag, path in self._files.by_flag().items():
             try:
-                self._loaded = _load(self._files, self._now())
-            except TlsError:
-                if _state(self._files) == before:
-                    raise
-                # the files were being replaced during the first attempt: one was old, the other new
-                self._loaded = _load(self._files, self._now())
-        except TlsError as error:
-            if str(error) != self._reported:
-                log.error("the gRPC server goes on with the certificate that it has: %s", error)
-            self._reported = str(error)
-            return False
-        self._reported = ""
+                found = path.stat()
+            except OSError as error:
+                raise TlsError(f"{flag} {path}: {error.strerror}") from error
+            states += (found.st_mtime_ns, found.st_size, found.st_ino)
+        return tuple(states)
+
+    def _read(self) -> None:
+        self._loaded = _load(self._files, self._now())
+
+    def _after_change(self) -> None:
         log.info("gRPC server: certificate read again from %s", self._files.certificate)
-        return True
 
 
 def why_unusable(files: TlsFiles, now: float) -> str:
@@ -203,19 +192,7 @@ def authority_of(files: TlsFiles | None, ca: Path | None, flag: str = "--grpc-tl
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in found)
 
 
-def _state(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
-    states = []
-    for flag, path in files.by_flag().items():
-        try:
-            found = path.stat()
-        except OSError as error:
-            raise TlsError(f"{flag} {path}: {error.strerror}") from error
-        states.append((found.st_mtime_ns, found.st_size, found.st_ino))
-    return tuple(states)
-
-
 def _load(files: TlsFiles, now: float) -> _Loaded:
-    state = _state(files)  # before the files are read, so that a change during the reading triggers another reload
     chain, certificates = _certificates(files.certificate, "--grpc-tls-cert")
     certificate, ends = certificates[0], {"--grpc-tls-cert": _end("--grpc-tls-cert", certificates)}
     key = _read(files.key, "--grpc-tls-key")
@@ -242,7 +219,7 @@ def _load(files: TlsFiles, now: float) -> _Loaded:
     if files.client_ca is not None:
         client_ca, authorities = _certificates(files.client_ca, "--grpc-client-ca")
         ends["--grpc-client-ca"] = _end("--grpc-client-ca", authorities)
-    return _Loaded(state, chain, key, client_ca, certificate, ends)
+    return _Loaded(chain, key, client_ca, certificate, ends)
 
 
 def _read(path: Path, flag: str) -> bytes:

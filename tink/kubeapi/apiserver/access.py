@@ -473,7 +473,7 @@ class Authenticator(ChangingFile):
     `now` returns the time in UTC, `monotonic` seconds.
     """
 
-    _KEPT = "the users of the API stay"
+    _KEPT = "the users of the API stay unchanged"
 
     def __init__(
         self,

@@ -215,7 +215,7 @@ async def test_certificate_in_a_volume_is_replaced_and_no_handshake_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The kubelet moves the link `..data` from one version of a Secret to the next; SIGHUP has it seen at once."""
-    monkeypatch.setattr("tink.server.tls._RECHECK_SECONDS", 3600.0 if signal else 0.0)
+    monkeypatch.setattr("tink.files.rereading._RECHECK_SECONDS", 3600.0 if signal else 0.0)
     volume = tmp_path / "volume"
     volume.mkdir()
     versions = []
@@ -257,7 +257,7 @@ async def test_certificate_in_a_volume_is_replaced_and_no_handshake_fails(
 async def test_a_renewed_certificate_is_shown_without_a_restart(
     rig: Rig, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tink.server.tls._RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr("tink.files.rereading._RECHECK_SECONDS", 0.0)
     await rig.serve(tls=files.files)
     agent = files.channel(rig.server.port)
     stub: Any = pb_grpc.WorkflowServiceStub(agent)
