@@ -31,7 +31,7 @@ from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, Workflow
 from tink.limits import Newest
 from tink.mac import is_mac
 from tink.server import ActivityKind, AgentActivity
-from tink.workflow.ended import has_ended
+from tink.workflow.guards import has_ended
 from tink.workflow.status import status_of, unprepared
 
 log = logging.getLogger(__name__)

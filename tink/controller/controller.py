@@ -60,8 +60,7 @@ from tink.kube.runtime import (
 from tink.limits import FairSemaphore
 from tink.metrics.families import counter, gauge
 from tink.template import render_actions
-from tink.workflow.ended import has_ended, is_history
-from tink.workflow.guards import hold_of, paused, protected
+from tink.workflow.guards import has_ended, hold_of, is_history, paused, protected
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import (
     REASON_CANCEL_TIMEOUT,

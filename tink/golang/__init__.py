@@ -11,15 +11,5 @@ from tink.golang.json_values import MAX_SHOWN, bad_value, cut, json_kind, marsha
 from tink.golang.strconv import quote
 
 __all__ = [
-    "MAX_SHOWN",
-    "bad_value",
-    "cut",
-    "fmt",
-    "json_kind",
-    "marshal",
-    "number",
-    "quote",
-    "strconv",
-    "to_json",
-    "values",
-]
+    "MAX_SHOWN", "bad_value", "cut", "fmt", "json_kind", "marshal", "number", "quote", "strconv", "to_json", "values",
+]  # fmt: skip

@@ -55,33 +55,11 @@ _MODULES: Final = {
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "USERS_FILE",
-    "AdmissionPlugin",
-    "ApiServer",
-    "ApiServerError",
-    "Checker",
-    "CompiledSchema",
-    "LocalApi",
-    "LocalSnapshot",
-    "StatusError",
-    "UserError",
-    "UserFileError",
-    "WalkResult",
-    "advance_snapshot",
-    "change_role",
-    "compile_definition",
-    "compile_schema",
-    "deep_copy",
-    "issue_token",
-    "lock_state",
-    "newest_answered",
-    "read_users",
-    "revoke_token",
-    "salvage_state",
-    "survey_snapshot",
-    "take_snapshot",
-    "user_kubeconfig",
-]
+    "USERS_FILE", "AdmissionPlugin", "ApiServer", "ApiServerError", "Checker", "CompiledSchema", "LocalApi",
+    "LocalSnapshot", "StatusError", "UserError", "UserFileError", "WalkResult", "advance_snapshot", "change_role",
+    "compile_definition", "compile_schema", "deep_copy", "issue_token", "lock_state", "newest_answered", "read_users",
+    "revoke_token", "salvage_state", "survey_snapshot", "take_snapshot", "user_kubeconfig",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

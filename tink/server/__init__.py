@@ -22,20 +22,7 @@ from tink.server.settings import ServerSettings
 from tink.server.tls import Certificates, TlsError, TlsFiles, authority_of, endings, what_ends, why_unusable
 
 __all__ = [
-    "DEFAULT_LIFETIME_SECONDS",
-    "ActivityKind",
-    "AgentActivity",
-    "AgentAuth",
-    "Certificates",
-    "OlderAgentAuth",
-    "ServerSettings",
-    "TlsError",
-    "TlsFiles",
-    "TokenKeys",
-    "TokenSettings",
-    "WorkflowServer",
-    "authority_of",
-    "endings",
-    "what_ends",
-    "why_unusable",
-]
+    "DEFAULT_LIFETIME_SECONDS", "ActivityKind", "AgentActivity", "AgentAuth", "Certificates", "OlderAgentAuth",
+    "ServerSettings", "TlsError", "TlsFiles", "TokenKeys", "TokenSettings", "WorkflowServer", "authority_of", "endings",
+    "what_ends", "why_unusable",
+]  # fmt: skip

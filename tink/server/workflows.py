@@ -24,8 +24,8 @@ from tink.errors import TinkedgeError
 from tink.kube.cache import Archive
 from tink.kube.objects import NamespacedName
 from tink.printable import printable
-from tink.workflow import ended, events
-from tink.workflow.guards import paused, unconfirmed
+from tink.workflow import events
+from tink.workflow.guards import is_history, paused, unconfirmed
 from tink.workflow.status import action_name, actions_of, creation_order, name_of, parse_timestamp, status_of
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class WorkflowIndex:
             if hardware is not None:
                 self._by_hardware.setdefault(hardware, {})[uid] = entry
         self._recently_ended.pop(uid, None)
-        if self._lookup is not None and not ahead and ended.is_history(workflow):
+        if self._lookup is not None and not ahead and is_history(workflow):
             self._end(uid, parse_timestamp(status_of(workflow).get("lastTransitioned")) or 0.0)
 
     def remove(self, workflow: Raw) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tink.api.v1alpha2 import API_VERSION, ActionState, Raw, WorkflowState, as_mapping
 from tink.kube.objects import NamespacedName
-from tink.workflow.guards import hold_of, paused, protected
+from tink.workflow.guards import is_history
 from tink.workflow.status import (
     WITHOUT_AGENTS_WORD,
     ConditionType,
@@ -20,9 +20,7 @@ from tink.workflow.status import (
     action_state,
     actions_of,
     condition,
-    deleted,
     parse_timestamp,
-    state_of,
     status_of,
     timestamp,
 )
@@ -33,31 +31,6 @@ _HEAD: Final = struct.Struct(">16sBd")  # uid, place of the state, end in second
 _SEPARATOR: Final = "\0"
 MESSAGE: Final = "ended; its details are in the API"
 """`status.message` of an unpacked Workflow."""
-
-
-def has_ended(workflow: Raw) -> bool:
-    """Return True if the Workflow is in a terminal state; False if its status is invalid."""
-    try:
-        state = state_of(workflow)
-    except InvalidStatusError:
-        return False
-    return state is not None and state.terminal
-
-
-def is_history(workflow: Raw) -> bool:
-    """Return True if the Workflow has ended and only its deletion is left to do.
-
-    Returns False for a Workflow that is deleted, moved, held or has the finalizer, or lacks a field that the controller
-    writes.
-    """
-    return (
-        has_ended(workflow)
-        and not deleted(workflow)
-        and not protected(workflow)
-        and not paused(workflow)
-        and hold_of(workflow) is None
-        and bool(status_of(workflow).get("message"))
-    )
 
 
 def pack(workflow: Raw) -> bytes | None:

@@ -14,6 +14,7 @@ from tink.workflow.status import (
     action_state,
     actions_of,
     condition,
+    deleted,
     state_of,
     status_of,
 )
@@ -51,6 +52,31 @@ def under_way(workflow: Raw) -> bool:
         return state_of(workflow) in (WorkflowState.RUNNING, WorkflowState.CANCELLING)
     except InvalidStatusError:
         return False
+
+
+def has_ended(workflow: Raw) -> bool:
+    """Return True if the Workflow is in a terminal state; False if its status is invalid."""
+    try:
+        state = state_of(workflow)
+    except InvalidStatusError:
+        return False
+    return state is not None and state.terminal
+
+
+def is_history(workflow: Raw) -> bool:
+    """Return True if the Workflow has ended and only its deletion is left to do.
+
+    Returns False for a Workflow that is deleted, moved, held or has the finalizer, or lacks a field that the controller
+    writes.
+    """
+    return (
+        has_ended(workflow)
+        and not deleted(workflow)
+        and not protected(workflow)
+        and not paused(workflow)
+        and hold_of(workflow) is None
+        and bool(status_of(workflow).get("message"))
+    )
 
 
 def rebooting(workflow: Raw) -> bool:

@@ -14,7 +14,7 @@ from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.kube.objects import NamespacedName
 from tink.workflow import ended
-from tink.workflow.guards import unconfirmed
+from tink.workflow.guards import has_ended, is_history, unconfirmed
 from tink.workflow.status import REASON_CANCELED, REASON_DEFAULT_FAILURE, WITHOUT_AGENTS_WORD, state_of
 
 KEY = NamespacedName("default", "install-m1")
@@ -67,7 +67,7 @@ def test_archived_workflow_keeps_identity_hardware_and_time() -> None:
         },
     }
     assert "ttlSecondsAfterFinished" not in kept(made())["spec"]
-    assert ended.has_ended(short)
+    assert has_ended(short)
     assert ended.pack(short) is not None, "what is left of it is history, too"
     assert sys.getsizeof(ended.pack(made(actions="SSSSS"))) < 90
 
@@ -99,4 +99,4 @@ def test_unfinished_or_unusual_workflow_is_not_archived(workflow: Raw) -> None:
 
 
 def test_another_finalizer_keeps_nothing_of_ours() -> None:
-    assert ended.is_history(made(finalizers=["somebody/else"]))
+    assert is_history(made(finalizers=["somebody/else"]))

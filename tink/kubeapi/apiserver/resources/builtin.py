@@ -317,13 +317,11 @@ _OTHERWISE: Final = {"reportingComponent": "reportingController"}
 def _check_event(new: Raw, _old: Raw | None, controller: str = "reportingComponent") -> Iterator[FieldError]:
     """Check that an Event is in the namespace of its object, and the further fields of one with an eventTime."""
     own, about = new["metadata"].get("namespace", ""), new["involvedObject"].get("namespace", "")
-    elsewhere = field_errors.invalid("involvedObject.namespace", about, "does not match event.namespace")
-    if not new.get("eventTime"):
-        if (about or "default") != own:
-            yield elsewhere
+    is_old = not new.get("eventTime")
+    if (about or "default") != own if is_old else not about and own not in ("default", "kube-system"):
+        yield field_errors.invalid("involvedObject.namespace", about, "does not match event.namespace")
+    if is_old:
         return
-    if not about and own not in ("default", "kube-system"):
-        yield elsewhere
     who = new.get("reportingComponent") or ""
     if not who:
         yield field_errors.required(controller)
