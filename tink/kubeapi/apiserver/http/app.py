@@ -1,6 +1,6 @@
 """The HTTP handlers: from a request to a verb, and from its result or refusal to an answer.
 
-Everything that Kubernetes decides by headers is here: the caller and the caller's rights (`callers`), the form of the
+Everything that Kubernetes decides by headers is here: the caller and the caller's rights, the form of the
 answer (object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state.
 """
 
@@ -10,20 +10,28 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
 
 from tink.kubeapi.apiserver import errors, media
-from tink.kubeapi.apiserver.access import ADMIN, Authenticator, impersonate
+from tink.kubeapi.apiserver.access import (
+    ADMIN,
+    Authenticator,
+    Caller,
+    PathAction,
+    ResourceAction,
+    allowed,
+    forbidden,
+    impersonate,
+)
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http import callers, responses
+from tink.kubeapi.apiserver.http import responses
 from tink.kubeapi.apiserver.http.audit import Audit, RequestOrigin
-from tink.kubeapi.apiserver.http.lists import ListResponses, list_head
 from tink.kubeapi.apiserver.http.monitoring import MetricLabels, RequestCounts, RequestLog, metric_labels
 from tink.kubeapi.apiserver.options import (
     DeleteOptions,
@@ -31,6 +39,7 @@ from tink.kubeapi.apiserver.options import (
     OptionsKind,
     Target,
     WriteOptions,
+    parse_bool,
     parse_path,
     parse_version,
 )
@@ -47,11 +56,76 @@ log = logging.getLogger(__name__)
 
 BODY_SECONDS = 60.0  # Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_CALLER = web.RequestKey("caller", Caller)
+"""The caller of the request, once it is authenticated."""
 _LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
 _ORIGIN = web.RequestKey("origin", RequestOrigin)
 """The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)  # Status codes of normal work, which are not logged
+
+
+# --- callers: before anything but the head of a request is read -------------------------------------------------------
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get", "HEAD": "get"}
+
+
+def _authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
+    """Return the caller whose token the request has. Raises StatusError (401)."""
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    token = (
+        text.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else responses.token_of(request)
+    )
+    if token is None:
+        raise errors.unauthorized()
+    return authenticator.caller(token)
+
+
+def requested_action(
+    method: str, path: str, target: Target | None, query: Mapping[str, str]
+) -> ResourceAction | PathAction:
+    """Return the action of a request in Kubernetes' terms (k8s.io/apiserver, pkg/endpoints/request/requestinfo.go)."""
+    if target is None:
+        return PathAction(method.lower(), path or "/")
+    verb = _VERBS.get(method, "")
+    if not target.name and verb == "get":
+        verb = "watch" if parse_bool(query.get("watch", "")) else "list"
+    elif not target.name and verb == "delete":
+        verb = "deletecollection"
+    namespace = target.namespace
+    if not target.group and target.plural == "namespaces":
+        namespace = target.name  # a role in a namespace includes reading the namespace itself
+    return ResourceAction(verb, target.group, target.plural, target.subresource, namespace, target.name)
+
+
+class Sessions:
+    """The open requests of users. A watch or a long list ends when its user loses the rights."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._open: dict[asyncio.Task[None], Caller] = {}
+
+    def begin(self, caller: Caller) -> None:
+        """Register the running task as a request of this caller."""
+        task = asyncio.current_task()
+        if caller.credential and task is not None:
+            self._open[task] = caller
+
+    def end(self) -> None:
+        """Remove the running task: its request has been answered."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._open.pop(task, None)
+
+    def recheck(self) -> None:
+        """Cancel the requests of users who have lost their rights. The server calls this once a second."""
+        self._authenticator.recheck()
+        for task, caller in list(self._open.items()):
+            if not self._authenticator.holds(caller):
+                task.cancel()
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
 
 
 class Api:
@@ -62,13 +136,13 @@ class Api:
         self.counts = RequestCounts(clock)
         self._core = core
         self._scales = Scales(core.verbs)
-        self._list_responses = ListResponses(core.lists, core.now)
+        self._list_responses = responses.ListResponses(core.lists, core.now)
         self._documents = Documents(core.registry, core.now)
         self._reviewer = Reviewer(authenticator, core.now)
         self._authenticator = authenticator
         self.audit = Audit()
         self.request_log = RequestLog(log)
-        self.sessions = callers.Sessions(authenticator)
+        self.sessions = Sessions(authenticator)
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
@@ -117,18 +191,18 @@ class Api:
             self.sessions.end()
 
     def _log_error(self, request: web.Request, error: StatusError) -> None:
-        caller = request.get(callers.CALLER)
+        caller = request.get(_CALLER)
         if error.code == 401:
             self.request_log.unauthorized(request.remote or "?", error.message)
         elif error.code == 403 and caller is not None and caller != ADMIN:
             path = _path(request)
-            action = callers.requested_action(request.method, path, parse_path(path), request.query)
+            action = requested_action(request.method, path, parse_path(path), request.query)
             self.audit.refused(caller, request.remote or "?", action, responses.for_log(error))
         elif error.code not in _QUIET:
             self._log_refusal(request, f"{error.code} {responses.for_log(error)}")
 
     def _log_refusal(self, request: web.Request, what: str) -> None:
-        caller = request.get(callers.CALLER)
+        caller = request.get(_CALLER)
         owner = (caller.by or caller.name) if caller is not None else ""
         self.request_log.refused(request.method, request.path, what, owner)
 
@@ -137,13 +211,14 @@ class Api:
         if path in ("/healthz", "/livez", "/readyz"):
             await self._core.store.current()  # fails if the thread of the store does not answer
             return web.Response(text="ok")
-        caller = callers.authenticate(request, self._authenticator)
+        caller = _authenticate(request, self._authenticator)
         self.sessions.begin(caller)
-        request[callers.CALLER] = caller
-        caller = request[callers.CALLER] = impersonate(caller, request.headers, self._authenticator.user)
+        request[_CALLER] = caller
+        caller = request[_CALLER] = impersonate(caller, request.headers, self._authenticator.user)
         target = parse_path(path)
-        action = callers.requested_action(request.method, path, target, request.query)
-        callers.authorize(caller, action)
+        action = requested_action(request.method, path, target, request.query)
+        if not allowed(caller, action):
+            raise forbidden(caller, action)
         origin = request[_ORIGIN] = RequestOrigin.of(request, caller, action)
         token = ORIGIN.set(origin)
         try:
@@ -228,7 +303,7 @@ class Api:
         accepted = responses.accepted_form(request, review)
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
-        arguments = (review, target.namespace, body, options.validation, request[callers.CALLER])
+        arguments = (review, target.namespace, body, options.validation, request[_CALLER])
         made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
         return self._result(request, review, VerbResult(orjson.dumps(made), 201, warnings), accepted)
 
@@ -312,7 +387,7 @@ class Api:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
         body = await offload(weight(raw), media.decode, content, raw, strict=False) if raw else None
-        options = DeleteOptions.of(request.query, body.value if body else None, request[callers.CALLER])
+        options = DeleteOptions.of(request.query, body.value if body else None, request[_CALLER])
         request[_ORIGIN].dry_run = options.dry_run
         return options
 
@@ -334,7 +409,7 @@ class Api:
                         raise
                 gone.append(body)
         return web.Response(
-            body=list_head(resource, {"resourceVersion": str(listing.version)}) + b",".join(gone) + b"]}",
+            body=responses.list_head(resource, {"resourceVersion": str(listing.version)}) + b",".join(gone) + b"]}",
             content_type=media.JSON,
         )
 
@@ -371,6 +446,6 @@ async def _sent(request: web.Request) -> bytes:
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
     agent = request.headers.get("User-Agent", "")
-    options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[callers.CALLER])
+    options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[_CALLER])
     request[_ORIGIN].dry_run = options.dry_run
     return options

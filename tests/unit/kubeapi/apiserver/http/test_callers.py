@@ -13,7 +13,7 @@ from tests.unit.kubeapi.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.kubeapi.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
 from tink.kubeapi import USERS_FILE, change_role, revoke_token
 from tink.kubeapi.apiserver.access import PathAction, ResourceAction
-from tink.kubeapi.apiserver.http.callers import requested_action
+from tink.kubeapi.apiserver.http.app import requested_action
 from tink.kubeapi.apiserver.options import parse_path
 
 APPLY = "application/apply-patch+yaml"
