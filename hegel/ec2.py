@@ -9,7 +9,7 @@ import orjson
 from hegel.instance import entries, names
 from hegel.network import InterfaceFacts, primary
 from tink.api.v1alpha2 import DHCP
-from tink.shrink import shrink_to_fit
+from tink.limits import shrink_to_fit
 
 
 def legacy_metadata(

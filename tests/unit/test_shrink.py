@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import orjson
 
 from tink.kubeapi.apiserver.store.objects import Event, Key, ObjectCache
-from tink.shrink import shrink_to_fit
+from tink.limits import shrink_to_fit
 
 LONG = "x" * 1000
 

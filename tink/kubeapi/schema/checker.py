@@ -7,19 +7,20 @@ them for its resources. `Checker.check` answers what the API server would say ab
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
 
 from tink.errors import TinkedgeError
-from tink.kubeapi.schema import field_errors, meta, structs
+from tink.kubeapi.schema import field_errors, meta
 from tink.kubeapi.schema.definition import check as check_definition
 from tink.kubeapi.schema.definition import fill_in
-from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, TooMuchAddedError, WalkResult
+from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, TooMuchAddedError
 from tink.kubeapi.schema.rules import Validations, compile_rules, ratcheted
 from tink.kubeapi.schema.shapes import Raw, deep_copy
-from tink.kubeapi.schema.structural import compile_schema, root_schema
+from tink.kubeapi.schema.structs import MistypedError, read_metadata
+from tink.kubeapi.schema.structural import compile_schema, complete_by_schema, root_schema
+from tink.limits import shrink_to_fit
 
 MAX_CACHED_BYTES = 8 << 20
 """Maximum size in bytes of the schemas in the cache. A definition is written whenever its conditions change."""
@@ -62,7 +63,7 @@ class Checker:
         new.setdefault("metadata", {})
         try:
             found = complete_by_schema(self.compiled, new, read_metadata)
-        except structs.MistypedError as error:
+        except MistypedError as error:
             return Checked(new, [FieldError("", "FieldValueTypeInvalid", str(error))], [])
         except TooMuchAddedError as error:
             return Checked(new, [field_errors.forbidden(error.path, str(error))], [])
@@ -106,7 +107,7 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
     A definition is compiled when it is checked, for large ones in a thread. When the change is stored and the event
     loop needs the result, it is in the cache.
     """
-    text = bytes(memoryview(orjson.dumps(openapi)))
+    text = shrink_to_fit(orjson.dumps(openapi))
     with _lock:
         made = _cache.pop(text, None)
     if made is None:
@@ -116,27 +117,3 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
         while sum(map(len, _cache)) > MAX_CACHED_BYTES and len(_cache) > 1:
             del _cache[next(iter(_cache))]
     return made
-
-
-def complete_by_schema(
-    compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]], *, keeps_nulls: bool = False
-) -> WalkResult:
-    """Prune, complete and check an object in place.
-
-    `read` reads the parts for which Kubernetes has Go types, in place, and returns the paths of their unknown fields.
-    `keeps_nulls`: see `WalkResult`. Raises what `read` raises, and TooMuchAddedError.
-    """
-    unknown = read(new)
-    found = WalkResult(keeps_nulls=keeps_nulls)
-    compiled(new, None, found)
-    if unknown or found.unknown or found.late:
-        found.unknown = [*unknown, *sorted(found.unknown), *found.late]
-    # Kubernetes never writes empty metadata fields.
-    new["metadata"] = {key: value for key, value in new["metadata"].items() if value not in ("", [], {})}
-    return found
-
-
-def read_metadata(new: Raw) -> list[str]:
-    """Read the metadata of a custom resource in place. Return the paths of unknown fields. Raises MistypedError."""
-    new["metadata"], unknown = structs.METADATA.read(new["metadata"], "metadata")
-    return unknown

@@ -229,3 +229,9 @@ def struct(openapi: Mapping[str, Any]) -> Struct:
     """Return the type of a built-in resource from the schema of its objects."""
     properties = {**(openapi.get("properties") or {}), "apiVersion": {"type": "string"}, "kind": {"type": "string"}}
     return Struct(type_of({"type": "object", "properties": properties | {"metadata": {}}}))
+
+
+def read_metadata(new: Raw) -> list[str]:
+    """Read the metadata of a custom resource in place. Return the paths of unknown fields. Raises MistypedError."""
+    new["metadata"], unknown = METADATA.read(new["metadata"], "metadata")
+    return unknown

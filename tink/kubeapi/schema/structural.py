@@ -40,7 +40,7 @@ from tink.kubeapi.schema.field_errors import (
 )
 from tink.kubeapi.schema.formats import CHECKS
 from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, json_text, type_name
-from tink.shrink import shrink_to_fit
+from tink.limits import shrink_to_fit
 
 Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
 Compare = Callable[[Any, Any], bool]
@@ -180,6 +180,24 @@ def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
     if properties.get("metadata") is meta.META_SCHEMA:
         schema = {**schema, "properties": properties | {"metadata": {"x-kubernetes-preserve-unknown-fields": True}}}
     return _compile(schema, prune=True)
+
+
+def complete_by_schema(
+    compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]], *, keeps_nulls: bool = False
+) -> WalkResult:
+    """Prune, complete and check an object in place.
+
+    `read` reads the parts for which Kubernetes has Go types, in place, and returns the paths of their unknown fields.
+    `keeps_nulls`: see `WalkResult`. Raises what `read` raises, and TooMuchAddedError.
+    """
+    unknown = read(new)
+    found = WalkResult(keeps_nulls=keeps_nulls)
+    compiled(new, None, found)
+    if unknown or found.unknown or found.late:
+        found.unknown = [*unknown, *sorted(found.unknown), *found.late]
+    # Kubernetes never writes empty metadata fields.
+    new["metadata"] = {key: value for key, value in new["metadata"].items() if value not in ("", [], {})}
+    return found
 
 
 def root_schema(openapi: Mapping[str, Any]) -> Raw:

@@ -21,7 +21,7 @@ from tink.kubeapi.apiserver.media import JSON, YAML, clauses, discovery_form, wa
 from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.serializer import dump_yaml
 from tink.kubeapi.schema.shapes import Raw
-from tink.shrink import shrink_to_fit
+from tink.limits import shrink_to_fit
 
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -65,11 +65,6 @@ class Documents:
         self._revision = -1
         self._kept: dict[tuple[str, str], Text] = {}
         self._compressed: dict[bytes, bytes] = {}
-
-    @staticmethod
-    def may_serve(path: str) -> bool:
-        """Return True if a path may be that of a document. A fast check."""
-        return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
     def answer(self, request: DocumentRequest) -> HttpDocument | None:
         """Answer a GET. Return None if the path is no document. Raises StatusError (406)."""

@@ -27,7 +27,7 @@ from tink.kubeapi.apiserver.discovery import gnostic
 from tink.kubeapi.apiserver.discovery.groups import served_groups, subresources, verbs
 from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.schema.shapes import Raw
-from tink.shrink import shrink_to_fit
+from tink.limits import shrink_to_fit
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 OBJECT_META, LIST_META, STATUS = f"{META}.ObjectMeta", f"{META}.ListMeta", f"{META}.Status"

@@ -128,6 +128,11 @@ class Sessions:
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
+def may_be_document(path: str) -> bool:
+    """Return True if a path may be that of a discovery document. A fast check, before each request of a resource."""
+    return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
+
+
 class Api:
     """The HTTP handlers over the parts of the API."""
 
@@ -277,7 +282,7 @@ class Api:
 
     def _document(self, request: web.Request, path: str) -> web.Response | None:
         """Answer discovery, OpenAPI and version. Return None for other paths."""
-        if not self._documents.may_serve(path):
+        if not may_be_document(path):
             return None
         headers = request.headers
         wanted = DocumentRequest(

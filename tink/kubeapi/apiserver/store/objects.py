@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tink.errors import TinkedgeError
-from tink.shrink import shrink_to_fit
+from tink.limits import shrink_to_fit
 
 
 class StorageError(TinkedgeError):

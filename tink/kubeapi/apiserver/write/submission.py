@@ -20,9 +20,10 @@ from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.objects import StoredObject
 from tink.kubeapi.schema import field_errors, meta, structs
-from tink.kubeapi.schema.checker import complete_by_schema, read_metadata
 from tink.kubeapi.schema.field_errors import FieldError, TooMuchAddedError, WalkResult
 from tink.kubeapi.schema.shapes import Raw, deep_copy
+from tink.kubeapi.schema.structs import read_metadata
+from tink.kubeapi.schema.structural import complete_by_schema
 
 
 @cache
