@@ -1,5 +1,5 @@
 """Managed fields and server-side apply: the owners of the fields of an object, as in Kubernetes. Pure.
 
-`field_manager` is what the verbs call. It uses `types` (compare, merge and split values by schema), `fields` (sets of
-fields) and `entries` (the list of owners in the metadata).
+`field_manager` is what the verbs call; it also reads and writes the list of owners in the metadata. It uses `types`
+(compare, merge and split values by schema) and `fields` (sets of fields).
 """

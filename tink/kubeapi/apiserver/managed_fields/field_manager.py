@@ -10,22 +10,176 @@ The live object comes from the store, everything else from a client. The order o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 import orjson
 
+from tink import golang
 from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.managed_fields import entries, fields
-from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Owner, OwnerEntry
+from tink.kubeapi.apiserver.managed_fields import fields
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.shapes import Raw
+
+# --- the list of owners -----------------------------------------------------------------------------------------------
+#
+# The list is read into one `OwnerEntry` for each owner, and written in Kubernetes' order: appliers first, then by time,
+# name and version (k8s.io/apimachinery, pkg/util/managedfields/internal). An owner is a manager with its operation and
+# subresource; an updater also has its version of the API. `parse_owners` checks a client's list. The list of a stored
+# object was written here, and `read_owners` takes it as it is.
+
+APPLY = "Apply"
+UPDATE = "Update"
+
+Owner = tuple[str, str, str, str]  # Operation, manager, version ("" for Apply), subresource
+
+MAX_UPDATERS = 10  # Maximum number of owners by Update; older ones are merged (DefaultMaxUpdateManagers)
+ANCIENT = "ancient-changes"  # The manager of merged owners
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerEntry:
+    """The fields of one owner, and their version of the API. `time` is RFC 3339 in UTC with whole seconds, or ""."""
+
+    version: str
+    time: str
+    fields: Fields
+
+
+Entries = dict[Owner, OwnerEntry]
+
+
+def owner_of(manager: str, operation: str, version: str, subresource: str) -> Owner:
+    """Return the identity of an owner."""
+    return (operation, manager or "unknown", version if operation == UPDATE else "", subresource)
+
+
+def owner_text(who: Owner) -> str:
+    """Return the name of an owner for messages, as Kubernetes writes it."""
+    operation, manager, version, subresource = who
+    text = golang.quote(manager)
+    if subresource:
+        text += f" with subresource {golang.quote(subresource)}"
+    return f"{text} using {version}" if operation == UPDATE else text
+
+
+def owner_rank(who: Owner) -> str:
+    """Return the sort key of an owner in messages: the text by which Kubernetes identifies it."""
+    operation, manager, version, subresource = who
+    parts = (("manager", manager), ("operation", operation), ("apiVersion", version), ("subresource", subresource))
+    return ",".join(f"{golang.quote(name)}:{golang.quote(value)}" for name, value in parts if value)
+
+
+def _owner_in(raw: Raw) -> Owner:
+    operation = raw["operation"]
+    version = raw["apiVersion"] if operation == UPDATE else ""
+    return (operation, raw.get("manager") or "", version, raw.get("subresource") or "")
+
+
+def read_owners(listed: Iterable[Raw]) -> Entries:
+    """Read the list of a stored object."""
+    found: Entries = {}
+    try:
+        for raw in listed:
+            found[_owner_in(raw)] = OwnerEntry(raw["apiVersion"], raw.get("time", ""), raw["fieldsV1"])
+    except (KeyError, TypeError, AttributeError):
+        return {}  # not written by this program: no field has an owner
+    return found
+
+
+def parse_owners(listed: Any) -> Entries:
+    """Parse a list from a client. Raises FieldsError with Kubernetes' words."""
+    if not isinstance(listed, list):
+        raise FieldsError("managedFields must be a list")
+    found: Entries = {}
+    for index, raw in enumerate(listed):
+        texts = ("manager", "operation", "apiVersion", "time", "fieldsType", "subresource")
+        if not isinstance(raw, dict) or any(not isinstance(raw.get(name) or "", str) for name in texts):
+            raise FieldsError(f"entry {index} of managedFields is of the wrong type")
+        operation, version, kind = raw.get("operation"), raw.get("apiVersion"), raw.get("fieldsType")
+        if operation not in (APPLY, UPDATE):
+            raise FieldsError("operation must be `Apply` or `Update`")
+        if not version:
+            raise FieldsError("apiVersion must not be empty")
+        if not kind:
+            raise FieldsError(f"missing fieldsType in managed fields entry {index}")
+        if kind != "FieldsV1":
+            raise FieldsError(f"invalid fieldsType {golang.quote(kind)} in managed fields entry {index}")
+        found[_owner_in(raw)] = OwnerEntry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
+    return found
+
+
+def _time(text: str | None) -> str:
+    if not text:
+        return ""
+    try:
+        when = datetime.fromisoformat(text)
+        if when.tzinfo is None:
+            raise ValueError("no time zone")
+        return meta.timestamp(when.astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        raise FieldsError(f"time {text[:64]!r} is not RFC 3339") from error
+
+
+def write_owners(found: Entries) -> list[Raw]:
+    """Return the list in its order."""
+    listed = []
+    for (operation, manager, _, subresource), entry in sorted(found.items(), key=_rank_in_list):
+        raw: Raw = {"apiVersion": entry.version, "fieldsType": "FieldsV1", "fieldsV1": entry.fields}
+        if manager:
+            raw["manager"] = manager
+        raw["operation"] = operation
+        if subresource:
+            raw["subresource"] = subresource
+        if entry.time:
+            raw["time"] = entry.time
+        listed.append(raw)
+    return listed
+
+
+def _rank_in_list(item: tuple[Owner, OwnerEntry]) -> tuple[str, ...]:
+    (operation, manager, _, subresource), entry = item
+    return (operation, entry.time, manager, entry.version, subresource)
+
+
+def cap_owners(found: Entries) -> Entries:
+    """Merge the oldest owners by Update until at most MAX_UPDATERS are left."""
+    updaters = [who for who in found if who[0] == UPDATE]
+    if len(updaters) <= MAX_UPDATERS:
+        return found
+    updaters.sort(key=lambda who: (found[who].time, owner_rank(who)))
+    found = dict(found)
+    first: dict[str, Owner] = {}
+    count = len(updaters)
+    for who in updaters:
+        if count <= MAX_UPDATERS:
+            break
+        entry = found[who]
+        bucket: Owner = (UPDATE, ANCIENT, entry.version, "")
+        if entry.version not in first:
+            first[entry.version] = who
+            continue
+        if bucket not in found or who == bucket:
+            entry_of_first = found.pop(first[entry.version])
+            found[bucket] = entry_of_first if who != bucket else _joined(entry_of_first, entry)
+        if who != bucket:
+            found[bucket] = _joined(found[bucket], found.pop(who))
+        count -= 1
+    return found
+
+
+def _joined(older: OwnerEntry, newer: OwnerEntry) -> OwnerEntry:
+    return OwnerEntry(newer.version, newer.time, fields.union(newer.fields, older.fields))
+
+
+# --- the field manager -----------------------------------------------------------------------------------------------
 
 BLANK: Mapping[tuple[str, str], Raw] = {
     ("", "ConfigMap"): {},
@@ -88,12 +242,12 @@ class Conflicts(TinkedgeError):  # noqa: N818 - the name that Kubernetes gives t
         causes = []
         blocks = []
         count = 0
-        for who in sorted(self.owned, key=entries.rank):
+        for who in sorted(self.owned, key=owner_rank):
             listed = [fields.render(path) for path in fields.paths(self.owned[who])]
             count += len(listed)
-            message = f"conflict with {entries.shown(who)}"
+            message = f"conflict with {owner_text(who)}"
             causes += [{"reason": "FieldManagerConflict", "message": message, "field": path} for path in listed]
-            blocks.append("\n".join([f"conflicts with {entries.shown(who)}:", *(f"- {path}" for path in listed)]))
+            blocks.append("\n".join([f"conflicts with {owner_text(who)}:", *(f"- {path}" for path in listed)]))
         if count == 1:
             text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
         else:
@@ -135,7 +289,7 @@ def valid_or_before(new: Raw, before: list[Raw] | None) -> list[str]:
     found, warnings = before, list[str]()
     if listed != before:
         try:
-            found = entries.write(entries.parse(listed)) if listed else None
+            found = write_owners(parse_owners(listed)) if listed else None
         except FieldsError as error:
             warnings.append(_INVALID.format(error))
     if found:
@@ -202,25 +356,25 @@ class FieldManager:
             return  # written before fields were tracked, or reset: tracked after the first apply
         try:
             managed = self._update_entries(
-                live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now
+                live, new, managed, owner_of(manager, UPDATE, self._version, subresource), now
             )
         except (ItemError, RecursionError):
             return
         if managed:
-            metadata["managedFields"] = entries.write(managed)
+            metadata["managedFields"] = write_owners(managed)
 
     def _decode(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
         """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it. `[]` resets it too, but
         not for custom resources: there it is lost when the body is read."""
         stored = live["metadata"].get("managedFields") or [] if live is not None else []
         if sent is None or subresource or (sent == stored and sent):
-            return entries.read(stored)
+            return read_owners(stored)
         if sent == [{}] or (sent == [] and self._blank is not None):
             return {}
         try:
-            return entries.parse(sent) or entries.read(stored)
+            return parse_owners(sent) or read_owners(stored)
         except FieldsError:
-            return entries.read(stored)
+            return read_owners(stored)
 
     def _update_entries(self, live: Raw | None, new: Raw, managed: Entries, who: Owner, now: str) -> Entries:
         managed = self._settle(managed)
@@ -231,7 +385,7 @@ class FieldManager:
             before = managed.get(who)
             owned = changed if before is None else fields.union(before.fields, changed)
             managed[who] = OwnerEntry(self._version, now, owned)
-        return entries.cap(managed)
+        return cap_owners(managed)
 
     def _take(
         self, live: Raw | None, new: Raw, managed: Entries, subresource: str, own: Difference, spared: Owner | None
@@ -304,9 +458,9 @@ class FieldManager:
             live = {"apiVersion": self._version, "kind": kind, **(self._blank or {}), "metadata": {}}
         elif self._blank:
             live = {**self._blank, **live}
-        managed = entries.read(live["metadata"].get("managedFields") or [])
+        managed = read_owners(live["metadata"].get("managedFields") or [])
         if not managed and stored is not None:
-            before = entries.owner(BEFORE_APPLY, UPDATE, self._version, subresource)
+            before = owner_of(BEFORE_APPLY, UPDATE, self._version, subresource)
             managed = self._update_entries(None, live, managed, before, now)
         config_metadata = config.get("metadata")
         if isinstance(config_metadata, dict) and config_metadata.get("managedFields") is not None:
@@ -318,7 +472,7 @@ class FieldManager:
             at = f"{named.get('namespace', '')}/{named.get('name', '')}; {_kind_text(self._version, kind)}"
             listed = found[0] if len(found) == 1 else "\n  ".join(["errors:", *found])
             raise _unknown(f"failed to create typed patch object ({at}): {listed}")
-        who = entries.owner(manager, APPLY, self._version, subresource)
+        who = owner_of(manager, APPLY, self._version, subresource)
         try:
             new, owners = self._merge(live, config, managed, who, force=force)
         except Conflicts as conflicts:
@@ -332,7 +486,7 @@ class FieldManager:
         metadata = out["metadata"] = out.get("metadata") or {}
         metadata.pop("managedFields", None)
         if owners:
-            metadata["managedFields"] = entries.write(owners)
+            metadata["managedFields"] = write_owners(owners)
         if manager == KUBECTL and (metadata.get("annotations") or {}).get(LAST_APPLIED):
             _set_last_applied(metadata["annotations"], config)
         return out

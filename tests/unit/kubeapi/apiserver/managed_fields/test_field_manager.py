@@ -13,9 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.managed_fields import entries, fields
-from tink.kubeapi.apiserver.managed_fields.entries import OwnerEntry
-from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager, keep_times, valid_or_before
+from tink.kubeapi.apiserver.managed_fields import fields
+from tink.kubeapi.apiserver.managed_fields.field_manager import (
+    ANCIENT,
+    BLANK,
+    MAX_UPDATERS,
+    FieldManager,
+    OwnerEntry,
+    cap_owners,
+    keep_times,
+    owner_of,
+    parse_owners,
+    valid_or_before,
+    write_owners,
+)
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.kubeapi.schema.structural import root_schema
 
@@ -169,12 +180,10 @@ def test_metadata_of_built_in_objects_can_be_owned_through_their_status() -> Non
 @pytest.mark.parametrize("when", ["2025-01-01T00:00:00Z", NOW, LATER])
 @pytest.mark.parametrize("count", [10, 11, 14])
 def test_the_bucket_for_old_updates_never_loses_anything(when: str, count: int) -> None:
-    found = {
-        entries.owner(f"A{n:02}", "Update", API, ""): OwnerEntry(API, NOW, {f"f:{n:02}": {}}) for n in range(count)
-    }
-    found[entries.owner(entries.ANCIENT, "Update", API, "")] = OwnerEntry(API, when, {"f:old": {}})
-    capped = entries.cap(found)
-    assert len(capped) == entries.MAX_UPDATERS
+    found = {owner_of(f"A{n:02}", "Update", API, ""): OwnerEntry(API, NOW, {f"f:{n:02}": {}}) for n in range(count)}
+    found[owner_of(ANCIENT, "Update", API, "")] = OwnerEntry(API, when, {"f:old": {}})
+    capped = cap_owners(found)
+    assert len(capped) == MAX_UPDATERS
     owned = {path for entry in capped.values() for path in fields.paths(entry.fields)}
     assert owned == {("f:old",), *((f"f:{n:02}",) for n in range(count))}
 
@@ -196,7 +205,7 @@ def test_the_bucket_for_old_updates_never_loses_anything(when: str, count: int) 
 )
 def test_a_wrong_list_is_refused_with_the_reason(listed: Any, why: str) -> None:
     with pytest.raises(fields.FieldsError) as refused:
-        entries.parse(listed)
+        parse_owners(listed)
     assert str(refused.value) == why
 
 
@@ -209,7 +218,7 @@ def test_entries_stand_in_kubernetes_order() -> None:
         _entry("a", version="managed.example/v0", time=NOW),
         {key: value for key, value in _entry("q").items() if key != "time"},
     ]
-    ordered = entries.write(entries.parse(listed))
+    ordered = write_owners(parse_owners(listed))
     assert [(e["operation"], e["manager"], e.get("time"), e["apiVersion"], e.get("subresource")) for e in ordered] == [
         ("Apply", "b", NOW, API, None),
         ("Apply", "z", LATER, API, None),
@@ -389,7 +398,7 @@ def test_an_update_is_never_refused_for_its_managed_fields(sent: Any, was: Any, 
     manager.update(live, new, "m", "", LATER)
     manager.update(None, new, "m", "", LATER)
     listed = new["metadata"].get("managedFields") or []
-    assert entries.write(entries.parse(listed)) == listed
+    assert write_owners(parse_owners(listed)) == listed
 
 
 # --- sets of fields
