@@ -2,7 +2,7 @@
 
     EventPublisher   journey of this process --batches, once a second, signed--> every edge of the site
     EventReceiver    batches of other edges and servers --> journey of this edge, its page, `tinkedge watch`
-    ServerReports    publishes for a gRPC server that runs apart from the edges
+    server_publisher the same for a gRPC server that runs apart from the edges
 
 An edge publishes the steps of its machines, a server those of its agents. Workflow events are not published: every
 process reads them from the API. A new edge, or one that was restarted, first gets the last day. The events per second
@@ -285,42 +285,12 @@ class EventReceiver:
 _NO_NAME = re.compile(r"[^A-Za-z0-9._:-]")
 
 
-class ServerReports:
-    """Reports the activity of a gRPC server's agents to the edges of the site. The server answers no edge.
+def server_publisher(
+    journey: Journey, keys: KeyFile, host: str, edges: Callable[[], Iterable[str]], now: Callable[[], float]
+) -> EventPublisher:
+    """Return the publisher of a gRPC server that runs apart from the edges. The server answers no edge.
 
-    The operator or the edges' Leases (`edge.peers.leases`) name the edges. Call `start` before use, `run` meanwhile,
-    and `stop` at the end.
+    `keys` sign; `host` is the name of this host; `now` returns Unix seconds. Start `calls` of the result before use.
     """
-
-    def __init__(
-        self, keys: KeyFile, journey: Journey, named: Iterable[str], name: str, clock: Callable[[], float]
-    ) -> None:
-        """`keys` sign; `named` are `address:port` of edges; `name` is the host's name; `clock` returns Unix seconds."""
-        self._named = frozenset(named)
-        self._found: frozenset[str] = frozenset()
-        self._calls = Calls(Signatures(keys, clock))
-        self.counts = self._calls.counts
-        spelled = _NO_NAME.sub("-", name)[:63] or "server"
-        self._publisher = EventPublisher(
-            journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, now=clock
-        )
-
-    def found(self, authorities: Iterable[str]) -> None:
-        """Set the `address:port` of the edges that have a Lease."""
-        self._found = frozenset(authorities)
-
-    async def start(self) -> None:
-        """Open the HTTP session; needs a running event loop."""
-        await self._calls.start()
-
-    async def stop(self) -> None:
-        """Close the HTTP session."""
-        await self._calls.stop()
-
-    async def publish(self) -> None:
-        """Send new events once; `run` repeats it."""
-        await self._publisher.turn()
-
-    async def run(self) -> None:
-        """Publish until cancelled."""
-        await self._publisher.run()
+    spelled = _NO_NAME.sub("-", host)[:63] or "server"
+    return EventPublisher(journey, Calls(Signatures(keys, now)), SERVER, lambda: spelled, edges, now=now)

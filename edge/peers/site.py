@@ -63,7 +63,7 @@ Changed = Callable[[frozenset[str], frozenset[str]], None]
 
 
 class Peers:
-    """The other edges of this site. Call `start` before use, `run` meanwhile, and `stop` at the end."""
+    """The other edges of this site. Start `calls` before use, `run` meanwhile, and stop `calls` at the end."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class Peers:
         self.own = Edge(id=self.signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
         """The description of this edge that others get; its id changes with each start."""
         self._membership = Membership(self.own.id, clock)
-        self._calls = Calls(self.signatures)
-        self.counts = self._calls.counts
-        self.caches: PeerCaches = Caches(self._membership, self._calls)
+        self.calls = Calls(self.signatures)
+        self.counts = self.calls.counts
+        self.caches: PeerCaches = Caches(self._membership, self.calls)
         self.upstream: UpstreamEdge | None = None
         if upstream:
             self.caches = self.upstream = UpstreamEdge(
-                upstream, self._calls, self.caches, clock=clock, announce=self._say
+                upstream, self.calls, self.caches, clock=clock, announce=self._say
             )
         self._downstream = downstream
         self._named = frozenset(named)
@@ -118,11 +118,12 @@ class Peers:
         self._clock = clock
         self._now = now
         self._cache: ArtifactCache | None = None
-        self._publisher, self._receiver = None, None
+        self.publisher: EventPublisher | None = None
+        self._receiver: EventReceiver | None = None
         if journey is not None:
             self._receiver = EventReceiver(journey, kept, clock, now)
             edges = lambda: [peer.authority for peer in self.living]  # noqa: E731
-            self._publisher = EventPublisher(journey, self._calls, EDGE, self._name, edges, clock=clock, now=now)
+            self.publisher = EventPublisher(journey, self.calls, EDGE, self._name, edges, clock=clock, now=now)
         self._logged = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     # --- this edge ---
@@ -166,27 +167,14 @@ class Peers:
 
     # --- running ---
 
-    async def start(self) -> None:
-        """Open the HTTP session; needs a running event loop."""
-        await self._calls.start()
-
-    async def stop(self) -> None:
-        """Close the HTTP session."""
-        await self._calls.stop()
-
     async def run(self) -> None:
         """Send hello and journey events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send_hellos())
             if self.upstream is not None:
                 tasks.create_task(self.upstream.run())
-            if self._publisher is not None:
-                tasks.create_task(self._publisher.run())
-
-    async def publish(self) -> None:
-        """Send new journey events to the other edges once; `run` repeats it."""
-        if self._publisher is not None:
-            await self._publisher.turn()
+            if self.publisher is not None:
+                tasks.create_task(self.publisher.run())
 
     async def _send_hellos(self) -> None:
         while True:
@@ -211,7 +199,7 @@ class Peers:
 
     async def _hello(self, authority: str) -> None:
         try:
-            edge = await self._calls.send(authority, messages.HELLO, self.own, Edge)
+            edge = await self.calls.send(authority, messages.HELLO, self.own, Edge)
         except NotListeningError:
             self._membership.lost(authority)
         except CallError as error:

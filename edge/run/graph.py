@@ -603,7 +603,7 @@ class Stack:
                 self._informers[HARDWARE].add_event_handler(
                     lambda new, _: self.inventory.apply(new), self.inventory.remove
                 )
-                self.metrics.register(Scraped(partial(event_batch_metrics, reports.counts)))
+                self.metrics.register(Scraped(partial(event_batch_metrics, reports.calls.counts)))
 
     async def _wait_for_server_process(self) -> None:
         """Wait until the child process listens for agents. Raises StackError if it can't."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from edge.journey.history import Happened
 from edge.machines import DhcpMode
 from edge.peers.leases import EdgeLeases
-from edge.peers.publisher import ServerReports
+from edge.peers.publisher import EventPublisher, server_publisher
 from edge.peers.site import Peers
 from edge.run.context import Context
 from edge.settings.model import Service
@@ -51,19 +51,24 @@ def say_hello(context: Context, peers: Peers) -> None:
     _follow_leases(context, identity=peers.own.id, own=lambda: list(peers.own.authorities), found=peers.found, pod=pod)
 
 
-async def start_reports(context: Context) -> ServerReports | None:
+async def start_reports(context: Context) -> EventPublisher | None:
     """Start to report the agents' activity to the edges, for a server apart from them. Raises KeyFileError."""
     edge, journey = context.settings.edge, context.journey
     if edge.reports_key is None or not (edge.peers or edge.peer_group):
         return None
     context.exit_stack.callback(journey.flush)
-    keys = KeyFile(edge.reports_key, "reports key")
-    reports = ServerReports(keys, journey, edge.peers, socket.gethostname(), time.time)
-    await reports.start()
-    context.exit_stack.push_async_callback(reports.stop)
-    context.tasks.spawn(reports.run(), "reports to edges")
-    _follow_leases(context, identity="", own=list, found=reports.found, reads_only=True)
-    return reports
+    keys, found = KeyFile(edge.reports_key, "reports key"), set[str]()
+
+    def set_found(authorities: Iterable[str]) -> None:
+        found.clear()
+        found.update(authorities)
+
+    publisher = server_publisher(journey, keys, socket.gethostname(), lambda: found.union(edge.peers), time.time)
+    await publisher.calls.start()
+    context.exit_stack.push_async_callback(publisher.calls.stop)
+    context.tasks.spawn(publisher.run(), "reports to edges")
+    _follow_leases(context, identity="", own=list, found=set_found, reads_only=True)
+    return publisher
 
 
 def _follow_leases(context: Context, **options: Any) -> None:

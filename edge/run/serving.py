@@ -185,8 +185,8 @@ class MachineServers:
             exit_stack.push_async_callback(self.cache.stop)
             metrics.register(Scraped(partial(cache_metrics, self.cache)))
         if self.peers is not None:
-            await self.peers.start()
-            exit_stack.push_async_callback(self.peers.stop)
+            await self.peers.calls.start()
+            exit_stack.push_async_callback(self.peers.calls.stop)
             metrics.register(Scraped(partial(peer_metrics, self.peers)))
         if self.app is not None:
             make_site = await sites_of(machine_runner(self.app), exit_stack)

@@ -156,7 +156,7 @@ async def _stopped(edges: list[Edge]) -> None:
         edge.sender.close()
         await edge.stop_serving()
         await edge.cache.stop()
-        await edge.peers.stop()
+        await edge.peers.calls.stop()
 
 
 async def _edge(
@@ -200,7 +200,7 @@ async def _edge(
 
     server = BoundedServer(handle, HttpLimits(), time.monotonic)
     await cache.start()
-    await peers.start()
+    await peers.calls.start()
     edge = Edge(address, port, peers, cache, directory / f"cache{number}", sender, server, journey, times, notices)
     await edge.serve()
     return edge

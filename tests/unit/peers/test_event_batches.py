@@ -25,7 +25,7 @@ from edge.peers.messages import (
     StrangerError,
     StrangerReason,
 )
-from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver, ServerReports
+from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver, server_publisher
 from tests.support.objects import MAC
 from tests.support.objects import OTHER_MAC as OTHER
 from tests.unit.artifacts.conftest import Clock
@@ -40,16 +40,17 @@ def received(edge, mac=MAC):
 
 async def tell(*edges):
     for edge in edges:
-        await edge.peers.publish()
+        await edge.peers.publisher.turn()
 
 
 @pytest.fixture
 async def server(tmp_path):
     journey, keys = Journey(time.time), key_file(tmp_path / "reports", REPORTS_KEY)
-    reports = ServerReports(keys, journey, [], "server-0 of/rack", time.time)
-    await reports.start()
-    yield reports, journey
-    await reports.stop()
+    edges: list[str] = []
+    publisher = server_publisher(journey, keys, "server-0 of/rack", lambda: edges, time.time)
+    await publisher.calls.start()
+    yield publisher, journey, edges
+    await publisher.calls.stop()
 
 
 async def test_every_edge_has_all_events_once_and_in_one_order(make_site):
@@ -71,11 +72,11 @@ async def test_every_edge_has_all_events_once_and_in_one_order(make_site):
 
 async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edges(make_site, server):
     one, two = await make_site(2)
-    reports, journey = server
-    reports.found([one.authority, two.authority])
+    publisher, journey, edges = server
+    edges += [one.authority, two.authority]
     journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected", peer="10.0.0.5")
     journey.record(MAC, Step.ACTION, Outcome.INFO, "line", action="disk", output="line 1\nline 2")
-    await reports.publish()
+    await publisher.turn()
     for edge in (one, two):
         assert received(edge) == [("agent connected", "server-0-of-rack"), ("line", "server-0-of-rack")]
         assert edge.journey.events(MAC)[1].detail["output"] == "line 1\nline 2"
@@ -127,21 +128,21 @@ async def test_failed_batch_is_sent_later(make_site, monkeypatch):
 
 async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_site, server, monkeypatch):
     (edge,) = await make_site(1)
-    reports, journey = server
-    reports.found([edge.authority])
+    publisher, journey, edges = server
+    edges.append(edge.authority)
     journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
-    await reports.publish()
+    await publisher.turn()
     edge.peers._receiver.journey = edge.journey = Journey(time.time)
 
     async def refused(*_):
         raise NotListeningError("nobody listens there")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reports._calls, "send", refused)
+        patched.setattr(publisher.calls, "send", refused)
         journey.record(OTHER, Step.AGENT, Outcome.OK, "agent connected")
-        await reports.publish()
-    next(iter(reports._publisher._subscribers.values())).not_before = 0.0
-    await reports.publish()
+        await publisher.turn()
+    next(iter(publisher._subscribers.values())).not_before = 0.0
+    await publisher.turn()
     assert [len(received(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
 
 
