@@ -27,15 +27,17 @@ from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.history import Happened
 from edge.listener import listener_metrics, turn_budget
 from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
+from edge.neighbour.discovery import Advertised
 from edge.neighbour.host import NetworkState
 from edge.neighbour.route import is_own
+from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, RouterAdvertiser
 from edge.neighbour.table import AddressResolution, LinkLocalResolution
 from edge.peers.site import peer_metrics
 from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
 from edge.run.networks.link_metadata import LinkMetadata
-from edge.run.networks.services import NetworkServices, Sites, sites_of
+from edge.run.networks.services import NetworkServices, ServiceMakers, Sites, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
 from edge.settings.model import Service, StackSettings, Syslog
@@ -106,7 +108,8 @@ class MachineServers:
         self._log_files = settings.data_dir / "machine-logs"
         self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
         self._waits_for_hookos = edge.syslog is Syslog.AUTO  # Syslog starts with the first machine that boots HookOS
-        self._services = self._network_services()
+        makers = ServiceMakers(self._responder, self._responder6, self._tftp_server, self._advertiser)
+        self._services = {state.interface: NetworkServices(state, makers) for state in context.networks.states}
         # Subscribed before the inventory is filled: a reservation is compiled while its Hardware is at hand.
         inventory.on_change(self.scripts.machine_changed)
         if self.app is not None:
@@ -153,24 +156,17 @@ class MachineServers:
         )
         context.exit_stack.callback(self.app.close)
 
-    def _network_services(self) -> dict[str, NetworkServices]:
-        settings, edge, wanted = self._context.settings, self._context.settings.edge, self._context.settings.services
-        gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
+    @property
+    def _gives_dhcp(self) -> bool:
+        settings = self._context.settings
+        return Service.DHCP in settings.services and settings.edge.dhcp_mode is not DhcpMode.OFF
+
+    @property
+    def _gives_dhcp6(self) -> bool:
         # A second DHCPv6 server beside another one has no use: nothing like ProxyDHCP exists there.
-        gives_dhcp6 = gives_dhcp and edge.dhcp_mode is DhcpMode.RESERVATION and settings.networks[0].ipv6
-        return {
-            state.interface: NetworkServices(
-                state,
-                self._responder if gives_dhcp else None,
-                self._tftp_server if Service.TFTP in wanted else None,
-                self._responder6 if gives_dhcp6 else None,
-                advertise=edge.router_advertisements,
-                routes=state.interface in edge.ipv6_router,
-                is_ipxe=self._boots.is_ipxe_waiting,
-                solicited=self._boots.solicitations.record,
-            )
-            for state in self._context.networks.states
-        }
+        settings = self._context.settings
+        is_sole = settings.edge.dhcp_mode is DhcpMode.RESERVATION
+        return self._gives_dhcp and is_sole and settings.networks[0].ipv6
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -329,7 +325,9 @@ class MachineServers:
             peers=self.peers.caches if self.peers is not None else None,
         )
 
-    def _responder(self, state: NetworkState) -> Responder:
+    def _responder(self, state: NetworkState) -> Responder | None:
+        if not self._gives_dhcp:
+            return None
         edge = self._context.settings.edge
         dhcp = DhcpSettings(
             server_ip=state.address,
@@ -346,7 +344,9 @@ class MachineServers:
             on_relay_seen=self._relay_heard,
         )
 
-    def _responder6(self, state: NetworkState) -> Responder6:
+    def _responder6(self, state: NetworkState) -> Responder6 | None:
+        if not self._gives_dhcp6:
+            return None
         edge = self._context.settings.edge
         settings = Settings6(
             IPv6Address(state.address6),
@@ -371,7 +371,21 @@ class MachineServers:
             edge.fast_path,
         )
 
-    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:
+    def _advertiser(self, state: NetworkState) -> RouterAdvertiser | None:
+        edge, boots = self._context.settings.edge, self._boots
+        routes = state.interface in edge.ipv6_router
+        if edge.router_advertisements or routes:
+            lifetime = ROUTER_LIFETIME_SECONDS if routes else 0
+            content = Advertised(self._gives_dhcp6, lifetime, state.networks6, state.mac)
+            return RouterAdvertiser(state.interface, content, on_solicitation=boots.solicitations.record)
+        if edge.router_advertisements is None and self._gives_dhcp and not self._gives_dhcp6:
+            is_ipxe = boots.is_ipxe_waiting  # iPXE waits 16 s for a router
+            return RouterAdvertiser(state.interface, only=is_ipxe, on_solicitation=boots.solicitations.record)
+        return None
+
+    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer] | None:
+        if Service.TFTP not in self._context.settings.services:
+            return None
         edge = self._context.settings.edge
         callers = self._context.callers.answering_on(state.interface)
         files = BootFiles(

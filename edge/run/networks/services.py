@@ -23,9 +23,8 @@ from aiohttp import web
 
 from edge.dhcp import DhcpServer, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6
-from edge.neighbour.discovery import Advertised
 from edge.neighbour.host import NetworkState
-from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, RouterAdvertiser
+from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.run.errors import ServingError
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
@@ -36,12 +35,21 @@ log = logging.getLogger(__name__)
 _FAMILIES: Final = ("address", "address6")  # the fields of NetworkState with the addresses of IPv4 and IPv6
 _BACKLOG = 1024  # waiting connections: a rack of machines connects at the same moment
 
-
-MakeResponder = Callable[[NetworkState], Responder]
-MakeResponder6 = Callable[[NetworkState], Responder6]
-MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]  # makes the TFTP server for an address
 MakeSite = Callable[[str, int], web.TCPSite]  # makes an HTTP site at an address and port
 MakeSyslog = Callable[[NetworkState, str], SyslogServer]  # makes the syslog server for an address
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMakers:
+    """Make the services of a network in its current state; None: the service is not served.
+
+    `tftp` makes the server for one address, with its files.
+    """
+
+    responder: Callable[[NetworkState], Responder | None] = lambda _state: None
+    responder6: Callable[[NetworkState], Responder6 | None] = lambda _state: None
+    tftp: Callable[[NetworkState, str], tuple[BootFiles, TftpServer] | None] = lambda _state, _address: None
+    advertiser: Callable[[NetworkState], RouterAdvertiser | None] = lambda _state: None
 
 
 S = TypeVar("S", DhcpServer, Dhcp6Server, TftpServer, SyslogServer, RouterAdvertiser)
@@ -51,7 +59,7 @@ S = TypeVar("S", DhcpServer, Dhcp6Server, TftpServer, SyslogServer, RouterAdvert
 class _Slot(Generic[S]):
     """Holds one service, and replaces it when its binding changes."""
 
-    make: Callable[[NetworkState], S] | None = None
+    make: Callable[[NetworkState], S | None] | None = None
     service: S | None = None
     bound_to: tuple[object, ...] = ()
 
@@ -60,8 +68,8 @@ class _Slot(Generic[S]):
         if self.make is None or (self.service is not None and bound_to == self.bound_to):
             return
         await self.stop()
-        if possible:
-            service = self.make(state)
+        service = self.make(state) if possible else None
+        if service is not None:
             await service.start()
             self.service, self.bound_to = service, bound_to
 
@@ -73,54 +81,24 @@ class _Slot(Generic[S]):
 
 
 class NetworkServices:
-    """DHCP, TFTP, syslog and router advertisements on one interface. A service without a maker is not served."""
+    """DHCP, TFTP, syslog and router advertisements on one interface."""
 
-    def __init__(
-        self,
-        state: NetworkState,
-        make_responder: MakeResponder | None = None,
-        make_tftp: MakeTftp | None = None,
-        make_responder6: MakeResponder6 | None = None,
-        *,
-        advertise: bool | None = False,
-        routes: bool = False,
-        is_ipxe: Callable[[str], bool] = lambda _mac: False,
-        solicited: Callable[[str], None] | None = None,
-    ) -> None:
-        """`state` is the state at the start: DHCP answers are compiled from it before the network is served.
-
-        With `advertise` router solicitations are answered; None stands for those of a waiting iPXE (`is_ipxe(mac)`)
-        only, unless DHCPv6 is served here. With `routes` the answers announce a router.
-        """
+    def __init__(self, state: NetworkState, makers: ServiceMakers) -> None:
+        """`state` is the state at the start: DHCP answers are compiled from it before the network is served."""
         self.responder: Responder | None = None
         self._state = state
+        self._makers = makers
         self._files: dict[str, BootFiles] = {}
-        self._dhcp: _Slot[DhcpServer] = _Slot()
-        self._dhcp6: _Slot[Dhcp6Server] = _Slot()
+        self._dhcp: _Slot[DhcpServer] = _Slot(self._dhcp_server)
+        self._dhcp6: _Slot[Dhcp6Server] = _Slot(self._dhcp6_server)
         self._responder6: Responder6 | None = None
-        self._tftp: dict[str, _Slot[TftpServer]] = {family: _Slot() for family in _FAMILIES}
+        self._tftp: dict[str, _Slot[TftpServer]] = {
+            family: _Slot(partial(self._tftp_server, family)) for family in _FAMILIES
+        }
         self._syslog: dict[str, _Slot[SyslogServer]] = {family: _Slot() for family in _FAMILIES}
-        self._advertiser: _Slot[RouterAdvertiser] = _Slot()
-        if make_responder is not None:
-            self._dhcp.make = lambda state: DhcpServer(self._compiled(make_responder, state), state.interface)
-            if state.address:
-                self._compiled(make_responder, state)
-        if make_responder6 is not None:
-            self._dhcp6.make = lambda state: self._dhcp6_server(make_responder6(state), state)
-        if make_tftp is not None:
-            for family, slot in self._tftp.items():
-                slot.make = partial(self._tftp_server, make_tftp, family)
-        if advertise or routes:
-            lifetime = ROUTER_LIFETIME_SECONDS if routes else 0
-            self._advertiser.make = lambda state: RouterAdvertiser(
-                state.interface,
-                Advertised(self._dhcp6.make is not None, lifetime, state.networks6, state.mac),
-                on_solicitation=solicited,
-            )
-        elif advertise is None and make_responder is not None and make_responder6 is None:
-            self._advertiser.make = lambda state: RouterAdvertiser(
-                state.interface, only=is_ipxe, on_solicitation=solicited
-            )
+        self._advertiser: _Slot[RouterAdvertiser] = _Slot(makers.advertiser)
+        if state.address:
+            self._compiled(state)
 
     def machine_changed(self, mac: str) -> None:
         """Discard the answers for a machine. The inventory calls this after each change of its Hardware."""
@@ -177,21 +155,28 @@ class NetworkServices:
             if (address := getattr(state, family)) and state.index:
                 await slot.follow(state, address, state.index)
 
-    def _compiled(self, make: MakeResponder, state: NetworkState) -> Responder:
-        """Return a responder for the current state; a new one if the address or the networks have changed."""
+    def _compiled(self, state: NetworkState) -> Responder | None:
+        """Return the responder for the current state; a new one if the address or the networks have changed."""
         responder = self.responder
         wanted = (state.address, state.networks, bool(state.address6))
         used = responder.settings if responder is not None else None
         if responder is None or used is None or (used.server_ip, used.networks, used.ipv6) != wanted:
-            responder = self.responder = make(state)
+            responder = self.responder = self._makers.responder(state)
         return responder
 
-    def _dhcp6_server(self, responder: Responder6, state: NetworkState) -> Dhcp6Server:
-        self._responder6 = responder
-        return Dhcp6Server(responder, state.interface)
+    def _dhcp_server(self, state: NetworkState) -> DhcpServer | None:
+        responder = self._compiled(state)
+        return DhcpServer(responder, state.interface) if responder is not None else None
 
-    def _tftp_server(self, make: MakeTftp, family: str, state: NetworkState) -> TftpServer:
-        self._files[family], server = make(state, getattr(state, family))
+    def _dhcp6_server(self, state: NetworkState) -> Dhcp6Server | None:
+        responder = self._responder6 = self._makers.responder6(state)
+        return Dhcp6Server(responder, state.interface) if responder is not None else None
+
+    def _tftp_server(self, family: str, state: NetworkState) -> TftpServer | None:
+        made = self._makers.tftp(state, getattr(state, family))
+        if made is None:
+            return None
+        self._files[family], server = made
         return server
 
     @staticmethod

@@ -15,7 +15,7 @@ from scapy.layers.l2 import Ether
 from edge.dhcp import DhcpServer
 from edge.neighbour import host as edge_host
 from edge.run.networks.follow import HostNetworks
-from edge.run.networks.services import NetworkServices
+from edge.run.networks.services import NetworkServices, ServiceMakers
 from tests.interop.conftest import Network, Server, Wire
 from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
@@ -38,7 +38,7 @@ def following(dhcp: DhcpLab) -> Callable[[], Awaitable[Sequence[Server]]]:
         async def start(self) -> None:
             self._networks = HostNetworks([edge_host.Network("srv0", dhcp.network.server_ip)])
             state = self._networks.states[0]
-            self._services = NetworkServices(state, lambda state: dhcp.responder(state.address))
+            self._services = NetworkServices(state, ServiceMakers(lambda state: dhcp.responder(state.address)))
             self._networks.add_follower(self._services.follow)
             await self._networks.start()
             self._running = asyncio.create_task(self._networks.run())

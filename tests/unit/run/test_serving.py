@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +23,6 @@ from edge.run.boot_settings import Authorities
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context, Tasks
 from edge.run.networks.follow import HostNetworks
-from edge.run.networks.services import NetworkServices
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.serving import MachineServers
 from edge.settings.model import EDGE, EdgeSettings, StackSettings
@@ -61,8 +59,9 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
     (tmp_path / "ipxe" / "snponly.efi").write_bytes(b"MZ")
     async with AsyncExitStack() as exit_stack:
 
-        def serving(**edge: Any) -> MachineServers:
-            networks = HostNetworks([Network("eth1")], look=lambda _: LINK)
+        def serving(*, ipv6: bool = False, **edge: Any) -> MachineServers:
+            served = (Network("eth1", ipv6=ipv6),)
+            networks = HostNetworks(served, look=lambda _: LINK)
             exit_stack.callback(networks.close)
             journey, workflows = Journey(time.time), PendingWorkflows()
             problems: Any = None  # nothing is swept here
@@ -70,7 +69,9 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
             client: Any = None  # nothing is read from the API here
             informers = {OSIE: InMemoryInformer(OSIE, [objects.osie("lab")])}
             context = Context(
-                settings=StackSettings(EDGE, data_dir=tmp_path, edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge)),
+                settings=StackSettings(
+                    EDGE, served, data_dir=tmp_path, edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge)
+                ),
                 exit_stack=exit_stack,
                 tasks=Tasks(exit_stack),
                 metrics=CollectorRegistry(),
@@ -138,30 +139,22 @@ async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inv
     ("given", "ipv6", "answers"),
     [(None, False, "iPXE"), (None, True, ""), (True, False, "all"), (True, True, "all"), (False, False, "")],
 )
-def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is_served(
-    monkeypatch: pytest.MonkeyPatch, given: bool | None, ipv6: bool, answers: str
+async def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is_served(
+    make: Make, monkeypatch: pytest.MonkeyPatch, given: bool | None, ipv6: bool, answers: str
 ) -> None:
     made: list[str] = []
 
     class Advertiser:
         def __init__(self, _interface: str, *_says: Any, only: Any = None, on_solicitation: Any = None) -> None:
-            assert on_solicitation is solicited, "what solicits is known in either case"
+            assert on_solicitation is not None, "what solicits is known in either case"
             made.append("all" if only is None else "iPXE")
 
         async def start(self) -> None: ...
         async def stop(self) -> None: ...
 
-    def solicited(_mac: str) -> None: ...
-
-    def responder(_state: NetworkState) -> Any:
-        raise AssertionError("nothing is served before the network has an address")
-
-    monkeypatch.setattr("edge.run.networks.services.RouterAdvertiser", Advertiser)
-    state = NetworkState("eth1", index=7)
-    services = NetworkServices(
-        state, responder, None, responder if ipv6 else None, advertise=given, solicited=solicited
-    )
-    asyncio.run(services.follow(state))
+    monkeypatch.setattr("edge.run.serving.RouterAdvertiser", Advertiser)
+    (services,) = make(ipv6=ipv6, router_advertisements=given)._services.values()
+    await services.follow(NetworkState("eth1", index=7))
     assert made == ([answers] if answers else [])
 
 
