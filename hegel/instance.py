@@ -81,7 +81,7 @@ def _is_key(line: str) -> bool:
 # --- Secrets ---
 #
 # An annotation names the Secret that holds a document. The Secret is in the Hardware's own namespace. `edge.http` reads
-# it when the document is requested; `hegel.documents` decodes it.
+# it when the document is requested; `hegel.metadata` decodes it.
 
 DEFAULT_KEYS = ("userData", "value")
 """The keys of a Secret that are tried if the annotation names none: Metal3's, then that of Cluster API's bootstrap."""

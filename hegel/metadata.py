@@ -13,15 +13,25 @@ The formats are those that released versions of cloud-init accept, which is less
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 
-from hegel.documents import document, quoted
 from hegel.ec2 import ec2_tree, facts_of, legacy_metadata
-from hegel.instance import SecretReference, instance_id, instance_tree, public_keys, secret_reference, storage_of
+from hegel.instance import (
+    SecretReference,
+    SecretUnusableError,
+    instance_id,
+    instance_tree,
+    public_keys,
+    secret_reference,
+    storage_of,
+)
 from hegel.network import links, network_config
 from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
-from tink.api.v1alpha2 import Hardware
+from tink.api.v1alpha2 import Hardware, Raw, as_mapping
 
 EC2_VERSIONS = ("2009-04-04", "2019-10-01", "2021-01-03", "latest")
 """The first path segments of the EC2 tree, used by cloud-init, Ignition, Afterburn and others.
@@ -96,9 +106,64 @@ def _documents(hardware: Hardware) -> tuple[dict[str, bytes], dict[str, SecretRe
     return documents, secrets
 
 
+def quoted(value: str) -> str:
+    """Return a YAML scalar that stays a string, as "123", "on", or a MAC of digits, which YAML 1.1 reads in base 60.
+
+    It is in double quotes (YAML 1.1, section 5.7): JSON's escapes mean the same, and all others are `\\U`. A general
+    YAML writer takes a hundred times as long, and there may be 100,000 Hardware.
+    """
+    text = encode_basestring(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
+
+
 def _nocloud_metadata(facts: Mapping[str, str], keys: list[str]) -> bytes:
     """Return NoCloud's `meta-data`, YAML."""
     lines = [f"{name}: {quoted(facts[name])}\n" for name in ("instance-id", "local-hostname")]
     if keys:
         lines += ["public-keys:\n", *(f"- {quoted(key)}\n" for key in keys)]
     return "".join(lines).encode()
+
+
+# --- user-data and vendor-data, from the Hardware or a Secret --------------------------------------------------------
+#
+# A document is served byte for byte: a script, a `#cloud-config` and a MIME multi-part are text, which a Hardware holds
+# unchanged. gzip is not text, so a Hardware holds it as base64, which is decoded: NoCloud would take the base64 itself
+# for the document. No other base64 is decoded, because it may be intended.
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BASE64_WHITESPACE = b" \t\r\n"
+
+
+def document(text: str) -> bytes:
+    """Return the bytes to serve for `userdata` or `vendordata` of a Hardware."""
+    return _unwrapped(text.encode(errors="replace"))
+
+
+def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
+    """Return the bytes to serve for user-data or vendor-data from a Secret, as the Kubernetes API returned it.
+
+    Raises SecretUnusableError, which names the Secret, its keys and the remedy, and never contains a value.
+    """
+    values = as_mapping(secret.get("data"))
+    key = next((key for key in reference.keys if values.get(key) is not None), None)
+    if key is None:
+        raise SecretUnusableError(f"Secret {reference.name} has no key {' or '.join(reference.keys)}: add it")
+    try:
+        return _unwrapped(base64.b64decode(values[key], validate=True))
+    except (TypeError, ValueError):
+        # "from None": the error's text would quote the value.
+        raise SecretUnusableError(f"Secret {reference.name}: the value of {key} is not base64: replace it") from None
+
+
+def _unwrapped(content: bytes) -> bytes:
+    """Return `content`, decoded if it is the base64 of gzip data."""
+    # In base64 the magic begins with "H4": no text needs more than this check.
+    if not content.lstrip(_BASE64_WHITESPACE).startswith(b"H4"):
+        return content
+    try:
+        decoded = binascii.a2b_base64(content.translate(None, _BASE64_WHITESPACE), strict_mode=True)
+    except binascii.Error:
+        return content
+    return decoded if decoded.startswith(_GZIP_MAGIC) else content

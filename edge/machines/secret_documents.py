@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from hegel.documents import document_of_secret
 from hegel.instance import SecretReference, SecretUnusableError
+from hegel.metadata import document_of_secret
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 

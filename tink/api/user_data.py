@@ -113,7 +113,7 @@ def _type_of(text: str) -> str:
 
 
 def _gunzipped(text: str) -> str | None:
-    """Return what Hegel's base64 of gzip holds (hegel.documents), at most MAX_BYTES of it, or None if it is no gzip."""
+    """Return what Hegel's base64 of gzip holds (hegel.metadata), at most MAX_BYTES of it, or None if it is no gzip."""
     if not text.lstrip().startswith("H4sI"):
         return None
     try:

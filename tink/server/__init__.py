@@ -12,7 +12,7 @@
 - connections/  limits on connections and calls
 - peer          the address and the metadata of a call
 - activity      the callback that reports what agents do
-- settings      the operator's settings
+- settings      the operator's settings, and gRPC's own limits
 """
 
 from tink.server.activity import ActivityKind, AgentActivity

@@ -35,12 +35,11 @@ from tink.server.auth import AgentAuth, AgentAuthorizer, AgentDirectory, OlderAg
 from tink.server.callers import Callers
 from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
-from tink.server.connections.options import channel_options, connection_limits
 from tink.server.events import EventStore
 from tink.server.older.service import HELD, AttributesKeeper, OlderAgents, Sessions
 from tink.server.older.service import SERVICES as OLDER_SERVICES
 from tink.server.service import HealthAndReflection, OutputService, WorkflowService
-from tink.server.settings import ServerSettings
+from tink.server.settings import ServerSettings, channel_options, connection_limits
 from tink.server.streams import AgentStreams, ServerParts
 from tink.server.tls import Certificates
 from tink.server.workflows import WorkflowIndex

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hegel.documents import document, document_of_secret, quoted
 from hegel.imds import SessionTokenError, TtlError, check, mint, ttl
 from hegel.instance import SecretReference, SecretUnusableError, names, ssh_keys
+from hegel.metadata import document, document_of_secret, quoted
 from tink.files.key_file import KeyFile
 
 GZIP = gzip.compress(b"#cloud-config\n" * 50, mtime=0)

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edge.cli import main
-from hegel.documents import document_of_secret
 from hegel.instance import SecretReference
+from hegel.metadata import document_of_secret
 from tests.unit.convert import conftest as convert
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Hardware, Raw

@@ -1,8 +1,8 @@
 """Decides which connections of agents may stay, by comparing the bytes of each connection with its calls. Pure.
 
 gRPC's core accepts connections and reads HTTP/2 in threads of its own, and this program sees only the resulting calls.
-So `tink.net.connection_limit` can't be used here. gRPC's own options (`tink.server.connections.options`) limit the
-size and number of calls, but do not stop these attacks of `tests/interop/attacks/test_grpc.py`. This module does:
+So `tink.net.connection_limit` can't be used here. gRPC's own options (`tink.server.settings`) limit the size and
+number of calls, but do not stop these attacks of `tests/interop/attacks/test_grpc.py`. This module does:
 
 - floods of cheap frames: calls that are reset at once (CVE-2023-44487), frames that belong to no call (SETTINGS, PING,
   a header block without an end), calls that are never finished;
