@@ -12,8 +12,10 @@ from weakref import WeakSet
 
 import pytest
 
+from tink.errors import TinkedgeError
 from tink.files import rereading
 from tink.files.key_file import SPREAD_SECONDS
+from tink.files.rereading import ChangingFile
 from tink.server import TokenKeys, TokenSettings
 from tink.server.auth import TokenError
 
@@ -123,3 +125,39 @@ def test_sighup_rereads_all_keys_at_once(nodes: list[Node]) -> None:
     edge.keys.verify(other.mint(MAC, NOW), NOW)
     edge.now = SPREAD_SECONDS
     assert edge.keys.mint(MAC, NOW) == other.mint(MAC, NOW)
+
+
+class Content(ChangingFile):
+    """The text of a file. While it reads the text "half", another program replaces the file."""
+
+    _KEPT = "the text stays"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, lambda: 0.0)
+        self._read_first("")
+
+    def _read(self) -> None:
+        text = self._path.read_text()
+        if text == "half":
+            self._path.write_text("the whole text")
+        if text in ("half", "bad"):
+            raise TinkedgeError(f"{self._path}: {text}")
+        self.text = text
+
+    def _after_change(self) -> None:
+        pass
+
+
+def test_file_that_is_replaced_while_it_is_read_is_read_once_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    content = Content(path)
+    path.write_text("half")
+    assert content.reread()
+    assert (content.text, caplog.text) == ("the whole text", "")
+    path.write_text("bad")
+    assert not content.reread()
+    assert content.text == "the whole text"
+    assert f"the text stays: {path}: bad" in caplog.text
