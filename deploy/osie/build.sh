@@ -261,7 +261,10 @@ mkdir -p "$site" "$agent/usr/bin"
 # A pure Python wheel is a zip archive of the files to install (PEP 427).
 "$python" -m zipfile -e "$wheel" "$site" >&2
 rm -rf "$site/edge/_deploy"
-compiled=(proto tink/{__init__.py,mac.py,waitdaemon.py,agent,limits,net,printable.py} edge/{__init__.py,cli.py,commands,configuration})
+compiled=(
+  proto tink/{__init__.py,errors.py,exec_limits.py,limits.py,mac.py,printable.py,waitdaemon.py,waiting.py,agent,net}
+  edge/{__init__.py,cli.py,commands,settings}
+)
 compile_in "$work/osie" /agent "${compiled[@]/#/$modules/}"
 cat >"$agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I

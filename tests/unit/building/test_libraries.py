@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -86,3 +87,19 @@ def test_wheel_is_judged_by_its_tag(tag, runs):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=SCRIPT.parent
     )
     assert done.stdout.strip() == str(runs)
+
+
+def test_all_modules_that_the_agent_imports_are_compiled_in_the_osie() -> None:
+    root = SCRIPT.parents[2]
+    listed = re.search(r"^compiled=\(.*?\)$", (SCRIPT.parent / "build.sh").read_text(), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    script = f'{listed[0]}; printf "%s\\n" "${{compiled[@]}}"'
+    paths = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert [path for path in paths if not (root / path).exists()] == []
+    program = "import sys, edge.cli, edge.commands.agent, tink.agent.agent; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
+    ours = [name.replace(".", "/") for name in done.stdout.split() if name.split(".")[0] in ("edge", "proto", "tink")]
+    assert "tink/agent/agent" in ours
+    covered = [path.removesuffix(".py").removesuffix("/__init__") for path in paths]
+    apart = [name for name in ours if name not in covered and not any(name.startswith(f"{path}/") for path in paths)]
+    assert apart == []
