@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import socket
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ from tink.kube.objects import NamespacedName
 from tink.kube.resources import NAMESPACE, ResourceType
 from tink.metrics import Histograms
 from tink.net.outbound import no_answer, through_proxies
+from tink.net.proxies import Proxies
 
 MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
@@ -243,7 +245,8 @@ class KubeClient:
         self._session = aiohttp.ClientSession(
             connector=connector,
             connector_owner=close is None,
-            middlewares=(through_proxies,),
+            # The environment of a process does not change, and most have no proxy.
+            middlewares=(through_proxies,) if Proxies.of(os.environ) else (),
             cookie_jar=aiohttp.DummyCookieJar(),  # an API sets none, and each request would look for them
             headers={"User-Agent": "tinkedge"},  # names the field manager of patches, and stands in audit logs
         )
