@@ -103,6 +103,7 @@ class Peers:
         """The description of this edge that others get; its id changes with each start."""
         self._membership = Membership(self.own.id, clock)
         self.calls = Calls(self.signatures)
+        """The client of the other edges."""
         self.counts = self.calls.counts
         self.caches: PeerCaches = Caches(self._membership, self.calls)
         self.upstream: UpstreamEdge | None = None
@@ -119,6 +120,7 @@ class Peers:
         self._now = now
         self._cache: ArtifactCache | None = None
         self.publisher: EventPublisher | None = None
+        """Publishes the journey, which `run` does all the time; None if there is no journey."""
         self._receiver: EventReceiver | None = None
         if journey is not None:
             self._receiver = EventReceiver(journey, kept, clock, now)
