@@ -107,6 +107,8 @@ class Slot:
     kinds: tuple[str, ...] = ()
     image: str = ""
     inserted: bool = False
+    has_insert_action: bool = True
+    """False if the slot has no InsertMedia action, so that only a PATCH of the slot can insert an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,11 @@ class Observation:
     allowed_resets: tuple[str, ...] = ()
     last_reset: str = ""
     """LastResetTime, which changes with each restart; empty if the BMC does not report it."""
+    pending_boot: Boot | None = None
+    """The boot override in the resource of @Redfish.Settings, which the BMC applies at the next restart.
+
+    None if it was not read, or if the BMC has no such resource for the boot override.
+    """
 
 
 # --- what is wanted ---------------------------------------------------------------------------------------------------
