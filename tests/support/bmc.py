@@ -6,6 +6,8 @@
     async with serve(bmc) as served:  # real sockets, real time
         client = RedfishClient(served.connection(), CREDENTIALS)
 
+    client = RedfishClient(CONNECTION, CREDENTIALS, transport=MemoryTransport(bmc))  # no sockets: virtual time
+
 A test sets `bmc.power`, `bmc.faults`, `bmc.accounts` and the other public attributes at any time. It reads back
 `requests`, `writes`, `resets`, `boots`, `logins`, `failed_logins` and `open_sessions`. Times are in seconds of the
 caller's clock.
@@ -35,8 +37,10 @@ from typing import Any
 from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from multidict import CIMultiDict
 
-from tink.bmc.model import BmcConnection, BmcCredentials
+from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
+from tink.bmc.redfish import Answer
 from tink.kube.certificates import builder, common_name, new_key, private_pem, show
 
 Document = dict[str, Any]
@@ -44,6 +48,7 @@ Document = dict[str, Any]
 USER = "root"
 PASSWORD = "c4lvin-and-h0bbes"  # unlike any word of a message, so that a test can search for it
 CREDENTIALS = BmcCredentials(USER, PASSWORD, version="1")
+CONNECTION = BmcConnection("192.0.2.10")
 
 ROOT = "/redfish/v1"
 SYSTEM = f"{ROOT}/Systems/1"
@@ -913,6 +918,37 @@ def _members(path: str, kind: str, documents: Mapping[str, Document]) -> Iterabl
     yield _collection(path, kind, [f"{path}/{name}" for name in documents])
     for name, properties in documents.items():
         yield _resource(f"{path}/{name}", kind, "v1_0_0", **properties)
+
+
+# --- without sockets --------------------------------------------------------------------------------------------------
+
+
+class MemoryTransport:
+    """A connection to a fake BMC inside this process, by the clock of the event loop, which may be virtual.
+
+    seconds: the time that each answer takes. answer_seconds: the time after which an answer that never ends fails.
+    """
+
+    def __init__(self, bmc: FakeBmc, *, seconds: float = 0.0, answer_seconds: float = 30.0) -> None:
+        self._bmc, self._seconds, self._answer_seconds = bmc, seconds, answer_seconds
+        self.closed = 0
+
+    async def exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        """Return the answer of the fake BMC; raise BmcError where HTTPS would fail."""
+        await asyncio.sleep(self._seconds)
+        headers = {"Accept-Encoding": "gzip", **headers}
+        answer = self._bmc.handle(method, path, headers, body or b"", asyncio.get_running_loop().time())
+        if answer.delivery is Delivery.CUT:
+            raise BmcError(Cause.BAD_ANSWER, "the answer is cut off, or not HTTP")
+        if answer.delivery is not Delivery.WHOLE:
+            await asyncio.sleep(self._answer_seconds)
+            cause = Cause.UNREACHABLE if answer.delivery is Delivery.HANG else Cause.BAD_ANSWER
+            raise BmcError(cause, f"no answer within {self._answer_seconds:g} s")
+        return Answer(answer.status, CIMultiDict(answer.headers), answer.body)
+
+    async def close(self) -> None:
+        """Count the call."""
+        self.closed += 1
 
 
 # --- on loopback ------------------------------------------------------------------------------------------------------
