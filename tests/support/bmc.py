@@ -25,6 +25,7 @@ import heapq
 import itertools
 import json
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from multidict import CIMultiDict
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
 from tink.bmc.redfish import Answer
 from tink.kube.certificates import builder, common_name, new_key, private_pem, show
+from tink.net.aiohttp_requests import received_requests
 
 Document = dict[str, Any]
 
@@ -141,7 +143,9 @@ class Fault(StrEnum):
     TASK_MONITOR_ONLY = "the answer names only the monitor"
     TASK_MONITOR_DELETES = "a read of the monitor of an ended task deletes the task (row 30)"
 
-    # The answer to GET of `broken_path`
+    KEPT_CONNECTION_BREAKS = "closes a connection at its second request (row 50)"
+
+    # The answers of 2xx to requests of `broken_path`
     CUT_JSON = "JSON that ends early (row 49)"
     CUT_CONNECTION = "a body that is shorter than its Content-Length"
     HUGE = "a body of 2 MiB"
@@ -268,6 +272,8 @@ class FakeBmc:
         self.tasks: dict[str, FakeTask] = {}
         self.sessions: dict[str, str] = {}
         self.locked: set[str] = set()
+        self.overlay: dict[str, Document | None] = {}
+        """Documents that replace or extend the fake's own, by their paths; None: 404."""
 
         self.requests: list[tuple[str, str, int]] = []
         """Method, path and status of each request."""
@@ -364,6 +370,8 @@ class FakeBmc:
         return document
 
     def _login(self, document: Document | None) -> FakeAnswer:
+        if self.overlay.get(SESSIONS, {}) is None:
+            raise _RefusalError(404, "ResourceMissingAtURI", SESSIONS)
         self.logins += 1
         user, password = str((document or {}).get("UserName")), str((document or {}).get("Password"))
         self._check_account(user, password)
@@ -482,7 +490,7 @@ class FakeBmc:
         found[media] = _collection(media, "VirtualMedia", [slot.path for slot in self.slots])
         if self._has(Fault.ETHERNET_404):
             found = {path: each for path, each in found.items() if "/EthernetInterfaces" not in path}
-        return found
+        return {path: each for path, each in (found | self.overlay).items() if each is not None}
 
     def _root(self) -> Document:
         links = {name: {"@odata.id": f"{ROOT}/{name}"} for name in ("Systems", "Managers", "Chassis", "SessionService")}
@@ -670,7 +678,8 @@ class FakeBmc:
             self._start_machine()
 
     def _start_machine(self) -> None:
-        self._reset_at, self._post_ends = self._now, self._now + self.post_seconds
+        # Each restart has a time of its own, also in tests in which no time passes.
+        self._reset_at, self._post_ends = self._now + next(self._count) * 1e-3, self._now + self.post_seconds
         self.boot |= self.pending_boot
         self.pending_boot = {}
         if self._has(Fault.BOOT_LOST):
@@ -858,11 +867,14 @@ class FakeBmc:
     # --- broken answers -----------------------------------------------------------------------------------------------
 
     def _broken(self, method: str, path: str, answer: FakeAnswer) -> FakeAnswer:
-        if method != "GET" or path.rstrip("/") != self.broken_path or answer.status != 200:
+        if path.rstrip("/") != self.broken_path or not 200 <= answer.status < 300:
             return answer
-        for fault in sorted(self.faults & set(_BROKEN)):
-            answer = _BROKEN[fault](answer)
-        return answer
+        return next((_BROKEN[fault](answer) for fault in sorted(self.faults & set(_BROKEN))), answer)
+
+
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(b" " * 2**26, 1)
 
 
 _BROKEN: dict[Fault, Callable[[FakeAnswer], FakeAnswer]] = {
@@ -880,9 +892,9 @@ _BROKEN: dict[Fault, Callable[[FakeAnswer], FakeAnswer]] = {
     Fault.BAD_ENCODING: lambda _: FakeAnswer(200, '{"Model": "Größe"}'.encode("latin-1")),
     Fault.NOT_AN_OBJECT: lambda answer: FakeAnswer(200, b"[" + answer.body + b"]"),
     Fault.NO_BODY: lambda _: FakeAnswer(200),
-    Fault.WRONG_TYPES: lambda answer: FakeAnswer(200, _encoded(dict.fromkeys(answer.json, 7))),
+    Fault.WRONG_TYPES: lambda answer: FakeAnswer(200, _encoded(dict.fromkeys(json.loads(answer.body or b"{}"), 7))),
     Fault.GZIP: lambda answer: FakeAnswer(200, gzip.compress(answer.body), {"Content-Encoding": "gzip"}),
-    Fault.GZIP_BOMB: lambda _: FakeAnswer(200, gzip.compress(b" " * 2**26), {"Content-Encoding": "gzip"}),
+    Fault.GZIP_BOMB: lambda _: FakeAnswer(200, _bomb(), {"Content-Encoding": "gzip"}),
     Fault.BAD_GZIP: lambda answer: FakeAnswer(200, answer.body, {"Content-Encoding": "gzip"}),
     Fault.UNKNOWN_CODING: lambda answer: FakeAnswer(200, answer.body, {"Content-Encoding": "br"}),
     Fault.MANY_HEADERS: lambda answer: FakeAnswer(200, answer.body, {f"X-{number}": "x" for number in range(1000)}),
@@ -938,13 +950,20 @@ class MemoryTransport:
         await asyncio.sleep(self._seconds)
         headers = {"Accept-Encoding": "gzip", **headers}
         answer = self._bmc.handle(method, path, headers, body or b"", asyncio.get_running_loop().time())
-        if answer.delivery is Delivery.CUT:
+        coding = answer.headers.get("Content-Encoding", "gzip")
+        if answer.delivery is Delivery.CUT or coding != "gzip":
             raise BmcError(Cause.BAD_ANSWER, "the answer is cut off, or not HTTP")
         if answer.delivery is not Delivery.WHOLE:
             await asyncio.sleep(self._answer_seconds)
             cause = Cause.UNREACHABLE if answer.delivery is Delivery.HANG else Cause.BAD_ANSWER
             raise BmcError(cause, f"no answer within {self._answer_seconds:g} s")
-        return Answer(answer.status, CIMultiDict(answer.headers), answer.body)
+        text = answer.body
+        if "Content-Encoding" in answer.headers:
+            try:
+                text = zlib.decompressobj(wbits=31).decompress(answer.body, 2**21)
+            except zlib.error:
+                raise BmcError(Cause.BAD_ANSWER, "the answer is cut off, or not HTTP") from None
+        return Answer(answer.status, CIMultiDict(answer.headers), text)
 
     async def close(self) -> None:
         """Count the call."""
@@ -964,7 +983,7 @@ class Certificate:
 
 
 @cache
-def certificate(address: str = "127.0.0.1") -> Certificate:
+def certificate(address: str) -> Certificate:
     """Return a certificate for `address`, made once a process."""
     now, life = datetime.now(UTC), timedelta(days=1)
     authority_key, key, issuer = new_key(), new_key(), common_name("BMC authority")
@@ -992,6 +1011,10 @@ class Served:
     bmc: FakeBmc
     port: int
     certificate: Certificate
+    connections: Callable[[], int]
+    """Returns the number of open connections."""
+    accepted: set[object]
+    """The connections on which a request has come."""
 
     def connection(self, **changes: Any) -> BmcConnection:
         """Return a connection that trusts the certificate by its fingerprint, with `changes`."""
@@ -1006,8 +1029,14 @@ async def serve(
     """Serve `bmc` on a free port of loopback until the context ends. `address`: the one in its certificate."""
     now = clock or asyncio.get_running_loop().time
     ended = asyncio.Event()
+    accepted: set[object] = set()
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        accepted.add(request.protocol)
+        if Fault.KEPT_CONNECTION_BREAKS in bmc.faults and received_requests(request.protocol) > 1:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
         answer = bmc.handle(request.method, request.path_qs, request.headers, await request.read(), now())
         return await _deliver(request, answer, ended)
 
@@ -1021,7 +1050,7 @@ async def serve(
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     try:
-        yield Served(bmc, runner.addresses[0][1], made)
+        yield Served(bmc, runner.addresses[0][1], made, lambda: len(server.connections), accepted)
     finally:
         ended.set()
         await runner.cleanup()

@@ -140,7 +140,8 @@ def new_session(reach: outbound.Reach = ANYWHERE) -> aiohttp.ClientSession:
 class HttpsTransport:
     """HTTPS to one BMC. One connection is kept for the life of the transport.
 
-    close_each: the connection ends after each answer, for BMCs whose kept connections break.
+    close_each: the connection ends after each answer, for BMCs whose kept connections break. It becomes true by itself
+    when one breaks.
     """
 
     def __init__(
@@ -243,6 +244,8 @@ class HttpsTransport:
             case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError() | HttpProcessingError():
                 return self._error(Cause.BAD_ANSWER, "the answer is cut off, or not HTTP")
             case aiohttp.ServerDisconnectedError():
+                # aiohttp has repeated a GET by itself. A POST or PATCH may have had its effect, so the caller decides.
+                self._close_each = True
                 return self._error(Cause.UNREACHABLE, "the BMC closed the connection without an answer")
             case _ if is_answering:
                 return self._error(Cause.BAD_ANSWER, "the connection ended within the answer")
@@ -631,9 +634,10 @@ class RedfishClient(BmcClient):
         self, method: str, path: str, document: Document | None = None, if_match: str | None = None
     ) -> Answer:
         """Send a request and return an answer of 2xx. Raises BmcError."""
-        if self._is_refused:
-            raise self._refused()
+        # Under the lock, a call that waits for its turn sees the refusal of the one before, and sends nothing.
         async with self._one_at_a_time:
+            if self._is_refused:
+                raise self._refused()
             answer = await self._exchange(method, path, document, if_match)
             if answer.status == 404 and self._slash is None and not path.endswith("/"):
                 # Some BMCs know only the path with a slash at its end.
@@ -642,9 +646,9 @@ class RedfishClient(BmcClient):
                     self._slash, answer = "/", with_slash
             elif self._slash is None and not path.endswith("/"):
                 self._slash = ""
-        if not 200 <= answer.status < 300:
-            raise self._answered(answer, method, path)
-        return answer
+            if not 200 <= answer.status < 300:
+                raise self._answered(answer, method, path)
+            return answer
 
     async def _exchange(
         self, method: str, path: str, document: Document | None = None, if_match: str | None = None
