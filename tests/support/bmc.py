@@ -59,6 +59,7 @@ MANAGER = f"{ROOT}/Managers/1"
 CHASSIS = f"{ROOT}/Chassis/1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
 RESET = f"{SYSTEM}/Actions/ComputerSystem.Reset"
+TASK_SECONDS = 2.5
 RESETS = ("On", "ForceOff", "GracefulShutdown", "ForceRestart", "PowerCycle")
 _PARTS = ("EthernetInterfaces", "Memory", "Processors", "Storage")
 
@@ -285,6 +286,7 @@ class FakeBmc:
         """Target of each boot of the machine; Hdd without an override."""
         self.logins = self.failed_logins = 0
         self.basic_requests = 0
+        self.last_headers: dict[str, str] = {}
 
         self._now = 0.0
         self._start: float | None = None
@@ -304,11 +306,11 @@ class FakeBmc:
     def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: float) -> FakeAnswer:
         """Answer a request at the time `now`, after all that has happened until then."""
         self.run_until(now)
-        lower = {name.lower(): value for name, value in headers.items()}
+        self.last_headers = lower = {name.lower(): value for name, value in headers.items()}
         try:
             answer = self._checked(method, path, lower, body)
         except _RefusalError as refusal:
-            answer = self._error(refusal, body)
+            answer = self._error(refusal, lower, body)
         answer = self._broken(method, path, answer)
         self.requests.append((method, path, answer.status))
         return answer
@@ -447,10 +449,10 @@ class FakeBmc:
         tag = f'"{hashlib.sha256(_encoded(self.documents()[path])).hexdigest()[:8]}"'
         return f"W/{tag}" if self._has(Fault.ETAG_WEAK) else tag
 
-    def _error(self, refusal: _RefusalError, body: bytes) -> FakeAnswer:
+    def _error(self, refusal: _RefusalError, headers: Mapping[str, str], body: bytes) -> FakeAnswer:
         text = f"{refusal.message_id.rpartition('.')[2]}: {', '.join(refusal.message_args)}"
         if self._has(Fault.ECHO):
-            text += f" in {body.decode(errors='replace')}"
+            text += f" for {headers.get('authorization', '')} in {body.decode(errors='replace')}"
         info: Document = {"MessageId": refusal.message_id, "Message": text, "MessageArgs": list(refusal.message_args)}
         if refusal.properties:
             info["RelatedProperties"] = [f"#/Boot/{each}" for each in refusal.properties]
@@ -827,7 +829,7 @@ class FakeBmc:
         task = FakeTask(f"{ROOT}/TaskService/Tasks/{number}", f"{ROOT}/TaskService/TaskMonitors/{number}")
         self.tasks[task.path] = task
         if self._has(Fault.TASK_FAILS):
-            self._later(1.0, lambda: setattr(task, "state", "Exception"))
+            self._later(TASK_SECONDS, lambda: setattr(task, "state", "Exception"))
         elif self._has(Fault.TASK_PENDING):
             task.state = "Pending"
             effect()
@@ -837,7 +839,7 @@ class FakeBmc:
                 effect()
                 task.state = "Completed"
 
-            self._later(1.0, end)
+            self._later(TASK_SECONDS, end)
         body = b"" if self._has(Fault.TASK_MONITOR_ONLY) else _encoded(self._task_document(task))
         return FakeAnswer(202, body, {"Location": task.monitor})
 

@@ -131,6 +131,7 @@ async def test_broken_answer_to_the_login_is_an_error_and_no_second_login(fault:
 async def test_gzip_is_accepted() -> None:
     async with broken(Fault.GZIP) as served, RedfishClient(served.connection(), CREDENTIALS) as client:
         assert (await client.observe()).identity.model == "3500"
+        assert served.bmc.last_headers["accept-encoding"] == "gzip"
 
 
 async def test_values_of_wrong_types_are_absent() -> None:
@@ -217,6 +218,11 @@ async def test_bmc_that_repeats_the_request_learns_us_no_secret(caplog: pytest.L
         shown = [everything_shown(await failure(served.connection(), wrong))]
         basic = served.connection(use_basic_auth=True)
         shown.append(everything_shown(await failure(basic, wrong)))
+        async with RedfishClient(basic, CREDENTIALS) as client:
+            with pytest.raises(BmcError) as caught:
+                await client.send(SetBoot(mode="UEFI"))
+            assert "PropertyNotWritable: BootSourceOverrideMode for Basic … in" in str(caught.value)
+            shown.append(everything_shown(caught.value))
         async with RedfishClient(served.connection(), CREDENTIALS) as client:
             token = next(iter(bmc.sessions.values()))
             await client.observe(media=True)
@@ -230,7 +236,14 @@ async def test_bmc_that_repeats_the_request_learns_us_no_secret(caplog: pytest.L
                 shown.append(everything_shown(caught.value))
             assert PASSWORD not in repr(client)
     text = "\n".join(shown) + caplog.text
-    for secret in ("Summer2019!", "cm9vdDpTdW1tZXIyMDE5IQ", PASSWORD, token, "deadbeefcafe"):
+    for secret in (
+        "Summer2019!",
+        "cm9vdDpTdW1tZXIyMDE5IQ",
+        "cm9vdDpjNGx2aW4tYW5kLWgwYmJlcw",
+        PASSWORD,
+        token,
+        "deadbeefcafe",
+    ):
         assert secret not in text
     assert bmc.failed_logins == 2
 
@@ -317,6 +330,7 @@ async def test_server_without_tls_is_unreachable() -> None:
 async def test_host_that_is_no_host_is_never_connected_to(host: str) -> None:
     error = await failure(BmcConnection(host))
     assert error.cause is Cause.UNREACHABLE
+    assert "is not an address or a host name" in str(error)
     assert str(error).isprintable()
 
 
