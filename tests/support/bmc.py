@@ -122,6 +122,7 @@ class Fault(StrEnum):
     ECHO = "repeats the request in its error messages"
     LOCATION_ABSOLUTE = "Location is an absolute URL"
     LOCATION_ELSEWHERE = "Location names another origin"
+    NO_SESSION_SERVICE = "has no sessions, and the service root names none; Basic authentication"
     NO_TOKEN = "the login has no X-Auth-Token"
     ETAG_REQUIRED = "428 to a PATCH without If-Match (row 26)"
     ETAG_REFUSED = "412 to a PATCH with If-Match (row 27)"
@@ -372,7 +373,7 @@ class FakeBmc:
         return document
 
     def _login(self, document: Document | None) -> FakeAnswer:
-        if self.overlay.get(SESSIONS, {}) is None:
+        if self.overlay.get(SESSIONS, {}) is None or self._has(Fault.NO_SESSION_SERVICE):
             raise _RefusalError(404, "ResourceMissingAtURI", SESSIONS)
         self.logins += 1
         user, password = str((document or {}).get("UserName")), str((document or {}).get("Password"))
@@ -495,12 +496,13 @@ class FakeBmc:
         return {path: each for path, each in (found | self.overlay).items() if each is not None}
 
     def _root(self) -> Document:
-        links = {name: {"@odata.id": f"{ROOT}/{name}"} for name in ("Systems", "Managers", "Chassis", "SessionService")}
+        sessions = () if self._has(Fault.NO_SESSION_SERVICE) else ("SessionService",)
+        links = {name: {"@odata.id": f"{ROOT}/{name}"} for name in ("Systems", "Managers", "Chassis", *sessions)}
         return _resource(
             ROOT, "ServiceRoot", "v1_15_0",
             RedfishVersion="1.15.0", UUID="92384634-2938-2342-8820-489239905423",
             Vendor=self.vendor, Product=self.model,
-            Links={"Sessions": {"@odata.id": SESSIONS}}, **links,
+            Links={"Sessions": {"@odata.id": SESSIONS}} if sessions else {}, **links,
         ) | {"@odata.id": f"{ROOT}/"}  # fmt: skip
 
     def _system(self) -> Document:

@@ -33,7 +33,7 @@ from functools import lru_cache
 from ipaddress import ip_network
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
@@ -80,6 +80,10 @@ MAX_URL: Final = 2048
 MAX_LIST: Final = 64
 MAX_MESSAGES: Final = 16
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
+MIN_SECRET: Final = 4
+"""Minimum length of a query's value that errors leave out; a shorter one is no signature."""
+MIN_SIGNATURE: Final = 20
+"""Minimum length of a part of a path that errors leave out; shorter ones are file names and MAC addresses."""
 CONNECT_SECONDS: Final = 10.0
 TRIES_OF_MISSING_TASK: Final = 3
 
@@ -405,6 +409,21 @@ def _cause(status: int, names: Iterable[str]) -> Cause:
     return Cause.CONFLICT if status == 409 or status >= 500 else Cause.REFUSED
 
 
+def _url_secrets(url: str) -> set[str]:
+    """Return the parts of a URL that may be a signature or a login.
+
+    BMCs repeat them in errors, also without the host, so that `redacted` does not see a URL.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return {url}
+    values = [pair.partition("=")[2] or pair for pair in parts.query.split("&")]
+    names = [each for each in parts.path.split("/") if len(each) >= MIN_SIGNATURE]
+    login = parts.netloc.rpartition("@")[0]
+    return {each for each in (parts.query, *values, login, *names) if len(each) >= MIN_SECRET}
+
+
 @dataclass(frozen=True, slots=True)
 class _Messages:
     """The messages of an error or a task: MessageIds, the properties that they name, and one text."""
@@ -424,7 +443,7 @@ def _messages(found: object, fallback: str = "") -> _Messages:
     listed = [found] if isinstance(found, dict) else _list(found)
     messages = [each for each in listed[:MAX_MESSAGES] if isinstance(each, dict)]
     ids = (_text(each.get("MessageId")) for each in messages)
-    texts = (_text(each.get("Message")) for each in messages)
+    texts = (_text(each.get("Message"), MAX_URL) for each in messages)
     return _Messages(
         tuple(each for each in ids if each),
         tuple(dict.fromkeys(name for each in messages for name in _properties(each)))[:MAX_MESSAGES],
@@ -480,9 +499,12 @@ class RedfishClient(BmcClient):
         self._slot_paths: list[str] | None = None
         self._slot_documents: dict[str, Document] = {}
         self._has_boot_settings = True
-        basic = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
-        self._basic = f"Basic {basic}" if connection.use_basic_auth else ""
-        self._secrets = [each for each in (credentials.password, basic) if each]
+        self._uses_basic = connection.use_basic_auth
+        self._basic = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+        password = credentials.password
+        # BMCs repeat requests as they came: in JSON, or in a URL.
+        forms = (password, orjson.dumps(password).decode()[1:-1], quote(password, safe=""), self._basic)
+        self._secrets = {each for each in forms if each}
 
     async def __aenter__(self) -> Self:
         try:
@@ -533,6 +555,7 @@ class RedfishClient(BmcClient):
             case SetBoot():
                 await self._set_boot(request)
             case InsertMedium():
+                self._secrets |= _url_secrets(request.url)
                 body = {"Image": request.url, **dict(request.properties)}
                 if request.by_patch:
                     await self._patch(self._checked_slot(request.slot), body)
@@ -552,9 +575,13 @@ class RedfishClient(BmcClient):
         except BmcError as error:
             if error.status not in (401, 403):  # some BMCs protect the service root, against DSP0266 section 13.3.1
                 raise
-        if not self._basic:
-            links = _object(self._root.get("Links"))
-            await self._create_session(_link(links.get("Sessions")) or _SESSIONS)
+        sessions = _link(_object(self._root.get("Links")).get("Sessions"))
+        service = _link(self._root.get("SessionService"))
+        # A service without sessions, such as sushy-tools' emulator, names none. Its refusal of a login would look like
+        # a wrong password.
+        self._uses_basic = self._uses_basic or bool(self._root and not sessions and not service)
+        if not self._uses_basic:
+            await self._create_session(sessions or (f"{service.rstrip('/')}/Sessions" if service else _SESSIONS))
         if not self._root:
             self._root = await self._document(SERVICE_ROOT)
 
@@ -588,7 +615,7 @@ class RedfishClient(BmcClient):
         token = answer.headers.get("X-Auth-Token", "")
         if token.isascii() and token.isprintable() and len(token) <= MAX_URL:
             self._token = token
-            self._secrets += [token] if token else []
+            self._secrets |= {token} if token else set()
         self._session_path = self._location(answer) or _link(document) or ""
         return document
 
@@ -656,8 +683,8 @@ class RedfishClient(BmcClient):
         headers: dict[str, str] = {}
         if self._token:
             headers["X-Auth-Token"] = self._token
-        elif self._basic:
-            headers["Authorization"] = self._basic
+        elif self._uses_basic:
+            headers["Authorization"] = f"Basic {self._basic}"
         if if_match is not None:
             headers["If-Match"] = if_match
         body = None if document is None else orjson.dumps(document)
@@ -765,10 +792,10 @@ class RedfishClient(BmcClient):
         messages = _Messages()
         with suppress(ValueError):
             error = _object(parse_document(answer.body, self._limits).get("error"))
-            messages = _messages(error.get("@Message.ExtendedInfo"), _text(error.get("message")))
+            messages = _messages(error.get("@Message.ExtendedInfo"), _text(error.get("message"), MAX_URL))
         if _PASSWORD_CHANGE in messages.names:
             return self._password_change()
-        if answer.status == 401 and self._basic:
+        if answer.status == 401 and self._uses_basic:
             self._is_refused = True
             return self._refused(message_ids=messages.ids)
         if answer.status == 401 and self._token:
@@ -779,7 +806,9 @@ class RedfishClient(BmcClient):
     def _refusal(self, cause: Cause, text: str, messages: _Messages, answer: Answer | None = None) -> BmcError:
         after = answer.headers.get("Retry-After", "") if answer is not None else ""
         is_seconds = after.isascii() and after.isdigit() and len(after) < 10
-        detail = ": ".join(dict.fromkeys(each for each in (*messages.names[:1], messages.text) if each))
+        # Secrets go before the text is cut, so that no half of one stays.
+        words = self._scrubbed(messages.text)[:MAX_TEXT]
+        detail = ": ".join(dict.fromkeys(each for each in (*messages.names[:1], words) if each))
         return self._error(
             cause,
             f"{text}: {detail}" if detail else text,
@@ -811,7 +840,7 @@ class RedfishClient(BmcClient):
         )
 
     def _scrubbed(self, text: str) -> str:
-        for each in self._secrets:
+        for each in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(each, "…")
         return redacted(text)
 
@@ -961,6 +990,7 @@ class RedfishClient(BmcClient):
             "BootSourceOverrideMode": request.mode,
             "HttpBootUri": request.http_uri,
         }
+        self._secrets |= _url_secrets(request.http_uri or "")
         system = await self._known_system()
         path = self._settings_path(system) if request.at_settings else self._system_path
         if path is None:

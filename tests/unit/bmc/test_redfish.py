@@ -626,6 +626,28 @@ async def test_bmc_without_sessions_names_the_remedy() -> None:
     assert await observed(bmc, replace(CONNECTION, use_basic_auth=True))
 
 
+async def test_bmc_that_names_no_sessions_gets_basic_authentication() -> None:
+    bmc = FakeBmc(faults={Fault.NO_SESSION_SERVICE})
+    assert await observed(bmc)
+    assert bmc.logins == 0
+
+
+@pytest.mark.parametrize("protected", [False, True])
+async def test_basic_authentication_reads_a_protected_service_root(protected: bool) -> None:
+    bmc = FakeBmc()
+
+    class Protected(MemoryTransport):
+        async def exchange(self, method: str, path: str, headers: Any, body: bytes | None) -> Any:
+            if protected and path == f"{ROOT}/" and "Authorization" not in headers:
+                path = SYSTEM  # answers 401 without a login
+            return await super().exchange(method, path, headers, body)
+
+    basic = replace(CONNECTION, use_basic_auth=True)
+    async with RedfishClient(basic, CREDENTIALS, transport=Protected(bmc)) as client:
+        assert (await client.observe()).identity.redfish == "1.15.0"
+    assert bmc.failed_logins == 0
+
+
 async def test_login_without_a_token_is_a_bad_answer() -> None:
     error = await failure(FakeBmc(faults={Fault.NO_TOKEN}))
     assert error.cause is Cause.BAD_ANSWER

@@ -51,7 +51,7 @@ from tink.bmc.redfish import Answer, HttpsTransport, RedfishClient, RedfishLimit
 from tink.net.outbound import Reach
 
 LOOPBACK = "127.0.0.1"
-SIGNED = "http://192.0.2.1:7080/iso/52-54-00-00-00-01/boot.iso?signature=deadbeefcafe"
+SIGNED = "http://192.0.2.1:7080/iso/52-54-00-00-00-01/0123456789abcdef0123456789/boot.iso?signature=deadbeefcafe"
 
 
 async def failure(connection: BmcConnection, credentials: BmcCredentials = CREDENTIALS, **settings: Any) -> BmcError:
@@ -212,7 +212,7 @@ async def test_cancelled_client_leaves_neither_session_nor_connection() -> None:
 
 async def test_bmc_that_repeats_the_request_learns_us_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    bmc = FakeBmc(faults={Fault.ECHO, Fault.MODE_REFUSED, Fault.MEDIA_BY_PATCH})
+    bmc = FakeBmc(faults={Fault.ECHO, Fault.MODE_REFUSED, Fault.MEDIA_BY_PATCH, Fault.HTTP_URI})
     wrong = BmcCredentials("root", "Summer2019!", version="1")
     async with serve(bmc) as served:
         shown = [everything_shown(await failure(served.connection(), wrong))]
@@ -230,6 +230,7 @@ async def test_bmc_that_repeats_the_request_learns_us_no_secret(caplog: pytest.L
             for request in (
                 SetBoot(token, mode=f"{PASSWORD} {token}"),
                 InsertMedium(slot, SIGNED, by_patch=True),
+                SetBoot("UefiHttp", mode="UEFI", http_uri="http://192.0.2.1/boot.efi?key=feedface"),
             ):
                 with pytest.raises(BmcError) as caught:
                     await client.send(request)
@@ -243,9 +244,21 @@ async def test_bmc_that_repeats_the_request_learns_us_no_secret(caplog: pytest.L
         PASSWORD,
         token,
         "deadbeefcafe",
+        "feedface",
     ):
         assert secret not in text
     assert bmc.failed_logins == 2
+
+
+@pytest.mark.looptime
+async def test_no_half_of_a_password_stays_at_the_end_of_a_long_message() -> None:
+    password = 'q"' + "0123456789" * 30
+    bmc = FakeBmc(faults={Fault.ECHO, Fault.MODE_REFUSED}, accounts={"root": password})
+    async with RedfishClient(CONNECTION, BmcCredentials("root", password), transport=MemoryTransport(bmc)) as client:
+        for text in (password, "x" * 150 + password):
+            with pytest.raises(BmcError) as caught:
+                await client.send(SetBoot(text, mode="UEFI"))
+            assert "0123" not in everything_shown(caught.value)
 
 
 async def test_error_behind_a_broken_connection_shows_no_token() -> None:
