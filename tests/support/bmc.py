@@ -979,9 +979,10 @@ class MemoryTransport:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate for 127.0.0.1 with its key, both PEM, the PEM of its authority, and its SHA-256 in hex."""
+    """A certificate with its key, both PEM; alone; the PEM of its authority; its SHA-256 in hex."""
 
     chain: bytes
+    alone: str
     authority: str
     fingerprint: str
 
@@ -1005,7 +1006,7 @@ def certificate(address: str) -> Certificate:
     pem = leaf.public_bytes(serialization.Encoding.PEM)
     der = leaf.public_bytes(serialization.Encoding.DER)
     root_pem = root.public_bytes(serialization.Encoding.PEM).decode()
-    return Certificate(private_pem(key) + pem, root_pem, hashlib.sha256(der).hexdigest())
+    return Certificate(private_pem(key) + pem, pem.decode(), root_pem, hashlib.sha256(der).hexdigest())
 
 
 @dataclass(frozen=True)

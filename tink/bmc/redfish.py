@@ -68,7 +68,7 @@ Document = dict[str, Any]
 
 SERVICE_ROOT: Final = "/redfish/v1/"
 _SESSIONS: Final = "/redfish/v1/SessionService/Sessions"
-"""The place of sessions if the service root does not name it (DSP0266 section 13.3.4)."""
+"""The place of sessions if the service root does not name it (DSP0266, "Session login")."""
 
 ANYWHERE: Final = outbound.Reach(allowed=(ip_network("0.0.0.0/0"), ip_network("::/0")))
 MAX_REDIRECTS: Final = 3
@@ -218,8 +218,9 @@ class HttpsTransport:
             pass
         else:
             return not connection.insecure_tls
-        what = "fingerprint is not a SHA-256" if connection.fingerprint else "authority is not a certificate in PEM"
-        raise self._error(Cause.CERTIFICATE, f"the Machine's {what}")
+        if connection.fingerprint:
+            raise self._error(Cause.CERTIFICATE, "the Machine's certificateFingerprint is not a SHA-256 in hex")
+        raise self._error(Cause.CERTIFICATE, "ca.crt of the Machine's caSecretRef is not a certificate in PEM")
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         parts, size = [], 0
@@ -238,11 +239,16 @@ class HttpsTransport:
             case TimeoutError():
                 return self._error(Cause.UNREACHABLE, f"no answer within {self._limits.answer_seconds:g} s")
             case aiohttp.ServerFingerprintMismatch():
-                text = f"the certificate has the fingerprint {error.got.hex()}, not the Machine's"
+                text = (
+                    f"its certificate has the fingerprint {error.got.hex()}, not the Machine's certificateFingerprint"
+                )
                 return self._error(Cause.CERTIFICATE, text)
             case aiohttp.ClientConnectorCertificateError():
                 why = getattr(error.certificate_error, "verify_message", "") or "verification failed"
-                return self._error(Cause.CERTIFICATE, f"the certificate is not trusted: {why}")
+                text = (
+                    f"its certificate is not trusted ({why}); set certificateFingerprint or caSecretRef in the Machine"
+                )
+                return self._error(Cause.CERTIFICATE, text)
             case aiohttp.ClientConnectorSSLError():
                 return self._error(Cause.UNREACHABLE, f"no TLS: {getattr(error.os_error, 'reason', '') or 'handshake'}")
             case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError() | HttpProcessingError():
@@ -262,8 +268,12 @@ class HttpsTransport:
 
 @lru_cache(64)
 def _trust(authority: str) -> ssl.SSLContext:
-    """Return a context that trusts a PEM authority alone. Raises ssl.SSLError or ValueError."""
-    return ssl.create_default_context(cadata=authority)
+    """Return a context that trusts the PEM certificates of an authority alone. Raises ssl.SSLError or ValueError."""
+    context = ssl.create_default_context(cadata=authority)
+    # The certificate of a BMC, or an intermediate one, may stand alone. Python 3.13 allows that by default, and refuses
+    # certificates without key identifiers, which the tools of many BMCs make.
+    context.verify_flags = (context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN) & ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -439,7 +449,7 @@ class _Messages:
 
 
 def _messages(found: object, fallback: str = "") -> _Messages:
-    """Read a list of messages (DSP0266 section 8.6), or the one message that some BMCs send without a list."""
+    """Read a list of messages (DSP0266, "Error responses"), or the one message that some BMCs send without a list."""
     listed = [found] if isinstance(found, dict) else _list(found)
     messages = [each for each in listed[:MAX_MESSAGES] if isinstance(each, dict)]
     ids = (_text(each.get("MessageId")) for each in messages)
@@ -492,7 +502,6 @@ class RedfishClient(BmcClient):
         self._etags: dict[str, str] = {}
         self._root: Document = {}
         self._system_path: str | None = None
-        self._manager_path: str | None = None
         self._manager: Document | None = None
         self._system: Document = {}
         self._resets: tuple[str, ...] | None = None
@@ -573,7 +582,7 @@ class RedfishClient(BmcClient):
         try:
             self._root = await self._document(SERVICE_ROOT)
         except BmcError as error:
-            if error.status not in (401, 403):  # some BMCs protect the service root, against DSP0266 section 13.3.1
+            if error.status not in (401, 403):  # some BMCs protect the service root, against DSP0266
                 raise
         sessions = _link(_object(self._root.get("Links")).get("Sessions"))
         service = _link(self._root.get("SessionService"))
@@ -632,15 +641,15 @@ class RedfishClient(BmcClient):
         return self._refused(error.status, error.message_ids)
 
     def _refused(self, status: int = 401, message_ids: tuple[str, ...] = ()) -> BmcError:
-        text = "it refuses the user or the password, or the account is locked"
-        return self._error(Cause.CREDENTIALS_REFUSED, text, status=status, message_ids=message_ids)
+        # These words are ours, so they are not searched for secrets: the password may be "password".
+        text = f"{self._name}: it refuses the user or the password, or the account is locked"
+        return BmcError(Cause.CREDENTIALS_REFUSED, text, status=status, message_ids=message_ids)
 
     def _password_change(self) -> BmcError:
         self._is_refused = True
-        text = (
-            "it demands a new password for this user (PasswordChangeRequired): set one on the BMC, then in the Secret"
-        )
-        return self._error(Cause.CREDENTIALS_REFUSED, text, status=403, message_ids=(_PASSWORD_CHANGE,))
+        text = "it demands a new password (PasswordChangeRequired): set one on the BMC, then in the Secret"
+        ids = (_PASSWORD_CHANGE,)
+        return BmcError(Cause.CREDENTIALS_REFUSED, f"{self._name}: {text}", status=403, message_ids=ids)
 
     async def _log_out(self) -> None:
         """Delete the session, as far as the BMC answers within `logout_seconds`, and close the connection."""
@@ -797,7 +806,7 @@ class RedfishClient(BmcClient):
             return self._password_change()
         if answer.status == 401 and self._uses_basic:
             self._is_refused = True
-            return self._refused(message_ids=messages.ids)
+            return self._refused(message_ids=tuple(map(self._scrubbed, messages.ids)))
         if answer.status == 401 and self._token:
             return self._error(Cause.BUSY, "it has ended the session; the next attempt logs in", status=401)
         text = f"it answers {answer.status} to {method} {_text(path)}"
@@ -829,15 +838,18 @@ class RedfishClient(BmcClient):
         retry_after: float = 0.0,
     ) -> BmcError:
         """Return an error without secrets, also if the BMC repeats them in its answer."""
-        host = printable(self._connection.host)[:MAX_TEXT]
         return BmcError(
             cause,
-            self._scrubbed(f"BMC {host}: {text}"),
+            f"{self._name}: {self._scrubbed(text)}",
             status=status,
             message_ids=tuple(map(self._scrubbed, message_ids)),
             properties=tuple(map(self._scrubbed, properties)),
             retry_after=retry_after,
         )
+
+    @property
+    def _name(self) -> str:
+        return f"BMC {printable(self._connection.host)[:MAX_TEXT]}"
 
     def _scrubbed(self, text: str) -> str:
         for each in sorted(self._secrets, key=len, reverse=True):
@@ -847,7 +859,7 @@ class RedfishClient(BmcClient):
     # --- tasks -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, answer: Answer) -> None:
-        """Wait for the end of the task that an answer names, if it names one (DSP0266 section 12.2).
+        """Wait for the end of the task that an answer names, if it names one (DSP0266, "Asynchronous operations").
 
         The Task is read, not the monitor, where both are known: Lenovo XCC deletes the Task of a monitor that is read.
         Raises BmcError if the task fails or does not end within `task_seconds`.

@@ -554,6 +554,15 @@ async def test_wrong_password_is_one_failed_login_whatever_follows() -> None:
     assert (bmc.logins, bmc.failed_logins, bmc.open_sessions) == (1, 1, 0)
 
 
+async def test_password_that_is_a_word_of_the_message_does_not_show() -> None:
+    messages = []
+    for password in ("password", "zorro"):
+        with pytest.raises(BmcError) as caught:
+            await client_of(FakeBmc(), BmcCredentials("root", password)).__aenter__()
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
 async def test_wrong_password_with_basic_authentication_is_one_failed_login() -> None:
     bmc = FakeBmc()
     async with client_of(bmc, WRONG, replace(CONNECTION, use_basic_auth=True)) as client:

@@ -273,39 +273,47 @@ async def test_error_behind_a_broken_connection_shows_no_token() -> None:
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "trust",
-    [{}, {"fingerprint": "", "authority": certificate(LOOPBACK).authority}, {"fingerprint": "", "insecure_tls": True}],
-)
-async def test_certificate_is_trusted_by_fingerprint_or_authority_or_unverified(trust: dict[str, Any]) -> None:
-    async with serve(FakeBmc()) as served, RedfishClient(served.connection(**trust), CREDENTIALS) as client:
+TRUST: dict[str, Callable[[], dict[str, Any]]] = {
+    "fingerprint": dict,
+    "authority": lambda: {"fingerprint": "", "authority": certificate(LOOPBACK).authority},
+    "certificate as authority": lambda: {"fingerprint": "", "authority": certificate(LOOPBACK).alone},
+    "unverified": lambda: {"fingerprint": "", "insecure_tls": True},
+}
+
+
+@pytest.mark.parametrize("trust", TRUST)
+async def test_certificate_is_trusted_by_fingerprint_or_authority_or_unverified(trust: str) -> None:
+    async with serve(FakeBmc()) as served, RedfishClient(served.connection(**TRUST[trust]()), CREDENTIALS) as client:
         assert (await client.observe()).identity.vendor == "Contoso"
 
 
-@pytest.mark.parametrize(
-    ("trust", "text"),
-    [
-        ({"fingerprint": ""}, "the certificate is not trusted: "),
-        (
-            {"fingerprint": "ab" * 32},
-            f"the certificate has the fingerprint {certificate(LOOPBACK).fingerprint}, not the Machine's",
-        ),
-        (
-            {"fingerprint": "ab" * 32, "insecure_tls": True, "authority": certificate(LOOPBACK).authority},
-            "the fingerprint",
-        ),
-        ({"fingerprint": "", "authority": certificate("192.0.2.7").authority}, "the certificate is not trusted: "),
-        ({"fingerprint": "", "authority": certificate("192.0.2.7").authority, "insecure_tls": True}, "not trusted: "),
-        ({"fingerprint": "", "authority": "no PEM"}, "the Machine's authority is not a certificate in PEM"),
-        ({"fingerprint": "xyz"}, "the Machine's fingerprint is not a SHA-256"),
-        ({"fingerprint": "abcd"}, "the Machine's fingerprint is not a SHA-256"),
-    ],
-)
-async def test_bmc_with_another_certificate_gets_no_request(trust: dict[str, Any], text: str) -> None:
+def other_authority(**changes: Any) -> dict[str, Any]:
+    """A connection that trusts an authority of another certificate."""
+    return {"fingerprint": "", "authority": certificate("192.0.2.7").authority} | changes
+
+
+DISTRUST: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "authorities of this host": (lambda: {"fingerprint": ""}, "its certificate is not trusted ("),
+    "other fingerprint": (lambda: {"fingerprint": "ab" * 32}, ", not the Machine's certificateFingerprint"),
+    "fingerprint before all else": (
+        lambda: {"fingerprint": "ab" * 32, "insecure_tls": True, "authority": certificate(LOOPBACK).authority},
+        "its certificate has the fingerprint {}, not",
+    ),
+    "other authority": (other_authority, "its certificate is not trusted ("),
+    "authority before insecureTLS": (lambda: other_authority(insecure_tls=True), "its certificate is not trusted ("),
+    "no authority": (lambda: other_authority(authority="no PEM"), "caSecretRef is not a certificate in PEM"),
+    "no fingerprint": (lambda: {"fingerprint": "xyz"}, "certificateFingerprint is not a SHA-256"),
+    "short fingerprint": (lambda: {"fingerprint": "abcd"}, "certificateFingerprint is not a SHA-256"),
+}
+
+
+@pytest.mark.parametrize("distrust", DISTRUST)
+async def test_bmc_with_another_certificate_gets_no_request(distrust: str) -> None:
+    trust, text = DISTRUST[distrust]
     async with serve(FakeBmc()) as served:
-        error = await failure(served.connection(**trust))
+        error = await failure(served.connection(**trust()))
         assert error.cause is Cause.CERTIFICATE
-        assert text in str(error)
+        assert text.format(served.certificate.fingerprint) in str(error)
         assert served.bmc.requests == []
 
 
@@ -324,6 +332,13 @@ async def test_host_without_a_listener_is_unreachable() -> None:
     error = await failure(BmcConnection("127.0.0.1", redfish_port=port))
     assert error.cause is Cause.UNREACHABLE
     assert f"127.0.0.1:{port} refuses the connection" in str(error)
+
+
+async def test_session_that_the_bmc_ends_early_is_busy() -> None:
+    async with broken(Fault.LATE_401) as served:
+        error = await failure(served.connection())
+        assert error.cause is Cause.BUSY
+        assert "ended the session" in str(error)
 
 
 async def test_server_without_tls_is_unreachable() -> None:
