@@ -1,1 +1,848 @@
-"""The decision of BMC control: what to do next. Pure."""
+"""Decide the next request to a BMC: a pure function of what is wanted, what the BMC reports, and what was sent so far.
+
+    wanted + observation + attempts + quirks + clock -> Send | Wait | Done | GiveUp
+
+The caller (`operation`) observes the BMC, asks `decide`, does it, and repeats:
+
+1. The observation fulfils what is wanted: Done. A BMC's answer to a request never counts, only what it reports later.
+2. The BMC accepted the last request, and the effect may still come: Wait.
+3. The BMC was busy, or the machine in a state that forbids the request: Wait, each time longer, and Send it again.
+4. The BMC refused or ignored the request: Send the next form of it. A form has one or more requests (steps); the
+   first step whose effect is not there is sent. The order of the forms is a table, and quirks shorten it.
+5. No form or no time is left: GiveUp, with the cause and a sentence that names the request, the report and the remedy.
+
+Each kind of wanted thing has one function that returns its plan; `_follow` does the rest for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+from urllib.parse import unquote
+
+from tink.bmc.model import (
+    BmcError,
+    Boot,
+    BootDevice,
+    BootMode,
+    Cause,
+    ClearedBoot,
+    EjectMedium,
+    Enabled,
+    InsertMedium,
+    Observation,
+    PowerAction,
+    PowerState,
+    Request,
+    Reset,
+    ResetType,
+    SetBoot,
+    Slot,
+    Wanted,
+    WantedBoot,
+    WantedMedium,
+    WantedPower,
+)
+from tink.bmc.quirks import Area, Quirks, row
+
+MAX_SECONDS: Final = 600.0
+"""Time limit of a boot device, a medium, and of the action soft."""
+MAX_POWER_SECONDS: Final = 300.0
+"""Time limit of the other power actions."""
+MAX_REQUESTS: Final = 60
+"""Maximum number of requests to reach one wanted thing."""
+MAX_BROKEN: Final = 5
+"""Maximum number of attempts in a row whose answer got lost."""
+MAX_UNREADABLE_SECONDS: Final = 60.0
+"""Seconds for which a BMC may be unreachable or answer nonsense before the operation fails."""
+
+_READS: Final = 3
+"""Reads without the effect of an accepted request before it counts as ignored."""
+_RESTARTS: Final = (Reset(ResetType.FORCE_RESTART), Reset(ResetType.POWER_CYCLE))
+_FIRST_PAUSE: Final = 2.0
+_LONGEST_PAUSE: Final = 60.0
+_READ_SECONDS: Final = 3.0
+"""Longest pause between two reads."""
+# Seconds in which an accepted request must have its effect; the second try has twice as many, the third three times.
+_BOOT_SECONDS: Final = 5.0
+_MEDIUM_SECONDS: Final = 10.0
+_POWER_SECONDS: Final = 20.0
+_RESTART_SECONDS: Final = 60.0
+_POWER_TRIES: Final = 3
+_EJECT_TRIES: Final = 3
+_MAX_ANSWER_LENGTH: Final = 300
+"""Maximum number of characters of a BMC's answer in a message."""
+_MAX_VALUE_LENGTH: Final = 200
+_MAX_LISTED: Final = 12
+# The user, password, query (a signature) and fragment of a URL.
+_SECRETS_OF_URL: Final = re.compile(r"://(?:[^/@\s?#\"']*@)?([^\s?#\"']*)(?:[?#][^\s\"']*)?")
+
+_LATER: Final = frozenset({Cause.BUSY, Cause.CONFLICT})
+"""The same request may be accepted later."""
+_LOST: Final = frozenset({Cause.UNREACHABLE, Cause.BAD_ANSWER})
+"""The BMC may have accepted the request; its answer got lost."""
+_FATAL: Final = frozenset({Cause.CREDENTIALS_REFUSED, Cause.CERTIFICATE})
+"""No other request can succeed."""
+# BMCs answer these with 400, 409 or 503 (quirks 9, 10, 20, 29, 31).
+_LATER_MESSAGES: Final = (
+    "UnableToModifyDuringSystemPOST",
+    "InvalidOperationForSystemState",
+    "ActionParameterValueConflict",
+    "ResourceInUse",
+    "ServiceTemporarilyUnavailable",
+    "SYS518",
+    "RAC0218",
+)
+
+
+# --- input and output -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A request that was sent.
+
+    at: time of the answer in seconds of the caller's clock.
+    error: None if the BMC accepted the request.
+    form: copied from the decision `Send`.
+    before: the observation that led to the request.
+    reads: number of observations since the answer.
+    """
+
+    request: Request
+    at: float
+    error: BmcError | None = None
+    form: str = ""
+    before: Observation | None = None
+    reads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this request. `form` names the form that it belongs to."""
+
+    request: Request
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Observe the BMC again after these seconds. `reason` is a clause for logs and status."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The BMC reports what is wanted. `message` is a clause for the status."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """What is wanted can't be reached. `message` names the request, the report of the BMC, and the remedy."""
+
+    cause: Cause
+    message: str
+
+
+Decision = Send | Wait | Done | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One way to ask for what is wanted: its requests, in order."""
+
+    name: str
+    steps: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How to reach what is wanted.
+
+    asked: what is missing, and the BMC is asked for.
+    forms: the ways to ask, in order.
+    has_effect: returns True if the effect of a request is in the observation.
+    concerns: returns True if a request asks for what is missing.
+    accepted_but: what the BMC accepted, and reports instead; empty if it accepted nothing of what is missing.
+    remedy: what the operator can do.
+    """
+
+    area: Area
+    asked: str
+    forms: tuple[_Form, ...]
+    has_effect: Callable[[Request], bool]
+    concerns: Callable[[Request], bool]
+    accepted_but: str
+    remedy: str
+
+
+def limit_of(wanted: Wanted) -> float:
+    """Return the time limit for what is wanted, in seconds."""
+    is_quick = isinstance(wanted, WantedPower) and wanted.action is not PowerAction.SOFT
+    return MAX_POWER_SECONDS if is_quick else MAX_SECONDS
+
+
+def decide(
+    wanted: Wanted, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks, now: float, started: float
+) -> Decision:
+    """Return what to do next.
+
+    `seen` is the newest observation, made after the last of `attempts`. `now` and `started` (the time of the first
+    call) are seconds of the same clock as in `attempts`.
+    """
+    match wanted:
+        case WantedPower():
+            plan = _power(wanted.action, seen, attempts, now, started)
+        case WantedBoot():
+            plan = _boot(wanted, seen, attempts, quirks)
+        case ClearedBoot():
+            plan = _cleared_boot(seen, attempts, quirks)
+        case WantedMedium():
+            plan = _medium(wanted, seen, attempts, quirks)
+    if isinstance(plan, _Plan):
+        return _follow(plan, seen, attempts, quirks, now, started + limit_of(wanted))
+    return plan
+
+
+def after_failed_read(
+    error: BmcError, failures: int, failing_since: float, now: float, deadline: float
+) -> Wait | GiveUp:
+    """Return what to do after the BMC could not be observed `failures` times in a row, since `failing_since`."""
+    is_later = _is_later(error)
+    patience = deadline if is_later else min(deadline, failing_since + MAX_UNREADABLE_SECONDS)
+    pause = min(_pause(failures, "", error), patience - now)
+    if error.cause in _FATAL or not (is_later or error.cause in _LOST or failures < _READS) or pause <= 0:
+        return GiveUp(error.cause, str(error))
+    return Wait(pause, f"the BMC can't be read: {_answer(error)}")
+
+
+# --- the same for all -------------------------------------------------------------------------------------------------
+
+
+def _follow(
+    plan: _Plan, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks, now: float, deadline: float
+) -> Decision:
+    """Return the next step of a plan whose wanted thing the observation does not fulfil."""
+    last = attempts[-1] if attempts else None
+    if last and last.error and last.error.cause in _FATAL:
+        return GiveUp(last.error.cause, str(last.error))
+    if now >= deadline or len(attempts) >= MAX_REQUESTS or _lost_in_a_row(attempts) >= MAX_BROKEN:
+        return _give_up(plan, attempts, quirks)
+    if last and not plan.has_effect(last.request) and (wait := _wait_after(plan, last, seen, attempts, quirks, now)):
+        return replace(wait, seconds=min(wait.seconds, deadline - now))
+    for form in plan.forms:
+        step = next((step for step in form.steps if not plan.has_effect(step)), None)
+        if step is not None and not _is_spent(form, step, attempts):
+            return Send(step, form.name)
+    return _give_up(plan, attempts, quirks)
+
+
+def _wait_after(
+    plan: _Plan, last: Attempt, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks, now: float
+) -> Wait | None:
+    """Return the wait that the last attempt needs, whose effect is not there; None if it is over."""
+    error = last.error
+    effect_seconds = _effect_seconds(last.request, sum(each.request == last.request for each in attempts))
+    if error is None or (quirks.refusal_may_lie and isinstance(last.request, SetBoot) and _is_refused(last)):
+        if last.reads < _READS or now < last.at + effect_seconds:
+            return Wait(min(max(last.reads, 1.0), _READ_SECONDS), plan.accepted_but or _accepted([last]))
+        return None
+    if _is_later(error) or error.cause in _LOST:
+        pause = _pause(_failures_in_a_row(attempts), seen.identity.serial, error)
+        if error.cause in _LOST and last.request in _RESTARTS:  # it may have begun; a second one would hit the boot
+            pause = max(pause, effect_seconds)
+        if now < last.at + pause:
+            return Wait(
+                last.at + pause - now, f"the BMC was asked for {describe(last.request)} and answered: {_answer(error)}"
+            )
+    return None
+
+
+def _is_spent(form: _Form, step: Request, attempts: Sequence[Attempt]) -> bool:
+    """Return True if the BMC refused a step of the form, or accepted this one too often without the effect."""
+    own = [each for each in attempts if each.form == form.name]
+    accepted = sum(each.request == step and each.error is None for each in own)
+    return accepted >= _tries(step) or any(map(_is_refused, own))
+
+
+def _is_refused(attempt: Attempt) -> bool:
+    error = attempt.error
+    return error is not None and not _is_later(error) and error.cause not in _LOST
+
+
+def _is_later(error: BmcError) -> bool:
+    """Return True if the BMC may accept the same request later, by its cause or the MessageIds of a refusal."""
+    if error.cause in _LATER:
+        return True
+    return error.cause is Cause.REFUSED and any(each.endswith(_LATER_MESSAGES) for each in error.message_ids)
+
+
+def _failures_in_a_row(attempts: Sequence[Attempt]) -> int:
+    count = 0
+    for attempt in reversed(attempts):
+        if attempt.error is None or _is_refused(attempt):
+            break
+        count += 1
+    return count
+
+
+def _lost_in_a_row(attempts: Sequence[Attempt]) -> int:
+    count = 0
+    for attempt in reversed(attempts):
+        if attempt.error is None or attempt.error.cause not in _LOST:
+            break
+        count += 1
+    return count
+
+
+def _pause(failures: int, serial: str, error: BmcError) -> float:
+    """Return the seconds to wait after this many failures in a row; the serial number spreads the BMCs of a site."""
+    pause = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE)
+    jitter = 0.5 + 0.5 * zlib.crc32(f"{serial[:64]} {failures}".encode(errors="replace")) / 0xFFFFFFFF
+    return max(pause * jitter, min(error.retry_after, _LONGEST_PAUSE))
+
+
+def _tries(request: Request) -> int:
+    """Return how often a form sends this request if the BMC accepts it without effect."""
+    match request:
+        case Reset(type=ResetType.ON | ResetType.FORCE_OFF):
+            return _POWER_TRIES
+        case EjectMedium():  # quirk 35
+            return _EJECT_TRIES
+        case _:
+            return 1
+
+
+def _effect_seconds(request: Request, tries: int) -> float:
+    """Return the seconds in which the effect of an accepted request must show, at this number of tries."""
+    match request:
+        case Reset(type=ResetType.GRACEFUL_SHUTDOWN):
+            return MAX_SECONDS
+        case Reset() if request in _RESTARTS:
+            return _RESTART_SECONDS
+        case Reset():
+            return _POWER_SECONDS * tries
+        case SetBoot():
+            return _BOOT_SECONDS
+        case _:
+            return _MEDIUM_SECONDS * tries
+
+
+def _give_up(plan: _Plan, attempts: Sequence[Attempt], quirks: Quirks) -> GiveUp:
+    """Return the end of a plan: what the BMC did with the requests, and what helps."""
+    own = [each for each in attempts if plan.concerns(each.request)]
+    errors = [each.error for each in own if each.error is not None]
+    remedy = "; ".join([plan.remedy, *_known(plan.area, quirks)])
+    if not own:
+        return GiveUp(Cause.UNSUPPORTED, f"the BMC offers no request for {plan.asked}; {remedy}")
+    if (last := own[-1].error) is not None and not _is_refused(own[-1]):
+        later = Cause.CONFLICT if last.cause is Cause.REFUSED else last.cause
+        text = f"the BMC was asked {len(own)} times for {plan.asked}, and answered last: {_answer(last)}"
+        return GiveUp(later, f"{text}; {remedy}")
+    if len(errors) < len(own):
+        return GiveUp(Cause.IGNORED, f"{plan.accepted_but or _accepted(own)}; {remedy}")
+    cause = errors[0].cause if len({error.cause for error in errors}) == 1 else Cause.REFUSED
+    forms = f" in {len(errors)} forms" if len(errors) > 1 else ""
+    return GiveUp(cause, f"the BMC refused {plan.asked}{forms}: {_answer(errors[0])}; {remedy}")
+
+
+def _accepted(attempts: Sequence[Attempt]) -> str:
+    """Return a clause about the last request that the BMC accepted, whose effect is not there."""
+    request = next((each.request for each in reversed(attempts) if each.error is None), attempts[-1].request)
+    return f"the BMC accepted {describe(request)}, and does not report its effect"
+
+
+def _known(area: Area, quirks: Quirks) -> Iterator[str]:
+    """Yield what is known of this BMC in this area."""
+    for known in map(row, quirks.rows):
+        if known.area is area and known.is_advice:
+            yield f"known of this model: {known.symptom}: {known.remedy} (quirk {known.number})"
+
+
+# --- power ------------------------------------------------------------------------------------------------------------
+
+_TYPES: Final = {
+    PowerAction.ON: ResetType.ON,
+    PowerAction.OFF: ResetType.FORCE_OFF,
+    PowerAction.SOFT: ResetType.GRACEFUL_SHUTDOWN,
+}
+_STATES: Final = {
+    ResetType.ON: PowerState.ON,
+    ResetType.FORCE_OFF: PowerState.OFF,
+    ResetType.GRACEFUL_SHUTDOWN: PowerState.OFF,
+}
+"""The power state that each reset type leads to; a restart is seen by LastResetTime."""
+_REPORTED: Final = {PowerState.ON: "On", PowerState.OFF: "Off", PowerState.UNKNOWN: "neither On nor Off"}
+_POWER_REMEDIES: Final = {
+    ResetType.ON: "look at the BMC's event log and the power supplies, or reset the BMC",
+    ResetType.FORCE_OFF: "look at the BMC's event log, or reset the BMC",
+    ResetType.GRACEFUL_SHUTDOWN: "the operating system may not listen to the power button; use off",
+    ResetType.FORCE_RESTART: "use cycle",
+    ResetType.POWER_CYCLE: "use cycle",
+}
+
+
+def _power(
+    action: PowerAction, seen: Observation, attempts: Sequence[Attempt], now: float, started: float
+) -> _Plan | Wait | Done | GiveUp:
+    match action:
+        case PowerAction.STATUS:
+            return _power_status(seen, now, started)
+        case PowerAction.CYCLE:
+            return _cycle(seen, attempts, now, started)
+        case PowerAction.RESET:
+            return _restart(seen, attempts)
+        case _:
+            return _power_state(_TYPES[action], seen, attempts, now, started)
+
+
+def _power_status(seen: Observation, now: float, started: float) -> Wait | Done | GiveUp:
+    if seen.power is not PowerState.UNKNOWN:
+        return Done(f"the BMC reports {_REPORTED[seen.power]}")
+    if now < started + _POWER_SECONDS:
+        return Wait(_READ_SECONDS, "the BMC reports neither On nor Off")
+    return GiveUp(Cause.BAD_ANSWER, "the BMC reports neither On nor Off; reset the BMC")
+
+
+def _power_state(
+    kind: ResetType, seen: Observation, attempts: Sequence[Attempt], now: float, started: float
+) -> _Plan | Wait | Done | GiveUp:
+    """Plan to reach the power state that a reset type leads to."""
+    if seen.power is _STATES[kind]:
+        return Done(f"the BMC {'reports' if attempts else 'already reports'} {_REPORTED[seen.power]}")
+    # The machine may be on its way: PoweringOn and PoweringOff are unknown states.
+    if seen.power is PowerState.UNKNOWN and not attempts and now < started + _POWER_SECONDS:
+        return Wait(_READ_SECONDS, "the BMC reports neither On nor Off")
+    return _reset_plan((kind,), seen, f"reports {_REPORTED[seen.power]}")
+
+
+def _cycle(seen: Observation, attempts: Sequence[Attempt], now: float, started: float) -> _Plan | Wait | Done | GiveUp:
+    """Plan to reach Off, then On. Off was read if the BMC was asked for On."""
+    if seen.power is PowerState.OFF or any(each.request == Reset(ResetType.ON) for each in attempts):
+        return _power_state(ResetType.ON, seen, attempts, now, started)
+    return _reset_plan((ResetType.FORCE_OFF,), seen, f"reports {_REPORTED[seen.power]}")
+
+
+def _restart(seen: Observation, attempts: Sequence[Attempt]) -> _Plan | Done | GiveUp:
+    """Plan to restart a running machine. It is restarted once: a lost answer is repeated only if LastResetTime shows
+    that nothing happened."""
+    begun = [each for each in attempts if not _is_refused(each) and not (each.error and _is_later(each.error))]
+    if not begun and seen.power is PowerState.OFF:
+        return GiveUp(Cause.CONFLICT, "the BMC reports Off, and reset needs a machine that is on; use on")
+    if not begun:
+        return _reset_plan((ResetType.FORCE_RESTART, ResetType.POWER_CYCLE), seen, "")
+    first = begun[0]
+    asked, error = describe(first.request), first.error
+    before = first.before.last_reset if first.before else ""
+    is_reported, is_on = bool(before or seen.last_reset), seen.power is PowerState.ON
+    if is_reported and seen.last_reset != before and is_on:
+        return Done(f"the BMC reports On and LastResetTime {seen.last_reset[:64]}")
+    if not is_reported and error is not None:
+        text = f"the BMC was asked for {asked}, the answer got lost, and the BMC reports no LastResetTime"
+        return GiveUp(error.cause, f"{text}; the machine may have restarted: {_answer(error)}")
+    if not is_reported and is_on and first.reads >= _READS:
+        return Done(f"the BMC accepted {asked} and reports On; it reports no LastResetTime")
+    unchanged = is_reported and seen.last_reset == before
+    reported = f"reports {'the same LastResetTime as before' if unchanged else _REPORTED[seen.power]}"
+    kinds = tuple(kind for kind in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE) if Reset(kind) == first.request)
+    return _reset_plan(kinds, seen, reported)
+
+
+def _reset_plan(kinds: tuple[ResetType, ...], seen: Observation, reported: str) -> _Plan | GiveUp:
+    """Plan a change of power by the first of the reset types that the BMC accepts. `reported`: what it reports now."""
+    allowed = [kind for kind in kinds if not seen.allowed_resets or kind in seen.allowed_resets]
+    asked, remedy = f"Reset {kinds[0]}", _POWER_REMEDIES[kinds[0]]
+    if not allowed:
+        text = f"the BMC allows {_listed(seen.allowed_resets)}, not {' or '.join(kinds)}"
+        return GiveUp(Cause.UNSUPPORTED, f"{text}; {remedy}")
+
+    def has_effect(sent: Request) -> bool:
+        return isinstance(sent, Reset) and _STATES.get(sent.type) is seen.power
+
+    forms = tuple(_Form(str(kind), (Reset(kind),)) for kind in allowed)
+    requests = [Reset(kind) for kind in allowed]
+    return _Plan(
+        Area.POWER, asked, forms, has_effect, requests.__contains__, f"the BMC accepted {asked} and {reported}", remedy
+    )
+
+
+# --- boot devices -----------------------------------------------------------------------------------------------------
+
+_TARGETS: Final = {
+    BootDevice.PXE: ("Pxe",),
+    BootDevice.DISK: ("Hdd",),
+    BootDevice.BIOS: ("BiosSetup",),
+    BootDevice.CDROM: ("Cd", "UsbCd"),
+    BootDevice.SAFE: ("Safe",),
+    BootDevice.HTTP: ("UefiHttp",),
+}
+"""The BootSourceOverrideTarget of each device, best first. Redfish has no Safe; the IPMI client lists it."""
+_BOOT_REMEDIES: Final = {
+    "mode": "set this boot mode in the firmware's setup (CSM)",
+    "enabled": "power the machine off and try again, or set the boot order in the firmware's setup",
+    "target": "power the machine off and try again, or set the boot order in the firmware's setup",
+    "http_uri": "set the URI in the firmware's setup",
+}
+"""The remedy for each field that stays wrong; the first wrong one counts."""
+_BOOT_PROPERTIES: Final = {
+    "target": "BootSourceOverrideTarget",
+    "enabled": "BootSourceOverrideEnabled",
+    "mode": "BootSourceOverrideMode",
+    "http_uri": "HttpBootUri",
+}
+"""The Redfish property of each field of `SetBoot` and `Boot`."""
+
+
+def _boot(wanted: WantedBoot, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done | GiveUp:
+    """Plan to set a boot override."""
+    boot = seen.boot
+    if boot is None or boot.target is None or boot.enabled is None:
+        return GiveUp(Cause.UNSUPPORTED, f"the BMC reports no boot override; {row(43).remedy}")
+    targets = _allowed_targets(wanted.device, boot, quirks)
+    if unsupported := _boot_unsupported(wanted, seen, boot, targets, quirks):
+        return GiveUp(Cause.UNSUPPORTED, unsupported)
+    enabled = Enabled.CONTINUOUS if wanted.persistent else Enabled.ONCE
+    requests = [SetBoot(target, enabled, wanted.mode, wanted.http_uri or None) for target in targets]
+    if quirks.pending_target and quirks.pending_target == boot.target and any(each.error is None for each in attempts):
+        boot = replace(boot, target=requests[0].target)  # quirk 16: the name of what we asked for
+    for request in requests:
+        if done := _boot_done(request, boot, seen.pending_boot, attempts):
+            return done
+    return _boot_plan(
+        [form for each in requests for form in _boot_forms(each, boot, quirks)],
+        requests[0],
+        boot,
+        seen,
+        attempts,
+        quirks,
+    )
+
+
+def _allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str]:
+    """Return the targets for a device that the BMC allows, the best first."""
+    targets = [each for each in _TARGETS[device] if not boot.allowed_targets or each in boot.allowed_targets]
+    if device is BootDevice.CDROM and quirks.cd_target in targets:  # quirk 12: Cd is accepted, and does not boot
+        return [quirks.cd_target]
+    return targets
+
+
+def _boot_unsupported(wanted: WantedBoot, seen: Observation, boot: Boot, targets: list[str], quirks: Quirks) -> str:
+    """Return the reason why the BMC can't do this; empty if it can, as far as it reports."""
+    is_redfish = bool(seen.identity.redfish)
+    if wanted.device is BootDevice.HTTP and (not targets or (wanted.http_uri and boot.http_uri is None)):
+        remedy = row(23).remedy if quirks.http_boot_by_bios else "use PXE or virtual media"
+        return f"the BMC reports no HttpBootUri for UEFI HTTP boot; {remedy}"
+    if not targets or (wanted.device is BootDevice.SAFE and not boot.allowed_targets and is_redfish):
+        names = " or ".join(_TARGETS[wanted.device])
+        return f"the BMC allows the boot targets {_listed(boot.allowed_targets)}, not {names}; use another boot device"
+    lists_no_continuous = bool(boot.allowed_enabled) and Enabled.CONTINUOUS not in boot.allowed_enabled
+    if wanted.persistent and (lists_no_continuous or (quirks.no_continuous and is_redfish)):
+        return f"the BMC does not allow BootSourceOverrideEnabled Continuous; {row(24).remedy}"
+    if wanted.mode is BootMode.UEFI and boot.mode is None and quirks.uefi_boot_by_ipmi and is_redfish:
+        return f"{row(11).symptom}; {row(11).remedy}"
+    return ""
+
+
+def _boot_done(request: SetBoot, boot: Boot, pending: Boot | None, attempts: Sequence[Attempt]) -> Done | None:
+    """Return Done if the BMC reports the boot override, or reports it as pending."""
+    text = f"the BMC {'reports' if attempts else 'already reports'} {describe(request)}"
+    if not _wrong_fields(request, boot) and not (pending and _is_override(pending) and _wrong_fields(request, pending)):
+        return Done(f"{text}; it reports no boot mode" if request.mode and boot.mode is None else text)
+    if pending and not _wrong_fields(request, _merged(pending, boot)):
+        return Done(f"{text} as pending until the next restart")
+    return None
+
+
+def _boot_forms(request: SetBoot, boot: Boot, quirks: Quirks) -> list[_Form]:
+    """Return the forms of a boot override in the order in which they are tried. Quirks shorten and reorder them."""
+    modeless = replace(request, mode=None)
+    forms = {
+        "as wanted": request,
+        "mode by itself": SetBoot(mode=request.mode),
+        "without mode": modeless,
+        "only what differs": _only(request, _wrong_fields(request, boot)),
+        "without enabled": replace(modeless, enabled=None),
+        "complete": replace(request, mode=request.mode or boot.mode),
+    }
+    if quirks.full_request or quirks.mode_required:
+        names = ["complete"]
+    elif quirks.mode_read_only:
+        names = ["without mode", "only what differs", "without enabled", "mode by itself"]
+    elif quirks.mode_by_itself:
+        names = ["mode by itself", "only what differs", "without mode", "without enabled", "as wanted"]
+    elif quirks.only_changes:
+        names = ["only what differs", "mode by itself", "without mode", "without enabled", "as wanted"]
+    else:
+        names = list(forms)
+    if quirks.enabled_required:
+        names = [name for name in names if name not in ("only what differs", "without enabled")]
+    if not _wrong_fields(forms["mode by itself"], boot):
+        names = [name for name in names if name != "mode by itself"]
+    return [_Form(f"{name} ({request.target})", (forms[name],)) for name in names]
+
+
+def _cleared_boot(seen: Observation, attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done | GiveUp:
+    """Plan to clear the boot override, so that the machine boots by its own order."""
+    boot, pending = seen.boot, seen.pending_boot
+    if boot is None or not (_is_override(boot) or (pending and _is_override(pending))):
+        return Done("the BMC reports no boot override")
+    if pending and not _is_override(_merged(pending, boot)):
+        return Done("the BMC reports no boot override after the next restart")
+    request = SetBoot(enabled=Enabled.DISABLED)
+    forms = [_Form("disabled", (request,))]
+    if not quirks.clear_keeps_target:
+        forms.append(_Form("disabled, no target", (SetBoot("None", Enabled.DISABLED),)))
+    forms.append(_Form("disabled, same target", (SetBoot(boot.target, Enabled.DISABLED),)))
+    forms.append(_Form("disabled, complete", (SetBoot(boot.target, Enabled.DISABLED, boot.mode),)))
+    return _boot_plan(forms, request, boot, seen, attempts, quirks)
+
+
+def _boot_plan(
+    forms: list[_Form], request: SetBoot, boot: Boot, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks
+) -> _Plan:
+    """Return the plan for a boot override; `request` has all that is wanted, `boot` what the BMC reports."""
+    if seen.pending_boot is not None or quirks.at_settings:
+        at_settings = [_at_settings(form) for form in forms]
+        forms = at_settings + forms if quirks.at_settings else forms + at_settings
+    wrong = _wrong_fields(request, boot)
+    remedy = next((text for field, text in _BOOT_REMEDIES.items() if field in wrong), "restart the machine")
+
+    def has_effect(sent: Request) -> bool:
+        if not isinstance(sent, SetBoot):
+            return False
+        read = _merged(seen.pending_boot, boot) if sent.at_settings and seen.pending_boot else boot
+        return not _wrong_fields(sent, read)
+
+    def concerns(sent: Request) -> bool:
+        return any(getattr(sent, field, None) is not None for field in wrong)
+
+    asked = describe(_only(request, wrong))
+    return _Plan(
+        Area.BOOT, asked, _distinct(forms), has_effect, _boot_accepted_but(request, boot, wrong, attempts), remedy
+    )
+
+
+def _boot_accepted_but(request: SetBoot, boot: Boot, wrong: list[str], attempts: Sequence[Attempt]) -> str:
+    """Return the clause about the fields that the BMC accepted and reports otherwise; empty if there are none."""
+    accepted = [each.request for each in attempts if each.error is None and isinstance(each.request, SetBoot)]
+    wrong = [field for field in wrong if any(getattr(sent, field) == getattr(request, field) for sent in accepted)]
+    if not wrong:
+        return ""
+    values = ", ".join(str(getattr(request, field)) for field in wrong)
+    reported = ", ".join(_shown(getattr(boot, field)) for field in wrong)
+    names = ", ".join(_BOOT_PROPERTIES[field] for field in wrong)
+    return f"the BMC accepted {values} and reports {reported} ({names})"
+
+
+def _wrong_fields(request: SetBoot, boot: Boot) -> list[str]:
+    """Return the fields of a request that the BMC reports otherwise. A mode that it does not report is not wrong."""
+    found = []
+    for field in _BOOT_PROPERTIES:
+        wanted, reported = getattr(request, field), getattr(boot, field)
+        if wanted is None or (field == "mode" and reported is None):
+            continue
+        if reported is None or wanted.casefold() != reported.casefold():
+            found.append(field)
+    return found
+
+
+def _only(request: SetBoot, fields: list[str]) -> SetBoot:
+    """Return a request with only these fields."""
+    return SetBoot(**{field: getattr(request, field) for field in fields})
+
+
+def _merged(pending: Boot, boot: Boot) -> Boot:
+    """Return the boot override after the next restart: the pending fields, and the present ones for the rest."""
+    fields = {field: getattr(pending, field) for field in _BOOT_PROPERTIES if getattr(pending, field) is not None}
+    return replace(boot, **fields)
+
+
+def _is_override(boot: Boot) -> bool:
+    """Return True if the override has a target and is not Disabled."""
+    return boot.target not in (None, "", "None") and boot.enabled not in (None, "", "Disabled")
+
+
+def _at_settings(form: _Form) -> _Form:
+    steps = tuple(replace(step, at_settings=True) for step in form.steps if isinstance(step, SetBoot))
+    return _Form(f"{form.name}, in the settings resource", steps)
+
+
+def _distinct(forms: Iterable[_Form]) -> tuple[_Form, ...]:
+    """Return the forms without those that send the same as an earlier one."""
+    return tuple({form.steps: form for form in reversed(list(forms))}.values())[::-1]
+
+
+# --- virtual media ----------------------------------------------------------------------------------------------------
+
+_SIMILAR_KINDS: Final = {"cd": ("cd", "dvd"), "dvd": ("dvd", "cd")}
+"""Kinds whose slots take an image as well (quirk 41: slots for DVD only)."""
+_NAMED_PROPERTIES: Final = ("TransferProtocolType", "TransferMethod", "UserName", "Password")
+"""Properties that are sent after a refusal names them (quirk 40)."""
+_INSERTED: Final = (("Inserted", True), ("WriteProtected", True))
+
+
+def _medium(
+    wanted: WantedMedium, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks
+) -> _Plan | Done | GiveUp:
+    slots = _slots_of(wanted.kind, seen.slots or (), quirks)
+    if not wanted.url:
+        return _without_medium(wanted.kind, slots, attempts, quirks)
+    if not slots:
+        kinds = _listed(sorted({kind for slot in seen.slots or () for kind in slot.kinds})) or "no virtual media"
+        return GiveUp(Cause.UNSUPPORTED, f"the BMC has {kinds}, and no slot for {wanted.kind[:32]}; use PXE")
+    return _with_medium(wanted.url, slots, attempts, quirks)
+
+
+def _slots_of(kind: str, slots: Sequence[Slot], quirks: Quirks) -> list[Slot]:
+    """Return the slots for a kind of medium: those that list the kind, then similar ones, then those without a list."""
+    names = _SIMILAR_KINDS.get(kind.casefold(), (kind.casefold(),))
+
+    def place(slot: Slot) -> int:
+        kinds = [each.casefold() for each in slot.kinds]
+        return next((number for number, name in enumerate(names) if name in kinds), len(names) + bool(kinds))
+
+    fitting = sorted((slot for slot in slots if place(slot) <= len(names)), key=place)
+    working = [slot for slot in fitting if any(fnmatchcase(_name_of(slot.path), each) for each in quirks.slots)]
+    return working or fitting
+
+
+def _without_medium(kind: str, slots: Sequence[Slot], attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done:
+    """Plan to empty all slots of a kind, one after the other."""
+    full = [slot for slot in slots if slot.inserted]
+    if not full:
+        return Done(f"the BMC {'reports' if attempts else 'already reports'} no medium of the kind {kind[:32]}")
+    paths = {slot.path for slot in full}
+    forms = [_Form(f"eject {full[0].path}{by}", (request,)) for by, request in _ejections(full[0], quirks)]
+    asked = describe(EjectMedium(full[0].path))
+    return _Plan(
+        Area.MEDIA,
+        asked,
+        tuple(forms),
+        lambda request: isinstance(request, EjectMedium) and request.slot not in paths,
+        lambda request: request in (request for _, request in _ejections(full[0], quirks)),
+        f"the BMC accepted {asked} and reports the medium inserted",
+        "power the machine off and try again, or reset the BMC",
+    )
+
+
+def _with_medium(url: str, slots: Sequence[Slot], attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done:
+    """Plan to insert an image into the first slot that takes it. Another image in that slot is ejected first."""
+    for slot in slots:
+        if slot.inserted and _has_image(slot, url, attempts):
+            verb = "reports" if attempts else "already reports"
+            return Done(f"the BMC {verb} {_shown_url(url)} in {_name_of(slot.path)}")
+    full = {slot.path for slot in slots if slot.inserted}
+    inserts = [each for each in attempts if isinstance(each.request, InsertMedium)]
+    accepted = [each.request for each in inserts if each.error is None]
+    asked = describe(accepted[-1] if accepted else InsertMedium(slots[0].path, url))
+    reported = "another" if accepted and accepted[-1].slot in full else "no"
+    return _Plan(
+        Area.MEDIA,
+        asked,
+        tuple(form for slot in slots for form in _insertions(slot, url, attempts, quirks)),
+        # An insertion has no effect here: `_with_medium` has looked for the image.
+        lambda request: isinstance(request, EjectMedium) and request.slot not in full,
+        # Without any insertion, an ejection failed.
+        lambda request: isinstance(request, InsertMedium if inserts else EjectMedium),
+        f"the BMC accepted {asked} and reports {reported} medium" if accepted else "",
+        "check that the BMC reaches the URL and supports its scheme",
+    )
+
+
+def _insertions(slot: Slot, url: str, attempts: Sequence[Attempt], quirks: Quirks) -> Iterator[_Form]:
+    """Yield the forms of an insertion into one slot in the order in which they are tried."""
+    named = _named_properties(url, attempts)
+    requests = [InsertMedium(slot.path, url), InsertMedium(slot.path, url, named)]
+    if not quirks.insert_image_alone:
+        requests.append(InsertMedium(slot.path, url, _INSERTED + named))
+    patch = InsertMedium(slot.path, url, _INSERTED, by_patch=True)
+    if not slot.has_insert_action:
+        requests = [patch]
+    else:
+        requests = [patch, *requests] if quirks.insert_by_patch else [*requests, patch]
+    eject = next(request for _, request in _ejections(slot, quirks))
+    for request in dict.fromkeys(requests):
+        properties = ", ".join(name for name, _ in request.properties) or "Image alone"
+        yield _Form(f"insert {slot.path}, {properties}{', by PATCH' if request.by_patch else ''}", (eject, request))
+
+
+def _ejections(slot: Slot, quirks: Quirks) -> list[tuple[str, EjectMedium]]:
+    """Return the ways to empty a slot, the best first."""
+    ways = [("", EjectMedium(slot.path)), (" by PATCH", EjectMedium(slot.path, by_patch=True))]
+    return ways[::-1] if quirks.insert_by_patch or not slot.has_insert_action else ways
+
+
+def _named_properties(url: str, attempts: Sequence[Attempt]) -> tuple[tuple[str, str | bool], ...]:
+    """Return the properties that refusals of an insertion name, with their values."""
+    values = dict(zip(_NAMED_PROPERTIES, (url.partition(":")[0][:16].upper(), "Stream", "", ""), strict=True))
+    errors = [each.error for each in attempts if each.error is not None and isinstance(each.request, InsertMedium)]
+    return tuple(
+        (name, value)
+        for name, value in values.items()
+        if any(name in error.properties or name in str(error) for error in errors)
+    )
+
+
+def _has_image(slot: Slot, url: str, attempts: Sequence[Attempt]) -> bool:
+    """Return True if the slot has the image of a URL.
+
+    Some BMCs report only a name, or nothing, as the image (quirk 37): that counts if they accepted our insertion.
+    """
+    if slot.image == url or unquote(slot.image) == unquote(url):
+        return True
+    is_ours = any(
+        isinstance(each.request, InsertMedium) and each.request.slot == slot.path and each.error is None
+        for each in attempts
+    )
+    return is_ours and "://" not in slot.image
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def describe(request: Request) -> str:
+    """Return a request in words for logs and status, in Redfish's spelling; URLs without their query and password."""
+    match request:
+        case Reset():
+            return f"Reset {request.type}"
+        case SetBoot():
+            names = {"boot target": request.target, "enabled": request.enabled, "mode": request.mode}
+            parts = [f"{name} {value}" for name, value in names.items() if value is not None]
+            return ", ".join([*parts, *([f"URI {_shown_url(request.http_uri)}"] if request.http_uri else [])])
+        case InsertMedium():
+            return f"insertion of {_shown_url(request.url)} into {_name_of(request.slot)}"
+        case EjectMedium():
+            return f"ejection from {_name_of(request.slot)}"
+
+
+def _answer(error: BmcError) -> str:
+    """Return the message of an error, shortened, with URLs that have no user, password and query."""
+    text = _SECRETS_OF_URL.sub(r"://\1", str(error))
+    return text if len(text) <= _MAX_ANSWER_LENGTH else f"{text[: _MAX_ANSWER_LENGTH - 3]}..."
+
+
+def _shown_url(url: str) -> str:
+    return _shown(_SECRETS_OF_URL.sub(r"://\1", url))
+
+
+def _shown(text: str | None) -> str:
+    """Return a value that a BMC reports, at most 200 characters; `nothing` if it is empty."""
+    return text[:_MAX_VALUE_LENGTH] if text else "nothing"
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Return values that a BMC lists, at most 12 of them."""
+    return ", ".join(_shown(value) for value in values[:_MAX_LISTED])
+
+
+def _name_of(path: str) -> str:
+    """Return the last segment of a slot's path."""
+    return path.rstrip("/").rpartition("/")[2][:_MAX_VALUE_LENGTH]

@@ -150,6 +150,11 @@ class WantedBoot:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearedBoot:
+    """No boot override: the machine boots by the boot order of its firmware."""
+
+
+@dataclass(frozen=True, slots=True)
 class WantedMedium:
     """An image in a virtual drive. An empty `url` means an empty drive. `kind` is a MediaType, such as CD."""
 
@@ -157,7 +162,7 @@ class WantedMedium:
     url: str = ""
 
 
-Wanted = WantedPower | WantedBoot | WantedMedium
+Wanted = WantedPower | WantedBoot | ClearedBoot | WantedMedium
 
 
 # --- what can be sent -------------------------------------------------------------------------------------------------
