@@ -16,7 +16,6 @@ Each kind of wanted thing has one function that returns its plan; `_follow` does
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +47,7 @@ from tink.bmc.model import (
     WantedPower,
 )
 from tink.bmc.quirks import Area, Quirks, row
+from tink.net.urls import redacted, shown
 
 MAX_SECONDS: Final = 600.0
 """Time limit of a boot device, a medium, and of the action soft."""
@@ -78,8 +78,6 @@ _MAX_ANSWER_LENGTH: Final = 300
 """Maximum number of characters of a BMC's answer in a message."""
 _MAX_VALUE_LENGTH: Final = 200
 _MAX_LISTED: Final = 12
-# The user, password, query (a signature) and fragment of a URL.
-_SECRETS_OF_URL: Final = re.compile(r"://(?:[^/@\s?#\"']*@)?([^\s?#\"']*)(?:[?#][^\s\"']*)?")
 
 _LATER: Final = frozenset({Cause.BUSY, Cause.CONFLICT})
 """The same request may be accepted later."""
@@ -267,8 +265,14 @@ def _wait_after(
 
 
 def _is_spent(form: _Form, step: Request, attempts: Sequence[Attempt]) -> bool:
-    """Return True if the BMC refused a step of the form, or accepted this one too often without the effect."""
-    own = [each for each in attempts if each.form == form.name]
+    """Return True if the BMC refused a step of the form, or accepted this one too often without the effect.
+
+    An ejection is a step of several forms, and no other form makes it succeed.
+    """
+    if isinstance(step, EjectMedium):
+        own = [each for each in attempts if each.request == step]
+    else:
+        own = [each for each in attempts if each.form == form.name]
     accepted = sum(each.request == step and each.error is None for each in own)
     return accepted >= _tries(step) or any(map(_is_refused, own))
 
@@ -340,6 +344,8 @@ def _give_up(plan: _Plan, attempts: Sequence[Attempt], quirks: Quirks) -> GiveUp
     """Return the end of a plan: what the BMC did with the requests, and what helps."""
     own = [each for each in attempts if plan.concerns(each.request)]
     errors = [each.error for each in own if each.error is not None]
+    # What a BMC does not offer counts only if it refused nothing else.
+    errors = [error for error in errors if error.cause is not Cause.UNSUPPORTED] or errors
     remedy = "; ".join([plan.remedy, *_known(plan.area, quirks)])
     if not own:
         return GiveUp(Cause.UNSUPPORTED, f"the BMC offers no request for {plan.asked}; {remedy}")
@@ -347,7 +353,7 @@ def _give_up(plan: _Plan, attempts: Sequence[Attempt], quirks: Quirks) -> GiveUp
         later = Cause.CONFLICT if last.cause is Cause.REFUSED else last.cause
         text = f"the BMC was asked {len(own)} times for {plan.asked}, and answered last: {_answer(last)}"
         return GiveUp(later, f"{text}; {remedy}")
-    if len(errors) < len(own):
+    if any(each.error is None for each in own):
         return GiveUp(Cause.IGNORED, f"{plan.accepted_but or _accepted(own)}; {remedy}")
     cause = errors[0].cause if len({error.cause for error in errors}) == 1 else Cause.REFUSED
     forms = f" in {len(errors)} forms" if len(errors) > 1 else ""
@@ -537,9 +543,8 @@ def _allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str
 def _boot_unsupported(wanted: WantedBoot, seen: Observation, boot: Boot, targets: list[str], quirks: Quirks) -> str:
     """Return the reason why the BMC can't do this; empty if it can, as far as it reports."""
     is_redfish = bool(seen.identity.redfish)
-    if wanted.device is BootDevice.HTTP and (not targets or (wanted.http_uri and boot.http_uri is None)):
-        remedy = row(23).remedy if quirks.http_boot_by_bios else "use PXE or virtual media"
-        return f"the BMC reports no HttpBootUri for UEFI HTTP boot; {remedy}"
+    if wanted.http_uri and boot.http_uri is None and quirks.http_boot_by_bios:
+        return f"the BMC reports no HttpBootUri for UEFI HTTP boot; {row(23).remedy}"
     if not targets or (wanted.device is BootDevice.SAFE and not boot.allowed_targets and is_redfish):
         names = " or ".join(_TARGETS[wanted.device])
         return f"the BMC allows the boot targets {_listed(boot.allowed_targets)}, not {names}; use another boot device"
@@ -609,7 +614,7 @@ def _boot_plan(
     forms: list[_Form], request: SetBoot, boot: Boot, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks
 ) -> _Plan:
     """Return the plan for a boot override; `request` has all that is wanted, `boot` what the BMC reports."""
-    if seen.pending_boot is not None or quirks.at_settings:
+    if seen.identity.redfish and not _lacks_settings(attempts):
         at_settings = [_at_settings(form) for form in forms]
         forms = at_settings + forms if quirks.at_settings else forms + at_settings
     wrong = _wrong_fields(request, boot)
@@ -625,9 +630,8 @@ def _boot_plan(
         return any(getattr(sent, field, None) is not None for field in wrong)
 
     asked = describe(_only(request, wrong))
-    return _Plan(
-        Area.BOOT, asked, _distinct(forms), has_effect, _boot_accepted_but(request, boot, wrong, attempts), remedy
-    )
+    accepted_but = _boot_accepted_but(request, boot, wrong, attempts)
+    return _Plan(Area.BOOT, asked, _distinct(forms), has_effect, concerns, accepted_but, remedy)
 
 
 def _boot_accepted_but(request: SetBoot, boot: Boot, wrong: list[str], attempts: Sequence[Attempt]) -> str:
@@ -668,6 +672,12 @@ def _merged(pending: Boot, boot: Boot) -> Boot:
 def _is_override(boot: Boot) -> bool:
     """Return True if the override has a target and is not Disabled."""
     return boot.target not in (None, "", "None") and boot.enabled not in (None, "", "Disabled")
+
+
+def _lacks_settings(attempts: Sequence[Attempt]) -> bool:
+    """Return True if the BMC has no settings resource for the boot override."""
+    at_settings = (each for each in attempts if isinstance(each.request, SetBoot) and each.request.at_settings)
+    return any(each.error is not None and each.error.cause is Cause.UNSUPPORTED for each in at_settings)
 
 
 def _at_settings(form: _Form) -> _Form:
@@ -727,7 +737,7 @@ def _without_medium(kind: str, slots: Sequence[Slot], attempts: Sequence[Attempt
         asked,
         tuple(forms),
         lambda request: isinstance(request, EjectMedium) and request.slot not in paths,
-        lambda request: request in (request for _, request in _ejections(full[0], quirks)),
+        lambda request: isinstance(request, EjectMedium) and request.slot == full[0].path,
         f"the BMC accepted {asked} and reports the medium inserted",
         "power the machine off and try again, or reset the BMC",
     )
@@ -738,10 +748,10 @@ def _with_medium(url: str, slots: Sequence[Slot], attempts: Sequence[Attempt], q
     for slot in slots:
         if slot.inserted and _has_image(slot, url, attempts):
             verb = "reports" if attempts else "already reports"
-            return Done(f"the BMC {verb} {_shown_url(url)} in {_name_of(slot.path)}")
+            return Done(f"the BMC {verb} {shown(url)} in {_name_of(slot.path)}")
     full = {slot.path for slot in slots if slot.inserted}
-    inserts = [each for each in attempts if isinstance(each.request, InsertMedium)]
-    accepted = [each.request for each in inserts if each.error is None]
+    inserts = any(isinstance(each.request, InsertMedium) for each in attempts)
+    accepted = [each.request for each in attempts if isinstance(each.request, InsertMedium) and each.error is None]
     asked = describe(accepted[-1] if accepted else InsertMedium(slots[0].path, url))
     reported = "another" if accepted and accepted[-1].slot in full else "no"
     return _Plan(
@@ -750,8 +760,7 @@ def _with_medium(url: str, slots: Sequence[Slot], attempts: Sequence[Attempt], q
         tuple(form for slot in slots for form in _insertions(slot, url, attempts, quirks)),
         # An insertion has no effect here: `_with_medium` has looked for the image.
         lambda request: isinstance(request, EjectMedium) and request.slot not in full,
-        # Without any insertion, an ejection failed.
-        lambda request: isinstance(request, InsertMedium if inserts else EjectMedium),
+        lambda request: isinstance(request, InsertMedium) or not inserts,  # without an insertion, an ejection failed
         f"the BMC accepted {asked} and reports {reported} medium" if accepted else "",
         "check that the BMC reaches the URL and supports its scheme",
     )
@@ -816,21 +825,17 @@ def describe(request: Request) -> str:
         case SetBoot():
             names = {"boot target": request.target, "enabled": request.enabled, "mode": request.mode}
             parts = [f"{name} {value}" for name, value in names.items() if value is not None]
-            return ", ".join([*parts, *([f"URI {_shown_url(request.http_uri)}"] if request.http_uri else [])])
+            return ", ".join([*parts, *([f"URI {shown(request.http_uri)}"] if request.http_uri else [])])
         case InsertMedium():
-            return f"insertion of {_shown_url(request.url)} into {_name_of(request.slot)}"
+            return f"insertion of {shown(request.url)} into {_name_of(request.slot)}"
         case EjectMedium():
             return f"ejection from {_name_of(request.slot)}"
 
 
 def _answer(error: BmcError) -> str:
     """Return the message of an error, shortened, with URLs that have no user, password and query."""
-    text = _SECRETS_OF_URL.sub(r"://\1", str(error))
+    text = redacted(str(error))
     return text if len(text) <= _MAX_ANSWER_LENGTH else f"{text[: _MAX_ANSWER_LENGTH - 3]}..."
-
-
-def _shown_url(url: str) -> str:
-    return _shown(_SECRETS_OF_URL.sub(r"://\1", url))
 
 
 def _shown(text: str | None) -> str:
