@@ -517,19 +517,15 @@ def _boot(wanted: WantedBoot, seen: Observation, attempts: Sequence[Attempt], qu
         return GiveUp(Cause.UNSUPPORTED, unsupported)
     enabled = Enabled.CONTINUOUS if wanted.persistent else Enabled.ONCE
     requests = [SetBoot(target, enabled, wanted.mode, wanted.http_uri or None) for target in targets]
+    remark = ""
     if quirks.pending_target and quirks.pending_target == boot.target and any(each.error is None for each in attempts):
-        boot = replace(boot, target=requests[0].target)  # quirk 16: the name of what we asked for
+        remark = f" as pending ({boot.target})"  # quirk 16: its name for a target that it was asked for
+        boot = replace(boot, target=requests[0].target)
     for request in requests:
         if done := _boot_done(request, boot, seen.pending_boot, attempts):
-            return done
-    return _boot_plan(
-        [form for each in requests for form in _boot_forms(each, boot, quirks)],
-        requests[0],
-        boot,
-        seen,
-        attempts,
-        quirks,
-    )
+            return replace(done, message=done.message + remark)
+    forms = [form for each in requests for form in _boot_forms(each, boot, quirks)]
+    return _boot_plan(forms, requests[0], boot, seen, attempts, quirks)
 
 
 def _allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str]:
@@ -687,7 +683,10 @@ def _at_settings(form: _Form) -> _Form:
 
 def _distinct(forms: Iterable[_Form]) -> tuple[_Form, ...]:
     """Return the forms without those that send the same as an earlier one."""
-    return tuple({form.steps: form for form in reversed(list(forms))}.values())[::-1]
+    found: dict[tuple[Request, ...], _Form] = {}
+    for form in forms:
+        found.setdefault(form.steps, form)
+    return tuple(found.values())
 
 
 # --- virtual media ----------------------------------------------------------------------------------------------------

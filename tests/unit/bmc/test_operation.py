@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.bmc import CONNECTION, CREDENTIALS, ENABLED, MODE, TARGET, FakeBmc, Fault, MemoryTransport
+from tests.support.virtual_time import elapse
 from tink.bmc.decision import MAX_POWER_SECONDS, MAX_REQUESTS, MAX_SECONDS
 from tink.bmc.model import (
     BmcError,
@@ -58,9 +59,7 @@ async def run(bmc: FakeBmc, wanted: Wanted) -> Outcome:
     started = clock()
     async with RedfishClient(CONNECTION, CREDENTIALS, transport=MemoryTransport(bmc)) as client:
         try:
-            outcome.message = await perform(
-                client, wanted, clock=clock, sleep=asyncio.sleep, progress=outcome.progress.append
-            )
+            outcome.message = await perform(client, wanted, clock=clock, sleep=elapse, progress=outcome.progress.append)
         except BmcError as error:
             outcome.error, outcome.message = error, str(error)
     outcome.seconds = clock() - started
@@ -202,7 +201,7 @@ async def test_quirk_31_bmc_that_is_busy_for_a_while_is_asked_again(fault: Fault
     async with RedfishClient(CONNECTION, CREDENTIALS, transport=MemoryTransport(bmc)) as client:
         await client.observe()
         bmc.faults.add(fault)
-        await perform(client, power("on"), clock=asyncio.get_running_loop().time, sleep=asyncio.sleep)
+        await perform(client, power("on"), clock=asyncio.get_running_loop().time, sleep=elapse)
     assert bmc.power == "On"
 
 
