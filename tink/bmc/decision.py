@@ -218,7 +218,7 @@ def after_failed_read(
     patience = deadline if is_later else min(deadline, failing_since + MAX_UNREADABLE_SECONDS)
     pause = min(_pause(failures, "", error), patience - now)
     if error.cause in _FATAL or not (is_later or error.cause in _LOST or failures < _READS) or pause <= 0:
-        return GiveUp(error.cause, str(error))
+        return GiveUp(error.cause, _answer(error))
     return Wait(pause, f"the BMC can't be read: {_answer(error)}")
 
 
@@ -231,7 +231,7 @@ def _follow(
     """Return the next step of a plan whose wanted thing the observation does not fulfil."""
     last = attempts[-1] if attempts else None
     if last and last.error and last.error.cause in _FATAL:
-        return GiveUp(last.error.cause, str(last.error))
+        return GiveUp(last.error.cause, _answer(last.error))
     if now >= deadline or len(attempts) >= MAX_REQUESTS or _lost_in_a_row(attempts) >= MAX_BROKEN:
         return _give_up(plan, attempts, quirks)
     if last and not plan.has_effect(last.request) and (wait := _wait_after(plan, last, seen, attempts, quirks, now)):
@@ -438,28 +438,32 @@ def _cycle(seen: Observation, attempts: Sequence[Attempt], now: float, started: 
 
 
 def _restart(seen: Observation, attempts: Sequence[Attempt]) -> _Plan | Done | GiveUp:
-    """Plan to restart a running machine. It is restarted once: a lost answer is repeated only if LastResetTime shows
-    that nothing happened."""
-    begun = [each for each in attempts if not _is_refused(each) and not (each.error and _is_later(each.error))]
+    """Plan to restart a running machine once: LastResetTime changes if the machine restarts.
+
+    A request whose answer got lost is sent again only if LastResetTime shows that the machine did not restart.
+    """
+    is_on = seen.power is PowerState.ON
+    before = attempts[0].before.last_reset if attempts and attempts[0].before else seen.last_reset
+    if seen.last_reset != before and is_on:
+        return Done(f"the BMC reports On and LastResetTime {seen.last_reset[:64]}")
+    begun = [each for each in attempts if each.error is None or each.error.cause in _LOST]
     if not begun and seen.power is PowerState.OFF:
         return GiveUp(Cause.CONFLICT, "the BMC reports Off, and reset needs a machine that is on; use on")
     if not begun:
         return _reset_plan((ResetType.FORCE_RESTART, ResetType.POWER_CYCLE), seen, "")
-    first = begun[0]
-    asked, error = describe(first.request), first.error
-    before = first.before.last_reset if first.before else ""
-    is_reported, is_on = bool(before or seen.last_reset), seen.power is PowerState.ON
-    if is_reported and seen.last_reset != before and is_on:
-        return Done(f"the BMC reports On and LastResetTime {seen.last_reset[:64]}")
+    asked, error = describe(begun[0].request), begun[0].error
+    is_reported = bool(before or seen.last_reset)
     if not is_reported and error is not None:
         text = f"the BMC was asked for {asked}, the answer got lost, and the BMC reports no LastResetTime"
         return GiveUp(error.cause, f"{text}; the machine may have restarted: {_answer(error)}")
-    if not is_reported and is_on and first.reads >= _READS:
+    if not is_reported and is_on and begun[0].reads >= _READS:
         return Done(f"the BMC accepted {asked} and reports On; it reports no LastResetTime")
-    unchanged = is_reported and seen.last_reset == before
-    reported = f"reports {'the same LastResetTime as before' if unchanged else _REPORTED[seen.power]}"
-    kinds = tuple(kind for kind in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE) if Reset(kind) == first.request)
-    return _reset_plan(kinds, seen, reported)
+    is_unchanged = is_reported and seen.last_reset == before
+    reported = "reports the same LastResetTime as before" if is_unchanged else f"reports {_REPORTED[seen.power]}"
+    kinds = tuple(kind for kind in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE) if Reset(kind) == begun[0].request)
+    plan = _reset_plan(kinds, seen, reported)
+    is_off = seen.power is PowerState.OFF  # within a power cycle, or for another reason: a restart would be refused
+    return replace(plan, forms=()) if isinstance(plan, _Plan) and is_off else plan
 
 
 def _reset_plan(kinds: tuple[ResetType, ...], seen: Observation, reported: str) -> _Plan | GiveUp:
@@ -613,7 +617,11 @@ def _boot_plan(
     if seen.identity.redfish and not _lacks_settings(attempts):
         at_settings = [_at_settings(form) for form in forms]
         forms = at_settings + forms if quirks.at_settings else forms + at_settings
-    wrong = _wrong_fields(request, boot)
+    if seen.pending_boot is not None and _is_override(seen.pending_boot):
+        boot_after = _merged(seen.pending_boot, boot)
+    else:
+        boot_after = boot
+    wrong = _wrong_fields(request, boot_after)
     remedy = next((text for field, text in _BOOT_REMEDIES.items() if field in wrong), "restart the machine")
 
     def has_effect(sent: Request) -> bool:
@@ -626,7 +634,7 @@ def _boot_plan(
         return any(getattr(sent, field, None) is not None for field in wrong)
 
     asked = describe(_only(request, wrong))
-    accepted_but = _boot_accepted_but(request, boot, wrong, attempts)
+    accepted_but = _boot_accepted_but(request, boot_after, wrong, attempts)
     return _Plan(Area.BOOT, asked, _distinct(forms), has_effect, concerns, accepted_but, remedy)
 
 

@@ -51,7 +51,7 @@ async def perform(
             case Done():
                 return next_step.message
             case GiveUp():
-                raise BmcError(next_step.cause, next_step.message) from operation.last_error
+                raise BmcError(next_step.cause, next_step.message)
             case Send():
                 pass
             case _:
@@ -79,7 +79,6 @@ class _Operation:
         self._failing_since = 0.0
         self._failed_reads = 0
         self._reported = ""
-        self.last_error: BmcError | None = None
 
     async def step(self) -> Send | Wait | Done | GiveUp:
         """Observe the BMC, decide, and send the request of the decision."""
@@ -103,7 +102,6 @@ class _Operation:
         if not self._failed_reads:
             self._failing_since = now
         self._failed_reads += 1
-        self.last_error = error
         deadline = self._started + limit_of(self._wanted)
         return after_failed_read(error, self._failed_reads, self._failing_since, now, deadline)
 
@@ -120,7 +118,7 @@ class _Operation:
         try:
             await self._client.send(decision.request)
         except BmcError as raised:
-            error = self.last_error = raised
+            error = raised
         self._attempts.append(Attempt(decision.request, self._clock(), error, decision.form, seen))
 
     def _report(self, text: str) -> None:
