@@ -17,10 +17,12 @@ Each kind of wanted thing has one function that returns its plan; `_follow` does
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from tink.bmc.model import (
@@ -55,25 +57,21 @@ MAX_POWER_SECONDS: Final = 300.0
 """Time limit of the other power actions."""
 MAX_REQUESTS: Final = 60
 """Maximum number of requests to reach one wanted thing."""
-MAX_BROKEN: Final = 5
+MAX_LOST_ANSWERS: Final = 5
 """Maximum number of attempts in a row whose answer got lost."""
 MAX_UNREADABLE_SECONDS: Final = 60.0
 """Seconds for which a BMC may be unreachable or answer nonsense before the operation fails."""
 
 _READS: Final = 3
 """Reads without the effect of an accepted request before it counts as ignored."""
-_RESTARTS: Final = (Reset(ResetType.FORCE_RESTART), Reset(ResetType.POWER_CYCLE))
-_FIRST_PAUSE: Final = 2.0
-_LONGEST_PAUSE: Final = 60.0
 _READ_SECONDS: Final = 3.0
 """Longest pause between two reads."""
-# Seconds in which an accepted request must have its effect; the second try has twice as many, the third three times.
-_BOOT_SECONDS: Final = 5.0
-_MEDIUM_SECONDS: Final = 10.0
-_POWER_SECONDS: Final = 20.0
-_RESTART_SECONDS: Final = 60.0
-_POWER_TRIES: Final = 3
-_EJECT_TRIES: Final = 3
+_TRANSITION_SECONDS: Final = 20.0
+"""Seconds for which a power state that is neither On nor Off is awaited before the first request."""
+_CONFLICTS: Final = 4
+"""Conflicting answers to one form before the next form is tried."""
+_FIRST_PAUSE: Final = 2.0
+_LONGEST_PAUSE: Final = 60.0
 _MAX_ANSWER_LENGTH: Final = 300
 """Maximum number of characters of a BMC's answer in a message."""
 _MAX_VALUE_LENGTH: Final = 200
@@ -85,16 +83,6 @@ _LOST: Final = frozenset({Cause.UNREACHABLE, Cause.BAD_ANSWER})
 """The BMC may have accepted the request; its answer got lost."""
 _FATAL: Final = frozenset({Cause.CREDENTIALS_REFUSED, Cause.CERTIFICATE})
 """No other request can succeed."""
-# BMCs answer these with 400, 409 or 503 (quirks 9, 10, 20, 29, 31).
-_LATER_MESSAGES: Final = (
-    "UnableToModifyDuringSystemPOST",
-    "InvalidOperationForSystemState",
-    "ActionParameterValueConflict",
-    "ResourceInUse",
-    "ServiceTemporarilyUnavailable",
-    "SYS518",
-    "RAC0218",
-)
 
 
 # --- input and output -------------------------------------------------------------------------------------------------
@@ -154,6 +142,27 @@ Decision = Send | Wait | Done | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
+class _Case:
+    """The arguments of `decide`."""
+
+    seen: Observation
+    attempts: Sequence[Attempt]
+    quirks: Quirks
+    now: float
+    started: float
+
+    @property
+    def reports(self) -> str:
+        """The verb of a message about what the BMC reports."""
+        return "the BMC reports" if self.attempts else "the BMC already reports"
+
+    @property
+    def accepted(self) -> list[Request]:
+        """The requests that the BMC accepted."""
+        return [each.request for each in self.attempts if each.error is None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Form:
     """One way to ask for what is wanted: its requests, in order."""
 
@@ -196,115 +205,89 @@ def decide(
     `seen` is the newest observation, made after the last of `attempts`. `now` and `started` (the time of the first
     call) are seconds of the same clock as in `attempts`.
     """
+    case = _Case(seen, attempts, quirks, now, started)
     match wanted:
         case WantedPower():
-            plan = _power(wanted.action, seen, attempts, now, started)
+            plan = _power(wanted.action, case)
         case WantedBoot():
-            plan = _boot(wanted, seen, attempts, quirks)
+            plan = _boot(wanted, case)
         case ClearedBoot():
-            plan = _cleared_boot(seen, attempts, quirks)
+            plan = _cleared_boot(case)
         case WantedMedium():
-            plan = _medium(wanted, seen, attempts, quirks)
-    if isinstance(plan, _Plan):
-        return _follow(plan, seen, attempts, quirks, now, started + limit_of(wanted))
-    return plan
+            plan = _medium(wanted, case)
+    return _follow(plan, case, started + limit_of(wanted)) if isinstance(plan, _Plan) else plan
 
 
 def after_failed_read(
     error: BmcError, failures: int, failing_since: float, now: float, deadline: float
 ) -> Wait | GiveUp:
     """Return what to do after the BMC could not be observed `failures` times in a row, since `failing_since`."""
-    is_later = _is_later(error)
-    patience = deadline if is_later else min(deadline, failing_since + MAX_UNREADABLE_SECONDS)
-    pause = min(_pause(failures, "", error), patience - now)
-    if error.cause in _FATAL or not (is_later or error.cause in _LOST or failures < _READS) or pause <= 0:
+    if error.cause in _LATER:
+        end = deadline
+    elif error.cause in _LOST or (error.cause not in _FATAL and failures < _READS):
+        end = min(deadline, failing_since + MAX_UNREADABLE_SECONDS)
+    else:
+        end = now
+    if now >= end:
         return GiveUp(error.cause, _answer(error))
-    return Wait(pause, f"the BMC can't be read: {_answer(error)}")
+    return Wait(min(_pause(failures, "", error), end - now), f"the BMC can't be read: {_answer(error)}")
 
 
 # --- the same for all -------------------------------------------------------------------------------------------------
 
 
-def _follow(
-    plan: _Plan, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks, now: float, deadline: float
-) -> Decision:
+def _follow(plan: _Plan, case: _Case, deadline: float) -> Decision:
     """Return the next step of a plan whose wanted thing the observation does not fulfil."""
-    last = attempts[-1] if attempts else None
+    last = case.attempts[-1] if case.attempts else None
     if last and last.error and last.error.cause in _FATAL:
         return GiveUp(last.error.cause, _answer(last.error))
-    if now >= deadline or len(attempts) >= MAX_REQUESTS or _lost_in_a_row(attempts) >= MAX_BROKEN:
-        return _give_up(plan, attempts, quirks)
-    if last and not plan.has_effect(last.request) and (wait := _wait_after(plan, last, seen, attempts, quirks, now)):
-        return replace(wait, seconds=min(wait.seconds, deadline - now))
-    for form in plan.forms:
-        step = next((step for step in form.steps if not plan.has_effect(step)), None)
-        if step is not None and not _is_spent(form, step, attempts):
-            return Send(step, form.name)
-    return _give_up(plan, attempts, quirks)
+    is_over = case.now >= deadline or len(case.attempts) >= MAX_REQUESTS
+    if is_over or _failures_in_a_row(case.attempts, _LOST) >= MAX_LOST_ANSWERS:
+        return _give_up(plan, case)
+    if last and not plan.has_effect(last.request) and (wait := _wait_after(last, plan, case)):
+        return replace(wait, seconds=min(wait.seconds, deadline - case.now))
+    steps = ((form, next((step for step in form.steps if not plan.has_effect(step)), None)) for form in plan.forms)
+    sends = [Send(step, form.name) for form, step in steps if step and not _is_spent(form, step, case.attempts)]
+    # 409 may be a refusal of this form: after some conflicts in one form, the others have their turn.
+    conflicts = Counter(each.form for each in case.attempts if each.error and each.error.cause is Cause.CONFLICT)
+    return min(sends, key=lambda send: conflicts[send.form] // _CONFLICTS, default=None) or _give_up(plan, case)
 
 
-def _wait_after(
-    plan: _Plan, last: Attempt, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks, now: float
-) -> Wait | None:
+def _wait_after(last: Attempt, plan: _Plan, case: _Case) -> Wait | None:
     """Return the wait that the last attempt needs, whose effect is not there; None if it is over."""
-    error = last.error
-    effect_seconds = _effect_seconds(last.request, sum(each.request == last.request for each in attempts))
-    if error is None or (quirks.refusal_may_lie and isinstance(last.request, SetBoot) and _is_refused(last)):
-        if last.reads < _READS or now < last.at + effect_seconds:
-            return Wait(min(max(last.reads, 1.0), _READ_SECONDS), plan.accepted_but or _accepted([last]))
-        return None
-    if _is_later(error) or error.cause in _LOST:
-        pause = _pause(_failures_in_a_row(attempts), seen.identity.serial, error)
+    error, asked = last.error, describe(last.request)
+    seconds = _patience(last.request).seconds * sum(each.request == last.request for each in case.attempts)
+    may_be_done = error is None or (case.quirks.refusal_may_lie and isinstance(last.request, SetBoot))
+    if error is not None and error.cause in _LATER | _LOST:
+        pause = _pause(_failures_in_a_row(case.attempts, _LATER | _LOST), case.seen.identity.serial, error)
         if error.cause in _LOST and last.request in _RESTARTS:  # it may have begun; a second one would hit the boot
-            pause = max(pause, effect_seconds)
-        if now < last.at + pause:
-            return Wait(
-                last.at + pause - now, f"the BMC was asked for {describe(last.request)} and answered: {_answer(error)}"
-            )
+            pause = max(pause, seconds)
+        if case.now < last.at + pause:
+            return Wait(last.at + pause - case.now, f"the BMC was asked for {asked} and answered: {_answer(error)}")
+    elif may_be_done and (last.reads < _READS or case.now < last.at + seconds):
+        reason = f"the BMC refused {asked}: {_answer(error)}" if error else plan.accepted_but or _accepted(asked)
+        return Wait(min(max(last.reads, 1.0), _READ_SECONDS), reason)
     return None
 
 
 def _is_spent(form: _Form, step: Request, attempts: Sequence[Attempt]) -> bool:
-    """Return True if the BMC refused a step of the form, or accepted this one too often without the effect.
-
-    An ejection is a step of several forms, and no other form makes it succeed.
-    """
-    if isinstance(step, EjectMedium):
+    """Return True if the BMC refused a step of the form, or accepted this one too often without the effect."""
+    if isinstance(step, EjectMedium):  # a step of several forms: what failed in one fails in all
         own = [each for each in attempts if each.request == step]
     else:
         own = [each for each in attempts if each.form == form.name]
     accepted = sum(each.request == step and each.error is None for each in own)
-    return accepted >= _tries(step) or any(map(_is_refused, own))
+    return accepted >= _patience(step).tries or any(map(_is_refused, own))
 
 
 def _is_refused(attempt: Attempt) -> bool:
-    error = attempt.error
-    return error is not None and not _is_later(error) and error.cause not in _LOST
+    return attempt.error is not None and attempt.error.cause not in _LATER | _LOST
 
 
-def _is_later(error: BmcError) -> bool:
-    """Return True if the BMC may accept the same request later, by its cause or the MessageIds of a refusal."""
-    if error.cause in _LATER:
-        return True
-    return error.cause is Cause.REFUSED and any(each.endswith(_LATER_MESSAGES) for each in error.message_ids)
-
-
-def _failures_in_a_row(attempts: Sequence[Attempt]) -> int:
-    count = 0
-    for attempt in reversed(attempts):
-        if attempt.error is None or _is_refused(attempt):
-            break
-        count += 1
-    return count
-
-
-def _lost_in_a_row(attempts: Sequence[Attempt]) -> int:
-    count = 0
-    for attempt in reversed(attempts):
-        if attempt.error is None or attempt.error.cause not in _LOST:
-            break
-        count += 1
-    return count
+def _failures_in_a_row(attempts: Sequence[Attempt], causes: Collection[Cause]) -> int:
+    """Return the number of the last attempts that failed with one of these causes."""
+    failed = takewhile(lambda each: each.error is not None and each.error.cause in causes, reversed(attempts))
+    return sum(1 for _ in failed)
 
 
 def _pause(failures: int, serial: str, error: BmcError) -> float:
@@ -314,56 +297,53 @@ def _pause(failures: int, serial: str, error: BmcError) -> float:
     return max(pause * jitter, min(error.retry_after, _LONGEST_PAUSE))
 
 
-def _tries(request: Request) -> int:
-    """Return how often a form sends this request if the BMC accepts it without effect."""
+class _Patience(NamedTuple):
+    """The seconds in which the effect of an accepted request must show, and the number of tries of a form.
+
+    The second try has twice as many seconds, the third three times.
+    """
+
+    seconds: float
+    tries: int
+
+
+def _patience(request: Request) -> _Patience:
     match request:
         case Reset(type=ResetType.ON | ResetType.FORCE_OFF):
-            return _POWER_TRIES
-        case EjectMedium():  # quirk 35
-            return _EJECT_TRIES
-        case _:
-            return 1
-
-
-def _effect_seconds(request: Request, tries: int) -> float:
-    """Return the seconds in which the effect of an accepted request must show, at this number of tries."""
-    match request:
+            return _Patience(20.0, 3)
         case Reset(type=ResetType.GRACEFUL_SHUTDOWN):
-            return MAX_SECONDS
-        case Reset() if request in _RESTARTS:
-            return _RESTART_SECONDS
+            return _Patience(MAX_SECONDS, 1)
         case Reset():
-            return _POWER_SECONDS * tries
+            return _Patience(60.0, 1)
         case SetBoot():
-            return _BOOT_SECONDS
-        case _:
-            return _MEDIUM_SECONDS * tries
+            return _Patience(5.0, 1)
+        case InsertMedium():
+            return _Patience(10.0, 1)
+        case EjectMedium():
+            return _Patience(10.0, 3)  # quirk 35
 
 
-def _give_up(plan: _Plan, attempts: Sequence[Attempt], quirks: Quirks) -> GiveUp:
+def _give_up(plan: _Plan, case: _Case) -> GiveUp:
     """Return the end of a plan: what the BMC did with the requests, and what helps."""
-    own = [each for each in attempts if plan.concerns(each.request)]
+    own = [each for each in case.attempts if plan.concerns(each.request)]
     errors = [each.error for each in own if each.error is not None]
     # What a BMC does not offer counts only if it refused nothing else.
     errors = [error for error in errors if error.cause is not Cause.UNSUPPORTED] or errors
-    remedy = "; ".join([plan.remedy, *_known(plan.area, quirks)])
+    remedy = "; ".join([plan.remedy, *_known(plan.area, case.quirks)])
     if not own:
         return GiveUp(Cause.UNSUPPORTED, f"the BMC offers no request for {plan.asked}; {remedy}")
     if (last := own[-1].error) is not None and not _is_refused(own[-1]):
-        later = Cause.CONFLICT if last.cause is Cause.REFUSED else last.cause
         text = f"the BMC was asked {len(own)} times for {plan.asked}, and answered last: {_answer(last)}"
-        return GiveUp(later, f"{text}; {remedy}")
-    if any(each.error is None for each in own):
-        return GiveUp(Cause.IGNORED, f"{plan.accepted_but or _accepted(own)}; {remedy}")
+        return GiveUp(last.cause, f"{text}; {remedy}")
+    if accepted := [each.request for each in own if each.error is None]:
+        return GiveUp(Cause.IGNORED, f"{plan.accepted_but or _accepted(describe(accepted[-1]))}; {remedy}")
     cause = errors[0].cause if len({error.cause for error in errors}) == 1 else Cause.REFUSED
     forms = f" in {len(errors)} forms" if len(errors) > 1 else ""
     return GiveUp(cause, f"the BMC refused {plan.asked}{forms}: {_answer(errors[0])}; {remedy}")
 
 
-def _accepted(attempts: Sequence[Attempt]) -> str:
-    """Return a clause about the last request that the BMC accepted, whose effect is not there."""
-    request = next((each.request for each in reversed(attempts) if each.error is None), attempts[-1].request)
-    return f"the BMC accepted {describe(request)}, and does not report its effect"
+def _accepted(asked: str) -> str:
+    return f"the BMC accepted {asked}, and does not report its effect"
 
 
 def _known(area: Area, quirks: Quirks) -> Iterator[str]:
@@ -375,6 +355,7 @@ def _known(area: Area, quirks: Quirks) -> Iterator[str]:
 
 # --- power ------------------------------------------------------------------------------------------------------------
 
+_RESTARTS: Final = (Reset(ResetType.FORCE_RESTART), Reset(ResetType.POWER_CYCLE))
 _TYPES: Final = {
     PowerAction.ON: ResetType.ON,
     PowerAction.OFF: ResetType.FORCE_OFF,
@@ -396,91 +377,94 @@ _POWER_REMEDIES: Final = {
 }
 
 
-def _power(
-    action: PowerAction, seen: Observation, attempts: Sequence[Attempt], now: float, started: float
-) -> _Plan | Wait | Done | GiveUp:
+def _power(action: PowerAction, case: _Case) -> _Plan | Wait | Done | GiveUp:
     match action:
         case PowerAction.STATUS:
-            return _power_status(seen, now, started)
+            return _power_status(case)
         case PowerAction.CYCLE:
-            return _cycle(seen, attempts, now, started)
+            return _cycle(case)
         case PowerAction.RESET:
-            return _restart(seen, attempts)
+            return _restart(case)
         case _:
-            return _power_state(_TYPES[action], seen, attempts, now, started)
+            return _power_state(_TYPES[action], case)
 
 
-def _power_status(seen: Observation, now: float, started: float) -> Wait | Done | GiveUp:
-    if seen.power is not PowerState.UNKNOWN:
-        return Done(f"the BMC reports {_REPORTED[seen.power]}")
-    if now < started + _POWER_SECONDS:
-        return Wait(_READ_SECONDS, "the BMC reports neither On nor Off")
-    return GiveUp(Cause.BAD_ANSWER, "the BMC reports neither On nor Off; reset the BMC")
+def _power_status(case: _Case) -> Wait | Done | GiveUp:
+    reported = f"the BMC reports {_REPORTED[case.seen.power]}"
+    if case.seen.power is not PowerState.UNKNOWN:
+        return Done(reported)
+    if case.now < case.started + _TRANSITION_SECONDS:
+        return Wait(_READ_SECONDS, reported)
+    return GiveUp(Cause.BAD_ANSWER, f"{reported}; reset the BMC")
 
 
-def _power_state(
-    kind: ResetType, seen: Observation, attempts: Sequence[Attempt], now: float, started: float
-) -> _Plan | Wait | Done | GiveUp:
+def _power_state(kind: ResetType, case: _Case) -> _Plan | Wait | Done | GiveUp:
     """Plan to reach the power state that a reset type leads to."""
-    if seen.power is _STATES[kind]:
-        return Done(f"the BMC {'reports' if attempts else 'already reports'} {_REPORTED[seen.power]}")
+    power = case.seen.power
+    if power is _STATES[kind]:
+        return Done(f"{case.reports} {_REPORTED[power]}")
     # The machine may be on its way: PoweringOn and PoweringOff are unknown states.
-    if seen.power is PowerState.UNKNOWN and not attempts and now < started + _POWER_SECONDS:
-        return Wait(_READ_SECONDS, "the BMC reports neither On nor Off")
-    return _reset_plan((kind,), seen, f"reports {_REPORTED[seen.power]}")
+    if power is PowerState.UNKNOWN and not case.attempts and case.now < case.started + _TRANSITION_SECONDS:
+        return Wait(_READ_SECONDS, f"the BMC reports {_REPORTED[power]}")
+    return _reset_plan((kind,), case.seen, _REPORTED[power])
 
 
-def _cycle(seen: Observation, attempts: Sequence[Attempt], now: float, started: float) -> _Plan | Wait | Done | GiveUp:
+def _cycle(case: _Case) -> _Plan | Wait | Done | GiveUp:
     """Plan to reach Off, then On. Off was read if the BMC was asked for On."""
-    if seen.power is PowerState.OFF or any(each.request == Reset(ResetType.ON) for each in attempts):
-        return _power_state(ResetType.ON, seen, attempts, now, started)
-    return _reset_plan((ResetType.FORCE_OFF,), seen, f"reports {_REPORTED[seen.power]}")
+    if case.seen.power is PowerState.OFF or any(each.request == Reset(ResetType.ON) for each in case.attempts):
+        return _power_state(ResetType.ON, case)
+    return _reset_plan((ResetType.FORCE_OFF,), case.seen, _REPORTED[case.seen.power])
 
 
-def _restart(seen: Observation, attempts: Sequence[Attempt]) -> _Plan | Done | GiveUp:
+def _restart(case: _Case) -> _Plan | Done | GiveUp:
     """Plan to restart a running machine once: LastResetTime changes if the machine restarts.
 
     A request whose answer got lost is sent again only if LastResetTime shows that the machine did not restart.
     """
-    is_on = seen.power is PowerState.ON
-    before = attempts[0].before.last_reset if attempts and attempts[0].before else seen.last_reset
-    if seen.last_reset != before and is_on:
-        return Done(f"the BMC reports On and LastResetTime {seen.last_reset[:64]}")
-    begun = [each for each in attempts if each.error is None or each.error.cause in _LOST]
-    if not begun and seen.power is PowerState.OFF:
+    seen, first = case.seen, next(iter(case.attempts), None)
+    before = first.before.last_reset if first and first.before else seen.last_reset
+    if seen.last_reset != before and seen.power is PowerState.ON:
+        return Done(f"the BMC reports On and LastResetTime {_shown(seen.last_reset)}")
+    begun = next((each for each in case.attempts if each.error is None or each.error.cause in _LOST), None)
+    if begun is not None:
+        return _begun_restart(begun, before, case)
+    if seen.power is PowerState.OFF:
         return GiveUp(Cause.CONFLICT, "the BMC reports Off, and reset needs a machine that is on; use on")
-    if not begun:
-        return _reset_plan((ResetType.FORCE_RESTART, ResetType.POWER_CYCLE), seen, "")
-    asked, error = describe(begun[0].request), begun[0].error
-    is_reported = bool(before or seen.last_reset)
-    if not is_reported and error is not None:
-        text = f"the BMC was asked for {asked}, the answer got lost, and the BMC reports no LastResetTime"
-        return GiveUp(error.cause, f"{text}; the machine may have restarted: {_answer(error)}")
-    if not is_reported and is_on and begun[0].reads >= _READS:
-        return Done(f"the BMC accepted {asked} and reports On; it reports no LastResetTime")
-    is_unchanged = is_reported and seen.last_reset == before
-    reported = "reports the same LastResetTime as before" if is_unchanged else f"reports {_REPORTED[seen.power]}"
-    kinds = tuple(kind for kind in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE) if Reset(kind) == begun[0].request)
-    plan = _reset_plan(kinds, seen, reported)
-    is_off = seen.power is PowerState.OFF  # within a power cycle, or for another reason: a restart would be refused
-    return replace(plan, forms=()) if isinstance(plan, _Plan) and is_off else plan
+    return _reset_plan((ResetType.FORCE_RESTART, ResetType.POWER_CYCLE), seen, "")
+
+
+def _begun_restart(begun: Attempt, before: str, case: _Case) -> _Plan | Done | GiveUp:
+    """Plan the rest of a restart that the BMC accepted, or may have. `before`: LastResetTime before it."""
+    seen, asked, error = case.seen, describe(begun.request), begun.error
+    if not before and not seen.last_reset:
+        if error is not None:
+            text = f"the BMC was asked for {asked}, the answer got lost, and the BMC reports no LastResetTime"
+            return GiveUp(error.cause, f"{text}; the machine may have restarted: {_answer(error)}")
+        if seen.power is PowerState.ON and begun.reads >= _READS:
+            return Done(f"the BMC accepted {asked} and reports On; it reports no LastResetTime")
+    is_unchanged = bool(before) and seen.last_reset == before
+    reported = "the same LastResetTime as before" if is_unchanged else _REPORTED[seen.power]
+    plan = _reset_plan(tuple(kind for kind in ResetType if Reset(kind) == begun.request), seen, reported)
+    # Off: within a power cycle, or for another reason. A restart would be refused.
+    return replace(plan, forms=()) if isinstance(plan, _Plan) and seen.power is PowerState.OFF else plan
 
 
 def _reset_plan(kinds: tuple[ResetType, ...], seen: Observation, reported: str) -> _Plan | GiveUp:
     """Plan a change of power by the first of the reset types that the BMC accepts. `reported`: what it reports now."""
     allowed = [kind for kind in kinds if not seen.allowed_resets or kind in seen.allowed_resets]
-    asked, remedy = f"Reset {kinds[0]}", _POWER_REMEDIES[kinds[0]]
     if not allowed:
         text = f"the BMC allows {_listed(seen.allowed_resets)}, not {' or '.join(kinds)}"
-        return GiveUp(Cause.UNSUPPORTED, f"{text}; {remedy}")
-
-    def has_effect(sent: Request) -> bool:
-        return isinstance(sent, Reset) and _STATES.get(sent.type) is seen.power
-
-    forms = tuple(_Form(str(kind), (Reset(kind),)) for kind in allowed)
+        return GiveUp(Cause.UNSUPPORTED, f"{text}; {_POWER_REMEDIES[kinds[0]]}")
     requests = [Reset(kind) for kind in allowed]
+    asked = describe(requests[0])
     return _Plan(
-        Area.POWER, asked, forms, has_effect, requests.__contains__, f"the BMC accepted {asked} and {reported}", remedy
+        area=Area.POWER,
+        asked=asked,
+        forms=tuple(_Form(str(request.type), (request,)) for request in requests),
+        has_effect=lambda sent: isinstance(sent, Reset) and _STATES.get(sent.type) is seen.power,
+        concerns=lambda sent: sent in requests,
+        accepted_but=f"the BMC accepted {asked} and reports {reported}" if reported else "",
+        remedy=_POWER_REMEDIES[kinds[0]],
     )
 
 
@@ -511,25 +495,28 @@ _BOOT_PROPERTIES: Final = {
 """The Redfish property of each field of `SetBoot` and `Boot`."""
 
 
-def _boot(wanted: WantedBoot, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done | GiveUp:
+def _boot(wanted: WantedBoot, case: _Case) -> _Plan | Done | GiveUp:
     """Plan to set a boot override."""
-    boot = seen.boot
+    boot, quirks = case.seen.boot, case.quirks
     if boot is None or boot.target is None or boot.enabled is None:
         return GiveUp(Cause.UNSUPPORTED, f"the BMC reports no boot override; {row(43).remedy}")
     targets = _allowed_targets(wanted.device, boot, quirks)
-    if unsupported := _boot_unsupported(wanted, seen, boot, targets, quirks):
+    if unsupported := _boot_unsupported(wanted, targets, boot, case):
         return GiveUp(Cause.UNSUPPORTED, unsupported)
     enabled = Enabled.CONTINUOUS if wanted.persistent else Enabled.ONCE
     requests = [SetBoot(target, enabled, wanted.mode, wanted.http_uri or None) for target in targets]
     remark = ""
-    if quirks.pending_target and quirks.pending_target == boot.target and any(each.error is None for each in attempts):
+    if quirks.pending_target and quirks.pending_target == boot.target and case.accepted:
         remark = f" as pending ({boot.target})"  # quirk 16: its name for a target that it was asked for
         boot = replace(boot, target=requests[0].target)
     for request in requests:
-        if done := _boot_done(request, boot, seen.pending_boot, attempts):
+        if done := _boot_done(request, boot, case):
             return replace(done, message=done.message + remark)
     forms = [form for each in requests for form in _boot_forms(each, boot, quirks)]
-    return _boot_plan(forms, requests[0], boot, seen, attempts, quirks)
+    # The sentence of a failure is about the target that the BMC reports, or else accepted last.
+    accepted = [sent.target for sent in case.accepted if isinstance(sent, SetBoot)]
+    request = min(requests, key=lambda each: (each.target != boot.target, each.target not in accepted[-1:]))
+    return _boot_plan(request, forms, boot, case)
 
 
 def _allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str]:
@@ -540,9 +527,9 @@ def _allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str
     return targets
 
 
-def _boot_unsupported(wanted: WantedBoot, seen: Observation, boot: Boot, targets: list[str], quirks: Quirks) -> str:
+def _boot_unsupported(wanted: WantedBoot, targets: list[str], boot: Boot, case: _Case) -> str:
     """Return the reason why the BMC can't do this; empty if it can, as far as it reports."""
-    is_redfish = bool(seen.identity.redfish)
+    quirks, is_redfish = case.quirks, bool(case.seen.identity.redfish)
     if wanted.http_uri and boot.http_uri is None and quirks.http_boot_by_bios:
         return f"the BMC reports no HttpBootUri for UEFI HTTP boot; {row(23).remedy}"
     if not targets or (wanted.device is BootDevice.SAFE and not boot.allowed_targets and is_redfish):
@@ -556,12 +543,13 @@ def _boot_unsupported(wanted: WantedBoot, seen: Observation, boot: Boot, targets
     return ""
 
 
-def _boot_done(request: SetBoot, boot: Boot, pending: Boot | None, attempts: Sequence[Attempt]) -> Done | None:
+def _boot_done(request: SetBoot, boot: Boot, case: _Case) -> Done | None:
     """Return Done if the BMC reports the boot override, or reports it as pending."""
-    text = f"the BMC {'reports' if attempts else 'already reports'} {describe(request)}"
-    if not _wrong_fields(request, boot) and not (pending and _is_override(pending) and _wrong_fields(request, pending)):
+    pending, text = case.seen.pending_boot, f"{case.reports} {describe(request)}"
+    is_replaced = pending is not None and _is_override(pending) and bool(_wrong_fields(request, pending))
+    if not _wrong_fields(request, boot) and not is_replaced:
         return Done(f"{text}; it reports no boot mode" if request.mode and boot.mode is None else text)
-    if pending and not _wrong_fields(request, _merged(pending, boot)):
+    if pending is not None and not _wrong_fields(request, _merged(pending, boot)):
         return Done(f"{text} as pending until the next restart")
     return None
 
@@ -594,60 +582,57 @@ def _boot_forms(request: SetBoot, boot: Boot, quirks: Quirks) -> list[_Form]:
     return [_Form(f"{name} ({request.target})", (forms[name],)) for name in names]
 
 
-def _cleared_boot(seen: Observation, attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done | GiveUp:
+def _cleared_boot(case: _Case) -> _Plan | Done | GiveUp:
     """Plan to clear the boot override, so that the machine boots by its own order."""
-    boot, pending = seen.boot, seen.pending_boot
+    boot, pending = case.seen.boot, case.seen.pending_boot
     if boot is None or not (_is_override(boot) or (pending and _is_override(pending))):
-        return Done("the BMC reports no boot override")
+        return Done(f"{case.reports} no boot override")
     if pending and not _is_override(_merged(pending, boot)):
-        return Done("the BMC reports no boot override after the next restart")
-    request = SetBoot(enabled=Enabled.DISABLED)
-    forms = [_Form("disabled", (request,))]
-    if not quirks.clear_keeps_target:
-        forms.append(_Form("disabled, no target", (SetBoot("None", Enabled.DISABLED),)))
-    forms.append(_Form("disabled, same target", (SetBoot(boot.target, Enabled.DISABLED),)))
-    forms.append(_Form("disabled, complete", (SetBoot(boot.target, Enabled.DISABLED, boot.mode),)))
-    return _boot_plan(forms, request, boot, seen, attempts, quirks)
+        return Done(f"{case.reports} no boot override after the next restart")
+    requests = {
+        "disabled": SetBoot(enabled=Enabled.DISABLED),
+        "disabled, no target": SetBoot("None", Enabled.DISABLED),
+        "disabled, same target": SetBoot(boot.target, Enabled.DISABLED),
+        "disabled, same target and mode": SetBoot(boot.target, Enabled.DISABLED, boot.mode),
+    }
+    if case.quirks.clear_keeps_target:
+        del requests["disabled, no target"]
+    forms = [_Form(name, (request,)) for name, request in requests.items()]
+    return _boot_plan(requests["disabled"], forms, boot, case)
 
 
-def _boot_plan(
-    forms: list[_Form], request: SetBoot, boot: Boot, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks
-) -> _Plan:
+def _boot_plan(request: SetBoot, forms: list[_Form], boot: Boot, case: _Case) -> _Plan:
     """Return the plan for a boot override; `request` has all that is wanted, `boot` what the BMC reports."""
-    if seen.identity.redfish and not _lacks_settings(attempts):
+    pending = case.seen.pending_boot
+    after_restart = boot if pending is None else _merged(pending, boot)
+    reported = after_restart if pending and _is_override(pending) else boot
+    wrong = _wrong_fields(request, reported)
+    if case.seen.identity.redfish and not _lacks_settings(case.attempts):
         at_settings = [_at_settings(form) for form in forms]
-        forms = at_settings + forms if quirks.at_settings else forms + at_settings
-    if seen.pending_boot is not None and _is_override(seen.pending_boot):
-        boot_after = _merged(seen.pending_boot, boot)
-    else:
-        boot_after = boot
-    wrong = _wrong_fields(request, boot_after)
-    remedy = next((text for field, text in _BOOT_REMEDIES.items() if field in wrong), "restart the machine")
+        forms = at_settings + forms if case.quirks.at_settings else forms + at_settings
 
     def has_effect(sent: Request) -> bool:
-        if not isinstance(sent, SetBoot):
-            return False
-        read = _merged(seen.pending_boot, boot) if sent.at_settings and seen.pending_boot else boot
-        return not _wrong_fields(sent, read)
+        return isinstance(sent, SetBoot) and not _wrong_fields(sent, after_restart if sent.at_settings else boot)
 
-    def concerns(sent: Request) -> bool:
-        return any(getattr(sent, field, None) is not None for field in wrong)
+    return _Plan(
+        area=Area.BOOT,
+        asked=describe(_only(request, wrong)),
+        forms=_distinct(forms),
+        has_effect=has_effect,
+        concerns=lambda sent: any(getattr(sent, field, None) is not None for field in wrong),
+        accepted_but=_boot_accepted_but(request, wrong, reported, case.accepted),
+        remedy=next((text for field, text in _BOOT_REMEDIES.items() if field in wrong), "restart the machine"),
+    )
 
-    asked = describe(_only(request, wrong))
-    accepted_but = _boot_accepted_but(request, boot_after, wrong, attempts)
-    return _Plan(Area.BOOT, asked, _distinct(forms), has_effect, concerns, accepted_but, remedy)
 
-
-def _boot_accepted_but(request: SetBoot, boot: Boot, wrong: list[str], attempts: Sequence[Attempt]) -> str:
+def _boot_accepted_but(request: SetBoot, wrong: list[str], boot: Boot, accepted: list[Request]) -> str:
     """Return the clause about the fields that the BMC accepted and reports otherwise; empty if there are none."""
-    accepted = [each.request for each in attempts if each.error is None and isinstance(each.request, SetBoot)]
-    wrong = [field for field in wrong if any(getattr(sent, field) == getattr(request, field) for sent in accepted)]
-    if not wrong:
-        return ""
-    values = ", ".join(str(getattr(request, field)) for field in wrong)
-    reported = ", ".join(_shown(getattr(boot, field)) for field in wrong)
-    names = ", ".join(_BOOT_PROPERTIES[field] for field in wrong)
-    return f"the BMC accepted {values} and reports {reported} ({names})"
+    fields = [
+        field for field in wrong if any(getattr(sent, field, None) == getattr(request, field) for sent in accepted)
+    ]
+    values, reported = ([shown(_shown(getattr(each, field))) for field in fields] for each in (request, boot))
+    names = ", ".join(_BOOT_PROPERTIES[field] for field in fields)
+    return f"the BMC accepted {', '.join(values)} and reports {', '.join(reported)} ({names})" if fields else ""
 
 
 def _wrong_fields(request: SetBoot, boot: Boot) -> list[str]:
@@ -706,16 +691,14 @@ _NAMED_PROPERTIES: Final = ("TransferProtocolType", "TransferMethod", "UserName"
 _INSERTED: Final = (("Inserted", True), ("WriteProtected", True))
 
 
-def _medium(
-    wanted: WantedMedium, seen: Observation, attempts: Sequence[Attempt], quirks: Quirks
-) -> _Plan | Done | GiveUp:
-    slots = _slots_of(wanted.kind, seen.slots or (), quirks)
+def _medium(wanted: WantedMedium, case: _Case) -> _Plan | Done | GiveUp:
+    slots = _slots_of(wanted.kind, case.seen.slots or (), case.quirks)
     if not wanted.url:
-        return _without_medium(wanted.kind, slots, attempts, quirks)
+        return _without_medium(wanted.kind, slots, case)
     if not slots:
-        kinds = _listed(sorted({kind for slot in seen.slots or () for kind in slot.kinds})) or "no virtual media"
+        kinds = _listed(sorted({kind for slot in case.seen.slots or () for kind in slot.kinds})) or "no virtual media"
         return GiveUp(Cause.UNSUPPORTED, f"the BMC has {kinds}, and no slot for {wanted.kind[:32]}; use PXE")
-    return _with_medium(wanted.url, slots, attempts, quirks)
+    return _with_medium(wanted.url, slots, case)
 
 
 def _slots_of(kind: str, slots: Sequence[Slot], quirks: Quirks) -> list[Slot]:
@@ -731,94 +714,90 @@ def _slots_of(kind: str, slots: Sequence[Slot], quirks: Quirks) -> list[Slot]:
     return working or fitting
 
 
-def _without_medium(kind: str, slots: Sequence[Slot], attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done:
+def _without_medium(kind: str, slots: Sequence[Slot], case: _Case) -> _Plan | Done:
     """Plan to empty all slots of a kind, one after the other."""
-    full = [slot for slot in slots if slot.inserted]
+    full = [slot.path for slot in slots if slot.inserted]
     if not full:
-        return Done(f"the BMC {'reports' if attempts else 'already reports'} no medium of the kind {kind[:32]}")
-    paths = {slot.path for slot in full}
-    forms = [_Form(f"eject {full[0].path}{by}", (request,)) for by, request in _ejections(full[0], quirks)]
-    asked = describe(EjectMedium(full[0].path))
+        return Done(f"{case.reports} no medium of the kind {kind[:32]}")
+    slot = next(slot for slot in slots if slot.path == full[0])
+    asked = describe(EjectMedium(slot.path))
     return _Plan(
-        Area.MEDIA,
-        asked,
-        tuple(forms),
-        lambda request: isinstance(request, EjectMedium) and request.slot not in paths,
-        lambda request: isinstance(request, EjectMedium) and request.slot == full[0].path,
-        f"the BMC accepted {asked} and reports the medium inserted",
-        "power the machine off and try again, or reset the BMC",
+        area=Area.MEDIA,
+        asked=asked,
+        forms=tuple(_Form(f"eject {way.slot}{_by_patch(way)}", (way,)) for way in _ejections(slot, case.quirks)),
+        has_effect=lambda sent: isinstance(sent, EjectMedium) and sent.slot not in full,
+        concerns=lambda sent: isinstance(sent, EjectMedium) and sent.slot == slot.path,
+        accepted_but=f"the BMC accepted {asked} and reports the medium inserted",
+        remedy="power the machine off and try again, or reset the BMC",
     )
 
 
-def _with_medium(url: str, slots: Sequence[Slot], attempts: Sequence[Attempt], quirks: Quirks) -> _Plan | Done:
+def _with_medium(url: str, slots: Sequence[Slot], case: _Case) -> _Plan | Done:
     """Plan to insert an image into the first slot that takes it. Another image in that slot is ejected first."""
+    sent_to = [request.slot for request in case.accepted if isinstance(request, InsertMedium)]
     for slot in slots:
-        if slot.inserted and _has_image(slot, url, attempts):
-            verb = "reports" if attempts else "already reports"
-            return Done(f"the BMC {verb} {shown(url)} in {_name_of(slot.path)}")
-    full = {slot.path for slot in slots if slot.inserted}
-    inserts = any(isinstance(each.request, InsertMedium) for each in attempts)
-    accepted = [each.request for each in attempts if isinstance(each.request, InsertMedium) and each.error is None]
-    asked = describe(accepted[-1] if accepted else InsertMedium(slots[0].path, url))
-    reported = "another" if accepted and accepted[-1].slot in full else "no"
+        if slot.inserted and _is_image(slot.image, url, is_sent=slot.path in sent_to):
+            return Done(f"{case.reports} {shown(url)} in {_name_of(slot.path)}")
+    full = [slot.path for slot in slots if slot.inserted]
+    inserts: list[Request] = [each.request for each in case.attempts if isinstance(each.request, InsertMedium)]
+    # Without an insertion, an ejection failed.
+    own = inserts or [each.request for each in case.attempts] or [InsertMedium(slots[0].path, url)]
+    asked = describe(InsertMedium(sent_to[-1], url) if sent_to else own[0])
+    reported = "another" if sent_to and sent_to[-1] in full else "no"
     return _Plan(
-        Area.MEDIA,
-        asked,
-        tuple(form for slot in slots for form in _insertions(slot, url, attempts, quirks)),
-        # An insertion has no effect here: `_with_medium` has looked for the image.
-        lambda request: isinstance(request, EjectMedium) and request.slot not in full,
-        lambda request: isinstance(request, InsertMedium) or not inserts,  # without an insertion, an ejection failed
-        f"the BMC accepted {asked} and reports {reported} medium" if accepted else "",
-        "check that the BMC reaches the URL and supports its scheme",
+        area=Area.MEDIA,
+        asked=asked,
+        forms=tuple(form for slot in slots for form in _insertions(slot, url, case)),
+        # An insertion has no effect: the image is in no slot.
+        has_effect=lambda sent: isinstance(sent, EjectMedium) and sent.slot not in full,
+        concerns=lambda sent: sent in own,
+        accepted_but=f"the BMC accepted {asked} and reports {reported} medium" if sent_to else "",
+        remedy="check that the BMC reaches the URL and supports its scheme",
     )
 
 
-def _insertions(slot: Slot, url: str, attempts: Sequence[Attempt], quirks: Quirks) -> Iterator[_Form]:
+def _insertions(slot: Slot, url: str, case: _Case) -> Iterator[_Form]:
     """Yield the forms of an insertion into one slot in the order in which they are tried."""
-    named = _named_properties(url, attempts)
+    named = _named_properties(url, case.attempts)
     requests = [InsertMedium(slot.path, url), InsertMedium(slot.path, url, named)]
-    if not quirks.insert_image_alone:
+    if not case.quirks.insert_image_alone:
         requests.append(InsertMedium(slot.path, url, _INSERTED + named))
     patch = InsertMedium(slot.path, url, _INSERTED, by_patch=True)
     if not slot.has_insert_action:
         requests = [patch]
     else:
-        requests = [patch, *requests] if quirks.insert_by_patch else [*requests, patch]
-    eject = next(request for _, request in _ejections(slot, quirks))
+        requests = [patch, *requests] if case.quirks.insert_by_patch else [*requests, patch]
     for request in dict.fromkeys(requests):
         properties = ", ".join(name for name, _ in request.properties) or "Image alone"
-        yield _Form(f"insert {slot.path}, {properties}{', by PATCH' if request.by_patch else ''}", (eject, request))
+        name = f"insert {slot.path}, {properties}{_by_patch(request)}"
+        yield _Form(name, (_ejections(slot, case.quirks)[0], request))
 
 
-def _ejections(slot: Slot, quirks: Quirks) -> list[tuple[str, EjectMedium]]:
+def _ejections(slot: Slot, quirks: Quirks) -> list[EjectMedium]:
     """Return the ways to empty a slot, the best first."""
-    ways = [("", EjectMedium(slot.path)), (" by PATCH", EjectMedium(slot.path, by_patch=True))]
+    ways = [EjectMedium(slot.path), EjectMedium(slot.path, by_patch=True)]
     return ways[::-1] if quirks.insert_by_patch or not slot.has_insert_action else ways
+
+
+def _by_patch(request: InsertMedium | EjectMedium) -> str:
+    return ", by PATCH" if request.by_patch else ""
 
 
 def _named_properties(url: str, attempts: Sequence[Attempt]) -> tuple[tuple[str, str | bool], ...]:
     """Return the properties that refusals of an insertion name, with their values."""
     values = dict(zip(_NAMED_PROPERTIES, (url.partition(":")[0][:16].upper(), "Stream", "", ""), strict=True))
     errors = [each.error for each in attempts if each.error is not None and isinstance(each.request, InsertMedium)]
-    return tuple(
-        (name, value)
-        for name, value in values.items()
-        if any(name in error.properties or name in str(error) for error in errors)
-    )
+    named = [name for name in values if any(name in error.properties or name in str(error) for error in errors)]
+    return tuple((name, values[name]) for name in named)
 
 
-def _has_image(slot: Slot, url: str, attempts: Sequence[Attempt]) -> bool:
-    """Return True if the slot has the image of a URL.
+def _is_image(image: str, url: str, *, is_sent: bool) -> bool:
+    """Return True if the image of a full slot is the one of a URL. `is_sent`: the slot accepted it.
 
-    Some BMCs report only a name, or nothing, as the image (quirk 37): that counts if they accepted our insertion.
+    Some BMCs report only a name, or nothing, as the image (quirk 37). That counts if the slot accepted the image: it
+    was empty then.
     """
-    if slot.image == url or unquote(slot.image) == unquote(url):
-        return True
-    is_ours = any(
-        isinstance(each.request, InsertMedium) and each.request.slot == slot.path and each.error is None
-        for each in attempts
-    )
-    return is_ours and "://" not in slot.image
+    return unquote(image) == unquote(url) or (is_sent and "://" not in image)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -841,8 +820,8 @@ def describe(request: Request) -> str:
 
 def _answer(error: BmcError) -> str:
     """Return the message of an error, shortened, with URLs that have no user, password and query."""
-    text = redacted(str(error))
-    return text if len(text) <= _MAX_ANSWER_LENGTH else f"{text[: _MAX_ANSWER_LENGTH - 3]}..."
+    text = redacted(str(error)[: 2 * _MAX_ANSWER_LENGTH])
+    return text if len(text) <= _MAX_ANSWER_LENGTH else f"{text[: _MAX_ANSWER_LENGTH - 1]}…"
 
 
 def _shown(text: str | None) -> str:
