@@ -71,7 +71,7 @@ _TRANSITION_SECONDS: Final = 20.0
 _CONFLICTS: Final = 4
 """Conflicting answers to one form before the next form is tried."""
 _FIRST_PAUSE: Final = 2.0
-_LONGEST_PAUSE: Final = 60.0
+_MAX_PAUSE: Final = 60.0
 _MAX_ANSWER_LENGTH: Final = 300
 """Maximum number of characters of a BMC's answer in a message."""
 _MAX_VALUE_LENGTH: Final = 200
@@ -132,7 +132,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """What is wanted can't be reached. `message` names the request, the report of the BMC, and the remedy."""
+    """The BMC can't be made to do it. `message` names the request, the report of the BMC, and the remedy."""
 
     cause: Cause
     message: str
@@ -292,9 +292,9 @@ def _failures_in_a_row(attempts: Sequence[Attempt], causes: Collection[Cause]) -
 
 def _pause(failures: int, serial: str, error: BmcError) -> float:
     """Return the seconds to wait after this many failures in a row; the serial number spreads the BMCs of a site."""
-    pause = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE)
+    pause = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 10), _MAX_PAUSE)
     jitter = 0.5 + 0.5 * zlib.crc32(f"{serial[:64]} {failures}".encode(errors="replace")) / 0xFFFFFFFF
-    return max(pause * jitter, min(error.retry_after, _LONGEST_PAUSE))
+    return max(pause * jitter, min(error.retry_after, _MAX_PAUSE))
 
 
 class _Patience(NamedTuple):

@@ -90,7 +90,7 @@ class Area(StrEnum):
     INVENTORY = "inventory"
 
 
-class Part(StrEnum):
+class Handler(StrEnum):
     """The part of BMC control that applies the remedy of a quirk."""
 
     DECISION = "tink.bmc.decision"
@@ -124,7 +124,7 @@ class Quirk:
     since: str = ""
     until: str = ""
     sets: Quirks = Quirks()
-    handled_by: Part = Part.DECISION
+    handled_by: Handler = Handler.DECISION
     is_advice: bool = False
     """The remedy is for the operator: the message of a failed operation contains it."""
 
@@ -299,21 +299,21 @@ QUIRKS: Final = (
         "one of three installations disables the UEFI boot option of the disk",
         "restore the base names in FixedBootOrder",
         "dsx-ai-factory/libredfish#12",
-        _SUPERMICRO, ("sys-221h-tn24r",), handled_by=Part.LADDER,
+        _SUPERMICRO, ("sys-221h-tn24r",), handled_by=Handler.LADDER,
     ),
     Quirk(
         14, Area.BOOT,
         "the BMC reports an old boot order while it is in lockdown",
         "end the lockdown, restart the machine, and read again",
         "NI handler.rs, NI#505",
-        _SUPERMICRO, handled_by=Part.LADDER,
+        _SUPERMICRO, handled_by=Handler.LADDER,
     ),
     Quirk(
         15, Area.BOOT,
         "IPMI's bootdev pxe with efiboot is accepted, and the machine boots from its disk",
         "use Redfish, or boot parameter 5 in raw form",
         "bmclib#209 (X11DSC+, BIOS 3.1, BMC 1.68)",
-        _SUPERMICRO, ("*x11dsc*",), sets=Quirks(ipmi_raw_boot=True), handled_by=Part.IPMI,
+        _SUPERMICRO, ("*x11dsc*",), sets=Quirks(ipmi_raw_boot=True), handled_by=Handler.IPMI,
     ),
     Quirk(
         16, Area.BOOT,
@@ -334,7 +334,7 @@ QUIRKS: Final = (
         "Once is set, and the machine boots from its disk",
         "set it while the machine is off, and power-cycle once more",
         "ironcore-dev/metal-operator#80, redhat-performance/badfish#397",
-        _DELL, _POWEREDGE_IDRAC9, handled_by=Part.LADDER, is_advice=True,
+        _DELL, _POWEREDGE_IDRAC9, handled_by=Handler.LADDER, is_advice=True,
     ),
     Quirk(
         19, Area.POWER,
@@ -355,7 +355,7 @@ QUIRKS: Final = (
         "the allowable targets are in the settings resource",
         "the client reads them there as well",
         "SU note idrac10-settings-resource",
-        _DELL, _POWEREDGE_17G, handled_by=Part.REDFISH,
+        _DELL, _POWEREDGE_17G, handled_by=Handler.REDFISH,
     ),
     Quirk(
         22, Area.BOOT,
@@ -383,7 +383,7 @@ QUIRKS: Final = (
         "a boot override after the operating system wrote its boot entry stops at the screen Boot Option Restoration",
         "nothing is changed after the installation",
         "IR note limit-boot-to-disk-calls-lenovo, LP 2053064",
-        _LENOVO, sets=Quirks(untouched_after_installation=True), handled_by=Part.LADDER,
+        _LENOVO, sets=Quirks(untouched_after_installation=True), handled_by=Handler.LADDER,
     ),
     # --- the client ---
     Quirk(
@@ -391,56 +391,56 @@ QUIRKS: Final = (
         "a PATCH without If-Match is refused with 412 or 428",
         "If-Match has the ETag of the last GET",
         "gofish#171, Redfish-Tacklebox#22, theforeman/smart-proxy#930",
-        (*_LENOVO, *_AMI), handled_by=Part.REDFISH,
+        (*_LENOVO, *_AMI), handled_by=Handler.REDFISH,
     ),
     Quirk(
         27, Area.CLIENT,
         "a PATCH with If-Match is refused with 412",
         "the PATCH is sent again without it",
         "CG#11270",
-        _LENOVO, handled_by=Part.REDFISH,
+        _LENOVO, handled_by=Handler.REDFISH,
     ),
     Quirk(
         28, Area.CLIENT,
         "an ETag that is weak, quoted twice, repeated or empty is refused when it is sent back",
         "it is sent as it came, then without W/, then not at all",
         "CG#6434, CG#3268, ibm-openbmc/bmcweb#833, SU notes ignore-empty-string-etags, return-full-weak-etag",
-        ("gigabyte", "giga computing", *_OPENBMC), handled_by=Part.REDFISH,
+        ("gigabyte", "giga computing", *_OPENBMC), handled_by=Handler.REDFISH,
     ),
     Quirk(
         29, Area.CLIENT,
         "503 RAC0218: the iDRAC has 8 sessions, and forgotten ones live until they expire",
         "one session is used and deleted at the end; 503 does not count as a refused password",
         "check_redfish#198, gofish#75, theforeman/smart-proxy#895",
-        _DELL, handled_by=Part.REDFISH,
+        _DELL, handled_by=Handler.REDFISH,
     ),
     Quirk(
         30, Area.CLIENT,
         "a GET of a finished task monitor deletes the task",
         "the client polls the task, not its monitor",
         "BL providers/lenovo/lenovo.go",
-        _LENOVO, handled_by=Part.REDFISH,
+        _LENOVO, handled_by=Handler.REDFISH,
     ),
     Quirk(
         31, Area.CLIENT,
         "requests fail with 5xx or 400 SYS518 for minutes after an operation",
         "the request is sent again with growing pauses",
         "SU connector.py",
-        _DELL, handled_by=Part.REDFISH,
+        _DELL, handled_by=Handler.REDFISH,
     ),
     Quirk(
         32, Area.CLIENT,
         "the address of a new job answers 404 at first",
         "it is read three times",
         "SU note fix-dell-bmc-404-race",
-        _DELL, handled_by=Part.REDFISH,
+        _DELL, handled_by=Handler.REDFISH,
     ),
     Quirk(
         33, Area.CLIENT,
         "failed logins lock the account or the address",
         "a refused password is not tried again until the Secret changes",
         "Redfish-Protocol-Validator#12, ibm-openbmc/openbmc#90, NI#1292",
-        handled_by=Part.CONNECTIONS,
+        handled_by=Handler.CONNECTIONS,
     ),
     # --- virtual media ---
     Quirk(
@@ -462,7 +462,7 @@ QUIRKS: Final = (
         "an eject under a running installation environment corrupts its file system",
         "the machine is powered off before the eject",
         "LP 2160374",
-        handled_by=Part.LADDER,
+        handled_by=Handler.LADDER,
     ),
     Quirk(
         37, Area.MEDIA,
@@ -483,7 +483,7 @@ QUIRKS: Final = (
         "an eject without a body is refused with 415 or 400",
         "the body is an empty object",
         "SU virtual_media.py",
-        _HPE, handled_by=Part.REDFISH,
+        _HPE, handled_by=Handler.REDFISH,
     ),
     Quirk(
         40, Area.MEDIA,
@@ -504,7 +504,7 @@ QUIRKS: Final = (
         "a System has no ManagedBy",
         "the client reads the collection Managers",
         "SU note retry-on-missing-managedby (1288H)",
-        ("huawei", "xfusion"), handled_by=Part.REDFISH,
+        ("huawei", "xfusion"), handled_by=Handler.REDFISH,
     ),
     # --- power, IPMI, the client again, inventory ---
     Quirk(
@@ -519,70 +519,70 @@ QUIRKS: Final = (
         "the BMC reports On while the host is Quiesced",
         "the DHCP DISCOVER shows if the machine boots",
         "xcat-core#2937",
-        _OPENBMC, handled_by=Part.LADDER,
+        _OPENBMC, handled_by=Handler.LADDER,
     ),
     Quirk(
         45, Area.POWER,
         "ForceRestart cuts the power of a DPU, and its PXE fails",
         "restart by the chassis reset of IPMI",
         "NI handler.rs, NI#347",
-        _LENOVO, ("*sr650 v4*",), sets=Quirks(reset_by_ipmi=True), handled_by=Part.LADDER,
+        _LENOVO, ("*sr650 v4*",), sets=Quirks(reset_by_ipmi=True), handled_by=Handler.LADDER,
     ),
     Quirk(
         46, Area.BOOT,
         "the boot flag of IPMI expires after 60 seconds",
         "`raw 0 8 3 8` is sent first; a refusal of it is ignored",
         "kinvolk/racker#36, bougou/go-ipmi#74",
-        handled_by=Part.IPMI,
+        handled_by=Handler.IPMI,
     ),
     Quirk(
         47, Area.BOOT,
         "ipmitool without options=efiboot sets the flag for a legacy boot",
         "the option is always given for UEFI",
         "ipmitool#236",
-        handled_by=Part.IPMI,
+        handled_by=Handler.IPMI,
     ),
     Quirk(
         48, Area.CLIENT,
         "Accept-Encoding identity is refused with 406",
         "the client accepts gzip",
         "SU connector.py",
-        _HPE, ("*gen10 plus*",), handled_by=Part.REDFISH,
+        _HPE, ("*gen10 plus*",), handled_by=Handler.REDFISH,
     ),
     Quirk(
         49, Area.CLIENT,
         "a path needs a slash at its end; POST and PATCH are redirected; JSON is cut off",
         "one try with the slash; redirects to the same origin only; answers are bounded",
         "MA redfish.py",
-        handled_by=Part.REDFISH,
+        handled_by=Handler.REDFISH,
     ),
     Quirk(
         50, Area.CLIENT,
         "answers on a kept connection break",
         "`Connection: close`, for the BMC that needs it only",
         "SU connector.py",
-        handled_by=Part.REDFISH,
+        handled_by=Handler.REDFISH,
     ),
     Quirk(
         51, Area.INVENTORY,
         "the MAC address of the boot NIC is only at the Ports of a chassis' NetworkAdapter",
         "these are read as well",
         "DX#4952",
-        _LENOVO, handled_by=Part.INVENTORY,
+        _LENOVO, handled_by=Handler.INVENTORY,
     ),
     Quirk(
         52, Area.INVENTORY,
         "serial numbers of DMI are not in Redfish, or read NA at first",
         "a machine has a set of serial numbers; NA and To be filled are none",
         "DX#3327, DX#1017 (GB300, switches)",
-        (*_LENOVO, "nvidia"), handled_by=Part.INVENTORY,
+        (*_LENOVO, "nvidia"), handled_by=Handler.INVENTORY,
     ),
     Quirk(
         53, Area.INVENTORY,
         "EthernetInterfaces answer 404 and Bios 500 now and then",
         "the inventory is partial, and read again",
         "NI bmc-explorer/computer_system.rs",
-        ("nvidia",), ("*bluefield*",), handled_by=Part.INVENTORY,
+        ("nvidia",), ("*bluefield*",), handled_by=Handler.INVENTORY,
     ),
 )  # fmt: skip
 """The table. Numbers are in order and never reused."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.bmc.model import Identity
-from tink.bmc.quirks import QUIRKS, Part, Quirks, in_range, quirks_for, row, rows_for, version_of
+from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, quirks_for, row, rows_for, version_of
 
 SWITCHES = {field.name for field in fields(Quirks)} - {"rows"}
 
@@ -39,7 +39,7 @@ def test_each_switch_is_set_by_a_row_or_waits_for_one() -> None:
 
 def test_rows_of_the_client_set_nothing_for_the_decision() -> None:
     for each in QUIRKS:
-        if each.handled_by in (Part.REDFISH, Part.INVENTORY, Part.CONNECTIONS):
+        if each.handled_by in (Handler.REDFISH, Handler.INVENTORY, Handler.CONNECTIONS):
             assert each.sets == Quirks(), each.number
 
 
