@@ -187,13 +187,89 @@ def test_limits() -> None:
 def test_ipmi_has_no_settings_resource_and_may_know_safe() -> None:
     seen = Observation(PowerState.ON, Boot("None", "Disabled", "Legacy"))
     assert isinstance(next_of(WantedBoot(BootDevice.SAFE), seen), Send)
-    refused: list[Attempt] = []
-    while isinstance(decision := next_of(WantedBoot(BootDevice.PXE), seen, *refused), Send):
-        assert isinstance(decision.request, SetBoot)
-        assert not decision.request.at_settings
-        refused.append(Attempt(decision.request, 0.0, BmcError(Cause.REFUSED, "no"), decision.form, seen, 1))
+    requests, _ = refuse_all(WantedBoot(BootDevice.PXE), seen)
+    assert requests == [SetBoot("Pxe", "Once"), SetBoot("Pxe"), SetBoot("Pxe", "Once", "Legacy")]
+
+
+def refuse_all(wanted: Wanted, seen: Observation, quirks: Quirks = NO_QUIRKS) -> tuple[list[Request], GiveUp]:
+    """Refuse each request, and return all of them and the end."""
+    attempts: list[Attempt] = []
+    while isinstance(decision := next_of(wanted, seen, *attempts, quirks=quirks), Send):
+        attempts.append(Attempt(decision.request, 0.0, BmcError(Cause.REFUSED, "no"), decision.form, seen, 1))
     assert isinstance(decision, GiveUp)
-    assert decision.message.startswith(f"the BMC refused boot target Pxe, enabled Once in {len(refused)} forms: no; ")
+    return [each.request for each in attempts], decision
+
+
+def test_redfish_without_a_list_of_targets_has_no_safe() -> None:
+    seen = Observation(PowerState.ON, Boot("None", "Disabled", "UEFI"), identity=REDFISH)
+    requests, ended = refuse_all(WantedBoot(BootDevice.SAFE), seen)
+    assert (requests, ended.cause) == ([], Cause.UNSUPPORTED)
+    assert refuse_all(WantedBoot(BootDevice.SAFE), replace(seen, identity=Identity()))[0]
+
+
+def test_forms_of_a_boot_override_in_their_order() -> None:
+    seen = Observation(PowerState.ON, Boot("None", "Disabled", "Legacy"), identity=REDFISH)
+    requests, ended = refuse_all(WantedBoot(BootDevice.PXE, mode=BootMode.UEFI), seen)
+    forms = [
+        SetBoot("Pxe", "Once", "UEFI"),
+        SetBoot(mode="UEFI"),
+        SetBoot("Pxe", "Once"),
+        SetBoot("Pxe"),
+    ]
+    assert requests == [*forms, *(replace(each, at_settings=True) for each in forms)]
+    assert ended.message.startswith("the BMC refused boot target Pxe, enabled Once, mode UEFI in 8 forms: no; ")
+
+
+def test_settings_resource_that_is_missing_is_asked_for_once() -> None:
+    seen = Observation(PowerState.ON, Boot("None", "Disabled", "UEFI"), identity=REDFISH)
+    missing = BmcError(Cause.UNSUPPORTED, "the System has no @Redfish.Settings")
+    quirks = Quirks(at_settings=True)
+    first = next_of(WantedBoot(BootDevice.PXE), seen, quirks=quirks)
+    assert isinstance(first, Send)
+    assert first.request == SetBoot("Pxe", "Once", at_settings=True)
+    attempt = Attempt(first.request, 0.0, missing, first.form, seen, 1)
+    second = next_of(WantedBoot(BootDevice.PXE), seen, attempt, quirks=quirks)
+    assert isinstance(second, Send)
+    assert second.request == SetBoot("Pxe", "Once")
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_forms_of_an_insertion_in_their_order(is_alone: bool) -> None:
+    seen = Observation(PowerState.ON, slots=(Slot("/s/CD", ("CD",)), Slot("/s/DVD", ("DVD",))), identity=REDFISH)
+    url, inserted = "http://192.0.2.1/a.iso", (("Inserted", True), ("WriteProtected", True))
+    requests, _ = refuse_all(WantedMedium("CD", url), seen, Quirks(insert_image_alone=is_alone))
+    assert requests == [
+        request
+        for slot in ("/s/CD", "/s/DVD")
+        for request in (
+            InsertMedium(slot, url),
+            *(() if is_alone else (InsertMedium(slot, url, inserted),)),
+            InsertMedium(slot, url, inserted, by_patch=True),
+        )
+    ]
+
+
+@pytest.mark.parametrize("reported", ["None", "UsbCd"])
+def test_sentence_is_about_the_target_that_was_accepted(reported: str) -> None:
+    seen = Observation(PowerState.ON, Boot(reported, "Disabled", "UEFI", None, ("Cd", "UsbCd")), identity=REDFISH)
+    attempts: list[Attempt] = []
+    while isinstance(decision := next_of(WantedBoot(BootDevice.CDROM), seen, *attempts, now=30.0), Send):
+        is_usb = isinstance(decision.request, SetBoot) and decision.request.target == "UsbCd"
+        error = None if is_usb else BmcError(Cause.REFUSED, "no")
+        attempts.append(Attempt(decision.request, 0.0, error, decision.form, seen, 9))
+    assert isinstance(decision, GiveUp)
+    target = "" if reported == "UsbCd" else "UsbCd, "
+    assert decision.message.startswith(f"the BMC accepted {target}Once and reports ")
+
+
+def test_medium_that_the_bmc_names_in_another_way_is_ours_only_after_it_was_accepted() -> None:
+    slot = Slot("/s/CD", ("CD",), "boot.iso", inserted=True)
+    seen = Observation(PowerState.ON, slots=(slot,), identity=REDFISH)
+    wanted = WantedMedium("CD", "http://192.0.2.1/boot.iso")
+    assert next_of(wanted, seen) == Send(EjectMedium("/s/CD"), "insert /s/CD, Image alone")
+    assert isinstance(next_of(wanted, seen, Attempt(InsertMedium("/s/CD", wanted.url), 0.0)), Done)
+    escaped = replace(seen, slots=(replace(slot, image="http://192.0.2.1/%62oot.iso"),))
+    assert isinstance(next_of(wanted, escaped), Done)
 
 
 def test_override_is_not_cleared_where_there_is_none() -> None:
