@@ -222,15 +222,13 @@ def after_failed_read(
     error: BmcError, failures: int, failing_since: float, now: float, deadline: float
 ) -> Wait | GiveUp:
     """Return what to do after the BMC could not be observed `failures` times in a row, since `failing_since`."""
+    end, pause = min(deadline, failing_since + MAX_UNREADABLE_SECONDS), _pause(min(failures, 3), "", error)
     if error.cause in _LATER:
-        end = deadline
-    elif error.cause in _LOST or (error.cause not in _FATAL and failures < _READS):
-        end = min(deadline, failing_since + MAX_UNREADABLE_SECONDS)
-    else:
-        end = now
-    if now >= end:
+        end, pause = deadline, _pause(failures, "", error)
+    is_final = error.cause in _FATAL or (error.cause not in _LATER | _LOST and failures >= _READS)
+    if is_final or now >= end:
         return GiveUp(error.cause, _answer(error))
-    return Wait(min(_pause(failures, "", error), end - now), f"the BMC can't be read: {_answer(error)}")
+    return Wait(min(pause, end - now), f"the BMC can't be read: {_answer(error)}")
 
 
 # --- the same for all -------------------------------------------------------------------------------------------------

@@ -207,6 +207,26 @@ def test_redfish_without_a_list_of_targets_has_no_safe() -> None:
     assert refuse_all(WantedBoot(BootDevice.SAFE), replace(seen, identity=Identity()))[0]
 
 
+@pytest.mark.parametrize(
+    ("causes", "expected"),
+    [
+        ((Cause.UNSUPPORTED, Cause.UNSUPPORTED), Cause.UNSUPPORTED),
+        ((Cause.UNSUPPORTED, Cause.PRECONDITION), Cause.PRECONDITION),
+        ((Cause.PRECONDITION, Cause.BAD_ANSWER, Cause.REFUSED), Cause.REFUSED),
+    ],
+)
+def test_cause_of_several_refusals(causes: tuple[Cause, ...], expected: Cause) -> None:
+    attempts = [
+        Attempt(Reset(kind), 0.0, BmcError(cause, f"{cause}"), str(kind), ON, 1)
+        for cause, kind in zip(causes, (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE), strict=False)
+    ]
+    if len(causes) > len(attempts):
+        attempts.append(replace(attempts[-1], error=BmcError(causes[-1], "no")))
+    ended = next_of(RESTART, ON, *attempts, now=90.0)
+    assert isinstance(ended, GiveUp)
+    assert ended.cause is expected
+
+
 def test_forms_of_a_boot_override_in_their_order() -> None:
     seen = Observation(PowerState.ON, Boot("None", "Disabled", "Legacy"), identity=REDFISH)
     requests, ended = refuse_all(WantedBoot(BootDevice.PXE, mode=BootMode.UEFI), seen)

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.bmc import CONNECTION, CREDENTIALS, ENABLED, MODE, TARGET, FakeBmc, Fault, MemoryTransport
+from tests.support.bmc import (
+    CONNECTION,
+    CREDENTIALS,
+    ENABLED,
+    MODE,
+    RESET,
+    SYSTEM,
+    TARGET,
+    FakeBmc,
+    Fault,
+    MemoryTransport,
+)
 from tests.support.virtual_time import elapse
 from tink.bmc.decision import MAX_POWER_SECONDS, MAX_REQUESTS, MAX_SECONDS
 from tink.bmc.model import (
@@ -151,6 +162,8 @@ async def test_reset_without_last_reset_time_reads_the_power_state() -> None:
     bmc = FakeBmc(power="On", faults={Fault.NO_LAST_RESET})
     outcome = await run(bmc, power("reset"))
     assert outcome.message == "the BMC accepted Reset ForceRestart and reports On; it reports no LastResetTime"
+    sent = [method for method, path, _ in bmc.requests if path in (SYSTEM, RESET)]
+    assert sent == ["GET", "POST", "GET", "GET", "GET"], "the state before the restart does not count"
 
 
 async def test_ignored_reset_is_seen_by_last_reset_time_and_not_repeated() -> None:
@@ -580,6 +593,26 @@ async def test_bmc_that_can_not_be_read_fails_within_two_minutes(fault: Fault, c
     outcome = await run(FakeBmc(faults={fault}), power("on"))
     assert outcome.cause is cause
     assert outcome.seconds < 120
+
+
+async def test_reads_that_fail_in_between_are_repeated() -> None:
+    bmc = FakeBmc(faults={Fault.POWER_LATE}, fault_seconds=100)
+
+    async def disturb() -> None:
+        for seconds in (5, 40, 20, 35):
+            await elapse(seconds)
+            bmc.faults ^= {Fault.CUT_JSON}
+
+    disturbing = asyncio.create_task(disturb())
+    outcome = await run(bmc, power("on"))
+    await disturbing
+    assert outcome.cause is None
+    assert len([each for each in outcome.progress if each.startswith("the BMC can't be read")]) >= 2
+
+
+async def test_bmc_that_answers_nonsense_fails_after_a_minute() -> None:
+    outcome = await run(FakeBmc(faults={Fault.CUT_JSON}), power("on"))
+    assert outcome.seconds == pytest.approx(60, abs=1)
 
 
 async def test_session_that_ended_is_no_refused_password() -> None:
