@@ -16,9 +16,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from tink.api import bounds, patterns, rules
 from tink.api.rules import checked
@@ -284,6 +286,196 @@ class HardwareSpec(Model):
     )
 
 
+# --- Hardware inventory -----------------------------------------------------------------------------------------
+
+
+def _fact(description: str, **field: Any) -> Any:
+    """Return a text of an inventory."""
+    return optional(description, extra=checked(maxLength=bounds.MAX_INVENTORY_CHARACTERS), **field)
+
+
+def _amount(description: str, **field: Any) -> Any:
+    """Return a number of an inventory."""
+    return optional(description, ge=0, **field)
+
+
+def _parts(description: str) -> Any:
+    """Return a list of components."""
+    return optional(description, extra=checked(maxItems=bounds.MAX_INVENTORY_ITEMS))
+
+
+class ComponentStatus(Model):
+    """Health and state of a component."""
+
+    health: str | None = _fact("Health of the component: OK, Warning or Critical.")
+    state: str | None = _fact("State of the component, such as Enabled or Disabled.")
+    post_code: int | None = optional("Last code of the power-on self-test, from Rufio alone.")
+    post_code_status: str | None = _fact("Meaning of that code, from Rufio alone.")
+
+
+class Component(Model):
+    """The fields that most components of a machine have."""
+
+    vendor: str | None = _fact("Manufacturer of the component.")
+    model: str | None = _fact("Model of the component.")
+    serial_number: str | None = _fact("Serial number of the component. Absent if firmware reports a placeholder.")
+
+
+class FirmwareComponent(Component):
+    """A component with firmware."""
+
+    firmware_version: str | None = _fact("Version of the component's firmware.")
+
+
+class MonitoredComponent(FirmwareComponent):
+    """A component with firmware whose BMC reports its health."""
+
+    status: ComponentStatus | None = optional("Health and state of the component.")
+
+
+class CPUSocket(FirmwareComponent):
+    """A processor."""
+
+    slot: str | None = _fact("Socket of the processor, such as CPU1.")
+    cores: int | None = _amount("Number of cores.")
+    threads: int | None = _amount("Number of threads.")
+    clock_speed_mhz: int | None = _amount("Maximum clock speed in MHz.", alias="clockSpeedMHz")
+
+
+class CPU(Model):
+    """The processors of a machine."""
+
+    total_cores: int | None = _amount("Number of cores of all processors.")
+    total_threads: int | None = _amount("Number of threads of all processors.")
+    sockets: list[CPUSocket] | None = _parts("The processors.")
+
+
+class MemoryModule(FirmwareComponent):
+    """A memory module."""
+
+    slot: str | None = _fact("Slot of the module, such as DIMM.A1.")
+    part_number: str | None = _fact("Part number of the module.")
+    size_bytes: int | None = _amount("Size in bytes.")
+    speed_mhz: int | None = _amount("Speed in MHz.", alias="speedMHz")
+    form_factor: str | None = _fact("Form of the module, such as RDIMM.")
+
+
+class Memory(Model):
+    """The memory of a machine."""
+
+    total_bytes: int | None = _amount("Size of the installed memory in bytes.")
+    modules: list[MemoryModule] | None = _parts("The memory modules. Empty slots are left out.")
+
+
+class BlockDevice(MonitoredComponent):
+    """A drive."""
+
+    controller_type: str | None = _fact("Protocol of the drive, such as SATA, SAS or NVMe.")
+    drive_type: str | None = _fact("Kind of the drive: HDD or SSD.")
+    wwn: str | None = _fact("World Wide Name of the drive, in lower case.")
+    size_bytes: int | None = _amount("Size in bytes.")
+    physical_block_size_bytes: int | None = _amount("Size of a physical block in bytes.")
+    smart_status: str | None = _fact("Forecast of the drive: ok or predict-failure.")
+
+
+class NetworkPort(Model):
+    """A port of a network adapter."""
+
+    port_id: str | None = _fact("Name of the port on the BMC, such as NIC.Embedded.1-1-1.", alias="portID")
+    mac: str | None = _fact("MAC address of the port, in lower case with colons.")
+    speed_mbps: int | None = _amount("Present speed in Mbit/s.")
+    mtu: int | None = _amount("MTU in bytes.")
+    link_status: str | None = _fact("Link of the port, such as LinkUp or LinkDown.")
+
+
+class NetworkAdapter(FirmwareComponent):
+    """A network adapter, or a port whose adapter the BMC does not report."""
+
+    ports: list[NetworkPort] | None = _parts("The ports, one for each MAC address.")
+
+
+class Product(Component):
+    """The machine itself."""
+
+    name: str | None = _fact("Name of the machine's System on the BMC.")
+    status: ComponentStatus | None = optional("Health and state of the machine.")
+
+
+class BMC(MonitoredComponent):
+    """The management controller of a machine."""
+
+    nic: NetworkAdapter | None = optional("The management controller's own network interface.")
+
+
+class DescribedComponent(MonitoredComponent):
+    """A component whose BMC has a name for it."""
+
+    description: str | None = _fact("Name of the component on the BMC.")
+
+
+class PSU(DescribedComponent):
+    """A power supply."""
+
+    power_capacity_watts: int | None = _amount("Capacity in watts.")
+
+
+class TPM(MonitoredComponent):
+    """A trusted platform module."""
+
+    interface_type: str | None = _fact("Interface of the TPM, such as TPM2_0.")
+
+
+class PCIDevice(Model):
+    """A PCI device."""
+
+    vendor: str | None = _fact("Manufacturer of the device.")
+    model: str | None = _fact("Model of the device.")
+
+
+class Attributes(Model):
+    """A machine as its BMC describes it. A field that the BMC does not report is absent."""
+
+    last_updated: str | None = optional("When the inventory was read last.", extra=TIME)
+    collection_method: str | None = _fact("Source of the inventory: redfish.")
+    product: Product | None = optional("The machine itself.")
+    bios: MonitoredComponent | None = optional("The firmware of the machine.")
+    bmc: BMC | None = optional("The management controller.")
+    baseboard: DescribedComponent | None = optional("The main board, of vendors whose BMC reports it.")
+    chassis: Component | None = optional("The chassis.")
+    cpu: CPU | None = optional("The processors.")
+    memory: Memory | None = optional("The memory.")
+    block_devices: list[BlockDevice] | None = _parts("The drives.")
+    network_interfaces: list[NetworkAdapter] | None = _parts(
+        "The network adapters with the MAC addresses of their ports. spec.networkInterfaces decides what is served."
+    )
+    gpu_devices: list[DescribedComponent] | None = _parts("GPUs and other accelerators.")
+    pci_devices: list[PCIDevice] | None = _parts("PCI devices.")
+    psus: list[PSU] | None = _parts("The power supplies.")
+    tpms: list[TPM] | None = _parts("The trusted platform modules.")
+    storage_controllers: list[DescribedComponent] | None = _parts("The storage controllers.")
+
+
+class Inventory(Model):
+    """Observed components of a machine, one part for each source."""
+
+    out_of_band: Attributes | None = optional(
+        "The machine as its BMC describes it, in the shape of Rufio's status.attributes.outOfBand. Read by Redfish, "
+        "once a day."
+    )
+
+
+class _InventorySchema:
+    """Gives a mapping the schema of `Inventory`."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(Inventory.__pydantic_core_schema__)
+
+
+RawInventory = Annotated[dict[str, Any], _InventorySchema]
+"""An inventory as it came from the API. Reading it makes no object for each of a machine's hundred components."""
+
+
 class HardwareStatus(Model):
     """The observed state of a machine. Edges write it."""
 
@@ -307,6 +499,7 @@ class HardwareStatus(Model):
         "the reason GetsOn when it boots again.",
         extra=map_list("type"),
     )
+    inventory: RawInventory | None = optional("Observed components of the machine, one part for each source.")
 
 
 class Hardware(Resource):

@@ -255,11 +255,23 @@ def test_operator_finds_every_field_with_its_description_and_bounds(kind: str) -
         for path, field in fields(schema(kind)["properties"].get(part, {}), ""):
             if ".rendered." in path:
                 continue  # as spec.actions of Template
+            if path.startswith("inventory.outOfBand."):
+                continue  # a table of their own: test_operator_finds_every_field_of_an_inventory
             rows = [line for line in section.splitlines() if line.startswith(f"| `{path}` |")]
             assert any(field["description"].replace("|", "\\|") in row for row in rows), f"{kind}.{part}.{path}"
             for bound in ("maxLength", "maxItems", "maxProperties", "maximum", "default"):
                 if bound in field:
                     assert any(str(field[bound]).lower() in row for row in rows), f"{kind}.{part}.{path}: {bound}"
+
+
+def test_operator_finds_every_field_of_an_inventory() -> None:
+    section = DOC[DOC.index("| part of `inventory.outOfBand` |") : DOC.index("\n## OSIE")]
+    part = schema("Hardware")["properties"]["status"]["properties"]["inventory"]["properties"]["outOfBand"]
+    for path, _ in fields(part, ""):
+        *parents, name = path.removeprefix("bmc.nic.ports[].").split(".")
+        first = "status" if "status" in parents else parents[0] if parents else ""
+        rows = [line for line in section.splitlines() if f"`{first}`" in line.split(" | ")[0]] if first else [section]
+        assert any(f"`{name}`" in row or f"`{name}[]`" in row for row in rows), path
 
 
 def test_operator_finds_every_message() -> None:
