@@ -28,6 +28,8 @@ from tink.api.v1alpha2 import Raw, as_mapping
 SERVICE_ROOT = "/redfish/v1/"
 MAX_DOCUMENTS = 512
 """Maximum number of documents that one inventory fetches. A server with 32 memory modules and 24 drives needs 150."""
+MAX_VISITS = 2 * MAX_DOCUMENTS
+"""Maximum number of documents that one walk reads. References that lead to the same documents again end there."""
 MAX_PATH_CHARACTERS = 512
 MAX_CHASSIS = 8
 MAX_PAGES = 8
@@ -41,14 +43,15 @@ _PATH = re.compile(r"/redfish/[!-\"$-~]*")
 """Printable ASCII without a fragment (`#`)."""
 _MAC = re.compile(r"[0-9a-f]{2}(?:([:-]?)[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
 _PLACEHOLDERS = frozenset({
-    "", "-", ".", "na", "n/a", "none", "null", "nil", "unknown", "undefined", "empty", "default string", "not available",
-    "not applicable", "not specified", "not present", "no dimm", "oem", "o.e.m.", "to be filled by o.e.m.",
-    "to be filled by oem", "system manufacturer", "system product name", "system serial number", "system version",
-    "chassis serial number", "chassis manufacturer", "base board serial number", "serial number", "asset tag",
+    "", "-", ".", "na", "n/a", "none", "null", "nil", "unknown", "undefined", "empty", "default string",
+    "not available", "not applicable", "not specified", "not present", "no dimm", "oem", "o.e.m.",
+    "to be filled by o.e.m.", "to be filled by oem", "system manufacturer", "system product name",
+    "system serial number", "system version", "chassis serial number", "chassis manufacturer",
+    "base board serial number", "serial number", "asset tag",
 })  # fmt: skip
 """Texts that firmware reports for a field that the manufacturer did not fill in."""
 _NO_SERIAL = re.compile(r"[0\s.:_-]+|[x*#]+|f+|0?123456789\w{0,3}", re.IGNORECASE)
-_ACCELERATORS = frozenset({"GPU", "Accelerator", "FPGA", "DSP"})
+_ACCELERATORS = ("GPU", "Accelerator", "FPGA", "DSP")
 """Values of ProcessorType that are no central processors."""
 
 
@@ -76,6 +79,7 @@ class _Walk:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
+        self._visits = 0
         self.missing: dict[str, None] = {}
 
     def document(self, reference: object) -> Raw:
@@ -85,6 +89,9 @@ class _Walk:
 
     def at(self, path: str) -> Raw:
         """Return the document at a path; an empty one if it has not been fetched."""
+        self._visits += 1
+        if self._visits > MAX_VISITS:
+            return {}
         if path not in self._documents:
             self.missing[path] = None
             return {}
@@ -107,7 +114,7 @@ class _Walk:
         return found[:MAX_INVENTORY_ITEMS]
 
 
-# --- values of a BMC ----------------------------------------------------------------------------------------------------
+# --- values of a BMC --------------------------------------------------------------------------------------------------
 
 
 def _path(value: object) -> str:
@@ -198,7 +205,7 @@ def _status(document: Raw) -> Raw:
     return _present({"health": _text(status.get("Health")), "state": _text(status.get("State"))})
 
 
-# --- the walk -----------------------------------------------------------------------------------------------------------
+# --- the walk ---------------------------------------------------------------------------------------------------------
 
 
 def _attributes(walk: _Walk, system_name: str) -> Raw:
@@ -288,7 +295,7 @@ def _enclosure(chassis: list[Raw]) -> Raw:
     return {}
 
 
-# --- network ------------------------------------------------------------------------------------------------------------
+# --- network ----------------------------------------------------------------------------------------------------------
 
 
 def _network_interfaces(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Raw]:
@@ -297,7 +304,7 @@ def _network_interfaces(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Ra
     Lenovo's XCC reports the boot card's MAC address only at Ports of the Chassis' NetworkAdapters; BlueField's
     EthernetInterfaces may be missing. So both places are read, and ports are joined by their MAC address.
     """
-    ethernet = {}
+    ethernet: dict[str, Raw] = {}
     for document in walk.members(system.get("EthernetInterfaces")):
         if mac := _permanent_mac(document):
             ethernet.setdefault(mac, _ethernet_port(document))
@@ -336,9 +343,10 @@ def _adapter_ports(walk: _Walk, adapter: Raw) -> list[Raw]:
 
 def _ports_of(document: Raw) -> Iterator[Raw]:
     """Yield a Port (DSP0268, Port; before 2020 NetworkPort), once for each of its MAC addresses."""
+    speed = _number(document.get("CurrentLinkSpeedMbps")) or _number(document.get("CurrentSpeedGbps"), factor=1000)
     port = _present({
         "portID": _text(document.get("Id")),
-        "speedMbps": _number(document.get("CurrentLinkSpeedMbps")) or _number(document.get("CurrentSpeedGbps"), factor=1000),
+        "speedMbps": speed,
         "linkStatus": _text(document.get("LinkStatus")),
     })  # fmt: skip
     ethernet = as_mapping(document.get("Ethernet"))
@@ -375,7 +383,7 @@ def _ethernet_port(document: Raw) -> Raw:
     })  # fmt: skip
 
 
-# --- processors, memory, storage ------------------------------------------------------------------------------------------
+# --- processors, memory, storage --------------------------------------------------------------------------------------
 
 
 def _is_accelerator(processor: Raw) -> bool:
@@ -471,7 +479,7 @@ def _wwn(identifiers: object) -> str:
     return ""
 
 
-# --- power supplies, TPMs, PCI devices ------------------------------------------------------------------------------------
+# --- power supplies, TPMs, PCI devices --------------------------------------------------------------------------------
 
 
 def _power_supplies(walk: _Walk, chassis: Raw) -> Iterator[Raw]:
@@ -502,7 +510,7 @@ def _tpms(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Raw]:
 
 
 def _pci_devices(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Raw]:
-    """Return vendor and model of the PCIe devices. They are read last: they are many, and an OSIE knows more of them."""
+    """Return vendor and model of the PCIe devices. They are read last: they are many, and an OSIE knows more."""
     documents = walk.documents(system.get("PCIeDevices"))
     if not system.get("PCIeDevices"):
         documents = [each for one in chassis for each in walk.members(one.get("PCIeDevices"))]
