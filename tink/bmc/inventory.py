@@ -130,7 +130,7 @@ def _items(value: object) -> list[object]:
     return value[:MAX_INVENTORY_ITEMS] if isinstance(value, list) else []
 
 
-def _text(*values: object) -> str:
+def clean_text(*values: object) -> str:
     """Return the first value that is a meaningful text, in one line of at most MAX_INVENTORY_CHARACTERS; else empty."""
     for value in values:
         if isinstance(value, str):
@@ -143,9 +143,9 @@ def _text(*values: object) -> str:
     return ""
 
 
-def _serial(*values: object) -> str:
+def serial_number(*values: object) -> str:
     """Return the first value that can be a serial number; empty if all are placeholders such as zeros."""
-    return next((text for value in values if (text := _text(value)) and not _NO_SERIAL.fullmatch(text)), "")
+    return next((text for value in values if (text := clean_text(value)) and not _NO_SERIAL.fullmatch(text)), "")
 
 
 def _number(*values: object, factor: float = 1) -> int:
@@ -193,16 +193,16 @@ def _is_installed(document: Raw) -> bool:
 def _component(document: Raw) -> Raw:
     """Return the fields that most components have."""
     return {
-        "vendor": _text(document.get("Manufacturer")),
-        "model": _text(document.get("Model")),
-        "serialNumber": _serial(document.get("SerialNumber")),
-        "firmwareVersion": _text(document.get("FirmwareVersion")),
+        "vendor": clean_text(document.get("Manufacturer")),
+        "model": clean_text(document.get("Model")),
+        "serialNumber": serial_number(document.get("SerialNumber")),
+        "firmwareVersion": clean_text(document.get("FirmwareVersion")),
     }
 
 
 def _status(document: Raw) -> Raw:
     status = as_mapping(document.get("Status"))
-    return _present({"health": _text(status.get("Health")), "state": _text(status.get("State"))})
+    return _present({"health": clean_text(status.get("Health")), "state": clean_text(status.get("State"))})
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def _attributes(walk: _Walk, system_name: str) -> Raw:
     processors = [each for each in walk.members(system.get("Processors")) if _is_installed(each)]
     found = {
         "product": _product(system),
-        "bios": _present({"firmwareVersion": _text(system.get("BiosVersion"))}),
+        "bios": _present({"firmwareVersion": clean_text(system.get("BiosVersion"))}),
         "bmc": _bmc(walk, managers),
         "baseboard": _baseboard(system, chassis),
         "chassis": _enclosure(chassis),
@@ -249,17 +249,17 @@ def _system(walk: _Walk, root: Raw, name: str) -> Raw:
 
 
 def _is_dell(system: Raw) -> bool:
-    return _text(system.get("Manufacturer")).casefold().startswith("dell")
+    return clean_text(system.get("Manufacturer")).casefold().startswith("dell")
 
 
 def _product(system: Raw) -> Raw:
     # Dell's SerialNumber is that of the board; SKU is the service tag, which SMBIOS has as the system's serial number.
-    serial = _serial(system.get("SKU"), system.get("SerialNumber")) if _is_dell(system) else ""
+    serial = serial_number(system.get("SKU"), system.get("SerialNumber")) if _is_dell(system) else ""
     return _present({
-        "name": _text(system.get("Name")),
-        "vendor": _text(system.get("Manufacturer")),
-        "model": _text(system.get("Model")),
-        "serialNumber": serial or _serial(system.get("SerialNumber")),
+        "name": clean_text(system.get("Name")),
+        "vendor": clean_text(system.get("Manufacturer")),
+        "model": clean_text(system.get("Model")),
+        "serialNumber": serial or serial_number(system.get("SerialNumber")),
         "status": _status(system),
     })  # fmt: skip
 
@@ -276,13 +276,16 @@ def _bmc(walk: _Walk, managers: list[Raw]) -> Raw:
 def _baseboard(system: Raw, chassis: list[Raw]) -> Raw:
     """Return the board. Redfish has no resource for it: only Dell's and Supermicro's are known here."""
     if _is_dell(system):
-        board = {"serialNumber": _serial(system.get("SerialNumber")), "model": _text(system.get("PartNumber"))}
-        return _present(board | {"vendor": _text(system.get("Manufacturer"))})
+        board = {
+            "serialNumber": serial_number(system.get("SerialNumber")),
+            "model": clean_text(system.get("PartNumber")),
+        }
+        return _present(board | {"vendor": clean_text(system.get("Manufacturer"))})
     for each in chassis:
         oem = as_mapping(as_mapping(each.get("Oem")).get("Supermicro"))
-        board = {"serialNumber": _serial(oem.get("BoardSerialNumber")), "model": _text(oem.get("BoardID"))}
+        board = {"serialNumber": serial_number(oem.get("BoardSerialNumber")), "model": clean_text(oem.get("BoardID"))}
         if any(board.values()):
-            return _present(board | {"vendor": _text(each.get("Manufacturer"))})
+            return _present(board | {"vendor": clean_text(each.get("Manufacturer"))})
     return {}
 
 
@@ -320,7 +323,9 @@ def _network_interfaces(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Ra
         for port in _adapter_ports(walk, adapter):
             ports.append(ethernet.pop(port.get("mac", ""), {}) | port)
         firmware = (as_mapping(each).get("FirmwarePackageVersion") for each in _items(adapter.get("Controllers")))
-        found.append(_present(_component(adapter) | {"firmwareVersion": _text(*firmware), "ports": _listed(ports)}))
+        found.append(
+            _present(_component(adapter) | {"firmwareVersion": clean_text(*firmware), "ports": _listed(ports)})
+        )
     found += [{"ports": [port]} for port in ethernet.values()]
     return sorted((each for each in found if each), key=_first_port)[:MAX_INVENTORY_ITEMS]
 
@@ -345,9 +350,9 @@ def _ports_of(document: Raw) -> Iterator[Raw]:
     """Yield a Port (DSP0268, Port; before 2020 NetworkPort), once for each of its MAC addresses."""
     speed = _number(document.get("CurrentLinkSpeedMbps")) or _number(document.get("CurrentSpeedGbps"), factor=1000)
     port = _present({
-        "portID": _text(document.get("Id")),
+        "portID": clean_text(document.get("Id")),
         "speedMbps": speed,
-        "linkStatus": _text(document.get("LinkStatus")),
+        "linkStatus": clean_text(document.get("LinkStatus")),
     })  # fmt: skip
     ethernet = as_mapping(document.get("Ethernet"))
     addresses = _items(ethernet.get("AssociatedMACAddresses")) or _items(document.get("AssociatedNetworkAddresses"))
@@ -362,7 +367,7 @@ def _function_port(document: Raw) -> Raw:
     """Return the port of a NetworkDeviceFunction."""
     ethernet = as_mapping(document.get("Ethernet"))
     return _present({
-        "portID": _text(document.get("Id")),
+        "portID": clean_text(document.get("Id")),
         "mac": _permanent_mac(ethernet),
         "mtu": _number(ethernet.get("MTUSize")),
     })  # fmt: skip
@@ -375,11 +380,11 @@ def _permanent_mac(document: Raw) -> str:
 def _ethernet_port(document: Raw) -> Raw:
     """Return the port of an EthernetInterface."""
     return _present({
-        "portID": _text(document.get("Id")),
+        "portID": clean_text(document.get("Id")),
         "mac": _permanent_mac(document),
         "speedMbps": _number(document.get("SpeedMbps")),
         "mtu": _number(document.get("MTUSize")),
-        "linkStatus": _text(document.get("LinkStatus")),
+        "linkStatus": clean_text(document.get("LinkStatus")),
     })  # fmt: skip
 
 
@@ -391,7 +396,7 @@ def _is_accelerator(processor: Raw) -> bool:
 
 
 def _accelerator(processor: Raw) -> Raw:
-    description = _text(processor.get("Name"), processor.get("Id"))
+    description = clean_text(processor.get("Name"), processor.get("Id"))
     return _present(_component(processor) | {"description": description, "status": _status(processor)})
 
 
@@ -406,7 +411,7 @@ def _cpu(processors: list[Raw]) -> Raw:
 
 def _socket(processor: Raw) -> Raw:
     fields = {
-        "slot": _text(processor.get("Socket"), processor.get("Id")),
+        "slot": clean_text(processor.get("Socket"), processor.get("Id")),
         "cores": _number(processor.get("TotalCores")),
         "threads": _number(processor.get("TotalThreads")),
         "clockSpeedMHz": _number(processor.get("MaxSpeedMHz"), processor.get("OperatingSpeedMHz")),
@@ -424,13 +429,13 @@ def _memory(walk: _Walk, system: Raw) -> Raw:
 
 def _module(memory: Raw) -> Raw:
     fields = {
-        "slot": _text(memory.get("DeviceLocator"), memory.get("Name"), memory.get("Id")),
-        "partNumber": _serial(memory.get("PartNumber")),
+        "slot": clean_text(memory.get("DeviceLocator"), memory.get("Name"), memory.get("Id")),
+        "partNumber": serial_number(memory.get("PartNumber")),
         "sizeBytes": _number(memory.get("CapacityMiB"), factor=1 << 20),
         "speedMHz": _number(memory.get("OperatingSpeedMhz")),
-        "formFactor": _text(memory.get("BaseModuleType")),
+        "formFactor": clean_text(memory.get("BaseModuleType")),
     }
-    return _present(fields | _component(memory) | {"firmwareVersion": _text(memory.get("FirmwareRevision"))})
+    return _present(fields | _component(memory) | {"firmwareVersion": clean_text(memory.get("FirmwareRevision"))})
 
 
 def _storage(walk: _Walk, system: Raw) -> Raw:
@@ -451,15 +456,15 @@ def _storage(walk: _Walk, system: Raw) -> Raw:
 def _controller(controller: Raw) -> Raw:
     if not _is_installed(controller):
         return {}
-    description = _text(controller.get("Name"))
+    description = clean_text(controller.get("Name"))
     return _present(_component(controller) | {"description": description, "status": _status(controller)})
 
 
 def _drive(drive: Raw) -> Raw:
     predicted = drive.get("FailurePredicted")
     fields = {
-        "controllerType": _text(drive.get("Protocol")),
-        "driveType": _text(drive.get("MediaType")),
+        "controllerType": clean_text(drive.get("Protocol")),
+        "driveType": clean_text(drive.get("MediaType")),
         "wwn": _wwn(drive.get("Identifiers")),
         "sizeBytes": _number(drive.get("CapacityBytes")),
         "physicalBlockSizeBytes": _number(drive.get("BlockSizeBytes")),
@@ -467,7 +472,7 @@ def _drive(drive: Raw) -> Raw:
         "status": _status(drive),
     }
     component = _component(drive)
-    component["firmwareVersion"] = component["firmwareVersion"] or _text(drive.get("Revision"))
+    component["firmwareVersion"] = component["firmwareVersion"] or clean_text(drive.get("Revision"))
     return _present(fields | component)
 
 
@@ -475,7 +480,7 @@ def _wwn(identifiers: object) -> str:
     """Return the World Wide Name: the first durable name that Linux has, too."""
     for each in map(as_mapping, _items(identifiers)):
         if each.get("DurableNameFormat") in ("NAA", "EUI", "NGUID"):
-            return _serial(each.get("DurableName")).lower()
+            return serial_number(each.get("DurableName")).lower()
     return ""
 
 
@@ -491,7 +496,7 @@ def _power_supplies(walk: _Walk, chassis: Raw) -> Iterator[Raw]:
     for each in documents:
         if _is_installed(each):
             watts = _number(each.get("PowerCapacityWatts"))
-            fields = {"description": _text(each.get("Name")), "powerCapacityWatts": watts, "status": _status(each)}
+            fields = {"description": clean_text(each.get("Name")), "powerCapacityWatts": watts, "status": _status(each)}
             yield _present(_component(each) | fields)
 
 
@@ -500,10 +505,14 @@ def _tpms(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Raw]:
     modules = [as_mapping(each) for each in _items(system.get("TrustedModules"))]
     if not modules:
         components = (each for one in chassis for each in walk.members(one.get("TrustedComponents")))
-        modules = [each for each in components if "tpm" in f"{_text(each.get('Id'))} {_text(each.get('Name'))}".lower()]
+        modules = [
+            each
+            for each in components
+            if "tpm" in f"{clean_text(each.get('Id'))} {clean_text(each.get('Name'))}".lower()
+        ]
     found = []
     for module in modules:
-        interface = _text(module.get("InterfaceType"))
+        interface = clean_text(module.get("InterfaceType"))
         if _is_installed(module) and (interface or module.get("Id")):
             found.append(_present(_component(module) | {"interfaceType": interface, "status": _status(module)}))
     return _listed(found)
@@ -519,5 +528,5 @@ def _pci_devices(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Raw]:
 
 def _pci_device(device: Raw) -> Raw:
     return _present(
-        {"vendor": _text(device.get("Manufacturer")), "model": _text(device.get("Model"), device.get("Name"))}
+        {"vendor": clean_text(device.get("Manufacturer")), "model": clean_text(device.get("Model"), device.get("Name"))}
     )
