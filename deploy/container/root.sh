@@ -5,8 +5,9 @@
 set -euo pipefail
 umask 022 # the files are read by another user than root
 suite=$1 deb=$2 cache=$3 out=$4 base=${5:-}
-# Dependencies of the package without the service manager; boot programs for machines; authorities for HTTPS.
-include="python3-minimal libpython3-stdlib python3 libstdc++6 systemd-standalone-sysusers passwd ipxe ca-certificates"
+# Dependencies of the package without the service manager; boot programs for machines; authorities for HTTPS; IPMI.
+include="python3-minimal libpython3-stdlib python3 libstdc++6 systemd-standalone-sysusers passwd ipxe ca-certificates
+  ipmitool"
 
 command -v mmdebstrap >/dev/null || { echo "image: apt-get install mmdebstrap" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "image: as root only, to make files of other users" >&2; exit 1; }
@@ -29,6 +30,7 @@ make_debian() { # in $root, without DEB
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/info/*' --dpkgopt='path-exclude=/usr/share/lintian/*' \
+    --dpkgopt='path-exclude=/usr/share/misc/enterprise-numbers.txt' \
     --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
     --setup-hook="find '$cache' -name '*.deb' ! -name 'linux-image-*' -exec cp -t \"\$1/var/cache/apt/archives\" {} +" \
     --skip=essential/unlink \

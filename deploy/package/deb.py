@@ -312,7 +312,8 @@ def _control(root: Path, version: str, target: Target, units: list[str]) -> None
         f"Maintainer: {MAINTAINER}\nInstalled-Size: {installed}\nSection: admin\nPriority: optional\n"
         f"Depends: python3 (>= {target.python}), python3 (<< {target.next_python}), libc6 (>= 2.28), libstdc++6,"
         " systemd | systemd-standalone-sysusers | systemd-sysusers, passwd\n"
-        f"Recommends: ipxe, ca-certificates\nSuggests: {', '.join(SUGGESTED)}, python3-scapy, qemu-system-x86\n"
+        "Recommends: ipxe, ca-certificates\n"
+        f"Suggests: {', '.join(SUGGESTED)}, ipmitool, python3-scapy, qemu-system-x86\n"
         f"Description: {_SHORT}\n{_LONG}"
     )
     for name in ("postinst", "prerm", "postrm"):
