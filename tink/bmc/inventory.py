@@ -31,6 +31,7 @@ MAX_DOCUMENTS = 512
 MAX_VISITS = 2 * MAX_DOCUMENTS
 """Maximum number of documents that one walk reads. References that lead to the same documents again end there."""
 MAX_PATH_CHARACTERS = 512
+MAX_SYSTEMS = 16
 MAX_CHASSIS = 8
 MAX_PAGES = 8
 """Maximum number of pages of a collection (DSP0266, `Members@odata.nextLink`)."""
@@ -58,7 +59,7 @@ _ACCELERATORS = ("GPU", "Accelerator", "FPGA", "DSP")
 def next_paths(documents: Documents, system_name: str = "") -> list[str]:
     """Return the paths of the documents to fetch next, the most useful first; empty if the inventory is complete.
 
-    `system_name` is the last segment of the System's path; empty for the first System. At most MAX_DOCUMENTS paths are
+    `system_name` is the Id, Name or host name of the System; empty for the first one. At most MAX_DOCUMENTS paths are
     returned in total, if the caller adds an entry for each of them.
     """
     walk = _Walk(documents)
@@ -67,7 +68,9 @@ def next_paths(documents: Documents, system_name: str = "") -> list[str]:
 
 
 def inventory(documents: Documents, system_name: str = "") -> Raw:
-    """Return the attributes of the machine that the documents describe, without `lastUpdated`; empty without a System.
+    """Return the attributes of the machine that the documents describe, without `lastUpdated`.
+
+    Empty if the BMC did not serve the System: then the inventory that was read before is the better one.
 
     Lists are sorted, so that a BMC that changes the order of its members changes no object.
     """
@@ -240,12 +243,18 @@ def _attributes(walk: _Walk, system_name: str) -> Raw:
 
 
 def _system(walk: _Walk, root: Raw, name: str) -> Raw:
-    references = _items(walk.document(root.get("Systems")).get("Members"))
-    for reference in references:
-        path = _path(as_mapping(reference).get("@odata.id"))
-        if path and (not name or path.rstrip("/").rpartition("/")[2] == name):
-            return walk.at(path)
-    return {}
+    """Return the System of this name, or the first one: the choice of the Redfish client."""
+    members = _items(walk.document(root.get("Systems")).get("Members"))
+    paths = [path for each in members if (path := _path(as_mapping(each).get("@odata.id")))]
+    if name:
+        named = [path for path in paths if path.rstrip("/").rpartition("/")[2] == name]
+        # The System may have another Id, or be known by its Name or host name.
+        for path in named or paths[:MAX_SYSTEMS]:
+            system = walk.at(path)
+            if named or name in (system.get("Id"), system.get("Name"), system.get("HostName")):
+                return system
+        return {}
+    return walk.at(paths[0]) if paths else {}
 
 
 def _is_dell(system: Raw) -> bool:

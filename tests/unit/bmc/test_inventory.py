@@ -451,6 +451,9 @@ def test_chosen_system_is_the_named_one() -> None:
     assert read(bmc)["product"]["model"] == "GPU tray"
     assert read(bmc, "Host")["product"]["model"] == "Server"
     assert read(bmc, "Other") == {}
+    for field in ("Name", "HostName"):
+        bmc[f"{V1}/Systems/Host"][field] = f"by {field}"
+        assert read(bmc, f"by {field}")["product"]["model"] == "Server"
 
 
 def test_manager_and_chassis_without_links_are_those_of_the_service_root() -> None:
