@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.bmc import CONNECTION, CREDENTIALS, FakeBmc, MemoryTransport
 from tests.support.objects import hardware
 from tink.api.crds import generate
 from tink.bmc.inventory import MAX_DOCUMENTS, SERVICE_ROOT, inventory, mac_address, next_paths
+from tink.bmc.redfish import RedfishClient
 from tink.kubeapi.schema.checker import Checker, compile_definition
 
 Raw = dict[str, Any]
@@ -422,6 +424,18 @@ def test_functions_are_fetched_only_if_no_port_has_a_mac() -> None:
     bmc |= {f"{V1}/{path}": document for path, document in functions.items()}
     (interface,) = read(bmc)["networkInterfaces"]
     assert interface["ports"] == [{"portID": "1", "mac": "b8:3f:d2:00:00:02", "mtu": 9000}]
+
+
+async def test_redfish_client_fetches_the_documents_of_an_inventory() -> None:
+    documents: dict[str, Raw | None] = {}
+    async with RedfishClient(CONNECTION, CREDENTIALS, transport=MemoryTransport(FakeBmc())) as client:
+        while paths := next_paths(documents):
+            documents |= {path: await client.get(path) for path in paths}
+    found = inventory(documents)
+    assert_stored_whole(found)
+    assert found["product"]["serialNumber"] == "437XR1138R2"
+    assert [port["mac"] for each in found["networkInterfaces"] for port in each["ports"]] == ["52:54:00:00:00:01"]
+    assert {"bmc", "bios", "chassis", "cpu", "memory", "blockDevices", "psus"} <= set(found)
 
 
 # --- partial ----------------------------------------------------------------------------------------------------------
