@@ -193,7 +193,10 @@ def dell() -> dict[str, Raw]:
                 "BlockSizeBytes": 512,
                 "Revision": "BJ02",
                 "FailurePredicted": False,
-                "Identifiers": [{"DurableName": "58CE38EE22E1A2B1", "DurableNameFormat": "NAA"}],
+                "Identifiers": [
+                    {"DurableName": "nqn.2014-08.org.example:x", "DurableNameFormat": "NQN"},
+                    {"DurableName": "58CE38EE22E1A2B1", "DurableNameFormat": "NAA"},
+                ],
                 **ENABLED,
             }
         },
