@@ -1,4 +1,4 @@
-"""Annotations of the four resources, for settings that have no field in their specs (docs/resources.md)."""
+"""Annotations of our resources, for settings that have no field in their specs (docs/resources.md)."""
 
 from __future__ import annotations
 
@@ -69,6 +69,23 @@ ORIGIN_ANNOTATION = "tinkerbell.org/moved-from"
 there.
 """
 
+REFRESH_INVENTORY_ANNOTATION = "tinkerbell.org/refresh-inventory"
+"""On a Machine, with the value `true`: read the inventory now. It is removed afterwards. Rufio has the same."""
+
+DISABLE_INVENTORY_ANNOTATION = "tinkerbell.org/disable-outofband-inventory"
+"""On a Hardware, with the value `true`: its inventory is not read from its BMC. Rufio has the same."""
+
+CREDENTIALS_REFUSED_ANNOTATION = "tinkerbell.org/credentials-refused"  # noqa: S105 - the name of an annotation
+"""On a Machine: the BMC and the version of the Secret that it has refused. The same login is not tried again until the
+Secret changes or a user removes the annotation.
+"""
+
+BMC_NAMESPACES_ANNOTATION = "tinkerbell.org/bmc-namespaces"
+"""On a Secret: the other namespaces whose Machines may use it for their BMCs, such as `berlin,ulm`; `*` is all."""
+
+JOB_TTL_ANNOTATION = "tinkerbell.org/ttl-seconds-after-finished"
+"""On a Job: the number of seconds after its end until it is deleted. `tinkedge power` sets it."""
+
 ANNOTATIONS = frozenset(
     {
         INSTANCE_ID_ANNOTATION,
@@ -88,6 +105,11 @@ ANNOTATIONS = frozenset(
         HOLD_ANNOTATION,
         PAUSED_ANNOTATION,
         ORIGIN_ANNOTATION,
+        REFRESH_INVENTORY_ANNOTATION,
+        DISABLE_INVENTORY_ANNOTATION,
+        CREDENTIALS_REFUSED_ANNOTATION,
+        BMC_NAMESPACES_ANNOTATION,
+        JOB_TTL_ANNOTATION,
     }
 )
 """All of our annotations."""

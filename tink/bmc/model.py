@@ -214,6 +214,8 @@ class Cause(StrEnum):
     """Why a BMC did not do what was wanted: the reasons in conditions, events and metrics."""
 
     UNREACHABLE = "BmcUnreachable"
+    CREDENTIALS_MISSING = "CredentialsMissing"
+    """The Machine names no Secret, or the Secret does not exist, lacks a key or may not be used. No login was tried."""
     CREDENTIALS_REFUSED = "CredentialsRefused"
     CERTIFICATE = "CertificateNotTrusted"
     BUSY = "BmcBusy"

@@ -1,0 +1,229 @@
+"""Connections to BMCs: one at a time to each BMC, a limited number together, and no second login after a refused one.
+
+    async with connections.open(machine, connection, credentials) as bmc:
+        seen = await bmc.observe()
+
+A BMC is identified by its address and ports (`bmc_of`). `open` waits until no other task is connected to the same BMC
+and a connection is free; waiting namespaces take turns. The protocols of the Machine are tried in their order. The
+next one is tried if the BMC can't be reached by the first or does not support it, never after a refused password or an
+untrusted certificate: the password would go over a weaker connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.bmc.credentials import RefusedLogins
+from tink.bmc.ipmi import IpmiClient
+from tink.bmc.model import BmcClient, BmcConnection, BmcCredentials, BmcError, Cause, Observation, Request
+from tink.bmc.redfish import RedfishClient
+from tink.kube.objects import NamespacedName
+from tink.limits.fairness import FairSemaphore
+
+_PROTOCOLS = {
+    **dict.fromkeys(("gofish", "dell", "supermicro", "openbmc", "asrockrack", "redfish"), "redfish"),
+    "ipmitool": "ipmi",
+}
+"""The protocol for each of Rufio's providers, in lower case. IntelAMT has none here."""
+_UNSUPPORTED_OPTIONS = ("intelAMT", "rpc", "homeassistant")
+_FALLS_BACK = (Cause.UNREACHABLE, Cause.UNSUPPORTED)
+_CLOSE_SECONDS = 10.0
+
+ClientFactory = Callable[[BmcConnection, BmcCredentials], Any]
+"""Returns a client as an async context manager (`BmcClient`)."""
+CLIENTS: Mapping[str, ClientFactory] = {"redfish": RedfishClient, "ipmi": IpmiClient}
+
+
+def bmc_of(connection: BmcConnection) -> str:
+    """Return what identifies a BMC: its address and ports. Several machines of a chassis may share one."""
+    return f"{connection.host.lower()}:{connection.redfish_port}:{connection.ipmi_port}"
+
+
+def connection_of(spec: Raw, authority: str = "") -> BmcConnection:
+    """Return the connection of a Machine's `spec.connection`. `authority` is a certificate authority (PEM).
+
+    `providerOptions.preferredOrder` names the protocols that are used, in their order; without it Redfish, then IPMI.
+    `port` has no effect, as in Rufio: the ports are in `providerOptions`. Raises BmcError (UNSUPPORTED).
+    """
+    options = as_mapping(spec.get("providerOptions"))
+    redfish, ipmi = as_mapping(options.get("redfish")), as_mapping(options.get("ipmitool"))
+    order = [str(each) for each in options.get("preferredOrder") or ()]
+    protocols = tuple(dict.fromkeys(_PROTOCOLS[each.lower()] for each in order if each.lower() in _PROTOCOLS))
+    others = [each for each in _UNSUPPORTED_OPTIONS if each in options and not redfish and not ipmi]
+    if (order and not protocols) or (others and not order):
+        named = ", ".join(order or others)
+        raise BmcError(Cause.UNSUPPORTED, f"providerOptions names {named}: tinkedge supports Redfish (gofish) and ipmitool")
+    return BmcConnection(
+        host=str(spec.get("host") or ""),
+        redfish_port=_number(redfish.get("port"), 443),
+        ipmi_port=_number(ipmi.get("port"), 623),
+        insecure_tls=spec.get("insecureTLS") is True,
+        authority=authority,
+        fingerprint=str(spec.get("certificateFingerprint") or "").replace(":", "").lower(),
+        use_basic_auth=redfish.get("useBasicAuth") is True,
+        system_name=str(redfish.get("systemName") or ""),
+        cipher_suite=str(ipmi.get("cipherSuite") or "17"),
+        protocols=protocols or ("redfish", "ipmi"),
+    )
+
+
+def _number(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65_536 else default
+
+
+class BmcSession:
+    """The client of one BMC while it is open: tries the protocols in order, and never logs in after a refused login.
+
+    All methods raise BmcError.
+    """
+
+    def __init__(
+        self,
+        connection: BmcConnection,
+        credentials: BmcCredentials,
+        clients: Mapping[str, ClientFactory],
+        refused: RefusedLogins,
+    ) -> None:
+        self._connection, self._credentials, self._clients, self._refused = connection, credentials, clients, refused
+        self._bmc = bmc_of(connection)
+        self._protocols = list(connection.protocols)
+        self._client: BmcClient | None = None
+        self._exit = AsyncExitStack()
+        self._is_settled = False
+        """True after the first answer: no other protocol is tried any more."""
+
+    @property
+    def protocol(self) -> str:
+        """`redfish` or `ipmi`: the protocol in use, or the first one before any is."""
+        return self._client.protocol if self._client is not None else self._connection.protocols[0]
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        """Read the state of the BMC (`BmcClient.observe`)."""
+        return await self._call(lambda client: client.observe(boot=boot, media=media))
+
+    async def send(self, request: Request) -> None:
+        """Send a request (`BmcClient.send`)."""
+        await self._call(lambda client: client.send(request))
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return a Redfish document. Raises BmcError (UNSUPPORTED) for IPMI."""
+
+        async def get(client: Any) -> dict[str, Any]:
+            if client.protocol != "redfish":
+                raise BmcError(Cause.UNSUPPORTED, "IPMI has no documents")
+            document: dict[str, Any] = await client.get(path)
+            return document
+
+        return await self._call(get)
+
+    async def close(self) -> None:
+        """End the session with the BMC, within 10 s."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._exit.aclose()
+        except (BmcError, TimeoutError) as error:
+            # The session ends by itself after the BMC's timeout.
+            log.debug("BMC %s: the session was not closed: %s", self._bmc, error)
+
+    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        failures: list[BmcError] = []
+        while True:
+            self._refused.check(self._bmc, self._credentials)
+            try:
+                if self._client is None:
+                    client = self._clients[self._protocols[0]](self._connection, self._credentials)
+                    self._client = await self._exit.enter_async_context(client)
+                answer = await call(self._client)
+            except BmcError as error:
+                if error.cause is Cause.CREDENTIALS_REFUSED:
+                    self._refused.add(self._bmc, self._credentials.version, str(error))
+                    raise self._refused.error(self._bmc) from error
+                failures.append(error)
+                if self._is_settled or error.cause not in _FALLS_BACK or len(self._protocols) == 1:
+                    raise _joined(failures) from error
+                del self._protocols[0]
+                self._client = None
+                await self.close()
+            else:
+                self._is_settled = True
+                return answer
+
+
+class BmcConnections:
+    """Opens connections to BMCs. For one event loop."""
+
+    def __init__(
+        self,
+        refused: RefusedLogins,
+        *,
+        limit: int = 200,
+        clients: Mapping[str, ClientFactory] = CLIENTS,
+    ) -> None:
+        """Create it with `limit` connections at most, and a client for each protocol."""
+        self._refused = refused
+        self._clients = clients
+        self._slots = FairSemaphore(limit)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+        """Number of tasks that use or wait for a BMC."""
+        self.open_count = 0
+        """Number of open connections."""
+
+    def is_busy(self, bmc: str) -> bool:
+        """Return True if a task is connected to a BMC (`bmc_of`), or waits for it."""
+        return bmc in self._users
+
+    @asynccontextmanager
+    async def open(
+        self, key: NamespacedName, connection: BmcConnection, credentials: BmcCredentials
+    ) -> AsyncIterator[BmcSession]:
+        """Connect to a BMC until the end of the block, for the object `key`, whose namespace takes turns with others.
+
+        Nothing is sent before the first call of the session. Raises BmcError (CREDENTIALS_REFUSED) without a login if
+        the BMC has refused these credentials before.
+        """
+        bmc = bmc_of(connection)
+        self._refused.check(bmc, credentials)
+        async with self._exclusive(bmc), self._slots.held(key.namespace):
+            self._refused.check(bmc, credentials)  # a task that was before this one may have tried them
+            session = BmcSession(connection, credentials, self._clients, self._refused)
+            self.open_count += 1
+            try:
+                yield session
+            finally:
+                self.open_count -= 1
+                await session.close()
+
+    @asynccontextmanager
+    async def _exclusive(self, bmc: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(bmc, asyncio.Lock())
+        self._users[bmc] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[bmc] -= 1
+            if not self._users[bmc]:
+                del self._users[bmc], self._locks[bmc]
+
+
+def _joined(failures: list[BmcError]) -> BmcError:
+    """Return one error for the protocols that failed, with the cause of the first."""
+    first, *others = failures
+    if not others:
+        return first
+    return BmcError(
+        first.cause,
+        "; ".join(map(str, failures)),
+        status=first.status,
+        message_ids=first.message_ids,
+        properties=first.properties,
+        retry_after=first.retry_after,
+    )

@@ -1,0 +1,528 @@
+"""Jobs and Tasks: what a user wants of a BMC, in order, each step read back before the next one begins.
+
+A Job makes one Task at a time, `JOB-task-N`, and the next one when that is Completed. A Task is one operation
+(`tink.bmc.operation`); it is Completed when the BMC reports the effect.
+
+Before a Task begins, its status has `startTime`; after each part of it (`off` of a power cycle, `sent` of a reset),
+`status.stage` has the name of that part. So a restart of the process continues a Task, and repeats no part that is
+done. The deletion of a Task ends its operation.
+
+One Task of a BMC runs at a time; the others wait without a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.api.annotations import JOB_TTL_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
+from tink.bmc.credentials import CredentialsReader
+from tink.bmc.model import (
+    BmcError,
+    BootDevice,
+    BootMode,
+    Cause,
+    PowerAction,
+    Request,
+    Reset,
+    ResetType,
+    Wanted,
+    WantedBoot,
+    WantedMedium,
+    WantedPower,
+)
+from tink.bmc.operation import perform
+from tink.bmc.settings import BmcSettings
+from tink.bmc.status import condition, has_ended, is_true, with_condition
+from tink.kube.cache import Index, Informer
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import JOB, MACHINE, TASK
+from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElector, Result, while_leading
+from tink.limits.log import LimitedLog
+from tink.metrics.families import counter, gauge
+from tink.timestamps import rfc3339
+
+log = logging.getLogger(__name__)
+
+_MACHINE_SECONDS = 30.0
+"""Pause before a Job looks for its Machine again, if the informer does not follow the Machine's namespace."""
+_NEVER_ACCEPTED = (400, 403, 404, 413, 422)
+"""Answers to the creation of a Task after which the same request is useless: the Job fails."""
+_SENT = "sent"
+
+
+# --- from a task to operations ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a task: its name in `status.stage` once it is done, and the operation."""
+
+    name: str
+    wanted: Wanted
+
+
+def stages_of(task: Raw) -> tuple[Stage, ...]:
+    """Return the parts of a task (`spec.task` of a Task). Raises BmcError (UNSUPPORTED) if it has no known action."""
+    if (power := task.get("powerAction")) is not None:
+        action = _known(PowerAction, power, "powerAction")
+        if action is PowerAction.CYCLE:
+            return Stage("off", WantedPower(PowerAction.OFF)), Stage("on", WantedPower(PowerAction.ON))
+        return (Stage(action.value, WantedPower(action)),)
+    once, boot = as_mapping(task.get("oneTimeBootDeviceAction")), as_mapping(task.get("bootDevice"))
+    if once or boot:
+        devices = once.get("device") or ()
+        device = _known(BootDevice, devices[0] if once and devices else boot.get("device"), "device")
+        efi = (once or boot).get("efiBoot")
+        mode = BootMode.UEFI if efi is True else BootMode.LEGACY if efi is False else None
+        return (Stage("boot", WantedBoot(device, boot.get("persistent") is True, mode)),)
+    if medium := as_mapping(task.get("virtualMediaAction")):
+        return (Stage("media", WantedMedium(str(medium.get("kind") or "CD"), str(medium.get("mediaURL") or ""))),)
+    raise BmcError(Cause.UNSUPPORTED, "the task has no action")
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def _known(words: type[E], value: object, field: str) -> E:
+    try:
+        return words(str(value))
+    except ValueError:
+        named = ", ".join(each.value for each in words)
+        raise BmcError(Cause.UNSUPPORTED, f"{field}: {value!r} is none of {named}") from None
+
+
+# --- Jobs -------------------------------------------------------------------------------------------------------------
+
+
+class JobController:
+    """Reconciles Jobs. Its caller runs the informers."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        jobs: Informer,
+        tasks: Informer,
+        machines: Informer,
+        settings: BmcSettings,
+        elector: LeaderElector | None,
+        recorder: EventRecorder,
+        limited_log: LimitedLog,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`now` returns Unix seconds."""
+        self._client = client
+        self._jobs, self._tasks, self._machines = jobs, tasks, machines
+        self._elector = elector
+        self._recorder = recorder
+        self._now = now
+        self._waiting: Index[NamespacedName, NamespacedName] = Index()
+        """Jobs, by the Machine that they wait for."""
+        self.runtime = Controller(
+            "Job",
+            self._reconcile,
+            retry_first=settings.retry_first,
+            retry_longest=settings.retry_longest,
+            limited_log=limited_log,
+            workers=_JOB_WORKERS,
+        )
+        queue = self.runtime.queue
+        jobs.add_event_handler(lambda new, _: queue.add(NamespacedName.of(new)), self._gone)
+        tasks.add_event_handler(lambda new, _: self._task_changed(new), self._task_changed)
+        machines.add_event_handler(lambda new, old: self._appeared(new) if old is None else None)
+
+    def _gone(self, old: Raw) -> None:
+        self._waiting.set(NamespacedName.of(old), ())
+
+    def _task_changed(self, task: Raw) -> None:
+        if (owner := _owner_of(task)) is not None:
+            self.runtime.queue.add(owner[0])
+
+    def _appeared(self, machine: Raw) -> None:
+        for key in self._waiting.keys(NamespacedName.of(machine)):
+            self.runtime.queue.add(key)
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        job = self._jobs.get(*key)
+        if job is None or job["metadata"].get("deletionTimestamp"):
+            return DONE
+        if has_ended(job):
+            return await self._remove(key, job)
+        machine = await self._machine(job)
+        if machine is None:
+            return await self._wait_for_machine(key, job)
+        self._waiting.set(key, ())
+        if not is_true(job, "Running"):
+            await self._write(job, "Running", "TasksRunning", "", startTime=rfc3339(self._now()))
+            return DONE  # the informer reports the write
+        for number, action in enumerate(job["spec"]["tasks"]):
+            name = f"{key.name}-task-{number}"
+            task = self._tasks.get(key.namespace, name) or await self._create(job, machine, name, action)
+            if task is None:
+                return DONE
+            if is_true(task, "Failed"):
+                why = condition(task, "Failed").get("message") or "it gives no reason"
+                reason = condition(task, "Failed").get("reason") or "TaskFailed"
+                await self._write(job, "Failed", reason, f"task {key.namespace}/{name} failed: {why}")
+                return DONE
+            if not is_true(task, "Completed"):
+                return DONE  # it is queued again when its Task changes
+        done = f"{len(job['spec']['tasks'])} tasks are completed"
+        await self._write(job, "Completed", "TasksCompleted", done, completionTime=rfc3339(self._now()))
+        return DONE
+
+    async def _machine(self, job: Raw) -> Raw | None:
+        reference = as_mapping(job["spec"].get("machineRef"))
+        name = NamespacedName(str(reference.get("namespace")), str(reference.get("name")))
+        machine = self._machines.get(*name)
+        if machine is None and not self._machines.covers({"metadata": {"namespace": name.namespace}}):
+            with suppress(NotFoundError):
+                machine = await self._client.get(MACHINE, name.name, name.namespace)
+        return machine
+
+    async def _wait_for_machine(self, key: NamespacedName, job: Raw) -> Result:
+        """Report that the Machine of a Job does not exist. The Job begins when it does, as with Rufio."""
+        reference = as_mapping(job["spec"].get("machineRef"))
+        machine = NamespacedName(str(reference.get("namespace")), str(reference.get("name")))
+        self._waiting.set(key, (machine,))
+        message = f"Machine {machine} does not exist; the Job begins when it does"
+        if not condition(job, "Running"):
+            await self._write(job, "Running", "MachineNotFound", message, is_true=False)
+        return Result(_MACHINE_SECONDS)
+
+    async def _create(self, job: Raw, machine: Raw, name: str, action: Raw) -> Raw | None:
+        """Create a Task, or return the one that exists. Return None if the Job has failed for that."""
+        key, metadata = NamespacedName.of(job), job["metadata"]
+        owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": key.name, "uid": metadata["uid"]}
+        body = {
+            "apiVersion": TASK.api_version,
+            "kind": TASK.kind,
+            "metadata": {
+                "name": name,
+                "namespace": key.namespace,
+                "labels": {"owner-name": key.name},
+                "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+            },
+            "spec": {"task": action, "connection": _copied(machine)},
+        }
+        try:
+            return await while_leading(self._elector, lambda: self._client.create(TASK, body))
+        except ConflictError:
+            task = await self._client.get(TASK, name, key.namespace)
+            if _owner_of(task) == (key, metadata["uid"]):
+                return task
+            message = f"Task {key.namespace}/{name} exists and is not of this Job: delete it, and create the Job again"
+            await self._write(job, "Failed", "TaskExists", message)
+        except ApiError as error:
+            if error.status not in _NEVER_ACCEPTED:
+                raise
+            await self._write(job, "Failed", "TaskRefused", f"the API refuses Task {name}: {error}")
+        return None
+
+    async def _remove(self, key: NamespacedName, job: Raw) -> Result:
+        """Delete an ended Job whose annotation limits its life after that."""
+        self._waiting.set(key, ())
+        value = str(as_mapping(job["metadata"].get("annotations")).get(JOB_TTL_ANNOTATION, ""))
+        if not (value.isascii() and value.isdecimal() and len(value) < 9):
+            return DONE
+        ended = next(each for each in ("Completed", "Failed") if is_true(job, each))
+        since = parse_timestamp(condition(job, ended).get("lastTransitionTime")) or self._now()
+        if (left := since + int(value) - self._now()) > 0:
+            return Result(left)
+        metadata = job["metadata"]
+        seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        with suppress(NotFoundError):
+            await while_leading(
+                self._elector, lambda: self._client.delete(JOB, key.name, key.namespace, preconditions=seen)
+            )
+        return DONE
+
+    async def _write(
+        self, job: Raw, kind: str, reason: str, message: str, *, is_true: bool = True, **fields: str
+    ) -> None:
+        """Write a condition of a Job and further fields of its status, with an Event."""
+        key = NamespacedName.of(job)
+        conditions = with_condition(job, kind, is_true=is_true, reason=reason, message=message, now=self._now())
+        body = {
+            "metadata": {"resourceVersion": job["metadata"]["resourceVersion"]},
+            "status": {"conditions": conditions, **fields},
+        }
+        with suppress(NotFoundError):
+            await while_leading(
+                self._elector, lambda: self._client.patch(JOB, key.name, key.namespace, body, subresource="status")
+            )
+        is_warning = kind == "Failed" or not is_true
+        self._recorder.event(job, JOB, Event(reason, message or "the first task begins", warning=is_warning))
+        level = logging.WARNING if is_warning else logging.INFO
+        log.log(level, "Job %s: %s: %s", key, kind if is_true else reason, message, extra={"fields": {"job": str(key)}})
+
+
+def _owner_of(task: Raw) -> tuple[NamespacedName, str] | None:
+    """Return the key and the uid of the Job that controls a Task."""
+    for each in task["metadata"].get("ownerReferences") or ():
+        if each.get("kind") == JOB.kind and each.get("controller") and each.get("apiVersion") == JOB.api_version:
+            return NamespacedName(task["metadata"].get("namespace", ""), str(each.get("name"))), str(each.get("uid"))
+    return None
+
+
+def _copied(machine: Raw) -> Raw:
+    """Return the connection of a Machine for a Task, which may be in another namespace."""
+    connection = dict(machine["spec"]["connection"])
+    for field in ("authSecretRef", "caSecretRef"):
+        reference = as_mapping(connection.get(field))
+        if reference and not reference.get("namespace"):
+            connection[field] = reference | {"namespace": NamespacedName.of(machine).namespace}
+    return connection
+
+
+# --- Tasks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The end of a Task, until it is written."""
+
+    kind: str
+    """`Completed` or `Failed`."""
+    reason: str
+    message: str
+
+
+class _ResetWatcher:
+    """The client of a BMC that calls `on_reset` after the BMC has accepted a restart."""
+
+    def __init__(self, session: BmcSession, on_reset: Callable[[], Awaitable[None]]) -> None:
+        self._session = session
+        self._on_reset = on_reset
+
+    @property
+    def protocol(self) -> str:
+        return self._session.protocol
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        return await self._session.observe(boot=boot, media=media)
+
+    async def send(self, request: Request) -> None:
+        await self._session.send(request)
+        if isinstance(request, Reset) and request.type in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE):
+            await self._on_reset()
+
+
+class TaskController(Collector):
+    """Reconciles Tasks. Its caller runs the informers."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        tasks: Informer,
+        jobs: Informer,
+        machines: Informer,
+        reader: CredentialsReader,
+        connections: BmcConnections,
+        settings: BmcSettings,
+        elector: LeaderElector | None,
+        recorder: EventRecorder,
+        limited_log: LimitedLog,
+        on_used: Callable[[str], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`on_used` is called with the BMC (`bmc_of`) after each operation. `now` returns Unix seconds."""
+        self._client = client
+        self._tasks, self._jobs, self._machines = tasks, jobs, machines
+        self._reader = reader
+        self._connections = connections
+        self._elector = elector
+        self._recorder = recorder
+        self._on_used = on_used
+        self._now = now
+        self._operations: dict[NamespacedName, asyncio.Task[str]] = {}
+        self._running: dict[str, NamespacedName] = {}
+        """The Task that runs, by its BMC."""
+        self._waiting: Index[NamespacedName, str] = Index()
+        """The Tasks that wait for a BMC."""
+        self._outcomes: dict[str, _Outcome] = {}
+        """Ends of Tasks that are not written yet, by uid."""
+        self._stages: dict[str, str] = {}
+        """The last stage of a Task, by uid, until its end is written: the API may have missed the write."""
+        self._ended: Counter[str] = Counter(Completed=0)
+        self.runtime = Controller(
+            "Task",
+            self._reconcile,
+            retry_first=settings.retry_first,
+            retry_longest=settings.retry_longest,
+            limited_log=limited_log,
+            workers=settings.task_workers,
+        )
+        tasks.add_event_handler(self._changed, self._gone)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        text = "Tasks that have ended: Completed, or the cause of their failure."
+        yield counter("tinkedge_bmc_tasks", text, ["result"], {(name,): count for name, count in self._ended.items()})
+        yield gauge("tinkedge_bmc_running_tasks", "Tasks that run now.", [], {(): len(self._operations)})
+
+    def _changed(self, new: Raw, old: Raw | None) -> None:
+        key = NamespacedName.of(new)
+        if new["metadata"].get("deletionTimestamp") and key in self._operations:
+            self._operations[key].cancel()
+        if old is None or old["metadata"]["uid"] != new["metadata"]["uid"]:
+            self.runtime.queue.add(key)  # everything else in it is what this controller has written
+
+    def _gone(self, old: Raw) -> None:
+        key, uid = NamespacedName.of(old), str(old["metadata"].get("uid"))
+        self._waiting.set(key, ())
+        self._outcomes.pop(uid, None)
+        self._stages.pop(uid, None)
+        if key in self._operations:
+            log.info("Task %s: deleted, its operation ends", key)
+            self._operations[key].cancel()
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        task = self._tasks.get(*key)
+        self._waiting.set(key, ())
+        if task is None or has_ended(task) or task["metadata"].get("deletionTimestamp"):
+            return DONE
+        uid = str(task["metadata"]["uid"])
+        if uid not in self._outcomes:
+            try:
+                stages = stages_of(as_mapping(task["spec"].get("task")))
+                connection, credentials = await self._reach(task)
+            except BmcError as error:
+                self._outcomes[uid] = _Outcome("Failed", error.cause.value, str(error))
+            else:
+                bmc = bmc_of(connection)
+                if self._running.get(bmc, key) != key:
+                    self._waiting.set(key, (bmc,))
+                    return DONE
+                outcome = await self._operate(key, task, bmc, partial(self._run, task, stages, connection, credentials))
+                if outcome is None:
+                    return DONE
+                self._outcomes[uid] = outcome
+        await self._end(key, task, self._outcomes[uid])
+        return DONE
+
+    async def _operate(
+        self, key: NamespacedName, task: Raw, bmc: str, run: Callable[[], Coroutine[Any, Any, str]]
+    ) -> _Outcome | None:
+        """Run the operation of a Task, and then wake the Tasks that wait for the BMC. Return None if it was deleted."""
+        self._running[bmc] = key
+        try:
+            if not as_mapping(task.get("status")).get("startTime"):
+                await self._patch(task, {"startTime": rfc3339(self._now())})
+            operation = self._operations[key] = asyncio.create_task(run(), name=f"Task {key}")
+            return _Outcome("Completed", "ReadBack", await operation)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise  # this replica no longer leads, or the process ends: the Task is continued
+            return None
+        except BmcError as error:
+            return _Outcome("Failed", error.cause.value, str(error))
+        except NotFoundError:
+            return None
+        finally:
+            del self._running[bmc]
+            self._operations.pop(key, None)
+            self._on_used(bmc)
+            for waiting in list(self._waiting.keys(bmc)):
+                self.runtime.queue.add(waiting)
+
+    async def _run(
+        self, task: Raw, stages: Sequence[Stage], connection: BmcConnection, credentials: BmcCredentials
+    ) -> str:
+        """Carry out the stages that are not done. Return the message of the last. Raises BmcError, ApiError."""
+        key, uid = NamespacedName.of(task), str(task["metadata"]["uid"])
+        done = self._stages.get(uid) or str(as_mapping(task.get("status")).get("stage") or "")
+        names = [stage.name for stage in stages]
+        left = stages[names.index(done) + 1 :] if done in names else stages
+        async with self._connections.open(key, connection, credentials) as session:
+            if done == _SENT:
+                seen = await session.observe()
+                return f"the BMC had accepted the restart before tinkedge restarted; the power is {seen.power.value}"
+            watcher = _ResetWatcher(session, partial(self._reached, task, _SENT))
+            message = "done before tinkedge restarted"
+            for stage in left:
+                if stage.wanted == WantedPower(PowerAction.STATUS):
+                    message = f"the power is {(await session.observe()).power.value}"
+                    continue
+                message = await perform(
+                    watcher,
+                    stage.wanted,
+                    None,
+                    clock=asyncio.get_running_loop().time,
+                    sleep=asyncio.sleep,
+                    progress=partial(log.debug, "Task %s: %s", key),
+                )
+                if stage is not stages[-1]:
+                    await self._reached(task, stage.name)
+            return message
+
+    async def _reached(self, task: Raw, stage: str) -> None:
+        """Note that a stage is done, here and in the status."""
+        self._stages[str(task["metadata"]["uid"])] = stage
+        await self._patch(task, {"stage": stage})
+
+    async def _end(self, key: NamespacedName, task: Raw, outcome: _Outcome) -> None:
+        """Write the end of a Task."""
+        conditions = with_condition(
+            task, outcome.kind, is_true=True, reason=outcome.reason, message=outcome.message, now=self._now()
+        )
+        status: Raw = {"conditions": conditions}
+        has_failed = outcome.kind == "Failed"
+        if not has_failed:
+            status["completionTime"] = rfc3339(self._now())
+        with suppress(NotFoundError):
+            await self._patch(task, status)
+        uid = str(task["metadata"]["uid"])
+        self._outcomes.pop(uid, None)
+        self._stages.pop(uid, None)
+        self._ended[outcome.reason if has_failed else outcome.kind] += 1
+        reason = outcome.reason if has_failed else outcome.kind
+        self._recorder.event(task, TASK, Event(reason, outcome.message, warning=has_failed))
+        level = logging.WARNING if has_failed else logging.INFO
+        log.log(level, "Task %s: %s: %s", key, reason, bounded(outcome.message), extra={"fields": {"task": str(key)}})
+
+    async def _patch(self, task: Raw, status: Raw) -> None:
+        key = NamespacedName.of(task)
+        await while_leading(
+            self._elector,
+            lambda: self._client.patch(TASK, key.name, key.namespace, {"status": status}, subresource="status"),
+        )
+
+    # --- how to reach the BMC -----------------------------------------------------------------------------------------
+
+    async def _reach(self, task: Raw) -> tuple[BmcConnection, BmcCredentials]:
+        """Return the connection and the credentials of a Task. Raises BmcError, ApiError."""
+        spec, namespace = as_mapping(task["spec"].get("connection")), self._home(task)
+        connection = connection_of(spec, await self._reader.authority(spec, namespace))
+        return connection, await self._reader.credentials(spec, namespace)
+
+    def _home(self, task: Raw) -> str:
+        """Return the namespace whose Secrets a Task may use.
+
+        It is that of the Machine if the Task has the Machine's connection, as its Job has copied it. Else it is the
+        Task's own: a user who may write Tasks in a namespace must not send Secrets of another one to any host.
+        """
+        own = NamespacedName.of(task).namespace
+        owner = _owner_of(task)
+        job = self._jobs.get(*owner[0]) if owner is not None else None
+        if owner is None or job is None or job["metadata"].get("uid") != owner[1]:
+            return own
+        reference = as_mapping(job["spec"].get("machineRef"))
+        machine = self._machines.get(str(reference.get("namespace")), str(reference.get("name")))
+        is_copy = machine is not None and _copied(machine) == task["spec"].get("connection")
+        return NamespacedName.of(machine).namespace if machine is not None and is_copy else own

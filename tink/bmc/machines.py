@@ -1,0 +1,393 @@
+"""Machines: polls the power state of each BMC, and keeps the inventory of its Hardware.
+
+A Machine is polled when it is new or its spec changes, and every `poll_interval` seconds. The polls of a start are
+spread over that interval. A failed poll sets the condition Contactable to False with the cause, and is repeated after
+growing pauses. Machines that did not answer the last poll may have only a part of the workers, so that BMCs that hang
+until a timeout don't delay the others.
+
+A refused password is not tried again: only its Secret is read, until it changes (`tink.bmc.credentials`).
+
+The inventory is read once a day, and at the annotation `tinkerbell.org/refresh-inventory: "true"` on the Machine. It is
+written to `status.inventory.outOfBand` of each Hardware whose `spec.bmcRef` names the Machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.api.annotations import (
+    CREDENTIALS_REFUSED_ANNOTATION,
+    DISABLE_INVENTORY_ANNOTATION,
+    REFRESH_INVENTORY_ANNOTATION,
+)
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
+from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, PowerState
+from tink.bmc.settings import BmcSettings
+from tink.bmc.status import condition, with_condition
+from tink.kube.cache import Index, Informer
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE, MACHINE
+from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElector, Result, while_leading
+from tink.limits.log import LimitedLog
+from tink.metrics.families import counter, gauge
+
+log = logging.getLogger(__name__)
+
+CONTACTABLE = "Contactable"
+_BUSY_SECONDS = 5.0
+"""Pause before a BMC is polled that a Task uses now."""
+_RETRY_SECONDS = 30.0
+"""Pause after the first failed poll; it doubles up to the poll interval."""
+_SOON_SECONDS = 10.0
+"""Time after which a Hardware is reported whose Machine is missing: it is usually the next object of the same file."""
+_MAX_UNREPORTED = 3
+"""Polls in a row that a busy BMC may refuse before the condition changes."""
+_TRANSIENT = (Cause.BUSY, Cause.CONFLICT)
+_JITTER = 0.1
+
+
+class MachineController(Collector):
+    """Polls Machines. Its caller runs the informers."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        machines: Informer,
+        hardware: Informer,
+        reader: CredentialsReader,
+        refused: RefusedLogins,
+        connections: BmcConnections,
+        settings: BmcSettings,
+        elector: LeaderElector | None,
+        recorder: EventRecorder,
+        limited_log: LimitedLog,
+        now: Callable[[], float] = time.time,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        """`now` returns Unix seconds, `uniform` spreads the polls."""
+        self._client = client
+        self._machines = machines
+        self._hardware = hardware
+        self._reader = reader
+        self._refused = refused
+        self._connections = connections
+        self._settings = settings
+        self._elector = elector
+        self._recorder = recorder
+        self._limited_log = limited_log
+        self._now = now
+        self._uniform = uniform
+        self._following = False
+        self._failures: dict[NamespacedName, int] = {}
+        """Number of failed polls in a row."""
+        self._doubtful = 0
+        """Number of workers that poll a BMC which did not answer the last time."""
+        self._by_bmc: Index[NamespacedName, str] = Index()
+        self._by_machine: Index[NamespacedName, NamespacedName] = Index()
+        """Hardware, by the Machine that they name."""
+        self._inventory_due: dict[NamespacedName, float] = {}
+        """Unix seconds of the next inventory."""
+        self._polls: Counter[str] = Counter(success=0)
+        retries = {"retry_first": settings.retry_first, "retry_longest": settings.retry_longest}
+        self.runtime = Controller(
+            "Machine", self._reconcile, limited_log=limited_log, workers=settings.poll_workers, **retries
+        )
+        self.references = Controller("Hardware", self._check_reference, limited_log=limited_log, **retries)
+        machines.add_event_handler(self._changed, self._gone)
+        hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
+
+    # --- life and events ----------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Queue all Machines, spread over the poll interval; those without a status come first."""
+        self._following = True
+        for machine in self._machines.list():
+            key = NamespacedName.of(machine)
+            wait = 0.0
+            if condition(machine, CONTACTABLE) and not _wants_inventory(machine):
+                wait = self._uniform(0.0, self._settings.poll_interval)
+            self.runtime.queue.add_after(key, wait)
+        for hardware in self._hardware.list():
+            self._hardware_changed(hardware, None)
+
+    def shut_down(self) -> None:
+        """Cancel all timers."""
+        self._following = False
+        self.runtime.queue.shut_down()
+        self.references.queue.shut_down()
+
+    def poll_soon(self, bmc: str) -> None:
+        """Poll the Machines of a BMC (`bmc_of`): a Task has changed its state, or its password was refused."""
+        for key in self._by_bmc.keys(bmc):
+            self.runtime.queue.add(key)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        states: Counter[tuple[str]] = Counter({(each.value,): 0 for each in PowerState})
+        contactable: Counter[tuple[str]] = Counter({("True",): 0, ("False",): 0, ("Unknown",): 0})
+        for machine in self._machines.list():
+            states[(_power(machine) or PowerState.UNKNOWN.value,)] += 1
+            contactable[(str(condition(machine, CONTACTABLE).get("status", "Unknown")),)] += 1
+        yield gauge("tinkedge_bmc_machines", "Machines, by power state.", ["power"], states)
+        yield gauge("tinkedge_bmc_contactable", "Machines, by their condition Contactable.", ["status"], contactable)
+        polls = {(result,): count for result, count in self._polls.items()}
+        yield counter("tinkedge_bmc_polls", "Polls of BMCs, by their result.", ["result"], polls)
+
+    def _changed(self, new: Raw, old: Raw | None) -> None:
+        key = NamespacedName.of(new)
+        bmc, refused = _bmc_of(new), _refused_login(new)
+        self._by_bmc.set(key, (bmc,) if bmc else ())
+        if refused is not None and old is None:
+            self._refused.restore(*refused)
+        is_permitted = refused is None and old is not None and _refused_login(old) is not None
+        if is_permitted and bmc:
+            self._refused.forget(bmc)
+        is_changed = old is None or old.get("spec") != new.get("spec") or is_permitted
+        if self._following and (is_changed or (_wants_inventory(new) and not _wants_inventory(old or {}))):
+            self.runtime.queue.add(key)
+
+    def _gone(self, old: Raw) -> None:
+        key = NamespacedName.of(old)
+        self._by_bmc.set(key, ())
+        self._failures.pop(key, None)
+        self._inventory_due.pop(key, None)
+        for hardware in self._by_machine.keys(key) if self._following else ():
+            self.references.queue.add_after(hardware, _SOON_SECONDS)
+
+    def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
+        key, machine = NamespacedName.of(new), _machine_of(new)
+        self._by_machine.set(key, (machine,) if machine else ())
+        if self._following and machine is not None and (old is None or _machine_of(old) != machine):
+            self.references.queue.add_after(key, _SOON_SECONDS)
+            self._inventory_due.pop(machine, None)
+
+    def _hardware_gone(self, old: Raw) -> None:
+        self._by_machine.set(NamespacedName.of(old), ())
+
+    # --- one poll -----------------------------------------------------------------------------------------------------
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        machine = self._machines.get(*key)
+        if machine is None or machine["metadata"].get("deletionTimestamp"):
+            return DONE
+        is_doubtful = key in self._failures
+        if is_doubtful and self._doubtful >= max(1, self._settings.poll_workers // _DOUBTFUL_PART):
+            return Result(self._uniform(0.5, 1.0) * _DOUBTFUL_SECONDS)
+        self._doubtful += is_doubtful
+        try:
+            return await self._poll(key, machine)
+        finally:
+            self._doubtful -= is_doubtful
+
+    async def _poll(self, key: NamespacedName, machine: Raw) -> Result:
+        spec = as_mapping(machine["spec"].get("connection"))
+        try:
+            connection = connection_of(spec, await self._reader.authority(spec, key.namespace))
+            credentials = await self._reader.credentials(spec, key.namespace)
+            bmc = bmc_of(connection)
+            if self._connections.is_busy(bmc):
+                return Result(_BUSY_SECONDS)
+            found: Raw | None = None
+            async with self._connections.open(key, connection, credentials) as session:
+                seen = await session.observe()
+                protocol = session.protocol
+                if self._is_inventory_due(key, machine):
+                    found = await self._read_inventory(key, session, seen)
+        except BmcError as error:
+            return await self._failed(key, machine, error)
+        self._polls["success"] += 1
+        self._failures.pop(key, None)
+        await self._answered(key, machine, seen.power, protocol)
+        if found is not None:
+            await self._write_inventory(key, found)
+        return Result(self._spread(self._settings.poll_interval))
+
+    async def _answered(self, key: NamespacedName, machine: Raw, power: PowerState, protocol: str) -> None:
+        name = "Redfish" if protocol == "redfish" else "IPMI"
+        await self._report(machine, power, is_true=True, reason="BmcAnswers", message=f"the BMC answers by {name}")
+        annotations = as_mapping(machine["metadata"].get("annotations"))
+        done = [name for name in (CREDENTIALS_REFUSED_ANNOTATION, REFRESH_INVENTORY_ANNOTATION) if name in annotations]
+        if done:
+            await self._patch(key, {"metadata": {"annotations": dict.fromkeys(done)}})
+
+    async def _failed(self, key: NamespacedName, machine: Raw, error: BmcError) -> Result:
+        """Report a failed poll. Return when the next one is due."""
+        self._polls[error.cause.value] += 1
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        bmc = _bmc_of(machine)
+        if error.cause is Cause.CREDENTIALS_REFUSED and bmc:
+            # Before the status: a restart between the two writes must not log in again.
+            login = f"{bmc} {self._refused.version(bmc)}"
+            annotations = as_mapping(machine["metadata"].get("annotations"))
+            if annotations.get(CREDENTIALS_REFUSED_ANNOTATION) != login:
+                await self._patch(key, {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}})
+        if error.cause not in _TRANSIENT or count >= _MAX_UNREPORTED or not condition(machine, CONTACTABLE):
+            reason, message = error.cause.value, str(error)
+            await self._report(machine, PowerState.UNKNOWN, is_true=False, reason=reason, message=message)
+        if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
+            # These cost no login until the Secret changes.
+            del self._failures[key]
+            return Result(min(self._spread(self._settings.secret_interval), self._settings.poll_interval))
+        pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), self._settings.poll_interval)
+        return Result(max(self._spread(pause), error.retry_after))
+
+    async def _report(self, machine: Raw, power: PowerState, *, is_true: bool, reason: str, message: str) -> None:
+        """Write the status of a Machine if it has changed, and record an Event if its BMC is lost or is back."""
+        status, before = as_mapping(machine.get("status")), condition(machine, CONTACTABLE)
+        conditions = with_condition(
+            machine,
+            CONTACTABLE,
+            is_true=is_true,
+            reason=reason,
+            message=message,
+            now=self._now(),
+            time_field="lastUpdateTime",
+        )
+        if status.get("powerState") == power.value and status.get("conditions") == conditions:
+            return
+        key = NamespacedName.of(machine)
+        await self._patch(key, {"status": {"powerState": power.value, "conditions": conditions}}, subresource="status")
+        is_news = before.get("status") != str(is_true) or (not is_true and before.get("reason") != reason)
+        if is_news and (before or not is_true):
+            self._recorder.event(machine, MACHINE, Event(reason, message, warning=not is_true))
+            level = logging.INFO if is_true else logging.WARNING
+            self._limited_log.log(level, "Machine %s: %s: %s", key, reason, message, owner=key.namespace)
+
+    async def _patch(self, key: NamespacedName, body: Raw, subresource: str | None = None) -> None:
+        with suppress(NotFoundError):  # it was deleted meanwhile
+            await while_leading(
+                self._elector,
+                lambda: self._client.patch(MACHINE, key.name, key.namespace, body, subresource=subresource),
+            )
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * self._uniform(1 - _JITTER, 1 + _JITTER)
+
+    # --- inventory ----------------------------------------------------------------------------------------------------
+
+    def _is_inventory_due(self, key: NamespacedName, machine: Raw) -> bool:
+        hardware = list(self._hardware_of(key))
+        if not hardware:
+            return False
+        due = self._inventory_due.get(key)
+        if due is None:
+            written = [_inventory_time(each) for each in hardware]
+            due = min(written) + self._spread(self._settings.inventory_interval) if all(written) else 0.0
+            self._inventory_due[key] = due
+        return _wants_inventory(machine) or self._now() >= due
+
+    def _hardware_of(self, key: NamespacedName) -> Iterator[Raw]:
+        """Yield the Hardware whose inventory the Machine gives."""
+        for each in self._by_machine.keys(key):
+            hardware = self._hardware.get(*each)
+            if hardware is not None and not _is_annotated(hardware, DISABLE_INVENTORY_ANNOTATION):
+                yield hardware
+
+    async def _read_inventory(self, key: NamespacedName, session: BmcSession) -> Raw | None:
+        """Read the documents of a BMC; return None if it has none, such as by IPMI, or does not answer to the end."""
+        documents: dict[str, Raw] = {}
+        missing: set[str] = set()
+        try:
+            while wanted := next_paths(documents) - documents.keys() - missing:
+                for path in sorted(wanted):
+                    try:
+                        documents[path] = await session.get(path)
+                    except BmcError as error:
+                        # BMCs answer some documents with an error now and then: the others are an inventory, too.
+                        if error.cause in _ENDS_INVENTORY:
+                            raise
+                        missing.add(path)
+        except BmcError as error:
+            if error.cause is Cause.CREDENTIALS_REFUSED:
+                raise
+            pause = _INVENTORY_RETRY_SECONDS if error.cause is not Cause.UNSUPPORTED else self._settings.inventory_interval
+            self._inventory_due[key] = self._now() + self._spread(pause)
+            self._limited_log.log(logging.INFO, "Machine %s: no inventory: %s", key, error, owner=key.namespace)
+            return None
+        self._inventory_due[key] = self._now() + self._spread(self._settings.inventory_interval)
+        return inventory(documents)
+
+    async def _write_inventory(self, key: NamespacedName, found: Raw) -> None:
+        """Write the inventory to each Hardware that names the Machine."""
+        for hardware in self._hardware_of(key):
+            name = NamespacedName.of(hardware)
+            before = as_mapping(as_mapping(hardware.get("status")).get("inventory")).get("outOfBand")
+            body = {"status": {"inventory": {"outOfBand": _replacing(as_mapping(before), found)}}}
+            with suppress(NotFoundError):
+                await while_leading(
+                    self._elector,
+                    partial(self._client.patch, HARDWARE, name.name, name.namespace, body, subresource="status"),
+                )
+
+    # --- Hardware whose Machine is missing ----------------------------------------------------------------------------
+
+    async def _check_reference(self, key: NamespacedName) -> Result:
+        """Report a Hardware whose `spec.bmcRef` names a Machine that does not exist."""
+        hardware = self._hardware.get(*key)
+        machine = _machine_of(hardware) if hardware is not None else None
+        if hardware is None or machine is None or self._machines.get(*machine) is not None:
+            return DONE
+        message = f"spec.bmcRef names Machine {machine.name} of {RUFIO_GROUP}, which does not exist in {machine.namespace}"
+        self._recorder.event(hardware, HARDWARE, Event("MachineNotFound", message, warning=True))
+        self._limited_log.warning("Hardware %s: %s", key, message, owner=key.namespace)
+        return DONE
+
+
+def _bmc_of(machine: Raw) -> str:
+    """Return what identifies the BMC of a Machine; empty if its connection is not supported."""
+    try:
+        return bmc_of(connection_of(as_mapping(machine["spec"].get("connection"))))
+    except BmcError:
+        return ""
+
+
+def _refused_login(machine: Raw) -> tuple[str, str] | None:
+    """Return the BMC and the version of the Secret of the annotation about a refused login."""
+    words = _annotation(machine, CREDENTIALS_REFUSED_ANNOTATION).split(" ")
+    return (words[0], words[1]) if len(words) == 2 else None
+
+
+def _wants_inventory(machine: Raw) -> bool:
+    return _annotation(machine, REFRESH_INVENTORY_ANNOTATION) == "true"
+
+
+def _annotation(obj: Raw, name: str) -> str:
+    return str(as_mapping(as_mapping(obj.get("metadata")).get("annotations")).get(name, ""))
+
+
+def _power(machine: Raw) -> str:
+    return str(as_mapping(machine.get("status")).get("powerState") or "")
+
+
+def _machine_of(hardware: Raw) -> NamespacedName | None:
+    """Return the Machine that a Hardware names, in its own namespace."""
+    name = as_mapping(as_mapping(hardware.get("spec")).get("bmcRef")).get("name")
+    return NamespacedName(NamespacedName.of(hardware).namespace, name) if isinstance(name, str) and name else None
+
+
+def _inventory_time(hardware: Raw) -> float:
+    """Return the time of a Hardware's inventory in Unix seconds; 0 if it has none."""
+    inventory = as_mapping(as_mapping(hardware.get("status")).get("inventory"))
+    return parse_timestamp(as_mapping(inventory.get("outOfBand")).get("lastUpdated")) or 0.0
+
+
+def _replacing(before: Raw, after: Raw) -> Raw:
+    """Return a merge patch (RFC 7386) that replaces `before` with `after`, also in mappings of mappings."""
+    patch: Raw = dict.fromkeys(before.keys() - after.keys())
+    for key, value in after.items():
+        old = before.get(key)
+        patch[key] = _replacing(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return patch

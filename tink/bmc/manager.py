@@ -1,0 +1,257 @@
+"""BMC control as one part of a process: the controllers of Machines, Jobs and Tasks, and the Lease of Rufio.
+
+Two programs that send requests to one BMC disturb each other: each undoes the boot device of the other, and both count
+for its limits of sessions and failed logins. So this part works only while it holds the Lease of Rufio's name, and
+while no Rufio renews that Lease in another namespace. Another tinkedge in another namespace is no obstacle: each
+follows the Machines of its own namespaces.
+
+Without Machines, Jobs and Tasks, the Lease is not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory
+from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.jobs import JobController, TaskController
+from tink.bmc.machines import MachineController
+from tink.bmc.settings import BmcSettings
+from tink.kube.cache import Informer
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.metrics import leader_metrics
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE, JOB, LEASE, MACHINE, TASK, ResourceType
+from tink.kube.runtime import Controller, EventRecorder, LeaderElectionConfig, LeaderElector, controller_log, steady
+from tink.metrics.families import counter, gauge
+from tink.printable import printable
+from tink.waiting import done_before
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "tinkedge-bmc"
+LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
+"""The Lease that a Rufio holds while it works."""
+_OWN_PREFIX = "tinkedge_"
+"""The beginning of the identity by which a tinkedge holds the Lease. A Rufio's begins with its host name."""
+_CHECK_SECONDS = 10.0
+_MAX_DURATION_SECONDS = 3600.0
+"""A Lease with a longer duration was written by hand, and would stop BMC control for good."""
+_DEFAULT_DURATION_SECONDS = 15.0
+
+
+class OtherRufio:
+    """Finds a Rufio that renews its Lease in another namespace. `run` as one task."""
+
+    def __init__(self, client: KubeClient, namespace: str, clock: Callable[[], float] = steady) -> None:
+        """Create a watcher of all namespaces but `namespace`. `clock` returns monotonic seconds."""
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._seen: dict[str, tuple[Raw, float]] = {}
+        """The Lease of each namespace, and when it was last seen to change."""
+        self._is_limited = False
+        self.holder = ""
+        """The Rufio that works now, as NAMESPACE/HOLDER; empty if none does."""
+        self.is_gone = asyncio.Event()
+        self.is_there = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look for a Rufio until cancelled."""
+        while True:
+            await self.check()
+            await asyncio.sleep(_CHECK_SECONDS)
+
+    async def check(self) -> None:
+        """Look for a Rufio once."""
+        try:
+            found = await self._client.list(LEASE, field_selector=f"metadata.name={LEASE_NAME}")
+        except ApiError as error:
+            if error.is_away and self.is_gone.is_set():
+                return  # no decision without an answer; the leader election notices that the API is away
+            if error.status == 403 and not self._is_limited:
+                text = "BMC control notices a Rufio in its own namespace only: leases of all namespaces can't be listed: %s"
+                log.warning(text, error)
+            self._is_limited = error.status == 403
+            if not self._is_limited:
+                return
+            found = {}
+        self._observe([each for each in found.get("items") or () if isinstance(each, dict)])
+
+    def _observe(self, leases: list[Raw]) -> None:
+        now, before = self._clock(), self.holder
+        specs = {str(as_mapping(each.get("metadata")).get("namespace")): as_mapping(each.get("spec")) for each in leases}
+        self._seen = {
+            name: self._seen[name] if name in self._seen and self._seen[name][0] == spec else (spec, now)
+            for name, spec in specs.items()
+        }
+        self.holder = next((f"{name}/{_holder(spec)}" for name, spec in specs.items() if self._holds(name, spec, now)), "")
+        if self.holder and not before:
+            log.warning("BMC control waits: the Rufio %s works on the BMCs. Stop it, or start with --no-bmc", self.holder)
+        elif before and not self.holder:
+            log.info("BMC control: the Rufio %s has stopped", before)
+        for event, is_set in ((self.is_there, bool(self.holder)), (self.is_gone, not self.holder)):
+            (event.set if is_set else event.clear)()
+
+    def _holds(self, namespace: str, spec: Raw, now: float) -> bool:
+        """Return True if another program holds a Lease, and has renewed it within its duration, as far as was seen."""
+        if namespace == self._namespace or not _holder(spec) or _holder(spec).startswith(_OWN_PREFIX):
+            return False
+        duration = spec.get("leaseDurationSeconds")
+        is_usable = isinstance(duration, int) and 0 < duration <= _MAX_DURATION_SECONDS
+        return now - self._seen[namespace][1] < (duration if is_usable else _DEFAULT_DURATION_SECONDS)
+
+
+def _holder(spec: Raw) -> str:
+    return printable(str(spec.get("holderIdentity") or ""))[:128]
+
+
+class BmcManager(Collector):
+    """BMC control. Make it before the informers run, and start `run` as one task."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        informers: Mapping[ResourceType, Informer],
+        settings: BmcSettings | None = None,
+        *,
+        namespace: str = "default",
+        clients: Mapping[str, ClientFactory] = CLIENTS,
+        now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = steady,
+    ) -> None:
+        """`informers` are those of MACHINE, JOB, TASK and HARDWARE; `namespace` is that of the Lease.
+
+        `clients` make the connections, by protocol. `now` returns Unix seconds, `elapsed` monotonic seconds.
+        """
+        settings = settings or BmcSettings()
+        self._informers = {each: informers[each] for each in (MACHINE, JOB, TASK, HARDWARE)}
+        duration = settings.lease_duration
+        config = LeaderElectionConfig(LEASE_NAME, namespace, duration, duration * 2 / 3, duration / 3)
+        identity = f"{_OWN_PREFIX}{socket.gethostname()}_{secrets.token_hex(8)}"
+        self._elector = LeaderElector(client, config, identity=identity, clock=elapsed, now=now)
+        self._rufio = OtherRufio(client, namespace, elapsed)
+        self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
+        self._refused = RefusedLogins()
+        self._connections = BmcConnections(self._refused, limit=settings.max_connections, clients=clients)
+        reader, limited_log = CredentialsReader(client, elapsed), controller_log(log, elapsed)
+        self._machines = MachineController(
+            client,
+            machines=informers[MACHINE],
+            hardware=informers[HARDWARE],
+            reader=reader,
+            refused=self._refused,
+            connections=self._connections,
+            settings=settings,
+            elector=self._elector,
+            recorder=self._recorder,
+            limited_log=limited_log,
+            now=now,
+        )
+        self._jobs = JobController(
+            client,
+            jobs=informers[JOB],
+            tasks=informers[TASK],
+            machines=informers[MACHINE],
+            settings=settings,
+            elector=self._elector,
+            recorder=self._recorder,
+            limited_log=limited_log,
+            now=now,
+        )
+        self._tasks = TaskController(
+            client,
+            tasks=informers[TASK],
+            jobs=informers[JOB],
+            machines=informers[MACHINE],
+            reader=reader,
+            connections=self._connections,
+            settings=settings,
+            elector=self._elector,
+            recorder=self._recorder,
+            limited_log=limited_log,
+            on_used=self._machines.poll_soon,
+            now=now,
+        )
+        self._needed = asyncio.Event()
+        for resource in (MACHINE, JOB, TASK):
+            informers[resource].add_event_handler(lambda _new, _old: self._needed.set())
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        """Queues and workers, by their names in metrics."""
+        return {
+            "bmc-machine": self._machines.runtime,
+            "bmc-reference": self._machines.references,
+            "bmc-job": self._jobs.runtime,
+            "bmc-task": self._tasks.runtime,
+        }
+
+    @property
+    def note(self) -> str:
+        """A note for operators while another program controls the BMCs; else empty."""
+        if self._rufio.holder:
+            return f"BMC control waits: the Rufio {printable(self._rufio.holder)} works on the BMCs"
+        holder = self._elector.leader
+        if not self._needed.is_set() or self._elector.is_leader or not holder:
+            return ""
+        what = "another tinkedge" if holder.startswith(_OWN_PREFIX) else "the Rufio"
+        return f"BMC control waits: {what} {printable(holder)} holds the Lease {LEASE_NAME}"
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        yield from self._machines.collect()
+        yield from self._tasks.collect()
+        text = "BMCs that are connected now."
+        yield gauge("tinkedge_bmc_connections", text, [], {(): self._connections.open_count})
+        text = "Logins that a BMC has refused: at most one for each version of a Secret."
+        yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._refused.count})
+        text = "1: BMC control waits, because a Rufio works on the BMCs."
+        yield gauge("tinkedge_bmc_waits_for_rufio", text, [], {(): bool(self._rufio.holder)})
+        yield from leader_metrics(self._elector)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        for informer in self._informers.values():
+            await informer.wait_for_cache_sync()
+        try:
+            await self._needed.wait()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._rufio.run())
+                while True:
+                    await self._rufio.is_gone.wait()
+                    work = asyncio.create_task(self._elector.run(self._lead))
+                    try:
+                        await done_before(work, self._rufio.is_there)
+                    finally:
+                        work.cancel()
+                        await asyncio.wait([work])
+                    if not work.cancelled():
+                        work.result()
+        finally:
+            self._shut_down()
+
+    async def _lead(self) -> None:
+        machines = len(self._informers[MACHINE])
+        log.info("BMC control: %d Machines", machines)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._recorder.run())
+                self._machines.lead()
+                for controller in self.controllers.values():
+                    group.create_task(controller.run())
+        finally:
+            self._machines.stand_by()
+
+    def _shut_down(self) -> None:
+        for controller in self.controllers.values():
+            controller.queue.shut_down()
