@@ -73,7 +73,7 @@ def serving(*own: Decorator) -> Callable[[Callable[[], None]], click.Command]:
             run(services_of(role, options), options)
 
         made: Any = update_wrapper(command, described)
-        for each in reversed((*options_for(services_of(role, {"metal3": True})), *own, *process)):
+        for each in reversed((*options_for(services_of(role, {"metal3": True, "bmc": True})), *own, *process)):
             made = each(made)
         return click.command(role, cls=GroupedCommand)(made)
 

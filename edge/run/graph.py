@@ -60,13 +60,14 @@ from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
+from tink.bmc.manager import BmcManager
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, log_missing_namespaces
 from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import client_metrics, controller_metrics, informer_metrics, leader_metrics
-from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import HARDWARE, JOB, MACHINE, OSIE, TASK, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
@@ -85,13 +86,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ALL: Final = frozenset(Service)
-_WRITERS: Final = frozenset({Service.CONTROLLER, Service.SERVER}) | HOOKS
+_WRITERS: Final = frozenset({Service.CONTROLLER, Service.BMC, Service.SERVER}) | HOOKS
 """Services that can do nothing while the API is away. The edge can."""
 _USERS: Final[dict[ResourceType, frozenset[Service]]] = {
-    HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
+    HARDWARE: EDGE | {Service.CONTROLLER, Service.BMC, Service.SERVER, Service.WEBHOOKS},
     OSIE: frozenset({Service.HTTP, Service.TFTP, Service.WEBHOOKS}),
     TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
     WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
+    MACHINE: frozenset({Service.BMC}),
+    JOB: frozenset({Service.BMC}),
+    TASK: frozenset({Service.BMC}),
 }
 """The services that need the objects of a kind."""
 
@@ -175,6 +179,7 @@ class Stack:
         self._callers: Callers | None = None
         self._edge: _Edge | None = None
         self._elector: LeaderElector | None = None
+        self._bmc: BmcManager | None = None
         self._fixed: AgentsAddresses | None = None
         self._archive: Archive | None = None
 
@@ -215,6 +220,7 @@ class Stack:
             _Node("informers, networks and callers", _ALL, self._make_context),
             _Node("servers for machines", EDGE, self._make_edge),
             _Node("controller", frozenset({Service.CONTROLLER}), self._start_controller),
+            _Node("BMC control", frozenset({Service.BMC}), self._start_bmc),
             _Node("gRPC server", server, self._start_server),
             _Node("journeys of earlier runs", frozenset({Service.ADMIN}), self._restore_journeys),
             _Node("objects of the API, webhooks, manifests", _ALL, self._follow_api),
@@ -250,6 +256,7 @@ class Stack:
             leadership = "this replica leads" if elector.is_leader else standby
         notes = [self._contact.note, saved, leadership, self.agents_note]
         notes += [self._applier.note] if self._applier is not None else []
+        notes += [self._bmc.note] if self._bmc is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
@@ -560,6 +567,16 @@ class Stack:
         self._controllers["workflow"] = controller.runtime
         self.metrics.register(controller.metrics)
         self._spawn(controller.run(), "controller")
+
+    async def _start_bmc(self) -> None:
+        """Start the control of machines by their BMCs. It works while it holds the Lease of Rufio's name."""
+        settings = self._settings
+        manager = self._bmc = BmcManager(
+            self._client, self._informers, settings.bmcs, namespace=settings.lease_namespace or pod_namespace()
+        )
+        self._controllers |= manager.controllers
+        self.metrics.register(manager)
+        self._spawn(manager.run(), "BMC control")
 
     async def _start_server(self) -> None:
         """Start the gRPC server in this process, and its reports to edges if it is apart from them."""

@@ -29,6 +29,7 @@ from edge.settings import types
 from edge.settings.options import Group, Holds, Setting, SettingsField
 from edge.settings.types import DataDirectory, FilePath
 from ipxe.binaries import BootPath
+from tink.bmc.settings import BmcSettings
 from tink.controller import ControllerSettings
 from tink.net.addresses import join_host_port
 from tink.net.urls import shown
@@ -41,6 +42,7 @@ class Service(StrEnum):
 
     APISERVER = "apiserver"
     CONTROLLER = "controller"
+    BMC = "bmc"
     WEBHOOKS = "webhooks"
     CONVERSION = "conversion"
     SERVER = "server"
@@ -59,7 +61,7 @@ class Syslog(StrEnum):
 
 
 EDGE: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-ON_REQUEST: Final = frozenset({Service.CONVERSION})  # services that `tinkedge up` runs only with --metal3
+ON_REQUEST: Final = frozenset({Service.BMC, Service.CONVERSION})  # services that have their own option
 ALWAYS: Final = frozenset(Service) - ON_REQUEST  # services that `tinkedge up` runs without further options
 LOOPBACK: Final = Network("lo")
 DEFAULT_HTTP_PORT: Final = 7080
@@ -73,6 +75,7 @@ _ROLES: Final[Mapping[str, frozenset[Service]]] = {
     "metal3-webhook": frozenset({Service.CONVERSION}),
     "metal3": frozenset(),
 }
+_WITH_BMC: Final = ("up", "controller")  # roles that can control BMCs
 ROLES: Final = tuple(_ROLES)  # commands whose settings are checked together
 
 
@@ -80,9 +83,12 @@ def services_of(command: str, options: Mapping[str, Any]) -> frozenset[Service]:
     """Return the services that a command runs. `options` are by click's names. Raises KeyError for other commands."""
     services = _ROLES[command] - {Service(name) for name in options.get("disable") or ()}
     if command == "up" and options.get("metal3"):
-        services |= ON_REQUEST
+        services |= {Service.CONVERSION}
     if options.get("kubeconfig") is not None:
         services -= {Service.APISERVER}
+    wanted = options.get("bmc")
+    if command in _WITH_BMC and (wanted or (wanted is None and Service.APISERVER in services)):
+        services |= {Service.BMC}
     return services
 
 
@@ -125,12 +131,13 @@ _MAX_LIFETIME: Final = 10 * 365 * 86_400
 
 _APISERVER: Final = frozenset({Service.APISERVER})
 _CONTROLLER: Final = frozenset({Service.CONTROLLER})
+_BMC: Final = frozenset({Service.BMC})
 _SERVER: Final = frozenset({Service.SERVER})
 _WEBHOOKS: Final = frozenset({Service.WEBHOOKS})
 _CONVERSION: Final = frozenset({Service.CONVERSION})
 _WITH_MACHINES: Final = EDGE | _SERVER
 _WITH_AGENTS: Final = frozenset({Service.HTTP, Service.SERVER})
-_WITH_OBJECTS: Final = _WITH_AGENTS | _CONTROLLER
+_WITH_OBJECTS: Final = _WITH_AGENTS | _CONTROLLER | _BMC
 _CLIENTS: Final = frozenset(Service) - _APISERVER
 
 
@@ -466,8 +473,15 @@ class StackSettings:
     empty_checksum_type: Literal["md5", "auto"] = Group.METAL3.setting(
         "md5", types.EMPTY_CHECKSUM_TYPE_HELP, services=_CONVERSION, type=types.empty_checksum_type
     )
+    bmc: bool | None = Group.BMC.setting(
+        None,
+        "Control machines by their BMCs: the resources Machine, Job and Task of bmc.tinkerbell.org. Default: with the "
+        "embedded API only. A Rufio that works for the same API must be stopped.",
+        services=_CONTROLLER,
+    )
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    bmcs: BmcSettings = field(default_factory=BmcSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     server_apart: bool = False  # True if the gRPC server runs in a child process, whose memory `server.memory` limits
@@ -556,6 +570,20 @@ _CONTROLLER_FIELDS: Final = _fields_for(
         "spec.ttlSecondsAfterFinished.",
         flag="--workflow-history-limit",
         type=click.IntRange(min=1),
+    ),
+)
+
+
+_BMC_FIELDS: Final = _fields_for(
+    BmcSettings,
+    _BMC,
+    poll_interval=Group.BMC.declare(
+        "Seconds between two reads of a machine's power state from its BMC.",
+        flag="--bmc-poll-interval",
+        type=click.FloatRange(10, 86_400),
+    ),
+    max_connections=Group.BMC.declare(
+        "BMCs that are connected at once.", flag="--bmc-connections", type=click.IntRange(1, 2000)
     ),
 )
 
@@ -678,6 +706,7 @@ FIELDS: Final[tuple[SettingsField, ...]] = (
     *_STACK_FIELDS,
     *_EDGE_FIELDS,
     *_CONTROLLER_FIELDS,
+    *_BMC_FIELDS,
     *_TLS_FIELDS,
     *_SERVER_FIELDS,
     *_TOKEN_FIELDS,
@@ -720,6 +749,7 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
             services=services,
             edge=EdgeSettings(**values),
             controller=ControllerSettings(**_values(_CONTROLLER_FIELDS, options)),
+            bmcs=BmcSettings(**_values(_BMC_FIELDS, options)),
             webhooks=WebhookSettings(**_values(_WEBHOOK_FIELDS, options)),
             server=_server(services, options),
             server_apart=Service.SERVER in services and services != _SERVER,

@@ -65,6 +65,7 @@ class Group(StrEnum):
     WORKFLOWS = "Workflows and agents"
     API = "API and webhooks"
     METAL3 = "Metal3"
+    BMC = "BMC control"
     STORAGE = "Storage and cache"
     OPERATORS = "Operators"
     LOGGING = "Logging"

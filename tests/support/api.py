@@ -205,8 +205,10 @@ class InProcessApi:
         limit: int = 0,
         after: str = "",
         label_selector: str = "",
+        field_selector: str = "",
     ) -> Raw:
-        query = {"limit": str(limit), "continue": after, "labelSelector": label_selector}
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {"limit": str(limit), "continue": after, **selectors}
         return await self._do(Call("list", resource, "", namespace or ""), query)
 
     async def create(self, resource: ResourceType, obj: Raw, namespace: str | None = None) -> Raw:

@@ -12,12 +12,11 @@ untrusted certificate: the password would go over a weaker connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.credentials import RefusedLogins
@@ -26,6 +25,10 @@ from tink.bmc.model import BmcClient, BmcConnection, BmcCredentials, BmcError, C
 from tink.bmc.redfish import RedfishClient
 from tink.kube.objects import NamespacedName
 from tink.limits.fairness import FairSemaphore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PROTOCOLS = {
     **dict.fromkeys(("gofish", "dell", "supermicro", "openbmc", "asrockrack", "redfish"), "redfish"),
@@ -59,7 +62,9 @@ def connection_of(spec: Raw, authority: str = "") -> BmcConnection:
     others = [each for each in _UNSUPPORTED_OPTIONS if each in options and not redfish and not ipmi]
     if (order and not protocols) or (others and not order):
         named = ", ".join(order or others)
-        raise BmcError(Cause.UNSUPPORTED, f"providerOptions names {named}: tinkedge supports Redfish (gofish) and ipmitool")
+        raise BmcError(
+            Cause.UNSUPPORTED, f"providerOptions names {named}: tinkedge supports Redfish (gofish) and ipmitool"
+        )
     return BmcConnection(
         host=str(spec.get("host") or ""),
         redfish_port=_number(redfish.get("port"), 443),
@@ -98,6 +103,11 @@ class BmcSession:
         self._exit = AsyncExitStack()
         self._is_settled = False
         """True after the first answer: no other protocol is tried any more."""
+
+    @property
+    def system_name(self) -> str:
+        """The name of the machine, for a BMC of several machines; empty for the only one."""
+        return self._connection.system_name
 
     @property
     def protocol(self) -> str:

@@ -4,8 +4,8 @@ A Secret is read when its BMC is about to be contacted, and never watched. A cop
 many Machines often share one Secret.
 
 Real BMCs lock an account, or block an address, after a few failed logins. So a refused version of a Secret is not sent
-to the same BMC again (`RefusedLogins`). An annotation on the Machine keeps that over a restart; a changed Secret, or the
-removal of the annotation, permits one more login.
+to the same BMC again (`RefusedLogins`). An annotation on the Machine keeps that over a restart. A changed Secret, or
+the removal of the annotation, permits one more login.
 
 A Secret of another namespace is used only if its annotation `tinkerbell.org/bmc-namespaces` permits that. Otherwise a
 user who may write Machines in one namespace could send the passwords of all namespaces to a host of their own.
@@ -136,9 +136,7 @@ def _permits(secret: Raw, namespace: str) -> bool:
     return bool({namespace, "*"} & {each.strip() for each in permitted.split(",")})
 
 
-def _text(
-    name: NamespacedName, secret: Raw, key: str, maximum: int = _MAX_CHARACTERS, *, one_line: bool = True
-) -> str:
+def _text(name: NamespacedName, secret: Raw, key: str, maximum: int = _MAX_CHARACTERS, *, one_line: bool = True) -> str:
     """Return the text of a key of a Secret. Raises BmcError; its message has nothing of the text."""
     value = as_mapping(secret.get("data")).get(key)
     if value is None:

@@ -16,23 +16,29 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tink.api.annotations import JOB_TTL_ANNOTATION
+from tink.api.bmc import OWNER_LABEL, is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
 from tink.bmc.credentials import CredentialsReader
 from tink.bmc.model import (
+    BmcConnection,
+    BmcCredentials,
     BmcError,
     BootDevice,
     BootMode,
     Cause,
+    Observation,
     PowerAction,
     Request,
     Reset,
@@ -44,7 +50,7 @@ from tink.bmc.model import (
 )
 from tink.bmc.operation import perform
 from tink.bmc.settings import BmcSettings
-from tink.bmc.status import condition, has_ended, is_true, with_condition
+from tink.bmc.status import bounded, condition, is_true, with_condition
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
@@ -53,6 +59,7 @@ from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElec
 from tink.limits.log import LimitedLog
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
+from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +68,9 @@ _MACHINE_SECONDS = 30.0
 _NEVER_ACCEPTED = (400, 403, 404, 413, 422)
 """Answers to the creation of a Task after which the same request is useless: the Job fails."""
 _SENT = "sent"
+"""The stage of a reset after the BMC has accepted it."""
+_JOB_WORKERS = 8
+"""Number of Jobs that are reconciled at once. None of them waits for a BMC."""
 
 
 # --- from a task to operations ----------------------------------------------------------------------------------------
@@ -85,8 +95,7 @@ def stages_of(task: Raw) -> tuple[Stage, ...]:
     if once or boot:
         devices = once.get("device") or ()
         device = _known(BootDevice, devices[0] if once and devices else boot.get("device"), "device")
-        efi = (once or boot).get("efiBoot")
-        mode = BootMode.UEFI if efi is True else BootMode.LEGACY if efi is False else None
+        mode = BootMode.UEFI if (once or boot).get("efiBoot") is True else None
         return (Stage("boot", WantedBoot(device, boot.get("persistent") is True, mode)),)
     if medium := as_mapping(task.get("virtualMediaAction")):
         return (Stage("media", WantedMedium(str(medium.get("kind") or "CD"), str(medium.get("mediaURL") or ""))),)
@@ -159,7 +168,7 @@ class JobController:
         job = self._jobs.get(*key)
         if job is None or job["metadata"].get("deletionTimestamp"):
             return DONE
-        if has_ended(job):
+        if is_ended(job):
             return await self._remove(key, job)
         machine = await self._machine(job)
         if machine is None:
@@ -170,7 +179,7 @@ class JobController:
             return DONE  # the informer reports the write
         for number, action in enumerate(job["spec"]["tasks"]):
             name = f"{key.name}-task-{number}"
-            task = self._tasks.get(key.namespace, name) or await self._create(job, machine, name, action)
+            task = await self._task(job, machine, name, action)
             if task is None:
                 return DONE
             if is_true(task, "Failed"):
@@ -203,34 +212,46 @@ class JobController:
             await self._write(job, "Running", "MachineNotFound", message, is_true=False)
         return Result(_MACHINE_SECONDS)
 
-    async def _create(self, job: Raw, machine: Raw, name: str, action: Raw) -> Raw | None:
-        """Create a Task, or return the one that exists. Return None if the Job has failed for that."""
-        key, metadata = NamespacedName.of(job), job["metadata"]
-        owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": key.name, "uid": metadata["uid"]}
+    async def _task(self, job: Raw, machine: Raw, name: str, action: Raw) -> Raw | None:
+        """Return a Task of the Job, and create it if necessary. Return None if the Job has failed for that."""
+        key, uid = NamespacedName.of(job), job["metadata"]["uid"]
+        task = self._tasks.get(key.namespace, name)
+        if task is None:
+            try:
+                return await self._create(job, machine, name, action)
+            except ConflictError:  # the informer does not know it yet
+                task = await self._client.get(TASK, name, key.namespace)
+            except ApiError as error:
+                if error.status not in _NEVER_ACCEPTED:
+                    raise
+                await self._write(job, "Failed", "TaskRefused", f"the API refuses Task {name}: {error}")
+                return None
+        owner = _owner_of(task)
+        if owner == (key, uid):
+            return task
+        if owner is not None and owner[0] == key:
+            # It is of an earlier Job of this name, and will be removed with that.
+            raise ConflictError(409, "AlreadyExists", f"Task {name} of an earlier Job of this name still exists")
+        message = f"Task {key.namespace}/{name} exists and is not of this Job: delete it, and create the Job again"
+        await self._write(job, "Failed", "TaskExists", message)
+        return None
+
+    async def _create(self, job: Raw, machine: Raw, name: str, action: Raw) -> Raw:
+        """Create a Task. Raises ConflictError if one of its name exists."""
+        key = NamespacedName.of(job)
+        owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": key.name, "uid": job["metadata"]["uid"]}
         body = {
             "apiVersion": TASK.api_version,
             "kind": TASK.kind,
             "metadata": {
                 "name": name,
                 "namespace": key.namespace,
-                "labels": {"owner-name": key.name},
+                "labels": {OWNER_LABEL: key.name},
                 "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
             },
             "spec": {"task": action, "connection": _copied(machine)},
         }
-        try:
-            return await while_leading(self._elector, lambda: self._client.create(TASK, body))
-        except ConflictError:
-            task = await self._client.get(TASK, name, key.namespace)
-            if _owner_of(task) == (key, metadata["uid"]):
-                return task
-            message = f"Task {key.namespace}/{name} exists and is not of this Job: delete it, and create the Job again"
-            await self._write(job, "Failed", "TaskExists", message)
-        except ApiError as error:
-            if error.status not in _NEVER_ACCEPTED:
-                raise
-            await self._write(job, "Failed", "TaskRefused", f"the API refuses Task {name}: {error}")
-        return None
+        return await while_leading(self._elector, lambda: self._client.create(TASK, body))
 
     async def _remove(self, key: NamespacedName, job: Raw) -> Result:
         """Delete an ended Job whose annotation limits its life after that."""
@@ -394,7 +415,7 @@ class TaskController(Collector):
     async def _reconcile(self, key: NamespacedName) -> Result:
         task = self._tasks.get(*key)
         self._waiting.set(key, ())
-        if task is None or has_ended(task) or task["metadata"].get("deletionTimestamp"):
+        if task is None or is_ended(task) or task["metadata"].get("deletionTimestamp"):
             return DONE
         uid = str(task["metadata"]["uid"])
         if uid not in self._outcomes:

@@ -17,9 +17,9 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
+from functools import partial
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -29,19 +29,22 @@ from tink.api.annotations import (
     DISABLE_INVENTORY_ANNOTATION,
     REFRESH_INVENTORY_ANNOTATION,
 )
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import RUFIO_GROUP, Raw, as_mapping
 from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
-from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, PowerState
+from tink.bmc.inventory import inventory, next_paths
+from tink.bmc.model import BmcError, Cause, PowerState
 from tink.bmc.settings import BmcSettings
 from tink.bmc.status import condition, with_condition
 from tink.kube.cache import Index, Informer
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, MACHINE
 from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElector, Result, while_leading
 from tink.limits.log import LimitedLog
 from tink.metrics.families import counter, gauge
+from tink.timestamps import rfc3339
+from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,14 @@ _MAX_UNREPORTED = 3
 """Polls in a row that a busy BMC may refuse before the condition changes."""
 _TRANSIENT = (Cause.BUSY, Cause.CONFLICT)
 _JITTER = 0.1
+_DOUBTFUL_PART = 4
+"""The part of the workers that may poll BMCs which did not answer the last time: one in so many."""
+_DOUBTFUL_SECONDS = 10.0
+"""Maximum pause before such a BMC is polled if that part is busy."""
+_MAX_RETRY_AFTER = 3600.0
+_INVENTORY_RETRY_SECONDS = 3600.0
+_ENDS_INVENTORY = (Cause.UNREACHABLE, Cause.CREDENTIALS_REFUSED, Cause.CERTIFICATE, Cause.BUSY)
+"""Errors of one document after which no further one is read."""
 
 
 class MachineController(Collector):
@@ -101,11 +112,18 @@ class MachineController(Collector):
         self._inventory_due: dict[NamespacedName, float] = {}
         """Unix seconds of the next inventory."""
         self._polls: Counter[str] = Counter(success=0)
-        retries = {"retry_first": settings.retry_first, "retry_longest": settings.retry_longest}
+        first, longest = settings.retry_first, settings.retry_longest
         self.runtime = Controller(
-            "Machine", self._reconcile, limited_log=limited_log, workers=settings.poll_workers, **retries
+            "Machine",
+            self._reconcile,
+            retry_first=first,
+            retry_longest=longest,
+            limited_log=limited_log,
+            workers=settings.poll_workers,
         )
-        self.references = Controller("Hardware", self._check_reference, limited_log=limited_log, **retries)
+        self.references = Controller(
+            "Hardware", self._check_reference, retry_first=first, retry_longest=longest, limited_log=limited_log
+        )
         machines.add_event_handler(self._changed, self._gone)
         hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
 
@@ -123,11 +141,9 @@ class MachineController(Collector):
         for hardware in self._hardware.list():
             self._hardware_changed(hardware, None)
 
-    def shut_down(self) -> None:
-        """Cancel all timers."""
+    def stand_by(self) -> None:
+        """Queue no changes until `lead` is called again, which queues everything."""
         self._following = False
-        self.runtime.queue.shut_down()
-        self.references.queue.shut_down()
 
     def poll_soon(self, bmc: str) -> None:
         """Poll the Machines of a BMC (`bmc_of`): a Task has changed its state, or its password was refused."""
@@ -204,8 +220,8 @@ class MachineController(Collector):
             async with self._connections.open(key, connection, credentials) as session:
                 seen = await session.observe()
                 protocol = session.protocol
-                if self._is_inventory_due(key, machine):
-                    found = await self._read_inventory(key, session, seen)
+                if protocol == "redfish" and self._is_inventory_due(key, machine):
+                    found = await self._read_inventory(key, session)
         except BmcError as error:
             return await self._failed(key, machine, error)
         self._polls["success"] += 1
@@ -242,7 +258,7 @@ class MachineController(Collector):
             del self._failures[key]
             return Result(min(self._spread(self._settings.secret_interval), self._settings.poll_interval))
         pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), self._settings.poll_interval)
-        return Result(max(self._spread(pause), error.retry_after))
+        return Result(max(self._spread(pause), min(error.retry_after, _MAX_RETRY_AFTER)))
 
     async def _report(self, machine: Raw, power: PowerState, *, is_true: bool, reason: str, message: str) -> None:
         """Write the status of a Machine if it has changed, and record an Event if its BMC is lost or is back."""
@@ -293,32 +309,31 @@ class MachineController(Collector):
         """Yield the Hardware whose inventory the Machine gives."""
         for each in self._by_machine.keys(key):
             hardware = self._hardware.get(*each)
-            if hardware is not None and not _is_annotated(hardware, DISABLE_INVENTORY_ANNOTATION):
+            if hardware is not None and _annotation(hardware, DISABLE_INVENTORY_ANNOTATION) != "true":
                 yield hardware
 
     async def _read_inventory(self, key: NamespacedName, session: BmcSession) -> Raw | None:
-        """Read the documents of a BMC; return None if it has none, such as by IPMI, or does not answer to the end."""
-        documents: dict[str, Raw] = {}
-        missing: set[str] = set()
+        """Read the documents of a BMC, and return the inventory; None if the BMC does not answer to the end."""
+        documents: dict[str, Raw | None] = {}
         try:
-            while wanted := next_paths(documents) - documents.keys() - missing:
-                for path in sorted(wanted):
+            while paths := [path for path in next_paths(documents, session.system_name) if path not in documents]:
+                for path in paths:
                     try:
                         documents[path] = await session.get(path)
                     except BmcError as error:
                         # BMCs answer some documents with an error now and then: the others are an inventory, too.
                         if error.cause in _ENDS_INVENTORY:
                             raise
-                        missing.add(path)
+                        documents[path] = None
         except BmcError as error:
             if error.cause is Cause.CREDENTIALS_REFUSED:
                 raise
-            pause = _INVENTORY_RETRY_SECONDS if error.cause is not Cause.UNSUPPORTED else self._settings.inventory_interval
-            self._inventory_due[key] = self._now() + self._spread(pause)
+            self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
             self._limited_log.log(logging.INFO, "Machine %s: no inventory: %s", key, error, owner=key.namespace)
             return None
         self._inventory_due[key] = self._now() + self._spread(self._settings.inventory_interval)
-        return inventory(documents)
+        when = rfc3339(self._now())
+        return {"lastUpdated": when, "collectionMethod": "redfish", **inventory(documents, session.system_name)}
 
     async def _write_inventory(self, key: NamespacedName, found: Raw) -> None:
         """Write the inventory to each Hardware that names the Machine."""
@@ -340,7 +355,7 @@ class MachineController(Collector):
         machine = _machine_of(hardware) if hardware is not None else None
         if hardware is None or machine is None or self._machines.get(*machine) is not None:
             return DONE
-        message = f"spec.bmcRef names Machine {machine.name} of {RUFIO_GROUP}, which does not exist in {machine.namespace}"
+        message = f"spec.bmcRef: there is no Machine {machine} of {RUFIO_GROUP}"
         self._recorder.event(hardware, HARDWARE, Event("MachineNotFound", message, warning=True))
         self._limited_log.warning("Hardware %s: %s", key, message, owner=key.namespace)
         return DONE

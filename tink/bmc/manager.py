@@ -28,8 +28,6 @@ from tink.bmc.machines import MachineController
 from tink.bmc.settings import BmcSettings
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.metrics import leader_metrics
-from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, JOB, LEASE, MACHINE, TASK, ResourceType
 from tink.kube.runtime import Controller, EventRecorder, LeaderElectionConfig, LeaderElector, controller_log, steady
 from tink.metrics.families import counter, gauge
@@ -44,6 +42,7 @@ LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
 _OWN_PREFIX = "tinkedge_"
 """The beginning of the identity by which a tinkedge holds the Lease. A Rufio's begins with its host name."""
 _CHECK_SECONDS = 10.0
+_FORBIDDEN = 403
 _MAX_DURATION_SECONDS = 3600.0
 """A Lease with a longer duration was written by hand, and would stop BMC control for good."""
 _DEFAULT_DURATION_SECONDS = 15.0
@@ -59,7 +58,7 @@ class OtherRufio:
         self._clock = clock
         self._seen: dict[str, tuple[Raw, float]] = {}
         """The Lease of each namespace, and when it was last seen to change."""
-        self._is_limited = False
+        self._is_forbidden = False
         self.holder = ""
         """The Rufio that works now, as NAMESPACE/HOLDER; empty if none does."""
         self.is_gone = asyncio.Event()
@@ -76,39 +75,40 @@ class OtherRufio:
         try:
             found = await self._client.list(LEASE, field_selector=f"metadata.name={LEASE_NAME}")
         except ApiError as error:
-            if error.is_away and self.is_gone.is_set():
-                return  # no decision without an answer; the leader election notices that the API is away
-            if error.status == 403 and not self._is_limited:
-                text = "BMC control notices a Rufio in its own namespace only: leases of all namespaces can't be listed: %s"
-                log.warning(text, error)
-            self._is_limited = error.status == 403
-            if not self._is_limited:
-                return
-            found = {}
-        self._observe([each for each in found.get("items") or () if isinstance(each, dict)])
+            if error.status != _FORBIDDEN:
+                return  # without an answer nothing changes; the leader election notices that the API is away
+            if not self._is_forbidden:
+                log.warning("BMC control can't notice a Rufio in other namespaces, because it may not list: %s", error)
+            self._is_forbidden, found = True, {}
+        leases = [each for each in found.get("items") or () if isinstance(each, dict)]
+        self._observe({str(each["metadata"].get("namespace")): as_mapping(each.get("spec")) for each in leases})
 
-    def _observe(self, leases: list[Raw]) -> None:
-        now, before = self._clock(), self.holder
-        specs = {str(as_mapping(each.get("metadata")).get("namespace")): as_mapping(each.get("spec")) for each in leases}
+    def _observe(self, specs: Mapping[str, Raw]) -> None:
+        """Note which Leases have changed, by namespace, and whether a Rufio holds one of them."""
+        now, before, seen = self._clock(), self.holder, self._seen
         self._seen = {
-            name: self._seen[name] if name in self._seen and self._seen[name][0] == spec else (spec, now)
-            for name, spec in specs.items()
+            name: seen[name] if name in seen and seen[name][0] == spec else (spec, now) for name, spec in specs.items()
         }
-        self.holder = next((f"{name}/{_holder(spec)}" for name, spec in specs.items() if self._holds(name, spec, now)), "")
+        holders = [f"{name}/{_holder(spec)}" for name, spec in specs.items() if self._holds(name, spec, now)]
+        self.holder = holders[0] if holders else ""
         if self.holder and not before:
-            log.warning("BMC control waits: the Rufio %s works on the BMCs. Stop it, or start with --no-bmc", self.holder)
+            log.warning("BMC control waits: the Rufio %s works. Stop it, or start with --no-bmc", self.holder)
         elif before and not self.holder:
             log.info("BMC control: the Rufio %s has stopped", before)
         for event, is_set in ((self.is_there, bool(self.holder)), (self.is_gone, not self.holder)):
-            (event.set if is_set else event.clear)()
+            if is_set:
+                event.set()
+            else:
+                event.clear()
 
     def _holds(self, namespace: str, spec: Raw, now: float) -> bool:
         """Return True if another program holds a Lease, and has renewed it within its duration, as far as was seen."""
         if namespace == self._namespace or not _holder(spec) or _holder(spec).startswith(_OWN_PREFIX):
             return False
         duration = spec.get("leaseDurationSeconds")
-        is_usable = isinstance(duration, int) and 0 < duration <= _MAX_DURATION_SECONDS
-        return now - self._seen[namespace][1] < (duration if is_usable else _DEFAULT_DURATION_SECONDS)
+        if not isinstance(duration, int) or not 0 < duration <= _MAX_DURATION_SECONDS:
+            duration = _DEFAULT_DURATION_SECONDS
+        return now - self._seen[namespace][1] < duration
 
 
 def _holder(spec: Raw) -> str:
@@ -217,7 +217,8 @@ class BmcManager(Collector):
         yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._refused.count})
         text = "1: BMC control waits, because a Rufio works on the BMCs."
         yield gauge("tinkedge_bmc_waits_for_rufio", text, [], {(): bool(self._rufio.holder)})
-        yield from leader_metrics(self._elector)
+        text = "1: this process controls the BMCs; 0: it waits, or there are no Machines."
+        yield gauge("tinkedge_bmc_leads", text, [], {(): self._elector.is_leader})
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -19,11 +19,6 @@ def is_true(obj: Raw, kind: str) -> bool:
     return condition(obj, kind).get("status") == "True"
 
 
-def has_ended(obj: Raw) -> bool:
-    """Return True if a Job or Task is Completed or Failed."""
-    return is_true(obj, "Completed") or is_true(obj, "Failed")
-
-
 def with_condition(
     obj: Raw, kind: str, *, is_true: bool, reason: str, message: str, now: float, time_field: str = "lastTransitionTime"
 ) -> list[Raw]:

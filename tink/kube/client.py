@@ -300,6 +300,7 @@ class KubeClient:
         limit: int = 0,
         after: str = "",
         label_selector: str = "",
+        field_selector: str = "",
     ) -> Raw:
         """Return the List of a collection with `items` and the `metadata.resourceVersion` to watch from.
 
@@ -312,6 +313,8 @@ class KubeClient:
             query["continue"] = after
         if label_selector:
             query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         return await self._call("GET", resource.path(namespace), query=query)
 
     async def create(self, resource: ResourceType, obj: Raw, namespace: str | None = None) -> Raw:

@@ -1,0 +1,463 @@
+"""The controllers of Machines, Jobs and Tasks: read back, one failed login, restarts, Rufio's Lease, many Machines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from tests.support.bmc import PASSWORD, Fault, FakeBmc
+from tests.support.objects import hardware
+from tests.support.virtual_time import elapse
+from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
+from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, TASK
+
+virtual = pytest.mark.looptime
+
+
+# --- Jobs and Tasks ---------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_job_of_off_boot_device_and_on_is_completed_when_the_bmc_reports_each_effect() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", power_seconds=5.0))
+    async with rig.running():
+        rig.api.put(job("netboot", power("off"), PXE, power("on")))
+        await rig.until_condition(JOB, "netboot", "Completed")
+        assert rig.bmc.power == "On"
+    assert rig.bmc.resets == ["ForceOff", "On"]
+    assert rig.bmc.boots == ["Pxe"]
+    tasks = rig.api.objects(TASK)
+    assert [each["metadata"]["name"] for each in tasks] == [f"netboot-task-{number}" for number in range(3)]
+    written = rig.api.read(JOB, "netboot")
+    assert written is not None
+    for each in tasks:
+        assert each["metadata"]["labels"] == {"owner-name": "netboot"}
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("Job", written["metadata"]["uid"], True)
+        assert each["status"]["startTime"]
+        assert each["status"]["completionTime"]
+    assert [each["type"] for each in written["status"]["conditions"]] == ["Running", "Completed"]
+    assert written["status"]["completionTime"]
+    assert rig.bmc.open_sessions == 0
+
+
+@virtual
+async def test_failed_task_fails_its_job_with_the_cause_and_no_later_task_is_created() -> None:
+    rig = Rig(machine(), secret())
+    rig.hanging.add(HOST)
+    async with rig.running():
+        rig.api.put(job("j", power("on"), power("off")))
+        failed = await rig.until_condition(JOB, "j", "Failed")
+    assert failed["reason"] == "BmcUnreachable"
+    assert failed["message"].startswith("task default/j-task-0 failed: no answer within 30 s")
+    assert [each["metadata"]["name"] for each in rig.api.objects(TASK)] == ["j-task-0"]
+    assert not rig.condition(JOB, "j", "Completed")
+
+
+@virtual
+async def test_job_of_a_missing_machine_reports_that_and_begins_when_the_machine_appears() -> None:
+    rig = Rig(secret())
+    async with rig.running():
+        rig.api.put(job("j", power("on")))
+        waiting = await rig.until_condition(JOB, "j", "Running", "False")
+        assert waiting["reason"] == "MachineNotFound"
+        rig.api.put(machine())
+        await rig.until_condition(JOB, "j", "Completed")
+        assert rig.condition(JOB, "j", "Running")["status"] == "True"
+
+
+@virtual
+async def test_task_of_the_same_name_that_is_not_of_the_job_fails_it_and_stays_untouched() -> None:
+    rig = Rig(machine(), secret())
+    foreign = {
+        "apiVersion": TASK.api_version,
+        "kind": "Task",
+        "metadata": {"name": "j-task-0", "namespace": "default"},
+        "spec": {"task": power("status"), "connection": machine()["spec"]["connection"]},
+    }
+    rig.api.put(foreign)
+    async with rig.running():
+        rig.api.put(job("j", power("on")))
+        assert (await rig.until_condition(JOB, "j", "Failed"))["reason"] == "TaskExists"
+        await rig.until_condition(TASK, "j-task-0", "Completed")
+    assert rig.bmc.resets == []
+
+
+@virtual
+async def test_task_that_was_created_before_the_informer_reports_it_is_used() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running():
+        rig.api.fail("create", ConnectionResetError("the answer is lost"), of=TASK, done=True)
+        rig.api.put(job("j", power("on")))
+        await rig.until_condition(JOB, "j", "Completed")
+    assert rig.bmc.resets == ["On"]
+
+
+@virtual
+async def test_restart_continues_a_power_cycle_after_the_off_and_repeats_no_reset() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", power_seconds=20.0))
+    async with rig.running():
+        rig.api.put(job("cycle", power("cycle")))
+        await rig.until(lambda: (rig.api.read(TASK, "cycle-task-0") or {}).get("status", {}).get("stage") == "off")
+    async with rig.running():
+        await rig.until_condition(JOB, "cycle", "Completed")
+    assert rig.bmc.resets.count("ForceOff") == 1
+    assert rig.bmc.power == "On"
+
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On"))
+    async with rig.running():
+        gate = rig.api.hold("patch", of=TASK)
+        rig.api.put(job("reset", power("reset")))
+        await gate.reached.wait()
+        gate.opened.set()
+        await rig.until(lambda: rig.bmc.resets)
+        await elapse(0.2)
+        gate.opened.clear()
+    gate.open()
+    async with rig.running():
+        await rig.until_condition(JOB, "reset", "Completed")
+    assert rig.bmc.resets == ["ForceRestart"]
+
+
+@virtual
+async def test_end_of_a_task_that_the_api_has_not_stored_is_written_later_without_another_operation() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On"))
+    async with rig.running():
+        gate = rig.api.hold("patch", of=TASK)
+        rig.api.put(job("j", power("reset")))
+        await gate.reached.wait()
+        rig.api.fail("patch", *[ConnectionResetError("away")] * 3, of=TASK)
+        gate.open()
+        await rig.until_condition(JOB, "j", "Completed")
+    assert rig.bmc.resets == ["ForceRestart"]
+
+
+@virtual
+async def test_deletion_of_a_task_ends_its_operation_and_the_session() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", faults=[Fault.RESET_IGNORED]))
+    async with rig.running():
+        rig.api.put(job("j", power("soft")))
+        await rig.until(lambda: rig.bmc.resets and rig.bmc.open_sessions)
+        rig.api.remove(JOB, "j")
+        rig.api.remove(TASK, "j-task-0")
+        await elapse(1)
+        assert rig.bmc.open_sessions == 0
+        rig.api.put(job("k", power("status")))
+        await rig.until_condition(JOB, "k", "Completed")
+    assert rig.bmc.resets == ["GracefulShutdown"]
+
+
+@virtual
+async def test_tasks_of_one_bmc_run_one_at_a_time_and_those_of_others_do_not_wait() -> None:
+    rig = Rig(machine(), machine("bmc2", "192.0.2.20"), secret(), bmc=FakeBmc(power="On", power_seconds=60.0))
+    async with rig.running():
+        rig.api.put(job("first", power("off")))
+        await rig.until(lambda: rig.bmc.resets)
+        rig.api.put(job("second", power("on")))
+        rig.api.put(job("other", power("on"), machine="bmc2"))
+        await rig.until_condition(JOB, "other", "Completed")
+        assert rig.condition(TASK, "second-task-0", "Completed") == {}
+        assert rig.bmc.open_sessions == 1
+        await rig.until_condition(JOB, "second", "Completed")
+    assert rig.bmc.resets == ["ForceOff", "On"]
+
+
+@virtual
+async def test_machine_shows_the_new_power_state_soon_after_a_task() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        assert (rig.api.read(MACHINE, "bmc1") or {})["status"]["powerState"] == "off"
+        rig.api.put(job("j", power("on")))
+        await rig.until(lambda: (rig.api.read(MACHINE, "bmc1") or {})["status"]["powerState"] == "on", within=30)
+
+
+@virtual
+async def test_ended_job_with_a_time_to_live_is_deleted_when_that_has_passed() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running():
+        rig.api.put(job("j", power("on"), **{"tinkerbell.org/ttl-seconds-after-finished": "600"}))
+        await rig.until_condition(JOB, "j", "Completed")
+        await elapse(590)
+        assert rig.api.read(JOB, "j") is not None
+        await rig.until(lambda: rig.api.read(JOB, "j") is None, within=60)
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("fault", [(), (Fault.LOCK_OUT,)], ids=["plain", "with lock-out"])
+async def test_wrong_password_costs_one_failed_login_over_polls_tasks_and_restarts(fault: tuple[Fault, ...]) -> None:
+    rig = Rig(machine(), secret("wrong"), bmc=FakeBmc(faults=fault))
+    for number in range(3):
+        async with rig.running():
+            refused = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+            assert refused["reason"] == "CredentialsRefused"
+            assert "Secret default/bmc-auth" in refused["message"]
+            rig.api.put(job(f"j{number}", power("on")))
+            assert (await rig.until_condition(JOB, f"j{number}", "Failed"))["reason"] == "CredentialsRefused"
+            await elapse(7200)
+    assert rig.bmc.failed_logins == 1
+    assert all(protocol == "redfish" for _, protocol, _ in rig.tried), "the password is not tried by IPMI"
+
+
+@virtual
+async def test_changed_secret_is_tried_within_a_minute_and_the_refusal_is_forgotten() -> None:
+    rig = Rig(machine(), secret("wrong"))
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        rig.api.put(secret("wrong again"))
+        await rig.until(lambda: rig.bmc.failed_logins == 2, within=60)
+        rig.api.put(secret())
+        loop = asyncio.get_running_loop()
+        changed = loop.time()
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        assert loop.time() - changed < 60
+        await elapse(5)
+    annotations = (rig.api.read(MACHINE, "bmc1") or {})["metadata"].get("annotations", {})
+    assert "tinkerbell.org/credentials-refused" not in annotations
+    assert rig.bmc.failed_logins == 2
+
+
+@virtual
+async def test_removal_of_the_annotation_permits_one_more_login() -> None:
+    rig = Rig(machine(), secret("wrong"))
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        await elapse(600)
+        assert rig.bmc.failed_logins == 1
+        await rig.api.patch(
+            MACHINE, "bmc1", "default", {"metadata": {"annotations": {"tinkerbell.org/credentials-refused": None}}}
+        )
+        await elapse(600)
+    assert rig.bmc.failed_logins == 2
+
+
+@virtual
+async def test_password_is_nowhere_but_in_the_secret(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for password in (PASSWORD, "wr0ng-and-s3cret"):
+        rig = Rig(machine(), secret(password))
+        async with rig.running():
+            rig.api.put(job("j", power("on")))
+            await rig.until(lambda rig=rig: rig.condition(JOB, "j", "Completed") or rig.condition(JOB, "j", "Failed"))
+            await elapse(60)
+            assert rig.api.objects(EVENT)
+            everything = rig.everything_written() + "".join(map(str, map(rig.api.objects, (JOB, TASK, MACHINE, EVENT))))
+        assert password not in everything
+        assert password not in caplog.text + repr(rig.manager.__dict__)
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "Secret default/bmc-auth does not exist"),
+        (secret("with a line break\n"), "password has a line break"),
+        (secret("x" * 2000), "password is longer than 1024 characters"),
+    ],
+)
+async def test_unusable_secret_is_named_and_costs_no_connection(made: dict[str, object] | None, message: str) -> None:
+    rig = Rig(machine(), *([made] if made else []))
+    async with rig.running():
+        missing = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert missing["reason"] == "CredentialsMissing"
+        assert message in missing["message"]
+        rig.api.put(secret())
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+    assert rig.bmc.failed_logins == 0
+
+
+@virtual
+async def test_secret_of_another_namespace_is_used_only_if_it_permits_that() -> None:
+    reference = {"name": "bmc-auth", "namespace": "vault"}
+    rig = Rig(machine(authSecretRef=reference), secret(namespace="vault"))
+    async with rig.running():
+        missing = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert "another namespace" in missing["message"]
+        assert rig.tried == []
+        rig.api.put(secret(namespace="vault", **{"tinkerbell.org/bmc-namespaces": "other, default"}))
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+
+
+@virtual
+async def test_task_gets_the_secret_of_another_namespace_only_through_a_job_of_its_machine() -> None:
+    rig = Rig(machine(), secret())
+    stranger = {
+        "apiVersion": TASK.api_version,
+        "kind": "Task",
+        "metadata": {"name": "steal", "namespace": "tenant"},
+        "spec": {"task": power("on"), "connection": machine(host="192.0.2.66")["spec"]["connection"]},
+    }
+    async with rig.running():
+        rig.api.put(stranger)
+        rig.api.put(job("capt", power("on"), namespace="tenant"))
+        await rig.until(lambda: rig.condition(JOB, "capt", "Completed", "tenant"))
+        await rig.until(lambda: rig.condition(TASK, "steal", "Failed", "tenant"))
+    assert {host for _, _, host in rig.tried} == {HOST}
+    assert rig.condition(TASK, "steal", "Failed", "tenant")["reason"] == "CredentialsMissing"
+
+
+# --- Machines ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_poll_writes_only_what_has_changed() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running(poll_interval=300.0):
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        writes = rig.api.count("patch", of=MACHINE)
+        await elapse(3600)
+        assert rig.api.count("patch", of=MACHINE) == writes == 1
+        polls = len(rig.tried)
+        assert 10 <= polls <= 15
+        rig.hanging.add(HOST)
+        lost = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert (lost["reason"], (rig.api.read(MACHINE, "bmc1") or {})["status"]["powerState"]) == (
+            "BmcUnreachable",
+            "unknown",
+        )
+        assert "ipmitool is not installed" in lost["message"]
+        rig.hanging.clear()
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        await elapse(30)
+    reasons = [each["reason"] for each in rig.api.objects(EVENT)]
+    assert sorted(reasons) == ["BmcAnswers", "BmcUnreachable"]
+
+
+@virtual
+async def test_busy_bmc_stays_contactable_until_it_refuses_three_times() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        rig.bmc.faults.add(Fault.LIMIT_REACHED)
+        tried = len(rig.tried)
+        await rig.until(lambda: len(rig.tried) == tried + 2)
+        await elapse(5)
+        assert rig.condition(MACHINE, "bmc1", "Contactable")["status"] == "True"
+        assert (await rig.until_condition(MACHINE, "bmc1", "Contactable", "False"))["reason"] == "BmcBusy"
+
+
+@virtual
+async def test_twenty_of_two_hundred_machines_that_hang_do_not_delay_the_others() -> None:
+    hosts = [f"192.0.2.{number}" for number in range(200)]
+    rig = Rig(secret(), *(machine(f"bmc{number}", host) for number, host in enumerate(hosts)))
+    rig.hanging.update(hosts[::10])
+    async with rig.running(poll_workers=24, poll_interval=300.0):
+        await elapse(600)
+        for number, host in enumerate(hosts):
+            wanted = "False" if host in rig.hanging else "True"
+            assert rig.condition(MACHINE, f"bmc{number}", "Contactable")["status"] == wanted
+        rig.tried.clear()
+        await elapse(600)
+    for host in hosts:
+        times = [time for time, protocol, each in rig.tried if each == host and protocol == "redfish"]
+        assert host in rig.hanging or len(times) >= 1
+    lonely = [host for host in hosts if host not in rig.hanging and sum(each == host for _, _, each in rig.tried) < 2]
+    assert len(lonely) <= 20, "each healthy Machine is polled about twice in 600 s"
+
+
+@virtual
+async def test_polls_after_a_restart_are_spread_over_the_interval() -> None:
+    hosts = [f"192.0.2.{number}" for number in range(60)]
+    rig = Rig(secret(), *(machine(f"bmc{number}", host) for number, host in enumerate(hosts)))
+    async with rig.running(poll_interval=600.0):
+        await rig.until(lambda: len(rig.tried) == 60, within=60)
+        await elapse(5)
+    rig.tried.clear()
+    async with rig.running(poll_interval=600.0):
+        begun = asyncio.get_running_loop().time()
+        await rig.until(lambda: len({host for _, _, host in rig.tried}) == 60, within=660)
+    by_minute = [int((time - begun) // 60) for time, _, _ in rig.tried]
+    assert max(map(by_minute.count, by_minute)) < 25
+
+
+@virtual
+async def test_hardware_that_names_a_missing_machine_gets_an_event() -> None:
+    rig = Rig(machine("other"), secret(), hardware(bmcRef={"name": "gone"}))
+    async with rig.running():
+        await elapse(60)
+    (event,) = [each for each in rig.api.objects(EVENT) if each["reason"] == "MachineNotFound"]
+    assert event["involvedObject"]["kind"] == "Hardware"
+    assert "default/gone" in event["message"]
+
+
+# --- Rufio's Lease ----------------------------------------------------------------------------------------------------
+
+LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
+
+
+def lease(renewed: int, namespace: str = "rufio-system", holder: str = "rufio-7d9f_4f6c") -> dict[str, object]:
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": "Lease",
+        "metadata": {"name": LEASE_NAME, "namespace": namespace},
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": 15,
+            "renewTime": f"2026-11-30T18:{renewed // 60:02}:{renewed % 60:02}.000000Z",
+        },
+    }
+
+
+async def renew(rig: Rig, namespace: str = "rufio-system") -> None:
+    for renewed in range(0, 3600, 2):
+        rig.api.put(lease(renewed, namespace))
+        await elapse(2)
+
+
+@virtual
+@pytest.mark.parametrize("namespace", ["rufio-system", "default"])
+async def test_control_waits_while_a_rufio_renews_its_lease_and_begins_after_that(namespace: str) -> None:
+    rig = Rig(machine(), secret(), lease(0, namespace))
+    rufio = asyncio.create_task(renew(rig, namespace))
+    async with rig.running():
+        await elapse(300)
+        assert rig.tried == []
+        assert "Rufio" in rig.manager.note
+        assert "rufio-7d9f_4f6c" in rig.manager.note
+        rufio.cancel()
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        assert rig.manager.note == ""
+        own = rig.api.read(LEASE, LEASE_NAME)
+        assert own is not None
+        assert own["spec"]["holderIdentity"].startswith("tinkedge_")
+    own = rig.api.read(LEASE, LEASE_NAME)
+    assert own is not None
+    assert not own["spec"].get("holderIdentity"), "released at the stop"
+
+
+@virtual
+async def test_rufio_that_starts_later_in_another_namespace_stops_control() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running(poll_interval=30.0):
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        rufio = asyncio.create_task(renew(rig))
+        await rig.until(lambda: rig.manager.note, within=30)
+        await elapse(15)
+        rig.tried.clear()
+        await elapse(120)
+        assert rig.tried == []
+        rufio.cancel()
+        await rig.until(lambda: rig.tried, within=90)
+
+
+@virtual
+async def test_another_tinkedge_in_another_namespace_is_no_obstacle() -> None:
+    rig = Rig(machine(), secret(), lease(0, "site-b", "tinkedge_pod-1_0123"))
+    async with rig.running():
+        await rig.until(lambda: rig.tried, within=5)
+
+
+@virtual
+async def test_lease_is_not_taken_before_there_is_anything_to_control() -> None:
+    rig = Rig()
+    async with rig.running():
+        await elapse(600)
+        assert rig.api.objects(LEASE) == []
+        rig.api.put(secret())
+        rig.api.put(machine())
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
