@@ -135,6 +135,7 @@ class BmcSession:
 
     async def close(self) -> None:
         """End the session with the BMC, within 10 s."""
+        self._client = None
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._exit.aclose()
@@ -156,11 +157,12 @@ class BmcSession:
                     self._refused.add(self._bmc, self._credentials.version, str(error))
                     raise self._refused.error(self._bmc) from error
                 failures.append(error)
-                if self._is_settled or error.cause not in _FALLS_BACK or len(self._protocols) == 1:
+                if self._is_settled or error.cause not in _FALLS_BACK:
                     raise _joined(failures) from error
-                del self._protocols[0]
-                self._client = None
                 await self.close()
+                self._protocols.append(self._protocols.pop(0))
+                if len(failures) == len(self._protocols):
+                    raise _joined(failures) from error
             else:
                 self._is_settled = True
                 return answer

@@ -55,7 +55,16 @@ from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import JOB, MACHINE, TASK
-from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElector, Result, while_leading
+from tink.kube.runtime import (
+    DONE,
+    Controller,
+    Event,
+    EventRecorder,
+    LeaderElector,
+    LeadershipLostError,
+    Result,
+    while_leading,
+)
 from tink.limits.log import LimitedLog
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
@@ -455,6 +464,12 @@ class TaskController(Collector):
             return _Outcome("Failed", error.cause.value, str(error))
         except NotFoundError:
             return None
+        except (ApiError, LeadershipLostError):
+            raise
+        except Exception:
+            # A mistake in this program must not send requests to a BMC without end.
+            log.exception("Task %s: this should not have happened; please report it", key)
+            return _Outcome("Failed", "InternalError", "a mistake in tinkedge ended the Task; its log has the details")
         finally:
             del self._running[bmc]
             self._operations.pop(key, None)

@@ -6,7 +6,7 @@
         await rig.until_job("j", "Completed")
     rig.bmc.resets, rig.bmc.failed_logins
 
-`InProcessClient` sends the requests of power and boot to `FakeBmc.handle`, without sockets, which virtual time lacks.
+The Redfish client is the real one, with a transport to the fake BMC.
 """
 
 from __future__ import annotations
@@ -19,21 +19,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from tests.support.api import InProcessApi
-from tests.support.bmc import PASSWORD, RESET, SESSIONS, SYSTEM, USER, FakeBmc
+from tests.support.bmc import PASSWORD, USER, FakeBmc, MemoryTransport
+from tests.support.virtual_time import elapse
 from tink.api.v1alpha2 import Raw
 from tink.bmc.manager import BmcManager
-from tink.bmc.model import (
-    BmcConnection,
-    BmcCredentials,
-    BmcError,
-    Boot,
-    Cause,
-    Observation,
-    PowerState,
-    Request,
-    Reset,
-    SetBoot,
-)
+from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
+from tink.bmc.redfish import Answer, RedfishClient
 from tink.bmc.settings import BmcSettings
 from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK
 
@@ -61,7 +52,9 @@ def machine(name: str = "bmc1", host: str = HOST, *, namespace: str = "default",
         "apiVersion": GROUP,
         "kind": "Machine",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"connection": {"host": host, "port": 623, "insecureTLS": True, "authSecretRef": reference} | connection},
+        "spec": {
+            "connection": {"host": host, "port": 623, "insecureTLS": True, "authSecretRef": reference} | connection
+        },
     }
 
 
@@ -85,84 +78,15 @@ PXE = {"oneTimeBootDeviceAction": {"device": ["pxe"], "efiBoot": True}}
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
-class InProcessClient:
-    """A Redfish client without sockets, for the power and the boot override of a `FakeBmc`."""
+class HangingTransport:
+    """A transport to a host that never answers."""
 
-    protocol = "redfish"
-
-    def __init__(self, bmc: FakeBmc, credentials: BmcCredentials) -> None:
-        self._bmc = bmc
-        self._credentials = credentials
-        self._token = self._session = ""
-
-    async def __aenter__(self) -> InProcessClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session:
-            self._request("DELETE", self._session)
-
-    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
-        await asyncio.sleep(0.1)
-        system = self.read(SYSTEM)
-        found = system["Boot"]
-        override = Boot(
-            found["BootSourceOverrideTarget"], found["BootSourceOverrideEnabled"], found["BootSourceOverrideMode"]
-        )
-        return Observation(PowerState(system["PowerState"].lower()), override, last_reset=system["LastResetTime"])
-
-    async def send(self, request: Request) -> None:
-        await asyncio.sleep(0.1)
-        if isinstance(request, Reset):
-            self._request("POST", RESET, {"ResetType": request.type.value})
-        elif isinstance(request, SetBoot):
-            names = {"Target": request.target, "Enabled": request.enabled, "Mode": request.mode}
-            boot = {f"BootSourceOverride{name}": value for name, value in names.items() if value is not None}
-            self._request("PATCH", SYSTEM, {"Boot": boot})
-
-    async def get(self, path: str) -> dict[str, Any]:
-        await asyncio.sleep(0.1)
-        return self.read(path)
-
-    def read(self, path: str) -> dict[str, Any]:
-        document: dict[str, Any] = self._request("GET", path)
-        return document
-
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        if not self._token:
-            login = {"UserName": self._credentials.username, "Password": self._credentials.password}
-            answer = self._handle("POST", SESSIONS, login)
-            self._token, self._session = answer.headers["X-Auth-Token"], answer.headers["Location"]
-        answer = self._handle(method, path, body)
-        return json.loads(answer.body) if answer.body else {}
-
-    def _handle(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        headers = {"X-Auth-Token": self._token} if self._token else {}
-        content = json.dumps(body).encode() if body is not None else b""
-        answer = self._bmc.handle(method, path, headers, content, asyncio.get_running_loop().time())
-        if answer.status == 401:
-            raise BmcError(Cause.CREDENTIALS_REFUSED, "the BMC refuses the user or the password", status=401)
-        if answer.status == 503:
-            raise BmcError(Cause.BUSY, "the BMC has no session left", status=503)
-        if answer.status >= 400:
-            raise BmcError(Cause.REFUSED, f"the BMC answers {answer.status}", status=answer.status)
-        return answer
-
-
-class HangingClient:
-    """A client of a BMC that never answers."""
-
-    protocol = "redfish"
-
-    async def __aenter__(self) -> HangingClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
-        await asyncio.sleep(30)
+    async def exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        await elapse(30)
         raise BmcError(Cause.UNREACHABLE, "no answer within 30 s")
+
+    async def close(self) -> None:
+        pass
 
 
 # --- the rig ----------------------------------------------------------------------------------------------------------
@@ -184,9 +108,9 @@ class Rig:
 
     def client(self, connection: BmcConnection, credentials: BmcCredentials) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "redfish", connection.host))
-        if connection.host in self.hanging:
-            return HangingClient()
-        return InProcessClient(self.bmcs.setdefault(connection.host, FakeBmc()), credentials)
+        bmc = self.bmcs.setdefault(connection.host, FakeBmc())
+        hangs = connection.host in self.hanging
+        return RedfishClient(connection, credentials, transport=HangingTransport() if hangs else MemoryTransport(bmc))
 
     def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "ipmi", connection.host))
@@ -226,7 +150,7 @@ class Rig:
         end = loop.time() + within
         while not (value := holds()):
             assert loop.time() < end, "it did not happen"
-            await asyncio.sleep(0.05)
+            await elapse(0.25)
         return value
 
     async def until_condition(self, resource: Any, name: str, kind: str, status: str = "True") -> Raw:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 import pytest
 
-from tests.support.bmc import PASSWORD, Fault, FakeBmc
+from tests.support.bmc import PASSWORD, FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
-from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, TASK
+from tink.kube.resources import EVENT, JOB, LEASE, MACHINE, TASK
 
 virtual = pytest.mark.looptime
 
@@ -151,7 +152,7 @@ async def test_deletion_of_a_task_ends_its_operation_and_the_session() -> None:
 
 @virtual
 async def test_tasks_of_one_bmc_run_one_at_a_time_and_those_of_others_do_not_wait() -> None:
-    rig = Rig(machine(), machine("bmc2", "192.0.2.20"), secret(), bmc=FakeBmc(power="On", power_seconds=60.0))
+    rig = Rig(machine(), machine("bmc2", "192.0.2.20"), secret(), bmc=FakeBmc(power="On", power_seconds=15.0))
     async with rig.running():
         rig.api.put(job("first", power("off")))
         await rig.until(lambda: rig.bmc.resets)
@@ -199,7 +200,7 @@ async def test_wrong_password_costs_one_failed_login_over_polls_tasks_and_restar
             assert "Secret default/bmc-auth" in refused["message"]
             rig.api.put(job(f"j{number}", power("on")))
             assert (await rig.until_condition(JOB, f"j{number}", "Failed"))["reason"] == "CredentialsRefused"
-            await elapse(7200)
+            await elapse(900)
     assert rig.bmc.failed_logins == 1
     assert all(protocol == "redfish" for _, protocol, _ in rig.tried), "the password is not tried by IPMI"
 
@@ -352,12 +353,9 @@ async def test_twenty_of_two_hundred_machines_that_hang_do_not_delay_the_others(
             wanted = "False" if host in rig.hanging else "True"
             assert rig.condition(MACHINE, f"bmc{number}", "Contactable")["status"] == wanted
         rig.tried.clear()
-        await elapse(600)
-    for host in hosts:
-        times = [time for time, protocol, each in rig.tried if each == host and protocol == "redfish"]
-        assert host in rig.hanging or len(times) >= 1
-    lonely = [host for host in hosts if host not in rig.hanging and sum(each == host for _, _, each in rig.tried) < 2]
-    assert len(lonely) <= 20, "each healthy Machine is polled about twice in 600 s"
+        await elapse(700)
+    polls = Counter(host for _, _, host in rig.tried)
+    assert min(polls[host] for host in hosts if host not in rig.hanging) >= 2, "in 700 s, with an interval of 300 s"
 
 
 @virtual
