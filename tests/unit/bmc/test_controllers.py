@@ -12,6 +12,7 @@ from tests.support.bmc import PASSWORD, FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
+from tink.kube.client import UnreachableError
 from tink.kube.resources import EVENT, JOB, LEASE, MACHINE, TASK
 
 virtual = pytest.mark.looptime
@@ -90,7 +91,7 @@ async def test_task_of_the_same_name_that_is_not_of_the_job_fails_it_and_stays_u
 async def test_task_that_was_created_before_the_informer_reports_it_is_used() -> None:
     rig = Rig(machine(), secret())
     async with rig.running():
-        rig.api.fail("create", ConnectionResetError("the answer is lost"), of=TASK, done=True)
+        rig.api.fail("create", UnreachableError("the answer is lost"), of=TASK, done=True)
         rig.api.put(job("j", power("on")))
         await rig.until_condition(JOB, "j", "Completed")
     assert rig.bmc.resets == ["On"]
@@ -129,7 +130,7 @@ async def test_end_of_a_task_that_the_api_has_not_stored_is_written_later_withou
         gate = rig.api.hold("patch", of=TASK)
         rig.api.put(job("j", power("reset")))
         await gate.reached.wait()
-        rig.api.fail("patch", *[ConnectionResetError("away")] * 3, of=TASK)
+        rig.api.fail("patch", *[UnreachableError("away")] * 3, of=TASK)
         gate.open()
         await rig.until_condition(JOB, "j", "Completed")
     assert rig.bmc.resets == ["ForceRestart"]
