@@ -29,7 +29,7 @@ from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import Network
 from edge.run.boot_settings import Authorities, boot_settings, metadata_settings
 from edge.run.process.memory import default_server_memory
-from edge.settings.model import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings, options_for
+from edge.settings.model import EDGE, EdgeSettings, Service, StackSettings, options_for
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.errors import TinkedgeError
@@ -127,11 +127,24 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 def test_up_without_options_has_the_default_settings(served: Served) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
     server = ServerSettings(memory=default_server_memory(alone=False))
-    services = frozenset(Service) - ON_REQUEST
+    services = frozenset(Service) - {Service.CONVERSION}
     assert served["settings"] == StackSettings(services=services, server=server, server_apart=True)
     run("up", "--interface", "lo", "--kubeconfig", "k")
-    assert served["settings"].services == services - {Service.APISERVER}, "the cluster has an API"
+    without = {Service.APISERVER, Service.BMC}
+    assert served["settings"].services == services - without, "the cluster has an API, and maybe a Rufio"
     assert served["settings"].kubeconfig == Path("k")
+
+
+def test_bmcs_are_controlled_with_the_embedded_api_or_on_request(served: Served) -> None:
+    run("up", "--interface", "lo", "--no-bmc")
+    assert Service.BMC not in served["settings"].services
+    run("up", "--interface", "lo", "--kubeconfig", "k", "--bmc", "--bmc-poll-interval", "60")
+    assert Service.BMC in served["settings"].services
+    assert served["settings"].bmcs.poll_interval == 60
+    run("controller", "--kubeconfig", "k")
+    assert Service.BMC not in served["settings"].services
+    run("controller", "--kubeconfig", "k", TINKEDGE_BMC="true")
+    assert served["settings"].services == {Service.CONTROLLER, Service.WEBHOOKS, Service.BMC}
 
 
 def test_conversion_of_hosts_is_served_only_on_request(served: Served) -> None:
@@ -153,7 +166,7 @@ def test_variables_hold_several_values_and_flags_win_over_them(served: Served) -
     run("up", "--http-port", "81", **environment)
     settings = served["settings"]
     assert settings.networks == (Network("lo"), Network("eth7", "10.7.0.1"))
-    assert frozenset(Service) - ON_REQUEST - settings.services == {Service.DHCP, Service.TFTP}
+    assert frozenset(Service) - {Service.CONVERSION} - settings.services == {Service.DHCP, Service.TFTP}
     assert settings.edge.http_port == 81
 
 
