@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -22,9 +22,11 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.credentials import RefusedLogins
 from tink.bmc.ipmi import IpmiClient
 from tink.bmc.model import BmcClient, BmcConnection, BmcCredentials, BmcError, Cause, Observation, Request
+from tink.bmc.quirks import Quirks, quirks_for
 from tink.bmc.redfish import RedfishClient
 from tink.kube.objects import NamespacedName
 from tink.limits.fairness import FairSemaphore
+from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +40,18 @@ _PROTOCOLS = {
 _UNSUPPORTED_OPTIONS = ("intelAMT", "rpc", "homeassistant")
 _FALLS_BACK = (Cause.UNREACHABLE, Cause.UNSUPPORTED)
 _CLOSE_SECONDS = 10.0
+_MAX_REMEMBERED = 65_536
 
-ClientFactory = Callable[[BmcConnection, BmcCredentials], Any]
+ClientFactory = Callable[[BmcConnection, BmcCredentials, Quirks], Any]
 """Returns a client as an async context manager (`BmcClient`)."""
-CLIENTS: Mapping[str, ClientFactory] = {"redfish": RedfishClient, "ipmi": IpmiClient}
+CLIENTS: Mapping[str, ClientFactory] = {
+    "redfish": lambda connection, credentials, quirks: RedfishClient(
+        connection, credentials, close_each=quirks.connection_close
+    ),
+    "ipmi": lambda connection, credentials, quirks: IpmiClient(
+        connection, credentials, has_raw_boot=quirks.ipmi_raw_boot
+    ),
+}
 
 
 def bmc_of(connection: BmcConnection) -> str:
@@ -95,8 +105,11 @@ class BmcSession:
         credentials: BmcCredentials,
         clients: Mapping[str, ClientFactory],
         refused: RefusedLogins,
+        quirks: MutableMapping[str, Quirks],
     ) -> None:
         self._connection, self._credentials, self._clients, self._refused = connection, credentials, clients, refused
+        self._quirks = quirks
+        """The quirks of all BMCs that were observed before, by `bmc_of`."""
         self._bmc = bmc_of(connection)
         self._protocols = list(connection.protocols)
         self._client: BmcClient | None = None
@@ -116,7 +129,9 @@ class BmcSession:
 
     async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
         """Read the state of the BMC (`BmcClient.observe`)."""
-        return await self._call(lambda client: client.observe(boot=boot, media=media))
+        seen: Observation = await self._call(lambda client: client.observe(boot=boot, media=media))
+        self._quirks[self._bmc] = quirks_for(seen.identity)
+        return seen
 
     async def send(self, request: Request) -> None:
         """Send a request (`BmcClient.send`)."""
@@ -149,7 +164,8 @@ class BmcSession:
             self._refused.check(self._bmc, self._credentials)
             try:
                 if self._client is None:
-                    client = self._clients[self._protocols[0]](self._connection, self._credentials)
+                    quirks = self._quirks.get(self._bmc, Quirks())
+                    client = self._clients[self._protocols[0]](self._connection, self._credentials, quirks)
                     self._client = await self._exit.enter_async_context(client)
                 answer = await call(self._client)
             except BmcError as error:
@@ -182,6 +198,7 @@ class BmcConnections:
         self._refused = refused
         self._clients = clients
         self._slots = FairSemaphore(limit)
+        self._quirks: Newest[str, Quirks] = Newest(_MAX_REMEMBERED)
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
         """Number of tasks that use or wait for a BMC."""
@@ -205,7 +222,7 @@ class BmcConnections:
         self._refused.check(bmc, credentials)
         async with self._exclusive(bmc), self._slots.held(key.namespace):
             self._refused.check(bmc, credentials)  # a task that was before this one may have tried them
-            session = BmcSession(connection, credentials, self._clients, self._refused)
+            session = BmcSession(connection, credentials, self._clients, self._refused, self._quirks)
             self.open_count += 1
             try:
                 yield session

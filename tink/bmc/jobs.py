@@ -32,6 +32,7 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
 from tink.bmc.credentials import CredentialsReader
 from tink.bmc.model import (
+    BmcClient,
     BmcConnection,
     BmcCredentials,
     BmcError,
@@ -331,7 +332,7 @@ class _Outcome:
     message: str
 
 
-class _ResetWatcher:
+class _ResetWatcher(BmcClient):
     """The client of a BMC that calls `on_reset` after the BMC has accepted a restart."""
 
     def __init__(self, session: BmcSession, on_reset: Callable[[], Awaitable[None]]) -> None:
@@ -339,7 +340,7 @@ class _ResetWatcher:
         self._on_reset = on_reset
 
     @property
-    def protocol(self) -> str:
+    def protocol(self) -> str:  # type: ignore[override] # it is settled by the first answer
         return self._session.protocol
 
     async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:

@@ -24,6 +24,7 @@ from tests.support.virtual_time import elapse
 from tink.api.v1alpha2 import Raw
 from tink.bmc.manager import BmcManager
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
+from tink.bmc.quirks import Quirks
 from tink.bmc.redfish import Answer, RedfishClient
 from tink.bmc.settings import BmcSettings
 from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK
@@ -106,13 +107,13 @@ class Rig:
             self.api.put(obj)
         self.manager: BmcManager
 
-    def client(self, connection: BmcConnection, credentials: BmcCredentials) -> Any:
+    def client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "redfish", connection.host))
         bmc = self.bmcs.setdefault(connection.host, FakeBmc())
         hangs = connection.host in self.hanging
         return RedfishClient(connection, credentials, transport=HangingTransport() if hangs else MemoryTransport(bmc))
 
-    def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials) -> Any:
+    def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "ipmi", connection.host))
         raise BmcError(Cause.UNSUPPORTED, "ipmitool is not installed")
 
