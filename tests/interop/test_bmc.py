@@ -1,0 +1,107 @@
+"""BMC control as an operator uses it: `tinkedge up`, kubectl with manifests like Rufio's, `tinkedge power`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.interop.rack import IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.support.bmc import PASSWORD, USER
+from tests.waiting import wait_until
+
+MANIFEST = """
+apiVersion: v1
+kind: Secret
+metadata: {name: node-0-bmc-auth, namespace: default}
+type: kubernetes.io/basic-auth
+stringData: {username: USER, password: PASSWORD}
+---
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Machine
+metadata: {name: node-0, namespace: default}
+spec:
+  connection:
+    host: 127.0.0.1
+    insecureTLS: false
+    certificateFingerprint: FINGERPRINT
+    authSecretRef: {name: node-0-bmc-auth, namespace: default}
+    providerOptions: {redfish: {port: PORT}}
+"""
+JOB = """
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Job
+metadata: {name: node-0-netboot, namespace: default}
+spec:
+  machineRef: {name: node-0, namespace: default}
+  tasks:
+    - powerAction: "off"
+    - oneTimeBootDeviceAction: {device: [pxe], efiBoot: true}
+    - powerAction: "on"
+"""
+WAIT = "--timeout=120s"
+
+
+class BmcSite(Namespaces):
+    """A host with `tinkedge up`, and a fake BMC on its loopback."""
+
+    bmc: Process
+    served: Process
+    kubectl: Kubectl
+
+    def build(self) -> None:
+        self.network("rack0", {})
+        data = self.directory / "data"
+        self.bmc = self.start(IN_EDGE, sys.executable, "-m", "tests.interop.fake_bmc", "On")
+        self.served = self.tinkedge(IN_EDGE, "up", "--interface", "rack0", "--data-dir", data)
+        self.ready(self.served)
+        self.kubectl = Kubectl(self, data / "kubeconfig")
+        wait_until(lambda: "\n" in self.bmc.out, lambda: self.bmc.err)
+        about = json.loads(self.bmc.out.splitlines()[0])
+        words = {"FINGERPRINT": about["fingerprint"], "PORT": str(about["port"]), "USER": USER, "PASSWORD": PASSWORD}
+        self.manifest = MANIFEST
+        for word, value in words.items():
+            self.manifest = self.manifest.replace(word, value)
+
+    def command(self, *words: str) -> Process:
+        """Run a command of tinkedge as the operator."""
+        return self.run(IN_EDGE, *TINKEDGE, *words, "--kubeconfig", self.directory / "data" / "kubeconfig")
+
+    def state(self) -> dict[str, Any]:
+        """Return the last state that the BMC has printed."""
+        found: dict[str, Any] = json.loads(self.bmc.out.rstrip("\n").splitlines()[-1])
+        return found
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BmcSite]:
+    with BmcSite(tmp_path_factory.mktemp("bmc")) as site:
+        yield site
+
+
+@pytest.mark.smoke
+def test_manifests_of_rufio_power_a_machine_and_kubectl_waits_for_the_effect(site: BmcSite) -> None:
+    kubectl = site.kubectl
+    kubectl.apply(site.manifest)
+    kubectl("wait", WAIT, "--for=condition=Contactable", "machine.bmc/node-0")
+    assert kubectl("get", "machines.bmc.tinkerbell.org", "--no-headers").split()[:2] == ["node-0", "on"]
+    kubectl.apply(JOB)
+    kubectl("wait", WAIT, "--for=condition=Completed", "job.bmc/node-0-netboot")
+    wait_until(lambda: site.state()["boots"], lambda: site.bmc.out)
+    assert site.state()["resets"] == ["ForceOff", "On"]
+    assert site.state()["boots"] == ["Pxe"]
+
+    done = site.command("power", "node-0", "off")
+    assert done.popen.returncode == 0, done.err
+    wait_until(lambda: site.command("power", "node-0", "status").out == "off\n", lambda: site.served.err)
+    checked = site.command("bmc", "check", "node-0")
+    assert checked.popen.returncode == 0, checked.out + checked.err
+    assert "must have the fingerprint" in checked.out
+    events = kubectl("get", "events", "-o", "json")
+    written = kubectl("get", "machine.bmc,job.bmc,task.bmc", "-o", "json") + events + done.err + checked.out
+    assert PASSWORD not in written + site.served.err
+    wait_until(lambda: site.state()["open_sessions"] == 0, lambda: site.bmc.out)
+    assert site.state()["failed_logins"] == 0
