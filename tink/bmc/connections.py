@@ -75,8 +75,10 @@ def connection_of(spec: Raw, authority: str = "") -> BmcConnection:
         raise BmcError(
             Cause.UNSUPPORTED, f"providerOptions names {named}: tinkedge supports Redfish (gofish) and ipmitool"
         )
+    if not spec.get("host"):
+        raise BmcError(Cause.UNSUPPORTED, "spec.connection.host is missing")
     return BmcConnection(
-        host=str(spec.get("host") or ""),
+        host=str(spec["host"]),
         redfish_port=_number(redfish.get("port"), 443),
         ipmi_port=_number(ipmi.get("port"), 623),
         insecure_tls=spec.get("insecureTLS") is True,

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from tink.api.annotations import BMC_NAMESPACES_ANNOTATION, CREDENTIALS_REFUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.model import BmcCredentials, BmcError, Cause
-from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import SECRET
 from tink.limits.newest import Newest
@@ -29,6 +29,7 @@ from tink.limits.newest import Newest
 CACHE_SECONDS = 10.0
 """Time for which a Secret that was read is used again."""
 _MAX_CACHED = 4096
+_FORBIDDEN = 403
 _MAX_REFUSED = 65_536
 _MAX_CHARACTERS = 1024
 """Maximum length of a user's name and of a password. IPMI permits 20 characters, Redfish servers some 100."""
@@ -124,6 +125,13 @@ class CredentialsReader:
                 if name.namespace == namespace:
                     raise _missing(f"Secret {name} does not exist: create it") from None
                 raise _not_permitted(name, namespace) from None
+            except ApiError as error:
+                if error.status != _FORBIDDEN:
+                    raise
+                text = (
+                    f"Secret {name} can't be read: tinkedge needs the verb get on secrets in namespace {name.namespace}"
+                )
+                raise _missing(text) from error
             self._cached[name] = self._clock(), secret
         if name.namespace != namespace and not _permits(secret, namespace):
             raise _not_permitted(name, namespace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
 from tink.kube.client import UnreachableError
-from tink.kube.resources import EVENT, JOB, LEASE, MACHINE, TASK
+from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, TASK
 
 virtual = pytest.mark.looptime
 
@@ -460,3 +461,46 @@ async def test_lease_is_not_taken_before_there_is_anything_to_control() -> None:
         rig.api.put(secret())
         rig.api.put(machine())
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
+
+
+# --- inventory --------------------------------------------------------------------------------------------------------
+
+
+def inventory_of(rig: Rig, name: str = "m1") -> dict[str, Any]:
+    stored = rig.api.read(HARDWARE, name) or {}
+    found: dict[str, Any] = stored.get("status", {}).get("inventory", {}).get("outOfBand", {})
+    return found
+
+
+@virtual
+async def test_inventory_is_written_once_an_interval_and_when_the_annotation_asks_for_it() -> None:
+    rig = Rig(machine(), secret(), hardware(bmcRef={"name": "bmc1"}))
+    async with rig.running(inventory_interval=7200.0):
+        await rig.until(lambda: inventory_of(rig))
+        found = inventory_of(rig)
+        assert found["product"]["serialNumber"] == rig.bmc.serial
+        assert found["collectionMethod"] == "redfish"
+        rig.bmc.serial = "NEW1"
+        await elapse(1800)
+        assert rig.api.count("patch", of=HARDWARE) == 1
+        await rig.api.patch(
+            MACHINE, "bmc1", "default", {"metadata": {"annotations": {"tinkerbell.org/refresh-inventory": "true"}}}
+        )
+        await rig.until(lambda: inventory_of(rig)["product"]["serialNumber"] == "NEW1", within=60)
+        await elapse(5)
+        assert "refresh-inventory" not in str((rig.api.read(MACHINE, "bmc1") or {})["metadata"])
+        writes = rig.api.count("patch", of=HARDWARE)
+        await elapse(9000)
+        assert rig.api.count("patch", of=HARDWARE) == writes + 1
+
+
+@virtual
+async def test_inventory_of_a_hardware_that_forbids_it_and_of_a_bmc_that_lacks_documents() -> None:
+    forbids = hardware("m2", "52:54:00:00:00:02", "192.0.2.2", bmcRef={"name": "bmc1"})
+    forbids["metadata"]["annotations"] = {"tinkerbell.org/disable-outofband-inventory": "true"}
+    bmc = FakeBmc(faults=[Fault.ETHERNET_404])
+    rig = Rig(machine(), secret(), hardware(bmcRef={"name": "bmc1"}), forbids, bmc=bmc)
+    async with rig.running():
+        await rig.until(lambda: inventory_of(rig))
+        assert inventory_of(rig)["product"]
+        assert inventory_of(rig, "m2") == {}
