@@ -22,7 +22,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -43,6 +43,7 @@ from tink.bmc.model import (
     ResetType,
     SetBoot,
 )
+from tink.bmc.quirks import QUIRKS
 
 MAX_SECONDS: Final = 30.0
 """Maximum time of one child. A host that does not answer takes it 4 s (`-N 2 -R 1`)."""
@@ -148,27 +149,33 @@ def boot_flags(out: bytes) -> BootFlags | None:
 
 def identity(out: bytes) -> Identity:
     """Return the identity of a BMC from the output of `mc info`, and of its machine from that of `fru print 0`."""
-    values: dict[str, str] = {}
-    for line in out[:MAX_OUTPUT_BYTES].decode("utf-8", "replace").splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            values.setdefault(name.strip(), clean_text(value))
+    values = _values(out)
     number = values.get("Manufacturer ID", "")
     named = values.get("Manufacturer Name", "")
     known = _MANUFACTURERS.get(int(number), "") if re.fullmatch("[0-9]{1,7}", number) else ""
     vendor = known or ("" if named.startswith("Unknown") else named)
     return Identity(
         vendor=values.get("Product Manufacturer") or values.get("Board Mfg") or vendor,
-        model=_model(values),
+        model=next(iter(model_names(out)), ""),
         firmware=values.get("Firmware Revision", ""),
         serial=serial_number(values.get("Product Serial"), values.get("Chassis Serial")),
     )
 
 
-def _model(values: dict[str, str]) -> str:
-    # `mc info` and `fru print` both have a Product Name; that of `mc info` comes first and is often unknown.
+def model_names(out: bytes) -> tuple[str, ...]:
+    """Return the names of a machine and its board from the output of `fru print 0`; of `mc info` usually none."""
+    values = _values(out)
     names = (values.get("Product Name", ""), values.get("Board Product", ""))
-    return next((name for name in names if name and not name.startswith("Unknown")), "")
+    return tuple(name for name in names if name and not name.startswith("Unknown"))
+
+
+def _values(out: bytes) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for line in out[:MAX_OUTPUT_BYTES].decode("utf-8", "replace").splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            values.setdefault(name.strip(), clean_text(value))
+    return values
 
 
 _SESSION_FAILURES: Final = (
@@ -321,8 +328,8 @@ def _is_accepted(output: Output, command: str) -> bool:
 class IpmiClient:
     """A `BmcClient` by IPMI: power and boot device. It has no virtual media and no HTTP boot.
 
-    `program`: the ipmitool to start. `has_raw_boot`: set boot flags by their bytes (see `boot_commands`).
-    `max_seconds`: time limit of each call.
+    `program`: the ipmitool to start. `has_raw_boot`: set boot flags by their bytes (see `boot_commands`); False: only
+    if the BMC's board needs that. `max_seconds`: time limit of each call.
     """
 
     protocol = "ipmi"
@@ -339,7 +346,7 @@ class IpmiClient:
         self._connection = connection
         self._credentials = credentials
         self._program = program
-        self._has_raw_boot = has_raw_boot
+        self._has_raw_boot: bool | None = has_raw_boot or None
         self._max_seconds = max_seconds
         self._identity: Identity | None = None
         self._refusal: BmcError | None = None
@@ -401,7 +408,8 @@ class IpmiClient:
         if isinstance(request, Reset):
             commands = [f"chassis power {_POWER[request.type]}"]
         elif isinstance(request, SetBoot):
-            commands = boot_commands(await self._wanted_flags(request), is_raw=self._has_raw_boot)
+            flags = await self._wanted_flags(request)
+            commands = boot_commands(flags, is_raw=await self._needs_raw_boot())
         else:
             raise self._error(Cause.UNSUPPORTED, "IPMI has no virtual media; use Redfish")
         output = await self._run(commands)
@@ -429,6 +437,18 @@ class IpmiClient:
             is_uefi=present.is_uefi if request.mode is None else request.mode == BootMode.UEFI,
             selector=selector,
         )
+
+    async def _needs_raw_boot(self) -> bool:
+        """Return True if the boot flags of this BMC must be set by their bytes (see `boot_commands`).
+
+        The FRU inventory is read for that, once, and only if the vendor has such models.
+        """
+        if self._has_raw_boot is None and self._identity is not None:
+            seen = self._identity
+            rows = [row for row in QUIRKS if row.sets.ipmi_raw_boot and replace(row, models=()).applies_to(seen)]
+            names = model_names((await self._run(["fru print 0"])).out) if rows else ()
+            self._has_raw_boot = any(row.applies_to(replace(seen, model=name)) for row in rows for name in names)
+        return bool(self._has_raw_boot)
 
     def _error(self, cause: Cause, text: str) -> BmcError:
         return BmcError(cause, f"the BMC {clean_text(self._connection.host)}: {text}")

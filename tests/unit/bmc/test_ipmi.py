@@ -294,8 +294,8 @@ class Program:
         (self.directory / "err").write_bytes(err)
         return self.does(f'cat "$d/out"; cat "$d/err" >&2; exit {status}')
 
-    def client(self, *, has_raw_boot: bool = False, max_seconds: float = 60.0) -> IpmiClient:
-        return IpmiClient(BMC, CREDENTIALS, program=str(self.path), has_raw_boot=has_raw_boot, max_seconds=max_seconds)
+    def client(self, *, max_seconds: float = 60.0) -> IpmiClient:
+        return IpmiClient(BMC, CREDENTIALS, program=str(self.path), max_seconds=max_seconds)
 
     def recorded(self, name: str) -> list[str]:
         path = self.directory / name
@@ -374,20 +374,46 @@ async def test_boot_device_that_the_bmc_refuses_is_an_error(program: Program) ->
     assert "chassis bootdev safe options=efiboot`: Unspecified error" in str(error)
 
 
+RAW_BOARD = FRU + b" Board Product         : X11DSC+\n"
+KNOWN = b"Chassis Power is on\n" + MC_INFO
+
+
 @pytest.mark.parametrize(
     ("second", "is_accepted"),
     [(b"RAW RSP (0 bytes)\n", True), (b"Unable to send RAW command (x rsp=0xcc): Invalid data\n", False)],
 )
-async def test_raw_boot_flags_are_accepted_by_the_answer_to_the_second_command(
+async def test_board_that_ignores_bootdev_gets_the_bytes_and_its_answer_counts(
     program: Program, second: bytes, is_accepted: bool
 ) -> None:
-    program.prints(b"\n", NOISE + b"RAW REQ (a)\nRAW RSP (0 bytes)\nRAW REQ (b)\n" + second)
-    client = program.client(has_raw_boot=True)
-    if is_accepted:
-        await client.send(SetBoot("Pxe", "Continuous", "UEFI"))
-    else:
-        await error_of(client, SetBoot("Pxe", "Continuous", "UEFI"))
-    assert program.recorded("commands")[1] == "raw 0x00 0x08 0x05 0xe0 0x04 0x00 0x00 0x00"
+    program.prints(KNOWN + RAW_BOARD, NOISE + b"RAW REQ (a)\nRAW RSP (0 bytes)\nRAW REQ (b)\n" + second)
+    client = program.client()
+    await client.observe()
+    for _ in range(2):
+        if is_accepted:
+            await client.send(SetBoot("Pxe", "Continuous", "UEFI"))
+        else:
+            await error_of(client, SetBoot("Pxe", "Continuous", "UEFI"))
+    raw = ["raw 0x00 0x08 0x03 0x08", "raw 0x00 0x08 0x05 0xe0 0x04 0x00 0x00 0x00"]
+    assert program.recorded("commands") == ["chassis power status", "mc info", "fru print 0", *raw, *raw]
+
+
+async def test_other_boards_get_bootdev_and_other_vendors_are_not_asked_for_their_board(program: Program) -> None:
+    boot = ["raw 0x00 0x08 0x03 0x08", "chassis bootdev pxe options=efiboot"]
+    for info, asked in ((MC_INFO + FRU, ["fru print 0"]), (MC_INFO.replace(b": 10876", b": 674"), [])):
+        program.prints(b"Chassis Power is on\n" + info + b"Set Boot Device to pxe\n")
+        client = program.client()
+        await client.observe()
+        before = len(program.recorded("commands"))
+        await client.send(SetBoot("Pxe", "Once", "UEFI"))
+        assert program.recorded("commands")[before:] == [*asked, *boot]
+
+
+async def test_bytes_can_be_demanded(program: Program) -> None:
+    program.prints(b"", b"RAW REQ (a)\nRAW RSP (0 bytes)\n")
+    await IpmiClient(BMC, CREDENTIALS, program=str(program.path), has_raw_boot=True).send(
+        SetBoot("Hdd", "Once", "Legacy")
+    )
+    assert program.recorded("commands")[-1] == "raw 0x00 0x08 0x05 0x80 0x08 0x00 0x00 0x00"
 
 
 async def test_part_of_the_boot_flags_that_is_not_given_stays_as_it_is(program: Program) -> None:
