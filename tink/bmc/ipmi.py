@@ -1,7 +1,7 @@
 """The IPMI client: power and boot device of a BMC, by the program `ipmitool` as a child process.
 
 Each call starts one child, which opens one RMCP+ session (IPMI 2.0 section 13), runs all commands of the call in it,
-and ends. So a call costs one login, about 10 ms of processor time and 10 MB of memory while it lasts.
+and ends. So a call costs one login, about 20 ms of processor time, and 10 MB of memory while it lasts.
 
 - The cipher suite is always given: without it, ipmitool 1.8.19 asks the BMC for its suites first, which takes 10 s.
 - The password is in the environment of the child, never in its arguments. The child gets no other variables than the
