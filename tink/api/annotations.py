@@ -75,7 +75,7 @@ REFRESH_INVENTORY_ANNOTATION = "tinkerbell.org/refresh-inventory"
 DISABLE_INVENTORY_ANNOTATION = "tinkerbell.org/disable-outofband-inventory"
 """On a Hardware, with the value `true`: its inventory is not read from its BMC. Rufio has the same."""
 
-CREDENTIALS_REFUSED_ANNOTATION = "tinkerbell.org/credentials-refused"  # noqa: S105 - the name of an annotation
+CREDENTIALS_REFUSED_ANNOTATION = "tinkerbell.org/credentials-refused"
 """On a Machine: the BMC and the version of the Secret that it has refused. The same login is not tried again until the
 Secret changes or a user removes the annotation.
 """

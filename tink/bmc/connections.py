@@ -25,8 +25,7 @@ from tink.bmc.model import BmcClient, BmcConnection, BmcCredentials, BmcError, C
 from tink.bmc.quirks import Quirks, quirks_for
 from tink.bmc.redfish import RedfishClient
 from tink.kube.objects import NamespacedName
-from tink.limits.fairness import FairSemaphore
-from tink.limits.newest import Newest
+from tink.limits import FairSemaphore, Newest
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from tink.bmc.model import BmcCredentials, BmcError, Cause
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import SECRET
-from tink.limits.newest import Newest
+from tink.limits import Newest
 
 CACHE_SECONDS = 10.0
 """Time for which a Secret that was read is used again."""

@@ -66,7 +66,7 @@ from tink.kube.runtime import (
     Result,
     while_leading,
 )
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp

@@ -41,7 +41,7 @@ from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, MACHINE
 from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElector, Result, while_leading
-from tink.limits.log import LimitedLog
+from tink.limits import LimitedLog
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
