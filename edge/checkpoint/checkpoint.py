@@ -46,7 +46,8 @@ _BATCH: Final = 50  # objects that are read or written in one call of the thread
 _TURN: Final = 10  # objects that are restored in one turn of the event loop
 _MAX_AT_ONCE: Final = 1000  # maximum number of Hardware that a start waits for
 _LISTING_SECONDS: Final = 10.0
-"""Time that the list of an API that answers has before the remaining objects are restored beside it."""
+"""Time without a new object after which the remaining objects are restored beside the list of an API that answers."""
+_MAX_LISTING_SECONDS: Final = 60.0  # the same for a list that goes on: restoring beside it would do all work twice
 _SPARE_BYTES: Final = 64 << 20  # disk space that the checkpoint leaves free
 
 
@@ -107,14 +108,19 @@ class Checkpoint:
         self._known: float | None = None
         self._confirmed_at = -math.inf
         self.is_restoring = False  # some Hardware are only restored when a server looks for them (`recall`)
-        self._recalled: deque[str] = deque()
+        self._recalled: deque[tuple[str, ...]] = deque()
         self._is_recalling = False
-        for collection in self._collections.values():
+        for name, collection in self._collections.items():
             collection.informer.add_event_handler(
-                partial(self._changed, collection), partial(self._changed, collection)
+                partial(self._changed, name, collection), partial(self._gone, collection)
             )
 
-    def _changed(self, collection: _Collection, obj: Raw, _old: Raw | None = None) -> None:
+    def _changed(self, name: str, collection: _Collection, new: Raw, _old: Raw | None = None) -> None:
+        # After a restart, most listed or restored objects are in the file as they are: they need not be read again.
+        if collection.informer.has_synced or not self._database.has(name, new):
+            self._gone(collection, new)
+
+    def _gone(self, collection: _Collection, obj: Raw) -> None:
         if not collection.pending:
             collection.changed_at = self._monotonic()
         collection.pending[NamespacedName.of(obj)] = None
@@ -177,11 +183,11 @@ class Checkpoint:
             self._end_restoring()
         log.info("%s: %d are known after restoring the checkpoint", name, len(informer))
 
-    def recall(self, value: str) -> None:
-        """Restore the Hardware that are looked up by a value: a MAC, an address, or NAMESPACE/NAME."""
+    def recall(self, *values: str) -> None:
+        """Restore the Hardware that are looked up by any of these values: MACs, addresses, or NAMESPACE/NAME."""
         if not self.is_restoring:
             return
-        self._recalled.append(value)
+        self._recalled.append(values)
         if self._is_recalling:  # a handler looks for another Hardware: not recursively, because chains may be long
             return
         informer = self._collections[HARDWARE].informer
@@ -200,9 +206,13 @@ class Checkpoint:
     async def restore_rest(self) -> None:
         """Restore the Hardware that no server has looked for, unless the API lists them first."""
         hardware = self._collections[HARDWARE].informer
-        until = self._monotonic() + _LISTING_SECONDS
+        known, progressed_at = -1, self._monotonic()
+        last = progressed_at + _MAX_LISTING_SECONDS
         while self.is_restoring and not hardware.has_synced:
-            if hardware.failing_for or self._monotonic() > until:
+            now = self._monotonic()
+            if len(hardware) != known:
+                known, progressed_at = len(hardware), now
+            if hardware.failing_for or now > min(progressed_at + _LISTING_SECONDS, last):
                 await self._restore_all(HARDWARE)
             await asyncio.sleep(_LOOK_SECONDS)
         self._end_restoring()

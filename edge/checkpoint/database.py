@@ -50,7 +50,7 @@ class CheckpointError(TinkedgeError):
 
 
 class Database:
-    """The file of one edge. All methods are for threads, except `hardware` and `close_reader`."""
+    """The file of one edge. All methods are for threads, except `hardware`, `has` and `close_reader`."""
 
     def __init__(self, directory: Path, cluster: frozenset[str], lookup_values: LookupValues) -> None:
         self._directory = directory
@@ -84,6 +84,8 @@ class Database:
                 known = self._check_content(connection)
                 self.counts = dict(connection.execute("SELECT collection, COUNT(*) FROM object GROUP BY collection"))
                 self._reader = self._connect()
+                # One read transaction for all look-ups: to begin and end one for each takes longer than the look-up.
+                self._reader.execute("BEGIN")
             except BaseException:
                 connection.close()
                 raise
@@ -184,18 +186,38 @@ class Database:
             found = self._connection.execute(query, (collection, after, count)) if self._connection is not None else ()
             return [(key, _decoded(content)) for key, content in found]
 
-    def hardware(self, value: str, skip: Callable[[NamespacedName], bool]) -> list[Raw]:
-        """Return the Hardware with a MAC or an address, or with NAMESPACE/NAME, for whose key `skip` returns False."""
+    def hardware(self, values: Iterable[str], skip: Callable[[NamespacedName], bool]) -> list[Raw]:
+        """Return the Hardware with any of these values for whose key `skip` returns False.
+
+        A value is a MAC, an address or NAMESPACE/NAME. The file is read as it was at the first call.
+        """
         if self._reader is None:
             return []
-        keys = "SELECT key FROM lookup WHERE value = ?1 UNION SELECT ?1"
+        keys: dict[str, None] = {}
         query = "SELECT content FROM object WHERE collection = 'hardware' AND key = ?"
         try:
-            wanted = [key for (key,) in self._reader.execute(keys, (value,)) if "/" in key and not skip(_name(key))]
+            for value in values:
+                keys |= dict.fromkeys(
+                    [key for (key,) in self._reader.execute("SELECT key FROM lookup WHERE value = ?", (value,))]
+                )
+                if "/" in value:
+                    keys[value] = None
+            wanted = [key for key in keys if not skip(_name(key))]
             found = [_decoded(content) for key in wanted for (content,) in self._reader.execute(query, (key,))]
         except sqlite3.Error as error:
             raise CheckpointError(f"{self._path}: {error}") from error
         return [obj for obj in found if obj is not None]
+
+    def has(self, collection: str, obj: Raw) -> bool:
+        """Return True if the file had this version of an object at the first call; False after `close_reader`."""
+        if self._reader is None:
+            return False
+        query = "SELECT version FROM object WHERE collection = ? AND key = ?"
+        try:
+            found = self._reader.execute(query, (collection, str(NamespacedName.of(obj)))).fetchone()
+        except sqlite3.Error:
+            return False  # then it is written
+        return bool(found == (_version(obj),))
 
     def size(self, collection: str) -> int:
         """Return the size of the objects of a collection in bytes."""
@@ -229,7 +251,7 @@ class Database:
                     self._put(connection, collection, str(key), obj)
 
     def _put(self, connection: sqlite3.Connection, collection: str, key: str, obj: Raw) -> None:
-        version = f"{obj['metadata'].get('uid')}/{obj['metadata'].get('resourceVersion')}"
+        version = _version(obj)
         query = "SELECT version FROM object WHERE collection = ? AND key = ?"
         if connection.execute(query, (collection, key)).fetchone() == (version,):
             return
@@ -262,6 +284,10 @@ class Database:
 
 def _name(key: str) -> NamespacedName:
     return NamespacedName(*key.split("/", 1))
+
+
+def _version(obj: Raw) -> str:
+    return f"{obj['metadata'].get('uid')}/{obj['metadata'].get('resourceVersion')}"
 
 
 def _decoded(content: bytes) -> Raw | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from abc import ABC, abstractmethod
@@ -51,10 +52,24 @@ class StatusWriter(ABC):
     Belongs to one event loop. Without `run`, nothing is written.
     """
 
-    def __init__(self, client: KubeClient, what: str) -> None:
-        """`what` names the part in log lines, such as `its condition BootProblem`."""
+    def __init__(
+        self,
+        client: KubeClient,
+        what: str,
+        *,
+        per_second: float = math.inf,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`what` names the part in log lines, such as `its condition BootProblem`.
+
+        `per_second` is the maximum rate of writes that wait for their turn (`_turn`), by the monotonic seconds of
+        `elapsed`.
+        """
         self._client = client
         self._what = what
+        self._per_second = per_second
+        self._elapsed = elapsed
+        self._next_write = -math.inf
         self._limited_log = controller_log(log, time.monotonic)
         self.runtime = Controller(
             "Hardware",
@@ -75,6 +90,15 @@ class StatusWriter(ABC):
     @abstractmethod
     async def _write(self, key: NamespacedName) -> None:
         """Write this part of the status if it differs from the wanted one. Raises ApiError."""
+
+    async def _turn(self) -> None:
+        """Wait until the maximum rate of writes allows another one."""
+        if (wait := self._next_write - self._elapsed()) > 0:
+            await asyncio.sleep(wait)
+
+    def _count_write(self) -> None:
+        """Count a write; before it begins, so that retries keep the same interval while the API is away."""
+        self._next_write = self._elapsed() + 1 / self._per_second
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         try:

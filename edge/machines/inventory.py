@@ -100,10 +100,15 @@ class Inventory:
         self._handlers: list[ChangeHandler] = []
         self._compressor = compressor or ObjectCompressor()
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
-        self._recall: Callable[[str], object] | None = None
+        self._recall: Callable[..., object] | None = None
+        self._recalled: frozenset[str] = frozenset()
+        """The MACs and addresses of the Hardware that change now, which were recalled before the handlers are called."""
 
-    def recall_with(self, recall: Callable[[str], object] | None) -> None:
-        """Call `recall(value)` before each look-up by a MAC, an address or NAMESPACE/NAME; None ends that."""
+    def recall_with(self, recall: Callable[..., object] | None) -> None:
+        """Call `recall(*values)` before each look-up by a MAC, an address or NAMESPACE/NAME; None ends that.
+
+        A change calls it once with all MACs and addresses of the Hardware, and not for each look-up of its handlers.
+        """
         self._recall = recall
 
     def __len__(self) -> int:
@@ -116,7 +121,7 @@ class Inventory:
 
     def by_mac(self, mac: str) -> Machine | None:
         """Return the machine with this MAC (lower case, colons); None if no Hardware has it, or several claim it."""
-        if self._recall is not None:
+        if self._recall is not None and mac not in self._recalled:
             self._recall(mac)
         found = self._by_mac.get(mac)
         return found if isinstance(found, Machine) else _sole(found)
@@ -126,7 +131,7 @@ class Inventory:
 
         Hardware that are being deleted are left out if another one claims the MAC.
         """
-        if self._recall is not None:
+        if self._recall is not None and mac not in self._recalled:
             self._recall(mac)
         return _rivals(_all(self._by_mac, mac))
 
@@ -135,14 +140,14 @@ class Inventory:
 
         None if no Hardware has the address, or several claim it. Of several interfaces of one Hardware it is the first.
         """
-        if self._recall is not None:
+        if self._recall is not None and ip not in self._recalled:
             self._recall(ip)
         found = self._by_ip.get(ip)
         return found if isinstance(found, Machine) else _sole(found)
 
     def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
         """Return all machines whose Hardware reserves this address, with the rules of `claimants`."""
-        if self._recall is not None:
+        if self._recall is not None and ip not in self._recalled:
             self._recall(ip)
         return _rivals(_all(self._by_ip, ip))
 
@@ -219,6 +224,11 @@ class Inventory:
             _add(self._by_mac, "MAC", machine.mac, machine)
             for address in machine.addresses:
                 _add(self._by_ip, "IP", address, machine)
+        before = self._recalled
+        if self._recall is not None:
+            values = addresses.union(machine.mac for machine in (*old, *new))
+            self._recall(*values)
+            self._recalled = frozenset(values)
         for mac in dict.fromkeys(machine.mac for machine in (*old, *new, *rivals)):
             for handler in self._handlers:
                 try:
@@ -226,6 +236,7 @@ class Inventory:
                 except Exception:
                     # An error for one machine must not affect the others.
                     log.exception("a handler failed for the machine %s", mac)
+        self._recalled = before
 
     # --- reading Hardware ---------------------------------------------------------------------------------------
 

@@ -1,8 +1,11 @@
 """Writes the condition `Misconfigured` of a Hardware with a mistake (`tink.api.mistakes` detects them).
 
-A Hardware is checked a moment after a change of itself, of an OSIE or of this edge's networks, so that objects that are
-applied together are checked together. Only a Hardware with a mistake gets the condition. It becomes False when the
-mistake is corrected.
+A Hardware is checked after a change of itself, of an OSIE or of this edge's networks. A condition that has to change is
+written a moment later, after another check, so that objects that are applied together are checked together. Only a
+Hardware with a mistake gets the condition. It becomes False when the mistake is corrected.
+
+After the start, all Hardware are checked once, when the API has listed them: then the number of conditions and the
+networks behind relays are known, and the checks do not delay the list.
 
 Several edges check the same Hardware. An edge that is not on a machine's network sets the status Unknown, because
 another edge or a relay may be. An edge that knows the network sets the status False and names the network in the
@@ -24,7 +27,7 @@ from typing import Any
 
 from edge.machines.conditions import Condition, StatusWriter, condition, condition_of, differs, write
 from edge.machines.inventory import Machine
-from tink.api.mistakes import Mistake, NetworkSet, Reason, Site, hardware_mistakes, network_of
+from tink.api.mistakes import Mistake, NetworkSet, Reason, Site, hardware_mistakes, network_of, osie_mistakes
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
@@ -41,6 +44,10 @@ MAX_SHOWN = 4096
 """Maximum number of Hardware with the condition in the whole API; further mistakes are only logged."""
 MAX_RELAYED = 1024
 SETTLE_SECONDS = 1.0
+LISTING_SECONDS = 120.0
+"""Maximum time that the first checks wait for the lists of Hardware and OSIEs, because the API may be away."""
+WRITES_PER_SECOND = 50.0
+"""Maximum rate of one edge: MAX_SHOWN conditions after an import of Hardware are 80 s of writes."""
 _TURN_SECONDS = 0.002
 """Seconds of checks between two turns of the event loop."""
 _made = partial(condition, MISCONFIGURED)
@@ -60,19 +67,21 @@ class MistakeWriter(StatusWriter):
         settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         """`site()` returns the known networks; its `relayed` come from this writer."""
-        super().__init__(client, f"its condition {MISCONFIGURED}")
+        super().__init__(client, f"its condition {MISCONFIGURED}", per_second=WRITES_PER_SECOND)
         self._hardware = hardware
         self._osies = osies
         self._site = site
         self._settle_seconds = settle_seconds
         self._shown: set[NamespacedName] = set()
+        """The Hardware that have the condition, or will have it when it is written."""
         self._relayed: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._logged: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
         self._behind: dict[NamespacedName, None] = {}
         """The Hardware to check."""
         self._is_behind = asyncio.Event()
-        hardware.add_event_handler(lambda new, _: self._look_at_soon((NamespacedName.of(new),)), self._gone)
+        self._is_listed = False  # True from the first check on
+        hardware.add_event_handler(self._changed, self._gone)
         if osies is not None:
             osies.add_event_handler(self._osie_changed, self._osie_changed)
 
@@ -82,6 +91,16 @@ class MistakeWriter(StatusWriter):
         return tuple(self._relayed)
 
     # --- changes; never wait --------------------------------------------------------------------------------
+
+    def _changed(self, new: Raw, old: Raw | None) -> None:
+        key, current = NamespacedName.of(new), condition_of(new, MISCONFIGURED)
+        if current.get("status") in (ConditionStatus.TRUE, ConditionStatus.UNKNOWN):
+            self._shown.add(key)
+        elif current.get("reason") == NETWORK_KNOWN and (match := _KNOWN.match(str(current.get("message", "")))):
+            with suppress(ValueError):  # Other clients can write a status, too.
+                self._relayed[IPv4Network(match[1])] = None
+        if old is None or _checked_part(new) != _checked_part(old):
+            self._look_at_soon((key,))
 
     def networks_changed(self) -> None:
         """Handle a change of this edge's networks: check the Hardware that it may concern."""
@@ -103,8 +122,9 @@ class MistakeWriter(StatusWriter):
 
     def _look_at_soon(self, keys: Iterable[NamespacedName]) -> None:
         """Queue these Hardware for checks in short turns (`run`): there may be many, and DHCP is served meanwhile."""
-        self._behind |= dict.fromkeys(keys)
-        self._is_behind.set()
+        if self._is_listed:  # all are checked then
+            self._behind |= dict.fromkeys(keys)
+            self._is_behind.set()
 
     async def run(self) -> None:
         """Check queued Hardware and write conditions until cancelled."""
@@ -115,6 +135,12 @@ class MistakeWriter(StatusWriter):
             looking.cancel()
 
     async def _look_again(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTING_SECONDS):
+                for informer in filter(None, (self._hardware, self._osies)):
+                    await informer.wait_for_cache_sync()
+        self._is_listed = True
+        self._look_at_soon(self._hardware)
         while True:
             await self._is_behind.wait()
             self._is_behind.clear()
@@ -123,49 +149,33 @@ class MistakeWriter(StatusWriter):
                 until = time.perf_counter() + _TURN_SECONDS
                 while self._behind and time.perf_counter() < until:
                     key, _ = self._behind.popitem()
-                    if (obj := self._hardware.get(*key)) is not None:
-                        self._look_at(key, obj, site)
+                    if (obj := self._hardware.get(*key)) is not None and self._wanted(key, obj, site) is not None:
+                        self._queue.add_after(key, self._settle_seconds)
                 await asyncio.sleep(0)
-
-    def _look_at(self, key: NamespacedName, obj: Raw, site: Site) -> None:
-        current = condition_of(obj, MISCONFIGURED)
-        if current.get("reason") == NETWORK_KNOWN and (match := _KNOWN.match(str(current.get("message", "")))):
-            with suppress(ValueError):  # Other clients can write a status, too.
-                self._relayed[IPv4Network(match[1])] = None
-        found = self._mistakes(obj, site)
-        if current or (found and self._has_room(key)):
-            self._queue.add_after(key, self._settle_seconds)
-        elif found:
-            self._log_unknown_networks(key, obj, site, found)
 
     def _gone(self, old: Raw) -> None:
         self._shown.discard(NamespacedName.of(old))
 
     def _osie_changed(self, new: Raw, old: Raw | None = None) -> None:
-        if old is not None and old["metadata"].get("annotations") == new["metadata"].get("annotations"):
+        if old is not None and osie_mistakes(old) == osie_mistakes(new):
             return
         self._look_at_soon(self._hardware)
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def _mistakes(self, obj: Raw, site: Site) -> list[Mistake]:
-        return hardware_mistakes(obj, site, self._osies.get if self._osies is not None else None)
-
-    def _has_room(self, key: NamespacedName) -> bool:
-        """Return True if this Hardware may have the condition: at most MAX_SHOWN have it."""
-        return key in self._shown or len(self._shown) < MAX_SHOWN
-
     async def _write(self, key: NamespacedName) -> None:
+        await self._turn()
         obj = self._hardware.get(*key)
-        wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED)) if obj is not None else None
+        wanted = self._wanted(key, obj, self._site()) if obj is not None else None
         if obj is not None and wanted is not None:
+            self._count_write()
             with suppress(NotFoundError):
                 await write(self._client, obj, wanted, time.time())
 
-    def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
+    def _wanted(self, key: NamespacedName, obj: Raw, site: Site) -> Condition | None:
         """Return the condition to write, or None if the current one stays."""
-        site = self._site()
-        found = self._mistakes(obj, site)
+        current = condition_of(obj, MISCONFIGURED)
+        found = hardware_mistakes(obj, site, self._osies.get if self._osies is not None else None)
         self._log_unknown_networks(key, obj, site, found)
         if self._is_anothers(obj, current, found, site):
             return None
@@ -174,7 +184,7 @@ class MistakeWriter(StatusWriter):
             if not current or current.get("status") == ConditionStatus.FALSE:
                 return None
             return self._cleared(obj, current, site)
-        if not self._has_room(key):
+        if key not in self._shown and len(self._shown) >= MAX_SHOWN:
             return None
         self._shown.add(key)
         certain = any(one.reason is not Reason.NETWORK_NOT_SERVED for one in found)
@@ -215,6 +225,16 @@ class MistakeWriter(StatusWriter):
                 "behind a relay can use it, and this edge has received no packet from such a relay yet",
                 key, network,
             )  # fmt: skip
+
+
+def _checked_part(obj: Raw) -> tuple[object, ...]:
+    """Return what the condition of a Hardware depends on."""
+    current = condition_of(obj, MISCONFIGURED)
+    return (
+        obj.get("spec"),
+        obj["metadata"].get("annotations"),
+        *(current.get(field) for field in ("status", "reason", "message")),
+    )
 
 
 def _interfaces(obj: Raw) -> list[dict[str, Any]]:

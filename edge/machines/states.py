@@ -13,7 +13,6 @@ what another edge has written, so two edges that differ do not overwrite each ot
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -62,15 +61,13 @@ class StateWriter(StatusWriter):
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock` returns seconds since the epoch, `elapsed` monotonic seconds."""
-        super().__init__(client, "its state")
+        super().__init__(client, "its state", per_second=WRITES_PER_SECOND, elapsed=elapsed)
         self._hardware = hardware
         self._clock = clock
-        self._elapsed = elapsed
         self._shown: Newest[str, MachineState] = Newest(MAX_KNOWN)
         """The last reported state of each machine, by MAC."""
         self._news: dict[NamespacedName, tuple[str, MachineState]] = {}
         """The MAC and the state to write, by Hardware."""
-        self._next_write = 0.0
         self._written: Newest[NamespacedName, float] = Newest(MAX_KNOWN)
         hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
 
@@ -96,9 +93,7 @@ class StateWriter(StatusWriter):
             self._shown.pop(mac, None)
 
     async def _write(self, key: NamespacedName) -> None:
-        now = self._elapsed()
-        if now < self._next_write:
-            await asyncio.sleep(self._next_write - now)
+        await self._turn()
         obj, news, now = self._hardware.get(*key), self._news.get(key), self._elapsed()
         if obj is None:
             self._news.pop(key, None)
@@ -114,9 +109,8 @@ class StateWriter(StatusWriter):
             wanted |= {"state": news[1].value, "stateSince": rfc3339(self._clock())}
         # None as a value removes a field.
         if changes := {field: value for field, value in wanted.items() if status.get(field) != value}:
-            # Stored before the write, so that retries keep the same interval while the API is away.
             self._written[key] = now
-            self._next_write = now + 1 / WRITES_PER_SECOND
+            self._count_write()
             metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
             with suppress(NotFoundError):
                 patch = {"metadata": metadata, "status": changes}

@@ -315,10 +315,10 @@ def recalling() -> Inventory:
     made = Inventory()
     recalled: list[str] = []
 
-    def recall(value: str) -> None:
+    def recall(*values: str) -> None:
         for obj in SITE:
             key = NamespacedName.of(obj)
-            if key.name not in recalled and value in (str(key), *lookup_values(obj)):
+            if key.name not in recalled and {*values} & {str(key), *lookup_values(obj)}:
                 recalled.append(key.name)
                 made.apply(obj)
 
