@@ -123,7 +123,10 @@ _ADVICE: Final = {
 
 def condition_of(hardware: Raw, kind: str) -> Condition:
     """Return the condition of this type, or an empty one."""
-    return next((one for one in _conditions(hardware) if as_mapping(one).get("type") == kind), {})
+    for one in _conditions(hardware):
+        if isinstance(one, dict) and one.get("type") == kind:
+            return one
+    return {}
 
 
 def condition(kind: str, status: ConditionStatus, reason: str, message: str) -> Condition:

@@ -102,7 +102,7 @@ class Inventory:
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
         self._recall: Callable[..., object] | None = None
         self._recalled: frozenset[str] = frozenset()
-        """The MACs and addresses of the Hardware that change now, which were recalled before the handlers are called."""
+        """The MACs and addresses of the Hardware that is changing: its handlers need not recall them again."""
 
     def recall_with(self, recall: Callable[..., object] | None) -> None:
         """Call `recall(*values)` before each look-up by a MAC, an address or NAMESPACE/NAME; None ends that.

@@ -65,9 +65,10 @@ class MistakeWriter(StatusWriter):
         site: Callable[[], Site],
         *,
         settle_seconds: float = SETTLE_SECONDS,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`site()` returns the known networks; its `relayed` come from this writer."""
-        super().__init__(client, f"its condition {MISCONFIGURED}", per_second=WRITES_PER_SECOND)
+        """`site()` returns the known networks; its `relayed` come from this writer. `elapsed` is a monotonic clock."""
+        super().__init__(client, f"its condition {MISCONFIGURED}", per_second=WRITES_PER_SECOND, elapsed=elapsed)
         self._hardware = hardware
         self._osies = osies
         self._site = site

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
 from itertools import islice
 from typing import Any, Final
@@ -52,6 +52,9 @@ class Reason(StrEnum):
     UNKNOWN_BOOT_PATH = "UnknownBootPath"
     NETWORK_NOT_SERVED = "NetworkNotServed"
     """A relay that has sent nothing yet may serve the network, so this is only a mistake if all relays are known."""
+
+
+_ORDER: Final = {reason: place for place, reason in enumerate(Reason)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,11 @@ class Site:
         """The server's own networks and those behind relays."""
         return NetworkSet((*self.networks, *self.relayed))
 
+    @cached_property
+    def own_networks(self) -> str:
+        """The server's own networks in messages."""
+        return ", ".join(map(str, self.networks))
+
 
 ELSEWHERE: Final = Site(gives_addresses=False)
 """The Site where nothing is known about the DHCP server."""
@@ -151,8 +159,7 @@ def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any]
                 Mistake(one.reason, "spec.osie.name", f"OSIE {namespace}/{reference}: {one}")
                 for one in osie_mistakes(boots)
             ]
-    order = list(Reason)
-    return sorted(found, key=lambda one: order.index(one.reason))
+    return sorted(found, key=lambda one: _ORDER[one.reason])
 
 
 def osie_mistakes(osie: Any) -> list[Mistake]:
@@ -175,6 +182,11 @@ def network_of(dhcp: Any) -> IPv4Interface | None:
     ip, netmask = given.get("ip"), given.get("netmask")
     if not isinstance(ip, str) or not isinstance(netmask, str) or "." not in netmask:
         return None
+    return _interface(ip, netmask)
+
+
+@lru_cache(maxsize=256)  # a check and the conditions that follow from it need the same ones
+def _interface(ip: str, netmask: str) -> IPv4Interface | None:
     try:
         return IPv4Interface(f"{ip}/{netmask}")
     except (AddressValueError, NetmaskValueError, ValueError):
@@ -215,18 +227,18 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
         if gateway is not None and at.network.prefixlen < 32 and gateway not in at.network:
             message = f"{gateway} is not in the network {at.network} of this address"
             yield Mistake(Reason.GATEWAY_OUTSIDE_NETWORK, f"{path}.gateway", message)
-        if site.networks and at.ip not in site.reachable:
-            here = ", ".join(map(str, site.networks))
-            where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
+        if site.networks and (own := at.ip) not in site.reachable:
+            where = f"{own} is in {at.network}, and {site.name} is on {site.own_networks}"
             yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
 
 
 def _unusable_address(at: IPv4Interface, gateway: IPv4Address | None, path: str) -> Iterator[Mistake]:
-    ends = {at.network.network_address: "network", at.network.broadcast_address: "broadcast"}
-    if at.network.prefixlen < _POINT_TO_POINT and at.ip in ends:
-        message = f"{at.ip} is the {ends[at.ip]} address of {at.network}: no host can have it"
+    own = at.ip
+    is_first = own == at.network.network_address
+    if at.network.prefixlen < _POINT_TO_POINT and (is_first or own == at.network.broadcast_address):
+        message = f"{own} is the {'network' if is_first else 'broadcast'} address of {at.network}: no host can have it"
         yield Mistake(Reason.UNUSABLE_ADDRESS, f"{path}.ip", message)
-    if gateway == at.ip:
+    if gateway == own:
         message = f"{gateway} is the address of this machine itself: name the router, or leave it out"
         yield Mistake(Reason.UNUSABLE_ADDRESS, f"{path}.gateway", message)
 
@@ -264,8 +276,13 @@ def _ipv6_mistakes(ipv6: dict[str, Any], path: str, site: Site) -> Iterator[Mist
 
 
 def _address(value: Any) -> IPv4Address | None:
+    return _parsed(value) if isinstance(value, str) else None
+
+
+@lru_cache(maxsize=256)  # many Hardware have the same gateway
+def _parsed(text: str) -> IPv4Address | None:
     try:
-        return IPv4Address(value) if isinstance(value, str) else None
+        return IPv4Address(text)
     except AddressValueError:
         return None
 

@@ -161,6 +161,29 @@ async def test_next_process_removes_objects_that_were_deleted_while_it_was_down(
     assert (last.hardware.get("default", "changes") or {})["spec"] == {"new": 1}
 
 
+async def test_objects_that_did_not_change_are_not_read_again_after_a_restart(process, tmp_path, monkeypatch) -> None:
+    process.listed()
+    process.has(obj("same"), obj("changes"), obj("gone"))
+    process.workflows.feed("MODIFIED", obj("runs"))
+    process.open = [NamespacedName("default", "runs")]
+    await process.checkpoint.close()
+    again = Process(tmp_path)
+    again.open = process.open
+    await again.checkpoint.open()
+    again.has(obj("same"), obj("changes", 2), obj("new"))
+    again.workflows.feed("MODIFIED", obj("runs"))
+    again.listed()
+    read: list[str] = []
+    for informer in (again.hardware, again.workflows):
+        monkeypatch.setattr(informer, "get", lambda *key, get=informer.get: read.append(key[1]) or get(*key))
+    await again.after(2)
+    assert sorted(read) == ["changes", "new"]
+    assert (written(tmp_path), written(tmp_path, "workflows")) == (["changes", "new", "same"], ["runs"])
+    again.hardware.remove("same")
+    await again.after(60)
+    assert written(tmp_path) == ["changes", "new"]
+
+
 async def test_known_time_stands_still_while_the_api_is_away(process: Process, tmp_path: Path) -> None:
     process.listed()
     process.has(obj("a"))
@@ -292,6 +315,23 @@ async def test_rest_is_restored_if_the_api_is_away_or_slow(large: Process) -> No
     large.loses_the_api()
     await until(lambda: not large.checkpoint.is_restoring)
     assert len(large.names()) == 150
+    await restoring
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("step", "seconds"), [(9, 63), (11, 11)], ids=["a list without an end", "a list that stops"])
+async def test_rest_is_restored_beside_a_list_only_if_it_stops_or_takes_too_long(
+    large: Process, step: int, seconds: int
+) -> None:
+    restoring = asyncio.create_task(large.checkpoint.restore_rest())
+    await elapse(0.5)
+    for number, _ in enumerate(range(0, seconds, step), start=1):
+        assert len(large.names()) == number - 1, "the list goes on"
+        large.has(obj(f"new{number}"))
+        await elapse(1)
+        large.now += step
+    await until(lambda: not large.checkpoint.is_restoring)
+    assert len(large.names()) == 150 + number
     await restoring
 
 

@@ -23,10 +23,13 @@ from edge.machines import (
     StateWriter,
     conditions,
 )
+from edge.machines import mistakes as mistake_writer
 from edge.machines.conditions import ATTEMPTS, GRACE_SECONDS, StatusWriter
+from edge.machines.mistakes import LISTING_SECONDS, WRITES_PER_SECOND
 from ipxe.binaries import BootPath
 from tests.support import objects
 from tests.support.api import InProcessApi
+from tests.support.informer import InMemoryInformer
 from tests.support.virtual_time import elapse
 from tink.api import mistakes
 from tink.api.mistakes import NetworkSet, Reason, Site, hardware_mistakes, osie_mistakes
@@ -323,15 +326,16 @@ def site(*networks: str, name: str = "the edge here", addresses: tuple[str, ...]
     return Site(tuple(map(IPv4Network, networks or ("10.0.0.0/24",))), (), frozenset(addresses), name)
 
 
-def looking(api: InProcessApi, known: Site) -> Any:
-    """Run the writer of an edge that knows these networks."""
+def looking(api: InProcessApi, known: Site, hardware: InMemoryInformer | None = None) -> Any:
+    """Run the writer of an edge that knows these networks; `hardware` is its informer if not a complete one."""
 
     writer: MistakeWriter | None = None
 
     def now() -> Site:
         return Site(known.networks, writer.relayed if writer is not None else (), known.addresses, known.name)
 
-    writer = MistakeWriter(api, api.informer(HARDWARE), api.informer(OSIE), now)
+    followed, clock = hardware or api.informer(HARDWARE), asyncio.get_running_loop().time
+    writer = MistakeWriter(api, followed, api.informer(OSIE), now, elapsed=clock)
     return running(writer)
 
 
@@ -438,6 +442,67 @@ async def test_mistake_is_shown_until_it_is_corrected_and_a_valid_hardware_is_ne
         assert await shown(api) == ("False", "Mended")
         api.remove(OSIE, "late", "d")
         assert await shown(api) == ("True", "OSIENotFound")
+
+
+async def test_mistakes_wait_for_the_list_of_all_hardware_which_an_api_that_is_away_does_not_send() -> None:
+    api = InProcessApi(hardware(osie="none"))
+    informer = api.informer(HARDWARE)
+    informer.listed(done=False)
+    async with looking(api, site(), informer):
+        assert (await shown(api), api.calls) == (("", ""), [])
+        informer.listed()
+        assert await shown(api) == ("True", "OSIENotFound")
+    informer.listed(done=False)
+    api.put(hardware(osie="none", name="b"))
+    async with looking(api, site(), informer):
+        await elapse(LISTING_SECONDS + 60)
+        assert condition(api, MISCONFIGURED, "b")["reason"] == "OSIENotFound"
+
+
+async def test_hardware_is_checked_once_after_a_restart_and_again_after_a_change_that_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[str] = []
+
+    def check(obj: Raw, *others: Any) -> Any:
+        checked.append(obj["metadata"]["name"])
+        return hardware_mistakes(obj, *others)
+
+    api = InProcessApi(hardware(osie="none"), hardware(name="b"))
+    async with looking(api, site()):
+        await elapse(60)
+    monkeypatch.setattr(mistake_writer, "hardware_mistakes", check)
+    async with looking(api, site()):
+        await elapse(60)
+        assert sorted(checked) == ["a", "b"]
+        api.put(api.read(HARDWARE, "b", "d") | {"status": {"conditions": [READY], "state": "Waiting"}})
+        await elapse(60)
+        assert len(checked) == 2, "no mistake depends on another condition"
+        api.put(hardware(name="b", osie="none"))
+        assert await shown(api) == ("True", "OSIENotFound")
+        assert set(checked[2:]) == {"b"}
+    assert api.count("patch") == 2
+
+
+async def test_conditions_of_an_earlier_run_count_for_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistake_writer, "MAX_SHOWN", 2)
+    api = InProcessApi()
+    for names in ("ab", "cd"):
+        for name in names:
+            api.put(hardware(osie="none", name=name))
+        async with looking(api, site()):
+            await elapse(60)
+    assert [name for name in "abcd" if condition(api, MISCONFIGURED, name)] == ["a", "b"]
+    assert api.count("patch") == 2
+
+
+async def test_conditions_of_many_hardware_are_written_at_a_steady_rate() -> None:
+    api = InProcessApi(*[hardware(osie="none", name=f"m{n}") for n in range(1000)])
+    async with looking(api, site()):
+        await elapse(11)
+        assert 0.9 * 10 * WRITES_PER_SECOND <= api.count("patch") <= 1.1 * 10 * WRITES_PER_SECOND
+        await elapse(20)
+    assert api.count("patch") == 1000
 
 
 async def test_network_behind_a_relay_is_unknown_until_the_relay_is_seen_and_known_after_a_restart() -> None:

@@ -343,6 +343,20 @@ def test_first_look_up_has_the_result_of_a_complete_inventory(method: str, value
     assert repr(getattr(early, method)(value)) == repr(getattr(late, method)(value))
 
 
+def test_change_recalls_all_values_of_a_hardware_at_once_and_not_for_each_look_up_of_a_handler() -> None:
+    recalled: list[set[str]] = []
+    made = Inventory()
+    made.recall_with(lambda *values: recalled.append({*values}))
+    made.on_change(lambda mac: [made.by_mac(mac), made.claimants(mac), made.by_ip("10.0.0.2"), made.by_ip("fd00::2")])
+    made.apply(SITE[1])
+    assert recalled == [{TWO, "10.0.0.2", "fd00::2"}]
+    made.on_change(lambda _mac: made.by_ip("10.0.0.9"))
+    made.remove(SITE[1])
+    assert recalled[1:] == [{TWO, "10.0.0.2", "fd00::2"}, {"10.0.0.9"}], "another address is recalled by its look-up"
+    made.by_mac(TWO)
+    assert recalled[3:] == [{TWO}]
+
+
 def test_machines_are_notified_of_rivals_that_are_read_later() -> None:
     """DHCP keeps what it has compiled until it is notified of a change."""
     made = recalling()
