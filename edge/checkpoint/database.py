@@ -193,15 +193,15 @@ class Database:
         """
         if self._reader is None:
             return []
-        keys: dict[str, None] = {}
+        lookup = "SELECT key FROM lookup WHERE value = ?"
         query = "SELECT content FROM object WHERE collection = 'hardware' AND key = ?"
+        keys: dict[str, None] = {}
         try:
             for value in values:
-                keys |= dict.fromkeys(
-                    [key for (key,) in self._reader.execute("SELECT key FROM lookup WHERE value = ?", (value,))]
-                )
                 if "/" in value:
                     keys[value] = None
+                for (key,) in self._reader.execute(lookup, (value,)):
+                    keys[key] = None
             wanted = [key for key in keys if not skip(_name(key))]
             found = [_decoded(content) for key in wanted for (content,) in self._reader.execute(query, (key,))]
         except sqlite3.Error as error:

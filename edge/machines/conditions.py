@@ -220,9 +220,9 @@ class ConditionWriter(StatusWriter):
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
         """Take in a Hardware that was added or changed: another process's condition may have to be ended later."""
-        key, current = NamespacedName.of(new), condition_of(new, ADDRESS_CONFLICT)
+        current = condition_of(new, ADDRESS_CONFLICT)
         until = _until(current) if current.get("status") == ConditionStatus.TRUE else None
-        if until is not None and key not in self._declined:
+        if until is not None and (key := NamespacedName.of(new)) not in self._declined:
             self._queue.add_after(key, until + GRACE_SECONDS - self._clock())
 
     def remove(self, old: Raw) -> None:

@@ -94,14 +94,15 @@ class MistakeWriter(StatusWriter):
     # --- changes; never wait --------------------------------------------------------------------------------
 
     def _changed(self, new: Raw, old: Raw | None) -> None:
-        key, current = NamespacedName.of(new), condition_of(new, MISCONFIGURED)
+        current = condition_of(new, MISCONFIGURED)
         if current.get("status") in (ConditionStatus.TRUE, ConditionStatus.UNKNOWN):
-            self._shown.add(key)
+            self._shown.add(NamespacedName.of(new))
         elif current.get("reason") == NETWORK_KNOWN and (match := _KNOWN.match(str(current.get("message", "")))):
             with suppress(ValueError):  # Other clients can write a status, too.
                 self._relayed[IPv4Network(match[1])] = None
-        if old is None or _checked_part(new) != _checked_part(old):
-            self._look_at_soon((key,))
+        # Nothing is compared before the first checks, because they are of all Hardware.
+        if self._is_listed and (old is None or _checked_part(new) != _checked_part(old)):
+            self._look_at_soon((NamespacedName.of(new),))
 
     def networks_changed(self) -> None:
         """Handle a change of this edge's networks: check the Hardware that it may concern."""
@@ -150,9 +151,17 @@ class MistakeWriter(StatusWriter):
                 until = time.perf_counter() + _TURN_SECONDS
                 while self._behind and time.perf_counter() < until:
                     key, _ = self._behind.popitem()
-                    if (obj := self._hardware.get(*key)) is not None and self._wanted(key, obj, site) is not None:
-                        self._queue.add_after(key, self._settle_seconds)
+                    self._check(key, site)
                 await asyncio.sleep(0)
+
+    def _check(self, key: NamespacedName, site: Site) -> None:
+        """Queue a Hardware for writing if its condition has to change."""
+        try:
+            if (obj := self._hardware.get(*key)) is not None and self._wanted(key, obj, site) is not None:
+                self._queue.add_after(key, self._settle_seconds)
+        except Exception:
+            # An error in this program for one Hardware must not affect the others.
+            log.exception("Hardware %s: its mistakes are not checked", key)
 
     def _gone(self, old: Raw) -> None:
         self._shown.discard(NamespacedName.of(old))

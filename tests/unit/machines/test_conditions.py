@@ -484,6 +484,20 @@ async def test_hardware_is_checked_once_after_a_restart_and_again_after_a_change
     assert api.count("patch") == 2
 
 
+async def test_error_in_the_check_of_one_hardware_is_logged_and_the_others_are_checked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def check(obj: Raw, *others: Any) -> Any:
+        return hardware_mistakes(obj, *others) if obj["metadata"]["name"] != "b" else 1 / 0
+
+    monkeypatch.setattr(mistake_writer, "hardware_mistakes", check)
+    api = InProcessApi(*[hardware(osie="none", name=name) for name in "abc"])
+    async with looking(api, site()):
+        await elapse(60)
+    assert [name for name in "abc" if condition(api, MISCONFIGURED, name)] == ["a", "c"]
+    assert caplog.messages == ["Hardware d/b: its mistakes are not checked"]
+
+
 async def test_conditions_of_an_earlier_run_count_for_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mistake_writer, "MAX_SHOWN", 2)
     api = InProcessApi()
