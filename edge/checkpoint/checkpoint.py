@@ -112,15 +112,16 @@ class Checkpoint:
         self._is_recalling = False
         for name, collection in self._collections.items():
             collection.informer.add_event_handler(
-                partial(self._changed, name, collection), partial(self._gone, collection)
+                partial(self._changed, name, collection), partial(self._mark, collection)
             )
 
     def _changed(self, name: str, collection: _Collection, new: Raw, _old: Raw | None = None) -> None:
         # After a restart, most listed or restored objects are in the file as they are: they need not be read again.
         if collection.informer.has_synced or not self._database.has(name, new):
-            self._gone(collection, new)
+            self._mark(collection, new)
 
-    def _gone(self, collection: _Collection, obj: Raw) -> None:
+    def _mark(self, collection: _Collection, obj: Raw) -> None:
+        """Mark an object as one to write or to remove."""
         if not collection.pending:
             collection.changed_at = self._monotonic()
         collection.pending[NamespacedName.of(obj)] = None

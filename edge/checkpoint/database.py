@@ -202,7 +202,7 @@ class Database:
                     keys[value] = None
                 for (key,) in self._reader.execute(lookup, (value,)):
                     keys[key] = None
-            wanted = [key for key in keys if not skip(_name(key))]
+            wanted = [key for key in keys if "/" in key and not skip(_name(key))]
             found = [_decoded(content) for key in wanted for (content,) in self._reader.execute(query, (key,))]
         except sqlite3.Error as error:
             raise CheckpointError(f"{self._path}: {error}") from error

@@ -124,7 +124,7 @@ class MistakeWriter(StatusWriter):
 
     def _look_at_soon(self, keys: Iterable[NamespacedName]) -> None:
         """Queue these Hardware for checks in short turns (`run`): there may be many, and DHCP is served meanwhile."""
-        if self._is_listed:  # all are checked then
+        if self._is_listed:  # the first checks are of all Hardware anyway
             self._behind |= dict.fromkeys(keys)
             self._is_behind.set()
 
