@@ -154,9 +154,9 @@ class RequestCallers:
             mac = self.tokens.mac(token)
         except MetadataTokenError as error:
             return _unidentified(
-                found, 403, f"the token in this path is not good: {error}", f"with a bad token: {error}"
+                found, 403, f"the token in this path is not valid: {error}", f"with an invalid token: {error}"
             )
-        why = f"with a good token of {mac}"
+        why = f"with a valid token of {mac}"
         return self._machine(found, mac, f"no Hardware has the MAC {mac} of this token", why, signed=True)
 
     def _machine(self, found: Caller, mac: str, reason: str, why: str, *, signed: bool = False) -> Caller:
@@ -177,7 +177,7 @@ class RequestCallers:
         whom = claim if known else "another machine"
         why = f"as {whom}, but this address is that of {machine.namespace}/{machine.name}"
         # The answer to the sender does not reveal if there is such a machine.
-        return _unidentified(found, 403, f"{found.address} is not an address of the machine asked for", why)
+        return _unidentified(found, 403, f"{found.address} is not an address of the requested machine", why)
 
 
 def _unidentified(found: Caller, status: int, reason: str, why: str) -> Caller:

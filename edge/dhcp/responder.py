@@ -55,7 +55,9 @@ _INFINIBAND: Final = bytes((codec.INFINIBAND,))
 _SERVER_TYPES: Final = (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
 _MESSAGES_OF_CLIENTS: Final = {bytes((each,)): each for each in MessageType if each not in _SERVER_TYPES}
 _MESSAGES_OF_SERVERS: Final = {bytes((each,)) for each in _SERVER_TYPES}
-_CHECK_PORT: Final = "with it, it may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+_CHECK_PORT: Final = (
+    "it may reach no host with that address. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+)
 _MAX_RELAY_LINKS: Final = 1024
 MAX_PACKETS_AT_ONCE: Final = 1000.0
 PACKETS_A_SECOND: Final = 200.0
@@ -434,7 +436,7 @@ class Responder:
         head = codec.header(message, flags=flags)
         payload = codec.finish([head, start, reason, echo_client_identifier(message), agent.echo])
         ip = reservation.machine.ip or ""
-        line = f"DHCPNAK: it asked for {asked}, reserved for it is {ip}"
+        line = f"DHCPNAK: the client requested {asked}, but its reserved address is {ip}"
         self._reports.step(reservation.mac, Outcome.INFO, line, address=ip)
         return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
 
@@ -450,7 +452,7 @@ class Responder:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if not reservation.network.is_here:
             here, ip = ", ".join(map(str, self.settings.networks)), reservation.machine.ip or ""
-            line = f"asked on a link of this edge ({here}), and its address {ip} is of another network"
+            line = f"sent a request on a link of this edge ({here}), but its address {ip} belongs to another network"
             self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", address=ip)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
@@ -460,7 +462,7 @@ class Responder:
         """Report a machine behind a relay of another network than that of its address."""
         link, relay, ip = options.dotted(agent.link), options.dotted(agent.giaddr), reservation.machine.ip
         if not reservation.network.has_link(agent.link):
-            line = f"asked through a relay of another network ({link}) than that of its address {ip}"
+            line = f"sent a request through a relay of another network ({link}) than that of its address {ip}"
             self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", relay=relay)
         elif not reservation.network.is_here and agent.link not in self._seen_links:
             if len(self._seen_links) >= _MAX_RELAY_LINKS:
@@ -469,13 +471,13 @@ class Responder:
             self._on_relay_seen(reservation.machine, link, relay)
 
     def _report_other_server(self, reservation: Reservation, server_id: bytes) -> None:
-        """Report that the client took the offer of a server that is neither we nor one of our peers."""
+        """Report that the client accepted the offer of a server that is neither this edge nor one of its peers."""
         if len(server_id) != 4 or server_id in self._context.peers or reservation.unserved:
             return
         server = options.dotted(server_id)
         line = (
-            f"took the offer of another DHCP server, {server}: it may not boot from here. Stop that server's answers "
-            "to this machine, or run the edge beside it (--dhcp-mode proxy)"
+            f"accepted the offer of another DHCP server, {server}, so it may not boot from this edge. Stop that "
+            "server's answers to this machine, or run the edge beside it (--dhcp-mode proxy)"
         )
         self._reports.once(reservation.mac, Outcome.FAILED, line, server=server)
 

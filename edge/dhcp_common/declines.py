@@ -249,7 +249,7 @@ class Declines:
                 probes.append(address)
             else:
                 del self._probing[address]
-                who = "only the machine itself answers" if probing.is_own else "nobody answers"
+                who = "only the machine itself answers" if probing.is_own else "no host answers"
                 ip = self._ip(probing)
                 line = f"{self.family.decline} of {ip}, but {who} {self.family.probe} there: it is offered as before"
                 self._reports.tallied(probing.machine.mac, line, line, address=ip)

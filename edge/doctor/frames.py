@@ -225,7 +225,7 @@ def _arp(packet: ArpPacket) -> str:
     if packet.is_reply:
         return f"ARP {packet.sender} is at {packet.sender_mac}"
     if packet.sender == "0.0.0.0":  # noqa: S104 - RFC 5227 section 1.1
-        return f"ARP probe: does anybody have {packet.target}? ({packet.sender_mac})"
+        return f"ARP probe: who has {packet.target}? ({packet.sender_mac})"
     if packet.sender == packet.target:
         return f"ARP {packet.sender_mac} announces {packet.sender}"
     return f"ARP who has {packet.target}? asks {packet.sender} ({packet.sender_mac})"

@@ -94,10 +94,10 @@ class BootScripts:
         if machine is None:
             decision = self._services.policy.decide(None)
             if not is_mac(mac):
-                return self._services.refuse(404, "not found", seen=seen, why=f"script asked for {mac[:80]}, no MAC")
+                return self._services.refuse(404, "not found", seen=seen, why=f"script request for {mac[:80]}, no MAC")
             if not decision.allowed:
                 if self._services.first_refusal("unknown", seen):
-                    log.warning("%s: script asked for %s: %s, or more than one", seen, mac, decision.reason)
+                    log.warning("%s: script request for %s: %s, or more than one", seen, mac, decision.reason)
                 return _script(self._scripts.why(mac, decision.reason))
         if "failed" in request.query:
             # Never the boot script itself: it would request this URL again, without end.
@@ -166,7 +166,7 @@ class BootScripts:
             services.record(machine.mac, Step.SCRIPT, Outcome.FAILED, f"no parameters: {error}")
             return text(str(error), status=404)
         if request.method == "GET":
-            message = "the OSIE has asked for its parameters"
+            message = "the OSIE has requested its parameters"
             services.record(machine.mac, Step.BOOT, Outcome.INFO, message, phase="asked")
         return _script(f"{words}\n")
 
@@ -179,7 +179,7 @@ class BootScripts:
         first = services.first_refusal if is_stranger else services.first
         decision = services.policy.decide(machine)
         if not decision.allowed:
-            why = f"boot program {route.name} asked for by {route.who or seen}: {decision.reason}"
+            why = f"boot program {route.name} requested by {route.who or seen}: {decision.reason}"
             if machine is not None and first("binary", machine.mac, decision.reason, to):
                 services.record(
                     machine.mac, Step.BINARY, Outcome.REFUSED, f"no boot program{to}: {decision.reason}", **by
@@ -195,7 +195,7 @@ class BootScripts:
             if mac is not None and first("no binary", mac, to):
                 message = f"there is no boot program {route.name[:80]}"
                 outcome = Outcome.INFO if is_optional(route.name) else Outcome.FAILED
-                services.record(mac, Step.BINARY, outcome, f"{message}{to and f', asked for by {seen}'}", **by)
+                services.record(mac, Step.BINARY, outcome, f"{message}{to and f', requested by {seen}'}", **by)
             return text(f"there is no boot program {route.name}", status=404)
         # UEFI HTTP Boot compares the whole header: a charset parameter would break it (EDK2 HttpBootSupport.c).
         media_type = "application/efi" if ".efi" in route.name else "application/octet-stream"
@@ -221,10 +221,10 @@ class BootScripts:
             if caller.owner is not None and caller.owner.mac == mac:
                 reason = f" by {caller.mac}, which is no MAC of this machine"
             elif machine.addresses:
-                reason = f", but its address is {' or '.join(machine.addresses)}"
+                reason = f", but the machine's address is {' or '.join(machine.addresses)}"
             else:
-                reason = ", but its Hardware reserves no address"
-            message = f"script asked for from {seen}{reason}"
+                reason = ", but the machine's Hardware has no address"
+            message = f"script request from {seen}{reason}"
             self._services.record(mac, Step.SCRIPT, Outcome.REFUSED, message, **asked_by(caller))
         return text("this script is served to its own machine only", status=403)
 
@@ -304,9 +304,9 @@ class BootMedia:
         try:
             mac = self._tokens.mac(route.who) if is_signed else route.who
         except MetadataTokenError as error:
-            why = f"boot medium asked for with a bad token: {error}"
+            why = f"boot medium request with an invalid token: {error}"
             return self._services.refuse(
-                403, f"the token in this path is not good: {error}", seen=caller.address, why=why
+                403, f"the token in this path is not valid: {error}", seen=caller.address, why=why
             )
         machine = self._services.inventory.by_mac(mac)
         refusal = None if is_signed and machine is not None else self._refusal(mac, machine, caller)
@@ -341,18 +341,18 @@ class BootMedia:
         """Return the error for a caller that may not have the medium of `mac`, or None."""
         services, seen = self._services, caller.address
         if not is_mac(mac):
-            return services.refuse(404, "not found", seen=seen, why="boot medium asked for with no MAC and no token")
+            return services.refuse(404, "not found", seen=seen, why="boot medium request without a MAC and a token")
         if machine is None:
             if services.policy.decide(None).allowed and caller.mac in (None, mac):
                 return None
-            why = f"boot medium asked for {mac}, which no Hardware has, or more than one"
+            why = f"boot medium request for {mac}, which no Hardware has, or more than one"
             return services.refuse(403, _NOT_ITS_OWN, seen=seen, why=why)
         if caller.is_from(machine):
             return None
         if caller.status == HTTPStatus.SERVICE_UNAVAILABLE:
             return services.refuse_caller(caller, "boot medium", step=Step.MEDIUM)
         if services.first_refusal("medium address", mac, seen, caller.mac):
-            message = f"boot medium asked for from {seen}, which is not known to be this machine, without a signed URL"
+            message = f"boot medium request from {seen}, which is not known to be this machine, without a signed URL"
             services.record(mac, Step.MEDIUM, Outcome.REFUSED, message, **asked_by(caller))
         return text(_NOT_ITS_OWN, status=403)
 

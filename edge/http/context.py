@@ -119,13 +119,13 @@ class HttpServices:
         return text(body, status=status)
 
     def refuse_netboot(self, machine: Machine, what: str, reason: str, step: Step) -> web.Response:
-        """Return the error for a machine that may not netboot, and asked for `what`; record it once in a while."""
+        """Return the error for a machine that may not netboot and requests `what`; record it once in a while."""
         if self.first("no netboot", machine.mac, what, reason):
             self.record(machine.mac, step, Outcome.REFUSED, f"no {what}: {reason}")
         return text(f"no netboot: {reason}", status=403)
 
     def refuse_caller(self, caller: Caller, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
-        """Return the error for a caller that is not recognised as a machine, and asked for `what`.
+        """Return the error for a caller that is not recognised as a machine and requests `what`.
 
         `status` 0 means the caller's own status. If the request comes from a machine's address, the refusal is recorded
         on that machine's journey, as `step`. If the caller's MAC belongs to a machine with another address, that
@@ -133,21 +133,23 @@ class HttpServices:
         """
         owner = caller.owner
         if owner is not None and self.first_refusal("address", owner.mac, caller.mac, step):
-            message = f"{what} asked for from {caller.address} by {caller.mac}, which is no MAC of this machine"
+            message = f"{what} request from {caller.address} by {caller.mac}, which is no MAC of this machine"
             self.record(owner.mac, step, Outcome.REFUSED, message, **asked_by(caller))
         asker = self.inventory.by_mac(caller.mac) if caller.mac is not None else None
         reserved = asker.addresses if asker is not None else ()
         is_elsewhere = bool(reserved) and caller.address not in reserved
         if asker is not None and is_elsewhere and self.first("elsewhere", asker.mac, step):
             whose = (
-                f"the address of Hardware {owner.namespace}/{owner.name}" if owner is not None else "not its address"
+                f"the address of Hardware {owner.namespace}/{owner.name}"
+                if owner is not None
+                else "not an address of this machine"
             )
             message = (
-                f"{what} asked for from {caller.address}, which is {whose}: its Hardware says {' and '.join(reserved)}"
+                f"{what} request from {caller.address}, which is {whose}: its Hardware has {' and '.join(reserved)}"
             )
             self.record(asker.mac, step, Outcome.FAILED, message, **asked_by(caller))
         return self.refuse(
-            status or caller.status, caller.reason, seen=caller.address, why=f"{what} asked for {caller.why}"
+            status or caller.status, caller.reason, seen=caller.address, why=f"{what} request {caller.why}"
         )
 
 

@@ -137,7 +137,7 @@ class ActionFiles:
             if self._services.beyond is None:
                 raise
         if self._asked[caller.address] >= MAX_ASKED:
-            raise UpstreamError(url, f"{MAX_ASKED} other files are being asked for: try again")
+            raise UpstreamError(url, f"{MAX_ASKED} other files are being requested: try again")
         self._asked[caller.address] += 1
         try:
             return await self._services.beyond.open(url, sha256=pin)

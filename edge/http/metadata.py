@@ -163,8 +163,8 @@ class MetadataService:
         if route.instance and route.instance != tree.instance_id:
             # The instance id alone gives no access to another machine's user-data. The answer does not reveal whether
             # the instance exists.
-            why = f"metadata of another instance asked for by {machine.namespace}/{machine.name}"
-            reason = f"{caller.address} is not an address of the instance asked for"
+            why = f"metadata of another instance requested by {machine.namespace}/{machine.name}"
+            reason = f"{caller.address} is not an address of the requested instance"
             return self._services.refuse(403, reason, seen=caller.address, why=why)
         if route.place is Place.LEGACY:
             return self._sent_document(request, machine, name, "", tree.legacy, JSON)
@@ -287,7 +287,7 @@ class MetadataService:
             for token in shown:
                 check(self._settings.keys, token, _identity(machine), time.time())
         except SessionTokenError as error:
-            return self._services.refuse(401, str(error), seen=caller.address, why=f"metadata asked for, but {error}")
+            return self._services.refuse(401, str(error), seen=caller.address, why=f"metadata request refused: {error}")
         return machine
 
     async def _secret(

@@ -88,7 +88,7 @@ class OsieDownloads:
             return text(str(error), status=404)
         wanted = _Wanted(mac, route.name, located, self._services.clock())
         if request.method == "GET":
-            self._say(mac, route.name, Outcome.INFO, f"{wanted.what} asked for", phase=BEGUN, osie=located.full_name)
+            self._say(mac, route.name, Outcome.INFO, f"{wanted.what} requested", phase=BEGUN, osie=located.full_name)
         try:
             async with self._waiting(wanted):
                 artifact = await self._services.osie_files.open(located)

@@ -117,7 +117,7 @@ class StatusWriter(ABC):
 
 _ADVICE: Final = {
     403: "; allow the edge to get hardware and to patch hardware/status",
-    404: "; if its definition is an older one, 'tinkedge crds | kubectl apply --server-side -f -' mends that",
+    404: "; if its definition is older than this edge, update it: 'tinkedge crds | kubectl apply --server-side -f -'",
 }
 
 

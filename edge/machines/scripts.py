@@ -216,13 +216,11 @@ class MachineScripts:
     def not_started(self, mac: str) -> str:
         """Record that GRUB could not start its kernel and initrd, and return the text to show."""
         reason = (
-            "GRUB did not start what it was sent: what it says of it stands above.\n"
-            "Where Secure Boot is on, the kernel of the OSIE must be signed by a key that the shim trusts: take one of "
-            "the distribution that the shim is of."
+            "GRUB did not start the files that it received: its error message is above.\n"
+            "If Secure Boot is on, the kernel of the OSIE must be signed with a key that the shim trusts: use a kernel "
+            "of the shim's distribution."
         )
-        self.record(
-            mac, Step.BOOT, Outcome.FAILED, reason.replace("\n", " ").replace("stands above", "is on its screen")
-        )
+        self.record(mac, Step.BOOT, Outcome.FAILED, reason.replace("\n", " ").replace("is above", "is on its screen"))
         return self.why(mac, reason, Dialect.GRUB)
 
     def _of(self, dialect: Dialect) -> Scripts | DirectScripts:

@@ -142,7 +142,7 @@ class Calls:
                     content += chunk
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, ConnectionRefusedError):
-                raise NotListeningError("nobody listens there") from error
+                raise NotListeningError("nothing listens there") from error
             raise CallError(_why(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             raise CallError(_why(error)) from error

@@ -226,7 +226,7 @@ class BootFiles:
     async def _after_resolution(self, request: TftpRequest, resolution: AddressResolution) -> Opened:
         """Open a file that is made for one machine, after the kernel has resolved the client's MAC."""
         if not await resolution.resolve(request.client_ip):
-            message = f"{shown_name(request.name)}: nobody answers ARP at {request.client_ip}"
+            message = f"{shown_name(request.name)}: no host answers ARP at {request.client_ip}"
             return TftpRefusal(ErrorCode.ACCESS_VIOLATION, message)
         opened = self._open(request)
         return await opened if isinstance(opened, Awaitable) else opened

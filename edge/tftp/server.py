@@ -367,7 +367,7 @@ class TftpServer:
         """Record that a machine has requested a file. For strangers, only the end is logged."""
         client_ip = client[0]
         if file.mac is not None and self._begun_once.due((client_ip, file.label), self._now()):
-            message, facts = f"TFTP {file.label} asked for{how}", {"name": file.label, "phase": BEGUN}
+            message, facts = f"TFTP {file.label} requested{how}", {"name": file.label, "phase": BEGUN}
             self._record_event(file.mac, file.step, client_ip, Outcome.INFO, message, file_bytes=file.size, **facts)
 
     def _silent(self, session: Session) -> None:

@@ -84,8 +84,8 @@ class Medium:
         line = f"{self.size / 1e6:.1f} MB, for {', '.join(self.boots)}"
         if self.by_dhcp_only:
             line += (
-                f" ({', '.join(self.by_dhcp_only)} by DHCP only, for that iPXE is older than autoexec.ipxe of 2022: "
-                "--ipxe-dir with a newer one mends that)"
+                f" ({', '.join(self.by_dhcp_only)} by DHCP only, because this iPXE does not run autoexec.ipxe: "
+                "set --ipxe-dir to a directory with an iPXE of 2022 or later)"
             )
         return line
 

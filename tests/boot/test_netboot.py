@@ -183,7 +183,7 @@ def test_machine_with_secure_boot_loads_the_kernel_by_shim_and_grub_and_shows_wh
     secure = ("--boot-path", "grub", "--shim-dir", str(SHIMS / "shim-bookworm"))
     report = boot("uefi-secure", "screen: Where Secure Boot is on", *secure, within=180)
     assert report.steps() == ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok", "boot failed"], report
-    assert report.shows("bad shim signature", "GRUB did not start what it was sent"), report
+    assert report.shows("bad shim signature", "GRUB did not start the files that it received"), report
 
 
 def test_u_boot_gets_its_script_kernel_and_initrd_and_starts_the_kernel(boot: Boot) -> None:
@@ -410,7 +410,7 @@ def test_osie_as_one_signed_program_determines_its_identity_and_its_edge(
         "binary ok",
     ]
     assert any("UKI of OSIE default/stub sent" in line for line in report.journey), report
-    assert any("the OSIE has asked for its parameters" in line for line in report.journey), report
+    assert any("the OSIE has requested its parameters" in line for line in report.journey), report
 
 
 @pytest.mark.soak

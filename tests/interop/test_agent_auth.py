@@ -113,7 +113,7 @@ def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> Non
 def test_script_with_a_token_is_refused_to_a_client_that_merely_names_the_machine(guarded: Edge) -> None:
     status, body = guarded.get("thief", f"/ipxe/script/{MACS['near']}/auto.ipxe")
     assert (status, body) == (403, b"this script is served to its own machine only\n")
-    message = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"
+    message = f"script request from {ADDRESSES['thief']}, but the machine's address is {ADDRESSES['near']}"
     assert message in guarded.journey(MACS["near"], "refused")
     content, output = guarded.tftp("thief", f"{dashed(MACS['near'])}/auto.ipxe")
     assert content == b""
@@ -126,7 +126,7 @@ def test_script_with_a_token_is_refused_to_a_client_that_merely_names_the_machin
     ("shown", "why"),
     [
         ("its own", "its token is that of 52:54:00:00:01:66, another machine"),
-        ("none", "it shows no token"),
+        ("none", "its request has no token"),
         ("forged", "its token is not signed with a key of this server"),
     ],
 )
@@ -144,7 +144,7 @@ def test_agent_with_a_stolen_token_is_refused_and_reported_on_the_machine(guarde
     assert "refuses this machine" in thief.err
     wait_until(
         lambda: any(
-            "can't speak for Hardware default/near" in each for each in guarded.journey(MACS["near"], "refused")
+            "may not act for Hardware default/near" in each for each in guarded.journey(MACS["near"], "refused")
         )
     )
 
@@ -181,7 +181,7 @@ def test_certificate_of_another_machine_is_refused_and_reported_on_the_machine(
     wait_until(lambda: "its certificate names 'thief'" in thief.err, lambda: thief.err)
     thief.terminate()
     assert "refuses this machine" in thief.err
-    message = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
+    message = f"{ADDRESSES['thief']} may not act for Hardware default/near: its certificate names 'thief'"
     wait_until(lambda: any(message in each for each in edge.journey(MACS["near"], "refused")))
 
 

@@ -260,8 +260,8 @@ def test_valid_objects_with_mistakes_are_reported_by_kubectl_the_journey_and_the
     try:
         assert host.udhcpc("one")["ip"] == "10.77.9.50", "a relay may need it"
         assert (
-            "asked on a link of this edge (10.77.1.0/24), and its address 10.77.9.50 is of another network"
-            in messages()
+            "sent a request on a link of this edge (10.77.1.0/24), "
+            "but its address 10.77.9.50 belongs to another network" in messages()
         )
     finally:
         ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", MACS["one"])

@@ -116,7 +116,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
 def test_agent_from_a_wrong_address_is_refused_and_the_journey_reports_it(serving: Serving) -> None:
     agent = serving.rack.agent(IN_EDGE)
     wait_until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
-    assert f"{ADDRESS} can't speak for '{MACHINE}': no Hardware of that id has this address" in agent.err
+    assert f"{ADDRESS} may not act for '{MACHINE}': no Hardware of that id has this address" in agent.err
     agent.end()
     journey = events(serving.rack, f"machines/{MACHINE}/events")
     assert ("agent", "refused") in {(event["step"], event["outcome"]) for event in journey}

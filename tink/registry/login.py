@@ -169,12 +169,12 @@ class Login:
         if not yielded:
             schemes = ", ".join(dict.fromkeys(each.scheme.capitalize() for each in challenges))
             how = f"in a way that is unknown here ({schemes[:100]})" if schemes else "and does not say how (HTTP 401)"
-            raise RegistryError(f"it wants a login {how}{self._remedy}")
+            raise RegistryError(f"it requires a login {how}{self._remedy}")
 
     def _answer(self, challenge: Challenge, fetch: Fetch) -> str:
         if challenge.scheme == "basic":
             if self._credentials is None:
-                raise RegistryError(f"it wants a user and password{self._remedy}")
+                raise RegistryError(f"it requires a user and password{self._remedy}")
             return self._credentials.basic
         headers = {"Authorization": self._credentials.basic} if self._credentials else {}
         answer = json_object(fetch(self._token_url(challenge.parameters), headers), "its token answer")

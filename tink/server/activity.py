@@ -15,7 +15,7 @@ class ActivityKind(StrEnum):
 
     CONNECTED = "connected"  # an agent opened its command stream
     DISCONNECTED = "disconnected"  # it is gone, or was replaced
-    REFUSED = "refused"  # unknown, or not allowed to speak for that machine
+    REFUSED = "refused"  # unknown, or not allowed to act for that machine
     STARTED = "started"  # a Workflow was sent to it
     STOPPED = "stopped"  # a command to stop a Workflow was sent to it
     EVENT = "event"  # it reported something that changed a Workflow

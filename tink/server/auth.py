@@ -430,9 +430,9 @@ class AgentAuthorizer:
             case AgentAuth.MTLS:
                 why, has_shown = self._certificate_problem(key, credentials), bool(credentials.certificate)
         if why:
-            public = f"{credentials.peer} can't speak for {named}: {why}"
+            public = f"{credentials.peer} may not act for {named}: {why}"
             error = ForeignAgentError if has_shown else NoCredentialsError
-            raise error(f"{credentials.peer} can't speak for Hardware {key}: {why}", public)
+            raise error(f"{credentials.peer} may not act for Hardware {key}: {why}", public)
 
     def renewed(self, credentials: Credentials) -> tuple[str, float] | None:
         """Return a new token that replaces the caller's token, and the seconds until it should be renewed.
@@ -466,8 +466,8 @@ class AgentAuthorizer:
             )
         else:
             why = f"has the addresses {', '.join(sorted(addresses))}{self._masquerade(key, credentials.peer)}"
-        public_message = f"{credentials.peer} can't speak for {named}: {public}"
-        raise ForeignAgentError(f"{credentials.peer} can't speak for Hardware {key}, which {why}", public_message)
+        public_message = f"{credentials.peer} may not act for {named}: {public}"
+        raise ForeignAgentError(f"{credentials.peer} may not act for Hardware {key}, which {why}", public_message)
 
     def _masquerade(self, key: NamespacedName, peer: str) -> str:
         """Return the remedy for an address that agents of several machines come from, or an empty string.
@@ -489,7 +489,7 @@ class AgentAuthorizer:
     def _token_problem(self, key: NamespacedName, token: str) -> str:
         """Return why the token does not allow to act for this Hardware; empty if it does."""
         if not token:
-            return "it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
+            return "its request has no token; a machine gets one as tinkerbell_token= when it boots from this edge"
         if self._tokens is None:
             return "this server has no token keys"
         try:

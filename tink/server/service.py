@@ -5,7 +5,7 @@ An event is acknowledged after the status is stored, so an agent that repeats un
 Status codes that agents receive:
     NOT_FOUND            the event's Workflow does not exist; with AgentAuth.NONE: no Hardware (or several) has this
                          agent id
-    UNAUTHENTICATED      the agent shows no token or certificate although one is required (`auth`)
+    UNAUTHENTICATED      the agent sends no token or certificate although one is required (`auth`)
     PERMISSION_DENIED    the credentials (by default the address) belong to another machine, or there is no such machine
     INVALID_ARGUMENT     no id, no event, or no such action
     FAILED_PRECONDITION  the Workflow's status was edited by hand and can't be read

@@ -118,7 +118,7 @@ def test_forged_decline_does_not_take_a_machine_s_address(server: Everything, wi
     ears = wire()
     with server.serving():
         ears.send(broadcast(decline()))
-        expected = "only the machine itself answers ARP" if machine_is == "up" else "nobody answers ARP"
+        expected = "only the machine itself answers ARP" if machine_is == "up" else "no host answers ARP"
         wait_until(server.has_logged(expected), "the server sent no probe")
         assert server.leases()
     assert server.begun == []
@@ -315,7 +315,7 @@ def test_attacker_with_the_address_of_a_machine_gets_none_of_its_files(network: 
         for name in (f"{VICTIM}/auto.ipxe", "auto.ipxe", "why.ipxe", "autoexec.ipxe"):
             answer = ask(network.client, VICTIMS_IP, name)
             assert answer[:2] == b"\0\5", answer
-            assert b"nobody" not in answer, "it was met, and is another"
+            assert b"no host" not in answer, "its MAC is known, and is another one"
         assert ask(network.client, VICTIMS_IP, "snponly.efi") == b"\0\3\0\1snponly"
 
 

@@ -134,7 +134,7 @@ async def test_engine_that_is_not_there_is_named(tmp_path):
 
 @pytest.fixture
 async def private(docker_registry):
-    """A registry in front of the real one that wants a user and a password; what it was shown."""
+    """A registry in front of the real one that requires a user and a password; what it was shown."""
     shown = []
 
     async def answer(request):

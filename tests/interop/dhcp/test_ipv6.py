@@ -171,7 +171,7 @@ def test_address_of_another_host_is_declined_and_not_offered_again(network: Netw
 def test_declined_address_that_no_host_uses_is_offered_again(network: Network, lab: Lab6) -> None:
     with network.serving(lab.start), lab.speaking() as send:
         send(DECLINE)
-        lab.wait_for_message(f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there")
+        lab.wait_for_message(f"DHCPv6 DECLINE of {CLIENT}, but no host answers neighbour discovery there")
 
 
 def test_dhcpcd_obeys_the_advertisement_and_knows_the_link_by_it(network: Network, lab: Lab6) -> None:

@@ -219,7 +219,7 @@ FAULTS = [
         "reservation in another subnet",
         discovers,
         "OfferNotTaken|DhcpFailed",
-        r"its address 10\.99\.0\.5 is of another network|can't use the address \(10\.99\.0\.0/24 is not 172",
+        r"its address 10\.99\.0\.5 belongs to another network|can't use the address \(10\.99\.0\.0/24 is not 172",
         ip="10.99.0.5",
     ),
     Fault(
@@ -309,7 +309,7 @@ FAULTS = [
         "metadata from a wrong address",
         crawls_from_elsewhere,
         "MetadataFailed",
-        r"asked for from 172\.31\.77\.\d+, which is not its address: its Hardware says 172\.31\.77\.",
+        r"request from 172\.31\.77\.\d+, which is not an address of this machine: its Hardware has 172\.31\.77\.",
     ),
     Fault("upstream has no such file", kernel("missing"), "KernelFailed", r"404 Not Found", "missing"),
     Fault("upstream refuses", kernel("refused"), "KernelFailed", r"[Rr]efuse|Connect call failed", "refused"),

@@ -585,7 +585,7 @@ async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_n
     elsewhere.paths["/token"] = (200, {}, b'{"token": "t"}')
     fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage"}, b"")
     message = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
-    assert f"it redirects to {elsewhere.host}, which wants a login of its own" in message
+    assert f"it redirects to {elsewhere.host}, which requires its own login" in message
     assert elsewhere.requests
     assert all("Authorization" not in headers for _, headers in elsewhere.requests)
 

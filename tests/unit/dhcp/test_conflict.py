@@ -70,7 +70,7 @@ def test_declined_address_is_offered_again_if_no_host_or_only_the_machine_answer
     assert edge.send(PXE_DISCOVER) is not None
     (told,) = (event for event in edge.events if "DECLINE" in event.message)
     assert told.outcome is Outcome.INFO
-    assert ("only the machine itself answers" if hosts else "nobody answers") in told.message
+    assert ("only the machine itself answers" if hosts else "no host answers") in told.message
 
 
 @pytest.mark.parametrize("hosts", [(SQUATTER,), (MAC, SQUATTER), (SQUATTER, MAC)])

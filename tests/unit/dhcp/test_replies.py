@@ -147,7 +147,7 @@ def test_nak_has_the_server_and_the_reason(edge: Edge) -> None:
     assert found.options[56] == b"10.77.0.99 is not reserved for this machine"
     assert found.options[61] == codec.parse(IPXE_EFI).options[61]
     assert (found.siaddr, found.file) == (NONE, b"")
-    assert edge.messages() == ["DHCPNAK: it asked for 10.77.0.99, reserved for it is 10.77.0.58"]
+    assert edge.messages() == ["DHCPNAK: the client requested 10.77.0.99, but its reserved address is 10.77.0.58"]
 
 
 def test_renewals_do_not_look_like_boots_in_the_journey(edge: Edge) -> None:
@@ -536,7 +536,7 @@ def test_machine_on_the_wrong_link_is_reported_and_one_behind_its_relay_is_not(
     edge = make_edge(lab(), networks=HERE, on_relay_seen=lambda *seen: heard.append(seen), fast_path=fast_path)
 
     def warnings() -> list[str]:
-        return [message for message in edge.messages() if "of another network" in message]
+        return [message for message in edge.messages() if "another network" in message]
 
     for _ in range(3):
         assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)) is not None
@@ -545,7 +545,9 @@ def test_machine_on_the_wrong_link_is_reported_and_one_behind_its_relay_is_not(
     for _ in range(3):
         assert edge.send(PXE_DISCOVER) is not None, "it is served all the same"
     (line,) = warnings()
-    assert line.startswith("asked on a link of this edge (10.77.6.0/24), and its address 10.77.0.58 is of another")
+    assert line.startswith(
+        "sent a request on a link of this edge (10.77.6.0/24), but its address 10.77.0.58 belongs to"
+    )
     edge = make_edge(lab(), networks=(*HERE, IPv4Network("10.77.0.0/25")), fast_path=fast_path)
     assert edge.send(PXE_DISCOVER) is not None
     assert warnings() == []

@@ -59,7 +59,7 @@ def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(edge
         assert edge.send(altered(CAPTURED[name], options=OTHER)) is None
     (event,) = edge.events
     assert (event.outcome, event.detail["server"]) == (Outcome.FAILED, "10.77.0.2")
-    assert "took the offer of another DHCP server, 10.77.0.2" in event.message
+    assert "accepted the offer of another DHCP server, 10.77.0.2" in event.message
     edge.now = 1060.0
     edge.send(altered(CAPTURED[name], options=OTHER))
     assert len(edge.events) == 2

@@ -147,7 +147,7 @@ def test_http_is_described_by_its_first_lines() -> None:
     [
         (ARP(op=1, hwsrc=MAC, psrc=CLIENT_IP, pdst=SERVER_IP), f"ARP who has 10.0.0.1? asks 10.0.0.2 ({MAC})"),
         (ARP(op=2, hwsrc=SERVER, psrc=SERVER_IP, pdst=CLIENT_IP), f"ARP 10.0.0.1 is at {SERVER}"),
-        (ARP(op=1, hwsrc=MAC, psrc="0.0.0.0", pdst=CLIENT_IP), f"ARP probe: does anybody have 10.0.0.2? ({MAC})"),
+        (ARP(op=1, hwsrc=MAC, psrc="0.0.0.0", pdst=CLIENT_IP), f"ARP probe: who has 10.0.0.2? ({MAC})"),
         (ARP(op=1, hwsrc=MAC, psrc=CLIENT_IP, pdst=CLIENT_IP), f"ARP {MAC} announces 10.0.0.2"),
     ],
 )

@@ -459,7 +459,7 @@ def test_silent_upstream_edge_is_a_warning_and_missing_key_an_error(tmp_path: Pa
     key.chmod(0o600)
     authority = f"127.0.0.1:{free_port()}"
     (found,) = check_upstream_edge(authority, key)
-    assert (found.severity, found.seen) == (Severity.WARNING, "nobody listens there")
+    assert (found.severity, found.seen) == (Severity.WARNING, "nothing listens there")
     for missing in (None, tmp_path / "none"):
         (found,) = check_upstream_edge(authority, missing)
         assert found.severity is Severity.ERROR

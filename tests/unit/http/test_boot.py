@@ -105,7 +105,7 @@ async def test_script_of_another_machine_is_refused_and_the_attempt_shown(two):
     for _ in range(3):
         reply = await two.ask(SCRIPT, ip=OTHER_IP, X_Forwarded_For=IP)
         assert (reply.status, reply.text) == (403, "this script is served to its own machine only\n")
-    message = "script asked for from 127.0.0.6, but its address is 127.0.0.5"
+    message = "script request from 127.0.0.6, but the machine's address is 127.0.0.5"
     assert two.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
 
 
@@ -118,7 +118,7 @@ async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machin
 async def test_machine_without_an_address_is_not_identified_by_address(rack):
     rack.register(ip=None)
     assert (await rack.ask(SCRIPT)).status == 403
-    assert rack.lines()[0][2].endswith("but its Hardware reserves no address")
+    assert rack.lines()[0][2].endswith("but the machine's Hardware has no address")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_
     assert "initrd=initrd" not in words
     assert f"worker_id={OTHER_MAC}" in (await two.ask("/auto/parameters", ip=OTHER_IP)).text
     assert (await two.ask("/auto/parameters", ip=UNKNOWN_IP)).status == 404
-    assert [line[2] for line in two.lines()] == ["the OSIE has asked for its parameters"]
+    assert [line[2] for line in two.lines()] == ["the OSIE has requested its parameters"]
 
 
 async def test_osie_of_a_machine_without_netboot_or_parameters_gets_the_reason(rack):

@@ -200,7 +200,7 @@ async def test_smuggled_request_is_the_senders_own(machines):
 async def test_log_names_the_machine_whose_metadata_was_refused(machines, caplog):
     for whom, ip, who in ((OTHER_MAC, IP, "m1"), ("m1", OTHER_IP, "m2")):
         assert (await machines.ask(f"/nocloud/{whom}/user-data", ip=ip)).status == 403
-        assert f"asked for as {whom}, but this address is that of default/{who}" in caplog.text
+        assert f" request as {whom}, but this address is that of default/{who}" in caplog.text
 
 
 async def test_connection_that_stays_open_does_not_keep_an_address_that_was_taken_away(machines):
@@ -438,7 +438,8 @@ async def test_address_that_is_known_or_claimed_by_two_is_no_third_machine_behin
 
 
 @pytest.mark.parametrize(
-    ("address", "whose"), [("127.0.0.77", "not its address"), (OTHER_IP, "the address of Hardware default/m2")]
+    ("address", "whose"),
+    [("127.0.0.77", "not an address of this machine"), (OTHER_IP, "the address of Hardware default/m2")],
 )
 async def test_request_from_a_wrong_address_is_recorded_on_the_machines_own_journey(other_rack, address, whose):
     links = Links()
@@ -447,7 +448,7 @@ async def test_request_from_a_wrong_address_is_recorded_on_the_machines_own_jour
         fill(rack)
         for _ in range(2):
             assert (await rack.ask("/latest/user-data", ip=address)).status in (403, 404)
-        message = f"metadata asked for from {address}, which is {whose}: its Hardware says {IP}"
+        message = f"metadata request from {address}, which is {whose}: its Hardware has {IP}"
         assert rack.lines(MAC) == [(Step.METADATA, Outcome.FAILED, message)]
 
 

@@ -93,7 +93,7 @@ async def test_nocloud_files_are_all_there_for_their_machine_and_nothing_shows_o
         assert (await machines.ask(path)).text == "#cloud-config\n# of m1\n"
         real, invented = [await machines.ask(path.replace("m1", name), ip=OTHER_IP) for name in ("m1", "m9")]
         assert (real.status, real.text) == (invented.status, invented.text)
-    assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the instance asked for\n")
+    assert (real.status, real.text) == (403, "127.0.0.6 is not an address of the requested instance\n")
     assert (await machines.ask("/nocloud/m1/vendor-data")).text == "v1"
     assert "version: 2" in (await machines.ask("/nocloud/m1/network-config")).text
     empty = await machines.ask("/nocloud/m2/vendor-data", ip=OTHER_IP)

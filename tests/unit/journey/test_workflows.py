@@ -241,7 +241,7 @@ def test_event_from_another_address_names_it(journey, observe, long):
     assert event.detail == {"workflow": "default/w", "from": ELSEWHERE}
 
 
-FOREIGN = f"{ELSEWHERE} can't speak for Hardware d/h"
+FOREIGN = f"{ELSEWHERE} may not act for Hardware d/h"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_s
     edge.peers._receiver.journey = edge.journey = Journey(time.time)
 
     async def refused(*_):
-        raise NotListeningError("nobody listens there")
+        raise NotListeningError("nothing listens there")
 
     with monkeypatch.context() as patched:
         patched.setattr(publisher.calls, "send", refused)
@@ -215,7 +215,7 @@ async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after, news):
     journey = Journey(lambda: now)
     receiver = EventReceiver(journey, now=lambda: now)
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
-    journey.record(MAC, Step.TFTP, Outcome.INFO, "asked for", phase="begun")
+    journey.record(MAC, Step.TFTP, Outcome.INFO, "requested", phase="begun")
     now += after
     offer = [now, MAC, "dhcp", "ok", "another's offer", {"stage": "PXE ROM", "dhcp": "offer"}]
     assert await receiver.take(EventBatch(kind="edge", name="10.0.0.2", now=now, events=[offer])) == news

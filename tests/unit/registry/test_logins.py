@@ -124,7 +124,7 @@ def test_token_is_asked_for_with_the_challenges_service_and_scope_or_our_scope(p
 @pytest.mark.parametrize(
     ("field", "more", "message"),
     [
-        ("Basic realm=x", {"credentials": None}, "it wants a user and password; log in"),
+        ("Basic realm=x", {"credentials": None}, "it requires a user and password; log in"),
         ("Negotiate, NTLM", {}, r"unknown here \(Negotiate, Ntlm\); log in"),
         ("", {"credentials": None}, r"does not say how \(HTTP 401\); log in"),
         ("Bearer service=x", {}, "its token service without a realm is no http or https URL"),

@@ -74,7 +74,7 @@ async def test_right_to_speak_is_asked_for_with_every_piece(rig: Rig) -> None:
     for pieces in ([piece("mine"), piece("forged", workflow="uid-theirs")], [piece("forged", workflow="uid-theirs")]):
         code, text = await refused(rig, *pieces)
         assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert "127.0.0.1 can't speak for the machine of this Workflow" in text
+        assert "127.0.0.1 may not act for the machine of this Workflow" in text
     assert [each.lines for each in outputs(rig)] == [("mine",)]
 
 

@@ -151,8 +151,8 @@ async def test_foreign_address_gets_no_commands_may_not_report_and_learns_of_no_
         code, text = await agent.ending()
         received.add((code, text.replace(repr(agent_id), "ID")))
     why = "no Hardware of that id has this address; the server's log says more"
-    assert received == {(grpc.StatusCode.PERMISSION_DENIED, f"127.0.0.1 can't speak for ID: {why}")}
-    assert "127.0.0.1 can't speak for Hardware d/h, which has the addresses 192.0.2.1" in rig.seen[0].message
+    assert received == {(grpc.StatusCode.PERMISSION_DENIED, f"127.0.0.1 may not act for ID: {why}")}
+    assert "127.0.0.1 may not act for Hardware d/h, which has the addresses 192.0.2.1" in rig.seen[0].message
     assert (await rig.agent().refused(started("a0")))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert rig.state() == "Scheduled"
     assert [o.message for o in rig.seen if "127.0.0.1" not in o.message] == [], "each journey says who asked"

@@ -390,7 +390,7 @@ class Unresolved:
 async def test_generated_files_are_not_sent_to_clients_with_an_unknown_mac(make_edge, tmp_path, name):
     (tmp_path / "rpi").mkdir()
     edge = make_edge(pi_firmware=tmp_path / "rpi", resolution=Unresolved())
-    assert "nobody answers ARP" in (await edge.refused(name)).message
+    assert "no host answers ARP" in (await edge.refused(name)).message
     assert await edge.text("snponly.efi") == "snponly"
 
 

@@ -155,8 +155,8 @@ CASES: dict[str, Raw] = {
         "Pending", "Started", "False", "Busy", "runs another", actions="PP"
     ),
     "the agent does not take it now: Busy": status("Pending", "Started", "False", "Busy", actions="PP"),
-    "its agent is refused: shows no token": status(
-        "Pending", "Started", "False", "AgentRefused", "shows no token", actions="PP"
+    "its agent is refused: its request has no token": status(
+        "Pending", "Started", "False", "AgentRefused", "its request has no token", actions="PP"
     ),
     "held (tinkerbell.org/hold): restored": status(
         "Pending", "Started", "False", "Held", f"restored{RELEASE}", actions="PP"

@@ -461,7 +461,7 @@ class Session:
             return response
         if self._connected_to != _split(url)[:2]:
             # Credentials go neither to the target of a redirect nor to the realm that it names.
-            raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
+            raise RegistryError(f"it redirects to {self._connected_to[1]}, which requires its own login")
         challenges = response.headers.get_all("WWW-Authenticate") or []
         self.close()  # drops the rest of the answer
         for _ in self._login.answers(challenges, self._read_token):

@@ -33,7 +33,7 @@ _FILE: Final = (
         causes=("the URL has a typo", "the file was moved or was never uploaded"),
     ),
     _known(
-        r"\b(401|403|407) |wants a user",
+        r"\b(401|403|407) |requires a user",
         "let this host read the file, or give the OSIE another URL",
         causes=("the upstream requires a user or a token", "it does not serve this host's address"),
     ),
@@ -117,13 +117,13 @@ _BY_STEP: Final[dict[Step, tuple[_Known, ...]]] = {
     Step.ACTION: _ACTION,
     Step.WORKFLOW: _ACTION,
     Step.DHCP: (
-        _known(r"it may not boot from here|[Cc]heck |[Ff]ind that host"),  # the message has the remedy
+        _known(r"it may not boot from this edge|[Cc]heck |[Ff]ind that host"),  # the message has the remedy
         _known(r"disable(Dhcp|Netboot) is true", "set that field to false to let it boot from the network"),
         _known(r"no Workflow for", "create a Workflow for it, or let it boot its disk"),
         _known(r"put one of "),
     ),
     Step.AGENT: (
-        _known(r"shows no token", "boot it again from this edge, or set its tinkerbell_token="),
+        _known(r"request has no token", "boot it again from this edge, or set its tinkerbell_token="),
         _known(
             r"not signed|expired|token",
             "boot it again from this edge, so that it gets a new token",
@@ -152,7 +152,7 @@ _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
 _BOOT_CAUSES: Final = ("the kernel is for another architecture or firmware", "Secure Boot refuses it", "it is damaged")
 _WRONG_ADDRESS: Final = (
     _known(
-        r"not its address",
+        r"not an address of this machine",
         "find out which address its system has and where from ('ip address'), or correct dhcp.ip of the Hardware",
         causes=("its system has an address of its own or of another DHCP server", "the Hardware has a wrong address"),
     ),

@@ -85,7 +85,7 @@ class Play:
         return self.wait(2).dhcp("reply", stage, "boot file shimx64.efi")
 
     def program(self, name: str = "snponly.efi") -> Play:
-        self.record(Step.TFTP, Outcome.INFO, f"TFTP {name} asked for", phase="begun", name=name, file_bytes=300_000)
+        self.record(Step.TFTP, Outcome.INFO, f"TFTP {name} requested", phase="begun", name=name, file_bytes=300_000)
         return self.wait(1).record(Step.TFTP, Outcome.OK, f"TFTP sent {name}", name=name)
 
     def ipxe(self) -> Play:
@@ -96,7 +96,7 @@ class Play:
         return self.record(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab", client="iPXE/1", **OSIE, **detail)
 
     def file(self, step: Step, seconds: float = 2.0) -> Play:
-        self.record(step, Outcome.INFO, f"{step} asked for", phase="begun", osie="default/lab")
+        self.record(step, Outcome.INFO, f"{step} requested", phase="begun", osie="default/lab")
         return self.wait(seconds).record(step, Outcome.OK, f"{step} sent", size_bytes=14_000_000)
 
     def files(self) -> Play:

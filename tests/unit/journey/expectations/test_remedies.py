@@ -51,7 +51,7 @@ def test_file_that_the_upstream_does_not_give_says_where_to_look(step: Step, mes
             "ImagePullFailed: image r:5000/a:1: the registry has no such image, or no such tag (HTTP 404)",
             "push that image",
         ),
-        ("ImagePullFailed: image r:5000/a:1: it wants a user and password", "user and password"),
+        ("ImagePullFailed: image r:5000/a:1: it requires a user and password", "user and password"),
         ("ImagePullFailed: image r:5999/a:1: r:5999: Connection refused", "--registry-ca"),
         ("ActionTimeout: the action 'write' did not complete within 2 s", "longer timeout"),
         ("AgentLost: its agent has not been heard", "its console shows why"),
@@ -69,7 +69,12 @@ def test_workflow_that_failed_says_what_to_correct(message: str, says: str) -> N
         (Step.AGENT, REFUSED, "10.0.0.5: its token is not signed with a key of this server", "gets a new token"),
         (Step.AGENT, REFUSED, "10.0.0.5 asked as 'x': no Hardware has the MAC address or name 'x'", "register it"),
         (Step.SCRIPT, FAILED, "no boot: OSIE default/x, which Hardware m1 names, does not exist", "create that OSIE"),
-        (Step.METADATA, FAILED, "metadata asked for from 10.0.0.29, which is not its address", "correct dhcp.ip"),
+        (
+            Step.METADATA,
+            FAILED,
+            "metadata request from 10.0.0.29, which is not an address of this machine",
+            "correct dhcp.ip",
+        ),
         (Step.BOOT, FAILED, "iPXE could not start the kernel", "https://ipxe.org/"),
         (Step.TFTP, FAILED, "TFTP transfer of snponly.efi failed, no answer for 16 s", "its screen may show why"),
     ],
@@ -79,5 +84,5 @@ def test_refusal_or_failure_has_a_remedy(step: Step, outcome: Outcome, message: 
 
 
 def test_message_that_has_its_own_remedy_gets_no_second_one() -> None:
-    own = "took the offer of another DHCP server, 10.0.0.2: it may not boot from here. Stop that server's answers"
+    own = "accepted the offer of another DHCP server, 10.0.0.2, so it may not boot from this edge. Stop that server"
     assert checks(Step.DHCP, FAILED, own) == ""

@@ -160,7 +160,7 @@ def test_machine_that_starts_from_a_medium_without_dhcp_is_warned_about_nothing_
 def by_uki(play: Play) -> Play:
     play.dhcp("offer", "HTTP Boot ROM", "boot file uki.efi").wait(4).dhcp("ack", "HTTP Boot ROM", "boot file uki.efi")
     name = "UKI of OSIE default/lab"
-    play.record(Step.BINARY, Outcome.INFO, f"{name} asked for", phase="begun", uki="yes", osie="default/lab").wait(20)
+    play.record(Step.BINARY, Outcome.INFO, f"{name} requested", phase="begun", uki="yes", osie="default/lab").wait(20)
     return play.record(Step.BINARY, Outcome.OK, f"{name} sent", uki="yes", size_bytes=60_000_000)
 
 
@@ -175,7 +175,7 @@ def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_r
     assert "ProgramNotStarted" in by_uki(by_uki(Play()).wait(10)).warnings
     # By TFTP, it is no boot program either.
     play, name = Play().rom(), "UKI of OSIE default/lab"
-    play.record(Step.TFTP, Outcome.INFO, f"TFTP {name} asked for", phase="begun", name=name, file_bytes=60_000_000)
+    play.record(Step.TFTP, Outcome.INFO, f"TFTP {name} requested", phase="begun", name=name, file_bytes=60_000_000)
     play.wait(55).record(Step.TFTP, Outcome.OK, f"TFTP sent {name}", name=name)
     assert play.osie(60).agent().warnings == []
 
@@ -262,14 +262,14 @@ def received(play: Play, step: Step, outcome: Outcome, message: str, kind: str =
 
 def test_machine_that_continues_with_another_edge_is_not_reported_as_silent_and_one_that_stays_is():
     play = Play().rom()
-    received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    received(play, Step.TFTP, Outcome.INFO, "TFTP requested", phase="begun")
     received(play, Step.TFTP, Outcome.OK, "TFTP sent")
     assert play.wait(300).warnings == []
     play = Play()
     received(play, Step.DHCP, Outcome.OK, "offer", stage="PXE ROM", dhcp="offer")
     assert play.wait(1).rom().wait(12).warnings == ["NoTFTPRequest"]
     before = play.settled
-    received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    received(play, Step.TFTP, Outcome.INFO, "TFTP requested", phase="begun")
     assert play.wait(30).settled == before + 1, "the diagnosis of this edge is withdrawn once"
 
 
@@ -282,7 +282,7 @@ def test_diagnosis_of_another_edge_is_shown_here_and_recorded_by_it_alone():
     awaited = play.expectations.of(MAC)
     assert (awaited.finding.rule, awaited.finding.message) == ("NoTFTPRequest", "asked no TFTP")
     assert (play.reported, play.settled) == ([], 0)
-    received(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
+    received(play, Step.TFTP, Outcome.INFO, "TFTP requested", phase="begun")
     play.wait(3)
     assert (awaited.finding, play.reported, play.settled) == (None, [], 0)
 

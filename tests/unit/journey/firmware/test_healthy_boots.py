@@ -88,7 +88,7 @@ class Firmware:
             self._record("", step, Outcome.INFO if found.expected else Outcome.FAILED, f"TFTP {found.message}")
         elif how == "begun":
             if not self._is_missing(name):
-                self._record("", step, Outcome.INFO, f"TFTP {name} asked for", name=name, phase=BEGUN, file_bytes=1000)
+                self._record("", step, Outcome.INFO, f"TFTP {name} requested", name=name, phase=BEGUN, file_bytes=1000)
         elif how == "ended":
             self._record("", step, Outcome.OK, f"TFTP sent {name}", name=name, size_bytes=1000)
         else:

@@ -1,4 +1,4 @@
-"""Which machine an agent means, and who may speak for it: by address, by token, by certificate."""
+"""Which machine an agent means, and who may act for it: by address, by token, by certificate."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
     assert by_address.admit("six", Credentials("fd00::6")) == ("d", "six")
     authorizer(directory, AgentAuth.NONE).authorise(KEY, ELSEWHERE)
     for name, shown, why in (
-        ("h", ELSEWHERE, r"198\.51\.100\.9 can't speak for Hardware d/h, which has the addresses 192\.0\.2\.1$"),
-        ("six", Credentials("fd00::7"), "can't speak for Hardware d/six"),
+        ("h", ELSEWHERE, r"198\.51\.100\.9 may not act for Hardware d/h, which has the addresses 192\.0\.2\.1$"),
+        ("six", Credentials("fd00::7"), "may not act for Hardware d/six"),
         ("bare", AT_HOME, r"no spec.networkInterfaces\[\].dhcp.ip .*another --agent-auth"),
         ("gone", AT_HOME, "Hardware d/gone, which is not there"),
     ):
@@ -315,7 +315,7 @@ def test_a_token_of_another_machine_is_refused_and_never_shown(directory: AgentD
 @pytest.mark.parametrize(
     ("auth", "why"),
     [
-        (AgentAuth.TOKEN, "shows no token; a machine gets one as tinkerbell_token="),
+        (AgentAuth.TOKEN, "its request has no token; a machine gets one as tinkerbell_token="),
         (AgentAuth.MTLS, "shows no client certificate"),
     ],
 )

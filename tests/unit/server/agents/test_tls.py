@@ -292,8 +292,8 @@ async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(rig: Rig, files:
     assert await ending(named("52-54-00-00-00-01")) == (grpc.StatusCode.OK, "")
     code, words = await ending(named("52-54-00-00-00-09"))
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert words == f"127.0.0.1 can't speak for '{MAC}': its certificate names '52:54:00:00:00:09'"
-    assert "can't speak for Hardware d/h" in rig.seen[-1].message
+    assert words == f"127.0.0.1 may not act for '{MAC}': its certificate names '52:54:00:00:00:09'"
+    assert "may not act for Hardware d/h" in rig.seen[-1].message
     assert (rig.seen[-1].hardware, str(rig.seen[-1].kind)) == ("d/h", "refused")
     for trick in ("52-54-00-00-00-01\0", "52-54-00-00-00-01\0.example", "*", "h.", "*.d", "h\0"):
         code, words = await ending(named(trick))
