@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.support.virtual_time import turns
-from tests.unit.agent.connection.workflow_service import transporting
+from tests.unit.agent.workflow_service import transporting
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.agent import connection as transport

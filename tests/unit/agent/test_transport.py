@@ -24,7 +24,7 @@ from tests.interop.authority import Authority
 from tests.ports import free_port, free_ports
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
-from tests.unit.agent.connection.workflow_service import (
+from tests.unit.agent.workflow_service import (
     FAST,
     Link,
     Server,
