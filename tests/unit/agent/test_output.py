@@ -400,8 +400,11 @@ async def test_lines_reach_the_actions_output_from_a_thread_and_the_log_as_they_
 
 
 def test_line_after_the_end_of_the_loop_is_lost_quietly():
+    reported = []
+
     async def begin():
-        line_sink.set(print)
+        line_sink.set(reported.append)
         return thread_safe_sink()
 
     asyncio.run(begin())("late")
+    assert reported == []

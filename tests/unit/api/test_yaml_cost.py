@@ -137,7 +137,7 @@ def _network_data(text: str) -> None:
 READERS: list[Callable[[str], None]] = [_documents, _body, _patch, _converted, _network_data]
 
 
-def cost(reader: Callable[[str], None], text: str) -> None:
+def assert_cost_is_bounded(reader: Callable[[str], None], text: str) -> None:
     """Read a text, valid or not. Raises TooDearError, AssertionError."""
     gc.collect()
     with bounded(len(text)):
@@ -147,24 +147,24 @@ def cost(reader: Callable[[str], None], text: str) -> None:
             assert len(str(error)) < 3000, "a refusal repeats nothing long"  # noqa: PT017
 
 
-def _search(reader: Callable[[str], None], examples: int) -> None:
+def _assert_texts_have_bounded_cost(reader: Callable[[str], None], examples: int) -> None:
     @settings(max_examples=examples, deadline=None, phases=(Phase.generate,))
     @given(texts())
     def search(text: str) -> None:
-        cost(reader, text)
+        assert_cost_is_bounded(reader, text)
 
     search()
 
 
 @pytest.mark.parametrize("reader", [_body, _converted, _network_data])
 def test_no_text_costs_more_than_a_multiple_of_its_length(reader: Callable[[str], None]) -> None:
-    _search(reader, 8)
+    _assert_texts_have_bounded_cost(reader, 8)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("reader", [_body, _converted, _network_data])
 def test_no_text_of_very_many_costs_more_than_a_multiple_of_its_length(reader: Callable[[str], None]) -> None:
-    _search(reader, 200)
+    _assert_texts_have_bounded_cost(reader, 200)
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ FOUND = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
 def test_found_texts_cost_at_most_a_multiple_of_their_length(text: str, reader: Callable[[str], None]) -> None:
-    cost(reader, text)
+    assert_cost_is_bounded(reader, text)
 
 
 def test_too_many_directives_are_refused() -> None:

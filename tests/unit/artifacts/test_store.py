@@ -243,7 +243,7 @@ class History:
             store.close()
 
 
-def crash(history_events, crash_at, power):
+def crash_and_check(history_events, crash_at, power):
     """Run the events and return True if the crash happened."""
     machine = Machine()
     with tempfile.TemporaryDirectory(prefix="store-") as directory:
@@ -269,7 +269,7 @@ def crash(history_events, crash_at, power):
 @given(events, st.integers(0, 60), st.booleans())
 @settings(max_examples=250, deadline=None)
 def test_crash_at_any_system_call_leaves_whole_files_only(history_events, crash_at, power):
-    crash(history_events, crash_at, power)
+    crash_and_check(history_events, crash_at, power)
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -284,7 +284,7 @@ def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_n
         Change("evict", 1),
     ]
     crash_at = 0
-    while crash(plot, crash_at, power):
+    while crash_and_check(plot, crash_at, power):
         crash_at += 1
     assert crash_at > 40
 

@@ -412,9 +412,12 @@ async def test_room_that_others_take_meanwhile_ends_it(site, tmp_path, monkeypat
 
 async def test_sizes_that_differ_from_the_manifest_end_it(site: Site, tmp_path: Path) -> None:
     state = await _state(site)
-    for size in (0, 10, 1 << 40, 1 << 63, -1):
+    differs = "'files/zeros' of 3145728 bytes"
+    sizes = {0: differs, 10: differs, 1 << 40: "are needed there", 1 << 63: "has a size of", -1: "has a size of -1"}
+    for size, reason in sizes.items():
         lie = [
             {"name": "state.db", "size": len(state), "sha256": hashlib.sha256(state).hexdigest()},
             {"name": "files/zeros", "size": size, "sha256": "0" * 64},
         ]
-        refused(packed([("state.db", state), ("files/zeros", bytes(3 << 20))], files=lie), tmp_path / "new")
+        message = refused(packed([("state.db", state), ("files/zeros", bytes(3 << 20))], files=lie), tmp_path / "new")
+        assert reason in message, (size, message)

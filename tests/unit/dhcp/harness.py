@@ -162,7 +162,7 @@ class Pair:
         for edge in self.edges:
             edge.now += seconds
 
-    def agree(self) -> None:
+    def assert_agree(self) -> None:
         """Check that both have reported the same, and have the same state."""
         assert self.fast.events == self.full.events
         assert self.fast.quarantined == self.full.quarantined
@@ -206,7 +206,7 @@ class Pair:
                     packet = draw(new)
             sent.append(packet)
             yield packet
-            self.agree()
+            self.assert_agree()
 
 
 def check_layouts(

@@ -121,7 +121,7 @@ def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(make
                 for sent in (packet, altered(packet, chaddr=mac, giaddr=giaddr, options=ours)):
                     for port in (67, 4011):
                         pair.send(sent, options.dotted(address), port=port)
-    pair.agree()
+    pair.assert_agree()
     assert pair.calls.answered > 2 * len(recorded)
 
 
@@ -142,7 +142,7 @@ def test_fast_path_answers_like_the_full_path_whichever_byte_differs(
         pair.send(packet[:at] + bytes((packet[at] ^ (0x80, 0x01)[at % 2],)) + packet[at + 1 :])
         pair.pass_time(61)  # so that reports that are limited to one a minute are made again
         pair.send(packet)
-    pair.agree()
+    pair.assert_agree()
 
 
 def of_another_machine(draw: Callable[..., Any], packet: bytes) -> bytes:
@@ -162,6 +162,7 @@ def test_random_histories_get_the_same_answers_from_both_paths(make_edge: MakeEd
     for packet in pair.history(data.draw, work, machine, packets(), of_another_machine):
         port = data.draw(st.sampled_from([67, 67, 67, 67, 4011]))
         pair.send(packet, data.draw(st.sampled_from(["10.77.0.2", "0.0.0.0"])), 67, port)
+    pair.assert_agree()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -172,7 +173,7 @@ def test_machines_of_one_maker_boot_by_the_path_of_their_own_hardware(
     for number in order * 3:
         reply = read(pair.send(sent_by(MACS[number])))
         assert reply.file.rstrip(b"\0") == (b"snponly.efi", b"shimx64.efi")[number]
-    pair.agree()
+    pair.assert_agree()
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in ("udhcpc_request", "networkd_discover")])

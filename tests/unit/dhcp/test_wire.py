@@ -42,7 +42,7 @@ def message(**fields: object) -> Message:
 def test_garbage_from_the_network_raises_nothing_but_parse_error(packet: bytes) -> None:
     for candidate in (packet, BARE + packet, HEADER + packet.ljust(192, b"\0")[:192] + BARE[-4:] + b"\x34\x01\x03\xff"):
         with suppress(ParseError):
-            codec.parse(candidate)
+            assert codec.parse(candidate).op == candidate[0]
 
 
 @given(st.dictionaries(st.integers(1, 254).filter(lambda code: code != options.OVERLOAD), st.binary(max_size=600)))

@@ -150,7 +150,7 @@ def test_all_messages_get_the_same_bytes_from_both_paths(make_edge: MakeEdge6) -
                 for alone in (False, True):
                     pair.send(packet, source, alone=alone)
                 pair.pass_time(0.01)
-    pair.agree()
+    pair.assert_agree()
     assert pair.calls.answered > pair.calls.count / 5
 
 
@@ -169,7 +169,7 @@ def test_message_of_another_machine_is_answered_by_the_fast_path(
         if message[0] != M.INFORMATION_REQUEST:
             inner, _ = wire.parse(_inner(answer))
             assert {ip for ip, *_ in addresses(inner)} == {IPS[number]}
-    pair.agree()
+    pair.assert_agree()
     assert full.count <= 1
 
 
@@ -195,7 +195,7 @@ def test_fast_path_answers_like_the_full_path_whichever_byte_differs(make_edge: 
         assert pair.send(packet, source)
     for bit in range(0, 128, 3):
         pair.send(packet, IPv6Address(int(source) ^ 1 << bit))
-    pair.agree()
+    pair.assert_agree()
 
 
 ODD = {
@@ -221,7 +221,7 @@ def test_odd_messages_get_the_same_answers(make_edge: MakeEdge6, message: bytes)
             for twice in (ports, says[number] + says[0], says[0] + says[number], says[number][:-1] + ports):
                 packet = relayed(altered(message, number), LINKS[0], link_local(MACS[number]), twice)
                 pair.send(packet, IPv6Address(RELAYS[0]))
-    pair.agree()
+    pair.assert_agree()
 
 
 def test_message_that_was_refused_unparsed_is_not_learnt(make_edge: MakeEdge6) -> None:
@@ -311,6 +311,7 @@ def test_random_histories_get_the_same_answers_from_both_paths(make_edge: MakeEd
     what = (data.draw, work, machine, packets(), of_another_machine)
     for packet, source in pair.history(*what, decline=lambda: decline(pair)):
         pair.send(packet, source, alone=data.draw(st.sampled_from([False, False, False, True])))
+    pair.assert_agree()
 
 
 def test_fast_path_does_not_assign_an_address_in_quarantine(make_edge: MakeEdge6) -> None:
@@ -323,7 +324,7 @@ def test_fast_path_does_not_assign_an_address_in_quarantine(make_edge: MakeEdge6
     assert pair.send(renew, link_local(MACS[0])) is not None
     pair.pass_time(700)
     assert pair.send(solicit, link_local(MACS[0])) is not None
-    pair.agree()
+    pair.assert_agree()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
@@ -334,7 +335,7 @@ def test_machines_boot_by_the_path_of_their_own_hardware(make_edge: MakeEdge6, o
         packet = relayed(altered(EDK2_PXE_SOLICIT, number), "::", link_local(MACS[number]))
         answer = pair.send(packet, IPv6Address(RELAYS[0]))
         assert wire.parse(_inner(answer))[0].get(Option.BOOTFILE_URL) == b"tftp://[fd00:77::1]/" + files[number]
-    pair.agree()
+    pair.assert_agree()
     assert pair.calls.answered == 8  # all but the first
 
 
@@ -348,7 +349,7 @@ def test_machine_without_pending_work_is_refused_on_the_fast_path_too(make_edge:
             told.add(pair.send(message, link_local(MACS[0])))
             assert pair.send(altered(message, 1), link_local(MACS[1])) is not None
         work[0] = False
-    pair.agree()
+    pair.assert_agree()
     assert len(told) == (1 if message is MESSAGES[5] else 2)  # the script says it itself
     assert any(event.outcome is Outcome.REFUSED and event.mac == MACS[0].hex(":") for event in pair.fast.events)
 

@@ -246,8 +246,8 @@ def test_valid_solicitation_is_recognised(packet: bytes, hop_limit: int, is_vali
 
 @given(st.binary(max_size=200))
 def test_no_solicitation_raises(packet: bytes) -> None:
-    is_router_solicitation(packet, 255)
-    is_router_solicitation(SOLICITATION + packet, 255)
+    assert is_router_solicitation(packet, 255) in (True, False)
+    assert is_router_solicitation(SOLICITATION + packet, 255) in (True, False)
 
 
 def test_advertisement_with_dhcpv6_has_the_prefixes_without_autoconfiguration() -> None:
@@ -301,8 +301,8 @@ def test_advertisement_with_any_offer_is_one_of_a_router(says: Advertised, is_ro
 
 @given(st.binary(max_size=200))
 def test_no_advertisement_raises(packet: bytes) -> None:
-    is_of_a_router(packet, 255, "fe80::1")
-    is_of_a_router(bytes((134, 0)) + packet, 255, "fe80::1")
+    assert is_of_a_router(packet, 255, "fe80::1") in (True, False)
+    assert is_of_a_router(bytes((134, 0)) + packet, 255, "fe80::1") in (True, False)
 
 
 def test_last_solicitation_of_a_limited_number_of_machines_is_remembered() -> None:

@@ -69,7 +69,7 @@ async def _get(url: str, trust: ssl.SSLContext) -> str:
         return await answer.text()
 
 
-async def _closed(connections: list[Pair], at_least: int) -> None:
+async def _until_closed(connections: list[Pair], at_least: int) -> None:
     """Wait until the server has closed so many of these, and close them all."""
     ended: list[None] = []
 
@@ -198,7 +198,7 @@ async def test_connection_in_the_tls_handshake_stays_while_others_send_nothing(l
     tls.write(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
     writer.write(outgoing.read())
     assert (await through_tls(tls.read) or b"").startswith(b"HTTP/1.1 200 OK")
-    await _closed([*before, *idle], at_least=46)
+    await _until_closed([*before, *idle], at_least=46)
     writer.close()
 
 
@@ -228,28 +228,28 @@ async def test_idle_connections_give_way_to_a_client_and_watches_do_not(listen: 
         assert await watch.content.readline() == b"begun\n"
         idle = await _idle(url, 50)
         assert await _get(url, trust) == "ok"
-        await _closed(idle, at_least=41)
+        await _until_closed(idle, at_least=41)
         assert not watch.content.at_eof()
 
 
-async def test_connection_that_never_asks_is_closed(listen: Listen) -> None:
+async def test_connection_that_never_asks_is_until_closed(listen: Listen) -> None:
     url, _ = await listen(handshake=0.1, first=0.1)
-    await _closed(await _idle(url, 3), at_least=3)
+    await _until_closed(await _idle(url, 3), at_least=3)
 
 
-async def test_connection_that_asks_only_half_is_closed(listen: Listen) -> None:
+async def test_connection_that_asks_only_half_is_until_closed(listen: Listen) -> None:
     url, trust = await listen(first=0.5)
     host, port = url.removeprefix("https://").split(":")
     with suppress(OSError):  # a busy machine is late, and cut off in its handshake
         reader, writer = await asyncio.open_connection(host, int(port), ssl=trust)
         writer.write(b"GET / HTTP/1.1\r\nHost: ")
         await writer.drain()
-        await _closed([(reader, writer)], at_least=1)
+        await _until_closed([(reader, writer)], at_least=1)
 
 
 async def test_garbage_instead_of_tls_ends_and_others_are_served(listen: Listen) -> None:
     url, trust = await listen()
     (connection,) = await _idle(url, 1)
     connection[1].write(b"GET / HTTP/1.1\r\n\r\n")
-    await _closed([connection], at_least=1)
+    await _until_closed([connection], at_least=1)
     assert await _get(url, trust) == "ok"

@@ -263,6 +263,8 @@ async def test_operator_who_does_not_read_the_stream_does_not_delay_the_stop(mak
                 stack.journey.record(mac(1), Step.DHCP, Outcome.INFO, "x" * 400, fill="x" * 4000)
             await turns(20)
         await stack.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 async def test_stop_while_starting_takes_down_what_had_started(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -508,12 +508,16 @@ async def test_a_claim_that_was_never_sent_is_taken_back_though_the_api_is_away_
     assert bench.status()["dispatched"] is (before or (after == "Canceled" and bench.status()["dispatched"]))
 
 
-async def test_a_workflow_that_is_gone_or_none_is_not_taken_back_for_ever(bench: Bench) -> None:
+async def test_claim_of_a_workflow_that_is_gone_or_has_an_unknown_state_is_not_taken_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     claimed = await claimed_by(bench)
     bench.rig.set_state("w", "Bogus")
     await bench.store.take_back(claimed, NEVER_SENT)
+    assert bench.status()["state"] == "Bogus"
     bench.rig.remove("w")
     await bench.store.take_back(claimed, NEVER_SENT)
+    assert "stays Scheduled" not in caplog.text, "there is no retry"
 
 
 async def test_an_api_that_is_away_is_one_line_in_the_log_and_not_one_for_each_machine(

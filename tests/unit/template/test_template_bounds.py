@@ -175,7 +175,7 @@ WORDS += ["2.5", "1e9", "'a'", '"a"', "`%v`", "`%5d|%q`", "`(`", "é", "'", "`"]
 BOUNDED = settings(max_examples=150, derandomize=True)
 
 
-def _renders_or_refuses(text: str) -> None:
+def _assert_renders_or_refuses(text: str) -> None:
     try:
         assert isinstance(render(text, DATA), str)
     except TemplateError:
@@ -185,14 +185,14 @@ def _renders_or_refuses(text: str) -> None:
 @given(st.text())
 @BOUNDED
 def test_any_text_renders_or_is_refused(text: str) -> None:
-    _renders_or_refuses(text)
-    _renders_or_refuses("{{" + text + "}}")
+    _assert_renders_or_refuses(text)
+    _assert_renders_or_refuses("{{" + text + "}}")
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=25), st.sampled_from(["{{%s}}", "%s", "{{if .s}}{{%s}}{{end}}"]))
 @BOUNDED
 def test_any_heap_of_template_words_renders_or_is_refused(words: list[str], frame: str) -> None:
-    _renders_or_refuses(frame.replace("%s", " ".join(words)))
+    _assert_renders_or_refuses(frame.replace("%s", " ".join(words)))
 
 
 FIELDS = [".s", ".big", ".l", ".m", ".nil", ".f", "(list .m .nil)"]
@@ -203,7 +203,7 @@ LITERALS = ["1", "-1", "1000000000", "2.5", "true", "nil", "`a`", '"\\xff"', "`(
 @BOUNDED
 def test_any_function_takes_or_refuses_any_arguments(name: str, arguments: list[str], piped: bool) -> None:
     call = " ".join([name, *arguments])
-    _renders_or_refuses(f"{{{{.s | {call}}}}}" if piped else f"{{{{{call}}}}}")
+    _assert_renders_or_refuses(f"{{{{.s | {call}}}}}" if piped else f"{{{{{call}}}}}")
 
 
 JSON = st.recursive(
@@ -224,5 +224,5 @@ def test_any_value_can_be_printed_with_any_verb(value: object, verb: str, flags:
     text = (
         f"{{{{.v}}}}{{{{printf `%{flags}{verb}` .v}}}}{{{{html .v}}}}{{{{js .v}}}}{{{{urlquery .v}}}}{{{{quote .v}}}}"
     )
-    _renders_or_refuses(text.replace("{{.v}}", "{{print .v}}"))
-    render(text, {"v": value})
+    _assert_renders_or_refuses(text.replace("{{.v}}", "{{print .v}}"))
+    assert isinstance(render(text, {"v": value}), str)

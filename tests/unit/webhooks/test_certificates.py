@@ -310,6 +310,7 @@ async def test_replica_that_cannot_watch_the_secret_is_trusted_until_it_shows_th
     await replicas.review(replicas.hook.registered[-1])
     await looking.look_after()
     await replicas.review(replicas.hook.registered[-1], new)
+    assert new in replicas.hook.registered[-1]
 
 
 class RegisteredHook(Hook):

@@ -36,7 +36,7 @@ def _blocking(owner: dict[str, Any]) -> dict[str, Any]:
     return {**owner, "blockOwnerDeletion": True}
 
 
-async def _gone(client: Client, *names: str, path: str = MAPS) -> None:
+async def _until_gone(client: Client, *names: str, path: str = MAPS) -> None:
     async def all_gone() -> bool:
         return all([(await client("GET", f"{path}/{name}")).status == 404 for name in names])
 
@@ -115,8 +115,8 @@ async def test_unexpected_failure_about_one_object_does_not_stop_the_others(star
     await _make(bare, "odd", owner)
     await _make(bare, "child", owner)
     await bare("DELETE", f"{MAPS}/owner")
-    await _gone(bare, "child")
-    await _gone(bare, "odd")
+    await _until_gone(bare, "child")
+    await _until_gone(bare, "odd")
     assert "garbage collection of /configmaps default/odd: trying again in 0 s" in caplog.text
     assert "RuntimeError: unforeseen" in caplog.text
 
@@ -139,7 +139,7 @@ async def test_failed_scan_at_the_start_is_repeated_later(start, monkeypatch, er
     owner = await _make(client, "owner")
     await _make(client, "child", owner)
     await client("DELETE", f"{MAPS}/owner")
-    await _gone(client, "child")
+    await _until_gone(client, "child")
 
 
 async def test_foreground_owner_waits_for_the_dependents_of_its_dependents(bare: Client) -> None:
@@ -155,7 +155,7 @@ async def test_foreground_owner_waits_for_the_dependents_of_its_dependents(bare:
         await until(reached)
         assert (await _fields(bare, "child"))["finalizers"] == ["foregroundDeletion"]
         assert (await bare("GET", f"{MAPS}/owner")).status == 200
-    await _gone(bare, "owner", "child", "grandchild")
+    await _until_gone(bare, "owner", "child", "grandchild")
 
 
 async def test_later_delete_may_choose_another_policy(bare: Client) -> None:
@@ -164,7 +164,7 @@ async def test_later_delete_may_choose_another_policy(bare: Client) -> None:
     async with _held(bare, "child"):
         await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
         assert (await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Background")).status == 200
-        await _gone(bare, "owner")
+        await _until_gone(bare, "owner")
 
 
 async def test_foreground_owner_waits_only_for_dependents_that_block_it(bare: Client) -> None:
@@ -182,8 +182,8 @@ async def test_foreground_owner_waits_only_for_dependents_that_block_it(bare: Cl
             assert (await bare("GET", f"{MAPS}/owner")).status == 200
             async with _held(bare, "owner"):
                 pass
-        await _gone(bare, "owner", "blocks")
-    await _gone(bare, "does-not-block")
+        await _until_gone(bare, "owner", "blocks")
+    await _until_gone(bare, "does-not-block")
 
 
 async def test_owners_that_own_each_other_are_collected(bare: Client) -> None:
@@ -191,7 +191,7 @@ async def test_owners_that_own_each_other_are_collected(bare: Client) -> None:
     second = await _make(bare, "second", _blocking(first))
     await bare.merge(f"{MAPS}/first", {"metadata": {"ownerReferences": [_blocking(second)]}})
     await bare("DELETE", f"{MAPS}/first", propagationPolicy="Foreground")
-    await _gone(bare, "first", "second")
+    await _until_gone(bare, "first", "second")
 
 
 async def test_object_without_its_owner_is_collected_unless_the_owners_kind_is_unknown(bare: Client) -> None:
@@ -203,7 +203,7 @@ async def test_object_without_its_owner_is_collected_unless_the_owners_kind_is_u
     uids = {"never-was": "0", "recreated": "another", "elsewhere": elsewhere.json["metadata"]["uid"]}
     for name, uid in uids.items():
         await _make(bare, name, {**owner, "uid": uid})
-    await _gone(bare, *uids)
+    await _until_gone(bare, *uids)
     assert (await bare("GET", f"{MAPS}/kept")).status == 200
 
 
@@ -222,7 +222,7 @@ async def test_owner_in_another_namespace_does_not_count_and_one_event_reports_i
     await _make(bare, "kept", near, far)
     await _make(bare, "global", far, {**near, "uid": "gone"}, path=NAMESPACES)
     await _make(bare, "stale", {**near, "name": "far", "uid": "gone"})
-    await _gone(bare, "lost", "stale")
+    await _until_gone(bare, "lost", "stale")
 
     async def reported() -> bool:
         return len(await _invalid_references(bare)) == 3
@@ -240,7 +240,7 @@ async def test_owner_in_another_namespace_does_not_count_and_one_event_reports_i
     assert (await _fields(bare, "kept"))["ownerReferences"] == [near]
     await bare.merge(f"{NAMESPACES}/global", {"metadata": {"labels": {"a": "b"}}})
     await _make(bare, "after", {**far, "name": "other"})
-    await _gone(bare, "after")
+    await _until_gone(bare, "after")
     assert len((await _fields(bare, "global", NAMESPACES))["ownerReferences"]) == 2, "Kubernetes leaves it alone"
     assert len(await _invalid_references(bare)) == 3
 
@@ -250,7 +250,7 @@ async def test_objects_of_a_cluster_scoped_owner_are_deleted_with_it(bare: Clien
     owner = (await bare("GET", f"{NAMESPACES}/other")).json["metadata"]["uid"]
     await _make(bare, "child", {"apiVersion": "v1", "kind": "Namespace", "name": "other", "uid": owner})
     await bare("DELETE", f"{NAMESPACES}/other")
-    await _gone(bare, "child")
+    await _until_gone(bare, "child")
 
 
 async def test_collection_continues_after_a_restart(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ async def test_collection_continues_after_a_restart(start: Any, monkeypatch: pyt
     await server.stop()
     monkeypatch.undo()
     _, again = await start()
-    await _gone(again, "child", "orphaning", "childless")
+    await _until_gone(again, "child", "orphaning", "childless")
     assert "ownerReferences" not in await _fields(again, "orphan")
 
 
@@ -292,7 +292,7 @@ async def test_conditions_of_a_namespace_name_what_it_waits_for(bare: Client) ->
 
     await until(is_reported)
     await bare.merge(f"{NAMESPACES}/x/configmaps/held", {"metadata": {"finalizers": None}})
-    await _gone(bare, "x", path=NAMESPACES)
+    await _until_gone(bare, "x", path=NAMESPACES)
 
 
 async def test_stuck_namespace_can_be_forced_through_finalize(bare: Client) -> None:
@@ -306,7 +306,7 @@ async def test_stuck_namespace_can_be_forced_through_finalize(bare: Client) -> N
         return (await bare("PUT", f"{NAMESPACES}/x/finalize", {**namespace, "spec": {}})).status == 200
 
     await until(forced)
-    await _gone(bare, "x", path=NAMESPACES)
+    await _until_gone(bare, "x", path=NAMESPACES)
 
 
 # --- definitions ---
@@ -346,15 +346,15 @@ async def test_failure_about_one_namespace_does_not_stop_the_others(bare, monkey
         await bare("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         await bare("DELETE", f"/api/v1/namespaces/{name}")
 
-    async def is_gone(name: str) -> bool:
+    async def is_until_gone(name: str) -> bool:
         return (await bare("GET", f"/api/v1/namespaces/{name}")).status == 404
 
-    await until(lambda: is_gone("b"))
-    assert not await is_gone("a")
+    await until(lambda: is_until_gone("b"))
+    assert not await is_until_gone("a")
     assert any(line.startswith("namespace a: ") and "trying again in 60 s" in line for line in caplog.messages)
     failing = False
     await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "c"}})  # wakes it before the minute has gone
-    await until(lambda: is_gone("a"))
+    await until(lambda: is_until_gone("a"))
 
 
 async def test_object_deleted_during_a_round_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +163,8 @@ def test_json_patch_cannot_double_an_object_without_end() -> None:
     ),
 )
 def test_json_patch_returns_json_or_an_error(target: Any, operations: Any) -> None:
-    try:
-        json.dumps(apply_operations(target, operations))
-    except PatchError:
-        return
+    with suppress(PatchError):
+        assert json.dumps(apply_operations(target, operations))
 
 
 @pytest.mark.parametrize("there", [5, True, "x", {"x": 1}])
@@ -189,7 +188,5 @@ def test_strategic_merge_patch_merges_lists_by_key() -> None:
 def test_strategic_merge_patch_returns_json_or_an_error(target: Any, patch: Any) -> None:
     names = ["$patch", "$retainKeys", "$deleteFromPrimitiveList/a", "$setElementOrder/a", "finalizers", "webhooks"]
     renamed = dict(zip(names, patch.values(), strict=False))
-    try:
-        json.dumps(merge_strategic({"a": target, **target}, {**patch, **renamed, "a": renamed}))
-    except PatchError:
-        return
+    with suppress(PatchError):
+        assert json.dumps(merge_strategic({"a": target, **target}, {**patch, **renamed, "a": renamed}))
