@@ -17,7 +17,7 @@ from cryptography import x509
 
 from tests.interop.authority import Authority
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Process
-from tests.interop.test_capabilities import HARDWARE, IN_MACHINE, Rack, serves
+from tests.interop.test_capabilities import HARDWARE, IN_MACHINE, Rack, assert_serves
 from tests.waiting import wait_until
 
 
@@ -48,7 +48,7 @@ def test_machines_are_served_while_the_certificate_for_agents_is_bad_and_agents_
     chain, key = authority.sign("tls", name, timedelta(days=-3))
     process = up(rack, tmp_path / "data", "--grpc-tls-cert", chain, "--grpc-tls-key", key)
     wait_until(lambda: f"agents are not served: --grpc-tls-cert {chain}: ended on " in readiness(rack))
-    serves(rack, tmp_path / "data")
+    assert_serves(rack, tmp_path / "data")
     assert not agents_port_is_open(rack)
     doctor = rack.run(IN_EDGE, *TINKEDGE, "doctor", "--interface", "cap0", "--no-lab", "--data-dir", tmp_path / "data")
     assert "not ready: agents are not served: --grpc-tls-cert" in doctor.out
@@ -68,7 +68,7 @@ def test_machines_are_served_while_keys_users_manifests_and_authorities_are_bad(
         (data / file).write_text("cut off")
         (data / file).chmod(0o600)
     process = up(rack, data, *words)
-    serves(rack, data)
+    assert_serves(rack, data)
     for expected in (
         f"metadata token key {data}/metadata-token.key: a key has less than 32 characters",
         f"agent token key {data}/agent-token.key: a key has less than 32 characters",

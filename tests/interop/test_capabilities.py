@@ -102,7 +102,7 @@ def identity(process: Process) -> tuple[set[str], set[str]]:
     return {*status["Uid"], *status["Gid"]}, {names.get(bit, str(bit)) for bit in range(64) if mask >> bit & 1}
 
 
-def serves(rack: Rack, data_dir: Path) -> None:
+def assert_serves(rack: Rack, data_dir: Path) -> None:
     """Check that a machine gets its address, its boot program and files over HTTP."""
     Kubectl(rack, data_dir / "kubeconfig").apply(HARDWARE)
     wait_until(lambda: rack.lease().popen.returncode == 0)
@@ -121,7 +121,7 @@ def test_up_serves_as_an_ordinary_user_with_three_capabilities(
     process = rack.up(capabilities)
     rack.ready(process)
     assert identity(process) == ({str(NOBODY)}, set(capabilities))
-    serves(rack, rack.home / "data")
+    assert_serves(rack, rack.home / "data")
     assert missing in process.err
     assert ("CAP_" in process.err) == bool(missing)
     assert "Traceback" not in process.err

@@ -353,10 +353,10 @@ def test_machine_netboots_only_while_it_has_a_workflow_that_has_not_ended(tmp_pa
     with running(tmp_path, "--netboot-when", "workflow") as working:
         working.register("near", ADDRESSES["near"])
         working.machine("near")
-        netboots_only_with_a_workflow(working)
+        assert_netboots_only_with_a_workflow(working)
 
 
-def netboots_only_with_a_workflow(working: Edge) -> None:
+def assert_netboots_only_with_a_workflow(working: Edge) -> None:
     def refused(why: str) -> None:
         wait_until(lambda: why in working.script("near"), lambda: working.script("near"))
         script = working.script("near")

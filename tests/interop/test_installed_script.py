@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.installed.host import ADDRESS, Host
-from tests.interop.installed.machine import install_machine
+from tests.interop.installed.machine import assert_machine_is_installed
 
 pytestmark = pytest.mark.long
 
@@ -63,12 +63,12 @@ def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, t
     url = f"http://{ADDRESS}:7080/readyz"
     host.wait(lambda: host.run("curl", "-sf", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200")
 
-    install_machine(host, tmp_path / "machine", "first")
+    assert_machine_is_installed(host, tmp_path / "machine", "first")
 
     assert "upgraded" in host.run(*install, "--wheels", "/root/wheels", timeout=180)
     assert host.path("/etc/default/tinkedge").read_text() == "TINKEDGE_INTERFACE=eth1\n"
     host.run("systemctl", "restart", "tinkedge")
-    install_machine(host, tmp_path / "again", "second")
+    assert_machine_is_installed(host, tmp_path / "again", "second")
     assert host.kubectl("get", "wf", "first", "-o", "jsonpath={.status.state}") == "Succeeded", "state is kept"
 
     assert "State is left" in host.run(*install, "--uninstall")
@@ -89,7 +89,7 @@ def test_pip_installs_what_serves_machines(host: Host, tmp_path: Path) -> None:
     host.run(*pip, *install, timeout=180)
     up = host.start("/opt/own/bin/tinkedge", "up", "--interface", "eth1", "--data-dir", "/var/lib/tinkedge")
     host.wait(lambda: host.answers("/readyz"))
-    install_machine(host, tmp_path / "machine", "first")
+    assert_machine_is_installed(host, tmp_path / "machine", "first")
     host.run("pkill", "-TERM", "-f", "/opt/own/bin/tinkedge up")
     assert up.status(30) == 0, up.err
     host.run(*pip, "uninstall", "-q", "--yes", "tinkedge")

@@ -213,7 +213,7 @@ def test_page_swaps_the_control_plane_and_back(site: Site) -> None:
     wait_until(lambda: asked in site.old_stack[1].out, lambda: agent.out + agent.err)
 
     after: dict[str, Callable[[str], None]] = {
-        "systemctl enable": lambda _: serves(site, agent),
+        "systemctl enable": lambda _: assert_serves(site, agent),
         "apply --server-side --dry-run": lambda said: expect(said, "workflow.tinkerbell.org/next", "(server dry run)"),
         "get hardware,workflows": lambda said: expect(said, "u07", "next", "Succeeded"),
     }
@@ -242,7 +242,7 @@ def expect(output: str, *words: str) -> None:
     assert all(word in output for word in words), output
 
 
-def serves(site: Site, agent: Process) -> None:
+def assert_serves(site: Site, agent: Process) -> None:
     """Check that the new stack serves the machine and its agent, and runs the waiting Workflow."""
     new = Kubectl(site, site.data_dir / "kubeconfig")
     process = site.services["tinkedge"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process
-from tests.interop.test_capabilities import ALL, ROOT, Rack, identity, serves
+from tests.interop.test_capabilities import ALL, ROOT, Rack, assert_serves, identity
 
 USER = 53999
 """The number of the user tinkedge, which this machine has not."""
@@ -90,7 +90,7 @@ def children(process: Process) -> list[int]:
     return [int(word) for word in listed.read_text().split()]
 
 
-def serves_once(host: Host, process: Process) -> None:
+def assert_serves_once(host: Host, process: Process) -> None:
     """It serves, and ends when it is asked to."""
     host.ready(process)
     assert process.terminate() == 0
@@ -100,21 +100,21 @@ def serves_once(host: Host, process: Process) -> None:
 def test_root_and_the_service_take_turns_in_the_directory_of_the_package(host: Host) -> None:
     package(host)
     for _ in range(2):
-        serves_once(host, host.service())
+        assert_serves_once(host, host.service())
         process = host.as_root()
         host.ready(process)
         assert identity(process) == ({str(USER)}, set(ALL))
         assert f"the data directory {DATA} belongs to user tinkedge: this process runs as that user" in process.err
         assert (started := children(process)), "the gRPC server"
         assert {Path(f"/proc/{each}").stat().st_uid for each in started} == {USER}
-        serves(host, host.data)
+        assert_serves(host, host.data)
         assert process.terminate() == 0
         assert host.owners() == {USER}
         assert "CAP_" not in process.err.replace("CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW", "")
 
 
 def test_missing_directory_of_the_package_is_made_for_its_user_by_up_and_by_restore(host: Host) -> None:
-    serves_once(host, host.as_root())
+    assert_serves_once(host, host.as_root())
     assert host.owners() == {USER}
     backup = host.home / "site.tgz"
     host.root(*TINKEDGE, "backup", backup)
@@ -125,12 +125,12 @@ def test_missing_directory_of_the_package_is_made_for_its_user_by_up_and_by_rest
     shutil.rmtree(host.data)
     assert "belongs to root" not in host.root(*TINKEDGE, "restore", backup).out
     assert host.owners() == {USER}
-    serves_once(host, host.service())
+    assert_serves_once(host, host.service())
 
 
 def test_directory_of_root_is_given_to_the_service_by_the_command_that_it_names_and_stays_its(host: Host) -> None:
     host.data.mkdir(mode=0o700)
-    serves_once(host, host.as_root())
+    assert_serves_once(host, host.as_root())
     assert host.owners() == {0}
     refused = host.service()
     assert refused.status() != 0
@@ -147,12 +147,12 @@ def test_directory_of_root_is_given_to_the_service_by_the_command_that_it_names_
     assert f"for the service, as root: 'chown -R tinkedge: {DATA}'" in doctor.out
     host.root("chown", "-R", "tinkedge:", DATA)
     for process in (host.service, host.as_root, host.service):
-        serves_once(host, process())
+        assert_serves_once(host, process())
     assert host.owners() == {USER}
 
 
 def test_restore_to_another_missing_directory_names_the_command_for_the_service(host: Host) -> None:
-    serves_once(host, host.as_root())
+    assert_serves_once(host, host.as_root())
     backup, target = host.home / "site.tgz", host.home / "srv" / "tinkedge"
     host.root(*TINKEDGE, "backup", backup)
     restored = host.root(*TINKEDGE, "restore", backup, "--data-dir", target)

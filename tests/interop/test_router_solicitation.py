@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -139,9 +140,11 @@ def test_no_advertisement_is_sent_beside_a_router(ipv6: Network) -> None:
         assert "timed out" in ipv6.run("python3", "-c", SOLICIT, "255", "3").stderr
 
 
-async def test_interface_without_ipv6_is_no_error_by_default() -> None:
+async def test_interface_without_ipv6_is_no_error_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     advertiser = RouterAdvertiser("nic9", only=lambda _mac: True)
     await advertiser.start()
+    assert "; iPXE waits 16 s for a router there" in caplog.text
     await advertiser.stop()
 
 

@@ -166,7 +166,7 @@ WITHIN = 5.0
 """Seconds, beside all other tests: an agent that is shut out waits at least ten."""
 
 
-def serves(outcome: Outcome) -> None:
+def assert_serves(outcome: Outcome) -> None:
     """Check that the server answered all calls of the honest agent in time, and most new connections."""
     assert outcome.calls["refused"] == 0, outcome
     assert outcome.connected["refused"] <= max(1, outcome.connected["count"] // 10), outcome
@@ -175,7 +175,7 @@ def serves(outcome: Outcome) -> None:
     assert outcome.connected["median"] < WITHIN, outcome
 
 
-def is_bounded(site: Site, outcome: Outcome, grown: float = MB_GROWN, kept: float = MB_KEPT) -> None:
+def assert_memory_is_bounded(site: Site, outcome: Outcome, grown: float = MB_GROWN, kept: float = MB_KEPT) -> None:
     assert outcome.grown < grown, outcome
     wait_until(lambda: site.memory() - outcome.before < kept, lambda: (site.memory(), outcome))
 
@@ -183,8 +183,8 @@ def is_bounded(site: Site, outcome: Outcome, grown: float = MB_GROWN, kept: floa
 def test_address_that_attacks_repeatedly_is_blocked(site: Site) -> None:
     attacker = site.attackers(1)
     outcome = site.endure("rapid_reset", 2, connections=20, local=attacker)
-    serves(outcome)
-    is_bounded(site, outcome)
+    assert_serves(outcome)
+    assert_memory_is_bounded(site, outcome)
     wait_until(lambda: f"no new connections from {attacker[0]}/32 for a while" in site.edge.process.err)
     assert outcome.attack["refused"] > 0
 
@@ -200,8 +200,8 @@ def test_floods_of_every_kind_at_once_are_disconnected_and_logged_once(site: Sit
     (attacker,) = site.attackers(1)
     others = {kind: site.attack(kind, 6, local=site.attackers(1)) for kind in FLOODS[1:]}
     outcome = site.endure(FLOODS[0], 2, local=[attacker])
-    serves(outcome)
-    is_bounded(site, outcome)
+    assert_serves(outcome)
+    assert_memory_is_bounded(site, outcome)
     assert outcome.attack["closed"] >= 1
     wait_until(lambda: re.search(rf"{attacker}: \d+ connections ended: ", site.edge.process.err))
     assert site.edge.process.err.count(f"{attacker}: ") <= 4, "it is not said each time"
@@ -213,8 +213,8 @@ def test_floods_of_every_kind_at_once_are_disconnected_and_logged_once(site: Sit
 def test_unfinished_calls_block_no_other_client(site: Site) -> None:
     others = [site.attack(kind, 2, local=site.attackers(1), connections=5) for kind in HELD[1:]]
     outcome = site.endure(HELD[0], 2, local=site.attackers(1), connections=5)
-    serves(outcome)
-    is_bounded(site, outcome)
+    assert_serves(outcome)
+    assert_memory_is_bounded(site, outcome)
     assert all(attack.status() == 0 for attack in others)
 
 
@@ -224,7 +224,7 @@ def test_address_that_reconnects_continuously_is_blocked(site: Site) -> None:
     assert outcome.calls["refused"] == 0, outcome
     assert outcome.breaks == 0, outcome
     # Up to 14,000 connections arrive before the address is blocked, depending on the machine's speed.
-    is_bounded(site, outcome, grown=200, kept=130)
+    assert_memory_is_bounded(site, outcome, grown=200, kept=130)
     wait_until(lambda: f"no new connections from {attacker[0]}/32 for a while" in site.edge.process.err)
 
 
@@ -300,7 +300,7 @@ def test_idle_connections_block_no_agent_and_a_killed_grpc_server_is_started_aga
         (attacker,) = site.attackers(1)
         # With the default limit of 1,024 files, the server accepted only 768 connections.
         outcome = site.endure("idle", 3, connections=900, local=[attacker])
-        serves(outcome)
+        assert_serves(outcome)
         assert outcome.attack["closed"] > 0
         assert site.connections() < 768
         why = rf"{attacker}: \d+ connections ended: \d+ connections of one address are the most"
@@ -344,8 +344,8 @@ def test_attackers_with_and_without_a_certificate_block_no_agent(tmp_path: Path)
             site.attack("rapid_reset", 2, connections=2, tls=True, local=site.attackers(1)),
         ]
         outcome = site.endure("preface", 2, connections=3, churn=True, tls=True, local=site.attackers(1), agent=agent)
-        serves(outcome)
-        is_bounded(site, outcome)
+        assert_serves(outcome)
+        assert_memory_is_bounded(site, outcome)
         assert {attack.status() for attack in attacks[1:]} == {0}
         wait_until(lambda: re.search(rf"{certified}: \d+ connections ended: ", edge.process.err))
 
@@ -358,16 +358,16 @@ def test_attackers_with_and_without_a_certificate_block_no_agent(tmp_path: Path)
 @pytest.mark.parametrize("kind", [*FLOODS, *HELD, *OLDER])
 def test_half_a_minute_of_one_attack(site: Site, kind: str, connections: int) -> None:
     outcome = site.endure(kind, 30, connections=connections, local=site.attackers(1))
-    serves(outcome)
+    assert_serves(outcome)
     assert outcome.calls["p99"] < WITHIN, outcome
     assert outcome.connected["p99"] < WITHIN, outcome
-    is_bounded(site, outcome)
+    assert_memory_is_bounded(site, outcome)
 
 
 @pytest.mark.soak
 def test_fifteen_thousand_idle_connections_of_one_address(site: Site) -> None:
     outcome = site.endure("idle", 30, connections=15_000, local=site.attackers(1))
-    serves(outcome)
+    assert_serves(outcome)
     assert outcome.connected["p99"] < WITHIN, outcome
     assert site.connections() < 2000
 
@@ -378,4 +378,4 @@ def test_fifty_attacking_addresses_are_disconnected_one_by_one(site: Site) -> No
     outcome = site.endure("rapid_reset", 20, connections=100, local=site.attackers(50))
     assert outcome.calls["refused"] == 0, outcome
     assert outcome.breaks == 0, outcome
-    is_bounded(site, outcome)
+    assert_memory_is_bounded(site, outcome)

@@ -1,4 +1,4 @@
-"""`tinkedge up` with 512 MB of memory and no more, while everything comes at once: it serves, and is not killed.
+"""`tinkedge up` with 512 MB of memory and no more, while everything comes at once: it assert_serves, and is not killed.
 
 The limit is a memory cgroup's, so page cache and socket buffers count, too. `make soak` keeps it up for five minutes,
 or for SOAK_MEMORY_SECONDS.
@@ -137,7 +137,7 @@ def _some_of_all(said: str) -> bool:
     return bool(lines) and _enough(json.loads(lines[-1])["done"])
 
 
-def serves(full: Full, seconds: float) -> None:
+def assert_serves(full: Full, seconds: float) -> None:
     process = full.up(LIMIT)
     before = private(process)
     found = full.load(process, seconds)
@@ -156,10 +156,10 @@ def serves(full: Full, seconds: float) -> None:
 
 
 def test_up_serves_all_clients_with_512_mb(full: Full) -> None:
-    serves(full, 4)
+    assert_serves(full, 4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_up_serves_all_clients_with_512_mb_for_minutes(full: Full) -> None:
-    serves(full, SECONDS)
+    assert_serves(full, SECONDS)

@@ -67,10 +67,10 @@ class Relay:
         self._socket = sock
         self._to = (network.server_ip, 67)
 
-    def ask(self, count: int) -> None:
-        """Send `count` questions one after the other, each again every second until it is answered."""
+    def assert_answers(self, count: int) -> None:
+        """Send `count` DISCOVERs one after the other, each again every second until it is answered."""
         for xid in range(1, count + 1):
-            wait_until(lambda xid=xid: self._is_answered(xid), f"question {xid} has no answer")
+            wait_until(lambda xid=xid: self._is_answered(xid), f"DISCOVER {xid} has no answer")
 
     def _is_answered(self, xid: int) -> bool:
         self._socket.sendto(message("discover", giaddr=RELAY_IP, hops=1, xid=xid), self._to)
@@ -132,7 +132,7 @@ def test_machine_with_endless_requests_does_not_delay_others(
     ready.register("10.77.6.70", "52:54:00:cc:00:70", "lab-70")
     asks = [message("discover", mac="52:54:00:cc:00:70", xid=xid) for xid in range(64)]
     with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", asks, relay.pause()):
-        relay.ask(40)
+        relay.assert_answers(40)
 
 
 def test_forged_relays_that_do_not_exist_do_not_delay_real_ones(
@@ -142,7 +142,7 @@ def test_forged_relays_that_do_not_exist_do_not_delay_real_ones(
     forged = [message("discover", giaddr=f"10.77.6.{host}", hops=1) for host in range(100, 250)]
     with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", forged, relay.pause()):
         time.sleep(1.5)  # until the buffer is full
-        relay.ask(40)
+        relay.assert_answers(40)
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
     assert len(caplog.records) < 60
 

@@ -144,7 +144,7 @@ def test_server_starts_again_right_after_it_stopped(network: Network, dhcp: Dhcp
         return await dhcp.start()
 
     with network.serving(twice):
-        pass
+        assert dhcp.udhcpc().returncode == 0
 
 
 # --- dhclient ---------------------------------------------------------------------------------------------------------

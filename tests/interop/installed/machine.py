@@ -118,7 +118,7 @@ def _search(pattern: str, text: str) -> re.Match[str]:
     return match
 
 
-def install_machine(host: Host, directory: Path, workflow: str = "first") -> None:
+def assert_machine_is_installed(host: Host, directory: Path, workflow: str = "first") -> None:
     """Switch a machine on and check that its Workflow succeeds."""
     files = host.path(manifests.OSIE_DIR)
     files.mkdir(exist_ok=True)
