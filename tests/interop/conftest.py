@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -127,7 +126,17 @@ class Network:
         """Let the client's kernel learn the server's hardware address."""
         with self.inside(self.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
             sock.sendto(b"", (self.server_ip, 9))
-        time.sleep(0.2)
+        show = ["ip", "-n", self.client, "neigh", "show", "to", self.server_ip]
+        wait_until(
+            lambda: "lladdr" in subprocess.run(show, check=True, capture_output=True, text=True).stdout,
+            "the client does not resolve the server's address",
+        )
+
+    def datagrams_read(self, namespace: str) -> int:
+        """Return the number of UDP datagrams that programs in the namespace have read (InDatagrams of RFC 4113)."""
+        lines = self.inside(namespace, Path("/proc/thread-self/net/snmp").read_text).splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Udp:"))
+        return int(dict(zip(names, values, strict=True))["InDatagrams"])
 
     @contextmanager
     def dnsmasq(self, directory: Path, *options: str) -> Iterator[None]:

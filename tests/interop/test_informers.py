@@ -1,10 +1,13 @@
-"""Clients that follow the embedded API for long: kubernetes-asyncio and our own informer, through restarts of the
-server, a history that is gone (410), bookmarks, a reader that is slow, and a change of leaders."""
+"""Long watches of the embedded API by kubernetes-asyncio and our own informer.
+
+The server restarts, loses its history (410), sends bookmarks, has a slow reader, and its clients elect a leader.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -29,11 +32,11 @@ from tink.limits import Backoff
 
 MAPS = ResourceType("", "v1", "configmaps", "ConfigMap")
 HISTORY = 20
-"""Changes that these servers remember."""
+"""Number of changes in the history of these servers."""
 
 
 class Cluster:
-    """An API server that can go away and come back on the same port, with what it had."""
+    """An API server that can stop and start again on the same port, with the same objects."""
 
     def __init__(self, state: Path) -> None:
         self.kubeconfig = state / "kubeconfig"
@@ -57,8 +60,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with await KubeClient.connect(cluster.kubeconfig) as made:
-        yield made
+    async with await KubeClient.connect(cluster.kubeconfig) as connected:
+        yield connected
 
 
 @pytest.fixture
@@ -78,16 +81,16 @@ async def put(kube: KubeClient, name: str, **data: str) -> None:
     await kube.create(MAPS, config_map(name, **data), "default")
 
 
-async def churn(kube: KubeClient) -> None:
-    """Let so much happen that the server forgets what was before."""
+async def overflow_history(kube: KubeClient) -> None:
+    """Make more changes than the server's history holds."""
     await put(kube, "churn")
     for number in range(HISTORY * 2):
         await kube.patch(MAPS, "churn", "default", {"data": {"n": str(number)}})
 
 
 @contextlib.asynccontextmanager
-async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIterator[tuple[Informer, list[str]]]:
-    """Run our informer; give it and what its handlers heard."""
+async def run_informer(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIterator[tuple[Informer, list[str]]]:
+    """Run our informer, and yield it with the names that its handlers receive: `-NAME` for a deleted object."""
     informer = Informer(kube, resource, ["default"], backoff=lambda: Backoff(0.05, 0.5))
     events: list[str] = []
     informer.add_event_handler(
@@ -105,27 +108,27 @@ async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIte
 # --- our informer ---
 
 
-async def test_our_informer_goes_on_after_a_restart_and_lists_again_when_the_history_is_gone(
+async def test_our_informer_continues_after_a_restart_and_lists_again_without_history(
     cluster: Cluster, kube: KubeClient
 ) -> None:
     await put(kube, "kept")
     await put(kube, "lost")
-    async with following(kube) as (informer, events):
+    async with run_informer(kube) as (informer, events):
         await cluster.stop()
-        await asyncio.sleep(0.3)
+        await until(lambda: informer.is_unreachable)
         await cluster.start()
         await put(kube, "after")
         await kube.delete(MAPS, "after", "default")
         await until(lambda: events[-1:] == ["-after"])
-        assert events == ["kept", "lost", "after", "-after"], "nothing is missed, nor heard twice"
+        assert events == ["kept", "lost", "after", "-after"], "each event arrives exactly once"
 
         await cluster.stop()
-        # While the informer knocks in vain, more happens elsewhere than the server remembers.
+        # While the informer retries, another server makes more changes to the same state than the history holds.
         elsewhere = Cluster(cluster.kubeconfig.parent)
         await elsewhere.start()
         async with await KubeClient.connect(elsewhere.kubeconfig) as busy:
             await busy.delete(MAPS, "lost", "default")
-            await churn(busy)
+            await overflow_history(busy)
         await elsewhere.stop()
         assert events[4:] == []
         await cluster.start()
@@ -138,28 +141,28 @@ async def test_our_informer_goes_on_after_a_restart_and_lists_again_when_the_his
 # --- kubernetes-asyncio ---
 
 
-def maps(core: client.CoreV1Api, version: str = "", seconds: int = 20, **more: Any) -> Any:
+def watch_maps(core: client.CoreV1Api, version: str = "", seconds: int = 20, **more: Any) -> Any:
     listing = core.list_namespaced_config_map
     return watch.Watch().stream(listing, "default", resource_version=version, timeout_seconds=seconds, **more)
 
 
 async def follow(api: ApiClient, version: str, last: str, seen: list[tuple[str, str]]) -> None:
-    """Until the last one is there."""
-    async with maps(client.CoreV1Api(api), version) as stream:
+    """Add the events of a watch to `seen`, up to the addition of the object `last`."""
+    async with watch_maps(client.CoreV1Api(api), version) as stream:
         async for event in stream:
             seen.append((event["type"], event["object"].metadata.name))
             if seen[-1] == ("ADDED", last):
                 return
 
 
-async def newest(api: ApiClient) -> str:
+async def latest_version(api: ApiClient) -> str:
     return str((await client.CoreV1Api(api).list_namespaced_config_map("default")).metadata.resource_version)
 
 
-async def test_watch_sees_every_change_in_order_ends_with_the_server_and_goes_on_from_where_it_was(
+async def test_watch_sees_every_change_in_order_ends_with_the_server_and_continues_from_its_version(
     cluster: Cluster, kube: KubeClient, api: ApiClient
 ) -> None:
-    version = await newest(api)
+    version = await latest_version(api)
     seen: list[tuple[str, str]] = []
     task = asyncio.create_task(follow(api, version, "c", seen))
     await put(kube, "a")
@@ -176,25 +179,25 @@ async def test_watch_sees_every_change_in_order_ends_with_the_server_and_goes_on
         await task
     await cluster.start()
     await put(kube, "c")
-    again: list[tuple[str, str]] = []
-    await asyncio.wait_for(follow(api, version, "c", again), PATIENCE_SECONDS)
-    assert again == [*expected, ("ADDED", "c")]
+    replayed: list[tuple[str, str]] = []
+    await asyncio.wait_for(follow(api, version, "c", replayed), PATIENCE_SECONDS)
+    assert replayed == [*expected, ("ADDED", "c")]
 
 
 async def test_watch_from_an_expired_version_gets_an_error(kube: KubeClient, api: ApiClient) -> None:
-    version = await newest(api)
-    await churn(kube)
+    version = await latest_version(api)
+    await overflow_history(kube)
     with pytest.raises(ApiException) as refused:
         await follow(api, version, "never", [])
     assert refused.value.status == 410
 
 
-async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: KubeClient, api: ApiClient) -> None:
+async def test_initial_events_end_with_a_bookmark_that_has_a_version(kube: KubeClient, api: ApiClient) -> None:
     """client-go's reflector requests this since 1.35: a watch that begins with the list."""
     await put(kube, "a")
-    asked = {"send_initial_events": True, "allow_watch_bookmarks": True, "resource_version_match": "NotOlderThan"}
+    options = {"send_initial_events": True, "allow_watch_bookmarks": True, "resource_version_match": "NotOlderThan"}
     kinds: list[tuple[str, str]] = []
-    async with maps(client.CoreV1Api(api), **asked) as stream:
+    async with watch_maps(client.CoreV1Api(api), **options) as stream:
         async for event in stream:
             metadata = event["raw_object"]["metadata"]
             kinds.append((event["type"], metadata.get("name", "")))
@@ -207,7 +210,7 @@ async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: 
 
 async def test_stalled_reader_delays_no_other_reader(kube: KubeClient, api: ApiClient) -> None:
     # The test never reads the first watch; the second must see each change at once.
-    async with kube.watch(MAPS, "default", "", 30), following(kube) as (informer, _):
+    async with kube.watch(MAPS, "default", "", 30), run_informer(kube) as (informer, _):
         await put(kube, "large", filler="x" * 200_000)
         for number in range(40):
             patch = {"data": {"filler": f"{number:04}" * 50_000}}
@@ -220,13 +223,13 @@ async def test_stalled_reader_delays_no_other_reader(kube: KubeClient, api: ApiC
         await until(last)
 
 
-async def test_dynamic_client_and_our_informer_follow_what_is_defined_while_they_run(
+async def test_dynamic_client_and_our_informer_follow_a_kind_that_is_defined_while_they_run(
     kube: KubeClient, api: ApiClient
 ) -> None:
     extensions = client.ApiextensionsV1Api(api)
     for definition in generate():
         await extensions.create_custom_resource_definition(definition)
-    async with following(kube, HARDWARE) as (_, events):
+    async with run_informer(kube, HARDWARE) as (_, events):
         dynamic = await DynamicClient(api)
         machines = await dynamic.resources.get(api_version="tinkerbell.org/v1alpha2", kind="Hardware")
         assert machines.namespaced
@@ -243,6 +246,14 @@ async def test_dynamic_client_and_our_informer_follow_what_is_defined_while_they
 
 async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClient) -> None:
     leading: list[str] = []
+    attempts: Counter[str] = Counter()
+
+    class CountingLock(LeaseLock):
+        """A lock that counts how often a candidate reads the Lease: it does so at each attempt to lead."""
+
+        async def get(self, name: str, namespace: str) -> Any:
+            attempts[self.identity] += 1
+            return await super().get(name, namespace)
 
     def candidate(name: str) -> Awaitable[None]:
         async def started() -> None:
@@ -251,7 +262,7 @@ async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClie
         async def stopped() -> None:
             leading.append(f"-{name}")
 
-        lock = LeaseLock("leader", "default", name, api)
+        lock = CountingLock("leader", "default", name, api)
         callbacks = {"onstarted_leading": started, "onstopped_leading": stopped}
         settings = electionconfig.Config(lock, lease_duration=3, renew_deadline=2, retry_period=1.1, **callbacks)
         return leaderelection.LeaderElection(settings).run()
@@ -260,7 +271,7 @@ async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClie
     await until(lambda: leading == ["one"])
     second = asyncio.create_task(candidate("two"))
     try:
-        await asyncio.sleep(1)
+        await until(lambda: attempts["two"] >= 2)
         assert leading == ["one"]
         first.cancel()
         await until(lambda: leading[-1] == "two")

@@ -35,9 +35,9 @@ from tests.interop.host_site import (
     site,
 )
 from tests.interop.privileges import Grant, grants
-from tests.interop.rack import tinkedge
+from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3.versions import CONVERSION_DATA_ANNOTATION, ConversionSettings
@@ -394,9 +394,11 @@ async def test_killed_migration_is_continued_and_a_complete_one_changes_nothing(
     killed = []
     for phase in (Phase.HARDWARE_DATA, Phase.STORAGE, Phase.REWRITE):
         process = tinkedge(tmp_path, *command(site, "--apply"))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while process.popen.poll() is None and not await _reached(site, phase, versions):
-                await asyncio.sleep(0.005)
+
+        async def is_reached(process: Process = process, phase: Phase = phase) -> bool:
+            return process.popen.poll() is not None or await _reached(site, phase, versions)
+
+        await until(is_reached)
         process.popen.kill()
         killed.append(process.status())
     assert -signal.SIGKILL in killed, "nothing was interrupted"

@@ -342,12 +342,13 @@ def test_attacker_with_forged_arp_and_dhcp_on_the_link_is_known_by_its_own_mac(
     network.sysctl(network.client, "net.ipv4.conf.eth0.arp_announce", "0")
     rack, ears = Rack(network, tmp_path, mode), wire()
     with network.serving(rack.start):
+        before = network.datagrams_read(network.server)
         for _ in range(20):
             ears.send(broadcast(lie(MACHINE), MAC))
             for ip in (MACHINE, VICTIMS_IP):
                 claim = ARP(op=2, hwsrc=MAC, psrc=ip, hwdst=MAC, pdst=ip)
                 ears.send(bytes(Ether(src=MAC, dst=EVERYBODY) / claim))
-        time.sleep(0.2)
+        wait_until(lambda: network.datagrams_read(network.server) >= before + 20, "the server has not read the lies")
         for source in (MACHINE, VICTIMS_IP):
             for name in (f"{VICTIM}/auto.ipxe", "auto.ipxe"):
                 answer = ask(network.client, source, name)
@@ -358,11 +359,12 @@ def test_attacker_with_forged_arp_and_dhcp_on_the_link_is_known_by_its_own_mac(
 def test_host_of_a_routed_network_is_not_identified_by_its_claims(network: Network, far: str, tmp_path: Path) -> None:
     rack = Rack(network, tmp_path, DhcpMode.PROXY)
     with network.serving(rack.start), closing(in_namespace(far, udp)) as forger:
+        before = network.datagrams_read(network.server)
         for port in (67, 4011) * 5:
             forger.sendto(lie(FAR), (SERVER, port))
-        time.sleep(0.3)
+        wait_until(lambda: network.datagrams_read(network.server) >= before + 10, "the server has not read the lies")
+        answer = ask(far, FAR, f"{VICTIM}/auto.ipxe")  # from the same event loop, after the lies
         assert rack.callers.mac(FAR) is None
-        answer = ask(far, FAR, f"{VICTIM}/auto.ipxe")
     assert answer[:2] == b"\0\5", "the victim's script"
     events = [event for event in network.events if event.mac == VICTIM and FAR in event.message]
     assert [event.outcome for event in events] == [Outcome.INFO]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -31,25 +30,34 @@ def second(network: Network) -> None:
     network.cable("eth1", "srv1", f"{SECOND_IP}/24")
 
 
-def following(dhcp: DhcpLab) -> Callable[[], Awaitable[Sequence[Server]]]:
-    """A server for whatever `srv0` is, as the edge has it."""
+def follow_interface(
+    dhcp: DhcpLab, on_attempt: Callable[[], None] = lambda: None
+) -> Callable[[], Awaitable[Sequence[Server]]]:
+    """Return a function that starts a server which follows `srv0` as the edge does.
 
-    class Following:
+    `on_attempt()` is called before each attempt to serve the interface.
+    """
+
+    class Follower:
         async def start(self) -> None:
             self._networks = HostNetworks([edge_host.Network("srv0", dhcp.network.server_ip)])
             state = self._networks.states[0]
-            self._services = NetworkServices(state, ServiceMakers(lambda state: dhcp.responder(state.address)))
-            self._networks.add_follower(self._services.follow)
+            self._services = NetworkServices(state, lambda state: dhcp.responder(state.address))
+            self._networks.add_follower(self._follow)
             await self._networks.start()
             self._running = asyncio.create_task(self._networks.run())
+
+        async def _follow(self, state: edge_host.NetworkState) -> None:
+            on_attempt()
+            await self._services.follow(state)
 
         async def stop(self) -> None:
             self._running.cancel()
             self._networks.close()
             await self._services.stop()
 
-    async def start() -> list[Following]:
-        server = Following()
+    async def start() -> list[Follower]:
+        server = Follower()
         await server.start()
         return [server]
 
@@ -105,7 +113,7 @@ def test_interface_that_goes_down_and_up_is_served_again(network: Network, dhcp:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_interface_that_is_replaced_between_two_polls_is_noticed(network: Network, dhcp: DhcpLab, loop: str) -> None:
-    with network.serving(following(dhcp), loop):
+    with network.serving(follow_interface(dhcp), loop):
         network.remove_cable("srv0")
         network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
         assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
@@ -114,15 +122,17 @@ def test_interface_that_is_replaced_between_two_polls_is_noticed(network: Networ
 def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
     network: Network, dhcp: DhcpLab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with network.serving(following(dhcp)):
+    attempts: list[None] = []
+    with network.serving(follow_interface(dhcp, lambda: attempts.append(None))):
         network.remove_cable("srv0")
         wait_until(lambda: "there is no interface srv0" in caplog.text, "its loss was not noticed")
         other = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with other:
             other.bind(("0.0.0.0", 67))
             network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
-            wait_until(lambda: "another program has it" in caplog.text, "nobody was told of the port")
-            time.sleep(1.5)
+            wait_until(lambda: "another program has it" in caplog.text, "the taken port was not logged")
+            before = len(attempts)
+            wait_until(lambda: len(attempts) >= before + 2, "there is no other attempt")
         assert caplog.text.count("another program has it") == 1
         assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
 

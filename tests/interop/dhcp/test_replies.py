@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,9 +153,12 @@ def test_frame_comes_from_the_address_that_the_interface_has_now(
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
         network.set_mac(network.server, "srv0", "02:00:00:00:00:77")
-        time.sleep(1.2)  # until it looks again
-        assert dhcp.udhcpc().returncode == 0
-    assert replies(ears.received())[-1].src == "02:00:00:00:00:77"
+
+        def comes_from_new_address() -> bool:
+            assert dhcp.udhcpc().returncode == 0
+            return replies(ears.received())[-1].src == "02:00:00:00:00:77"
+
+        wait_until(comes_from_new_address, "the server does not read its hardware address again")
 
 
 def test_error_of_a_link_that_can_not_be_opened_has_the_reason(
