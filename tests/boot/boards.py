@@ -108,7 +108,7 @@ class BoardMachine(VirtualMachine):
         writer.close()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """To the console, once QEMU listens there."""
+        """Connect to the console once QEMU listens on its socket."""
         while True:
             try:
                 return await asyncio.open_unix_connection(self._console)

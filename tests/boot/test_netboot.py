@@ -179,7 +179,7 @@ def test_refused_pxe_rom_goes_on_to_the_next_boot_device_over_ipv6(boot: Boot) -
 def test_machine_with_secure_boot_loads_the_kernel_by_shim_and_grub_and_shows_why_it_does_not_start(
     boot: Boot,
 ) -> None:
-    """By TFTP alone: Debian 12's GRUB speaks no HTTP. The kernel is none, and not signed."""
+    """All files come by TFTP: Debian 12's GRUB has no HTTP. The kernel file is neither a kernel nor signed."""
     secure = ("--boot-path", "grub", "--shim-dir", str(SHIMS / "shim-bookworm"))
     report = boot("uefi-secure", "screen: Where Secure Boot is on", *secure, within=180)
     assert report.steps() == ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok", "boot failed"], report
@@ -187,7 +187,7 @@ def test_machine_with_secure_boot_loads_the_kernel_by_shim_and_grub_and_shows_wh
 
 
 def test_u_boot_gets_its_script_kernel_and_initrd_and_starts_the_kernel(boot: Boot) -> None:
-    """As Debian's comes: `dhcp`, `boot.scr.uimg`, and what that says. The kernel shows what it was started with."""
+    """Debian's default: `dhcp`, then the script `boot.scr.uimg`. The kernel prints its command line."""
     report = boot("u-boot", f"screen: .*worker_id={MAC}")
     assert report.steps() == ["dhcp ok", "script ok", "kernel ok", "initrd ok"], report
     assert report.shows("linux,initrd-start", "tinkedge_sign=http://172.31.77.1:7080/sign/up"), report

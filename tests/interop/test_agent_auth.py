@@ -28,7 +28,7 @@ REGISTRIES = ("reg.example:5000", "harbor.example")
 TOKEN = re.compile(r"v1\.[0-9a-f]{12}\.\d+\.[A-Za-z0-9_-]{43}")
 
 
-def of_the_edge(authority: Authority) -> list[str | Path]:
+def edge_tls_options(authority: Authority) -> list[str | Path]:
     """Return the options of a server with a certificate for its address."""
     chain, key = authority.sign("tls", x509.IPAddress(ipaddress.ip_address(ADDRESS)))
     return ["--grpc-tls-cert", chain, "--grpc-tls-key", key]
@@ -40,7 +40,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     authority = Authority(directory)
     registries = [word for host in REGISTRIES for word in ("--registry-ca", f"{host}={authority.file}")]
     with running(
-        directory, "--agent-auth", "token", *of_the_edge(authority), *registries, "--log-level", "debug"
+        directory, "--agent-auth", "token", *edge_tls_options(authority), *registries, "--log-level", "debug"
     ) as edge:
         with_machines(edge)
         yield edge
@@ -54,7 +54,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, 
     """Start an edge that requires client certificates; yield it with the authority that signs them."""
     directory = tmp_path_factory.mktemp("certified")
     authority = Authority(directory)
-    options = ["--agent-auth", "mtls", *of_the_edge(authority), "--grpc-client-ca", authority.file]
+    options = ["--agent-auth", "mtls", *edge_tls_options(authority), "--grpc-client-ca", authority.file]
     with running(directory, *options) as edge:
         with_machines(edge)
         yield edge, authority

@@ -165,7 +165,7 @@ async def _storm(kubeconfig: Any) -> tuple[int, int]:
             except aiohttp.ClientError:
                 await asyncio.sleep(0.05)
 
-    async def say_nothing(start: bytes) -> None:
+    async def connect_and_wait(start: bytes) -> None:
         while time.monotonic() < end:
             try:
                 _, writer = await asyncio.open_connection(Network.server_ip, 6443, local_addr=(STRANGERS, 0))
@@ -178,8 +178,8 @@ async def _storm(kubeconfig: Any) -> tuple[int, int]:
     connector = aiohttp.TCPConnector(ssl=trust, limit=0, local_addr=(STRANGERS, 0))
     async with aiohttp.ClientSession(connector=connector, timeout=patience) as strangers:
         attacks = [asyncio.create_task(guess(strangers, number)) for number in range(60)]
-        attacks += [asyncio.create_task(say_nothing(b"")) for _ in range(150)]
-        attacks += [asyncio.create_task(say_nothing(b"\x16\x03\x01\x02\x00\x01")) for _ in range(50)]
+        attacks += [asyncio.create_task(connect_and_wait(b"")) for _ in range(150)]
+        attacks += [asyncio.create_task(connect_and_wait(b"\x16\x03\x01\x02\x00\x01")) for _ in range(50)]
         right = {"Authorization": f"Bearer {token}"}
         while time.monotonic() < end:
             async with (

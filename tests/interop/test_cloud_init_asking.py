@@ -1,13 +1,13 @@
-"""How cloud-init comes to ask us, release by release: what ds-identify makes of a machine's configuration, and what the
-code of DataSourceEc2 makes of our tree in every shape that a Hardware gives it, by every URL that leads to it.
+"""How each release of cloud-init finds the edge's metadata: ds-identify reads a machine's configuration, and
+DataSourceEc2 reads the metadata tree of each kind of Hardware, by each URL that leads to it.
 
-The crawls are those that were once measured against servers made to fail: a listing that names what is not there, no
-listing at all, values with a newline, keys that are no directory, an answer to every version, an empty instance id.
+The cases come from crawls of faulty servers: a listing with a missing entry, no listing, values with a newline, keys
+that are no directory, an answer to every version, an empty instance id.
 
-On a machine whose SMBIOS says that it is Amazon's, cloud-init shows a session token with each request, and gives up
-where it gets none: one edge here demands those tokens, so that a crawl that ends well has shown one with each request.
-On all other machines cloud-init asks for none: they need a signed URL at such an edge. And where an image insists on
-Amazon's hardware (`strict_id`), cloud-init on a machine of another make does not ask at all.
+- On a machine whose SMBIOS names Amazon, cloud-init sends a session token with each request, and stops if it gets no
+  token. One edge here requires tokens, so a successful crawl has sent one with each request.
+- On other machines cloud-init requests no token. They need a signed URL at such an edge.
+- If an image accepts only Amazon's hardware (`strict_id`), cloud-init on other hardware sends no request.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.interop.rack import IN_EDGE, TINKEDGE
 CRAWLER = "crawler"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn"
 NAT = "172.31.77.99"
-"""Where machines behind NAT seem to come from."""
+"""The address of all machines behind NAT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Hardware, and what cloud-init should make of it."""
+    """A Hardware, and the metadata that cloud-init should read for it."""
 
     name: str
     hardware: Registered
@@ -174,7 +174,7 @@ def test_without_a_hardware_or_a_good_token_there_is_no_datasource(crawls: Crawl
         assert "error" not in answer
 
 
-# --- what images and kernel command lines say -------------------------------------------------------------------------
+# --- the configuration of images and kernel command lines -------------------------------------------------------------
 
 
 def test_file_that_metadata_url_prints_lets_the_machine_find_itself_from_anywhere(
@@ -207,7 +207,7 @@ def test_ds_identify_enables_cloud_init(computer: Computer, cmdline: str, files:
             computer.configure(name.removesuffix(".cfg"), documented(name, "plain"))
     status, output = identify(computer, cmdline)
     assert status == 0, output
-    # The newer ones write what the command line calls it; cloud-init does not care for its case.
+    # Newer releases write the name as on the command line; cloud-init ignores its case.
     assert re.match(rf"datasource_list: \[ {sources}\b", report(computer), re.IGNORECASE), report(computer)
 
 
@@ -220,7 +220,7 @@ IMAGE = Path(__file__).resolve().parents[2] / "deploy/image/cloud/rootfs/etc/clo
 
 
 def identify(computer: Computer, cmdline: str) -> tuple[int, str]:
-    """As systemd's generator does, early in each boot."""
+    """Run ds-identify as systemd's generator does early in each boot; return its exit status and output."""
     (computer.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz ro {cmdline}\n")
     return computer.run("/usr/lib/cloud-init/ds-identify --force")
 
@@ -261,7 +261,7 @@ def test_ec2_data_source_sends_a_token_with_each_request_and_gets_all_metadata(
         CASE | {"strict_id": True, "address": STRANGER},
         first=("/usr/lib/cloud-init/ds-identify --force",),
     )
-    # Here cloud-init is switched on without a word in the image.
+    # ds-identify enables cloud-init here without any configuration in the image.
     assert (tmp_path / "report/cloud.cfg").read_text().startswith("datasource_list: [ Ec2")
     assert own["found"], own
     assert own["instance-id"] == MACHINE.name

@@ -156,7 +156,7 @@ class Ledger:
             assert "status" not in obj or is_whole(obj["status"])
 
 
-def thing(name: str, number: int) -> Raw:
+def thing_object(name: str, number: int) -> Raw:
     about = {"apiVersion": THING.api_version, "kind": THING.kind, "metadata": {"name": name, "namespace": "default"}}
     return about | {"spec": payload(number)}
 
@@ -172,7 +172,7 @@ async def write(client: KubeClient, ledger: Ledger, writer: int, dice: random.Ra
             verb = "create" if answered is None else dice.choice(("spec", "spec", "status", "status", "delete"))
             ledger.pending[name] = (verb, number)
             if answered is None:
-                ledger.record_answer(name, await client.create(THING, thing(name, number)))
+                ledger.record_answer(name, await client.create(THING, thing_object(name, number)))
             elif verb == "delete":
                 await client.delete(THING, name, "default")
                 ledger.record_answer(name, None)
@@ -270,7 +270,7 @@ async def test_killed_repeatedly_under_load_api_keeps_every_answer_and_watches_r
     client = await connect(state / "kubeconfig")
     stored = await items(client, THING)
     ledger.check(stored)
-    last = await client.create(THING, thing("last", 0))
+    last = await client.create(THING, thing_object("last", 0))
     rest = asyncio.create_task(watcher.follow(client))
     await until(lambda: watcher.position >= int(last["metadata"]["resourceVersion"]), lambda: watcher.position)
     rest.cancel()

@@ -207,9 +207,9 @@ def boots_lab(script: str, address: str = ADDRESS) -> bool:
 
 
 @pytest.fixture(scope="module")
-def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def reservation_edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     """Two networks, and everything that goes with reservations."""
-    directory = tmp_path_factory.mktemp("reserving")
+    directory = tmp_path_factory.mktemp("reservation_edge")
     extra = directory / "tftp"
     (extra / "overlays").mkdir(parents=True)
     (extra / "start4.elf").write_bytes(content("start4.elf"))
@@ -223,57 +223,61 @@ def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
         yield edge
 
 
-def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_address_there(reserving: Edge) -> None:
+def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_address_there(
+    reservation_edge: Edge,
+) -> None:
     for name, address, other in (("near", ADDRESS, FAR_ADDRESS), ("far", FAR_ADDRESS, ADDRESS)):
-        lease = reserving.rom(name, UEFI)
+        lease = reservation_edge.rom(name, UEFI)
         assert (lease["ip"], lease["serverid"], lease["siaddr"]) == (ADDRESSES[name], address, address)
         assert lease["boot_file"] == "snponly.efi"
         # The boot program is iPXE, which the server recognises by its user class.
-        lease = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
+        lease = reservation_edge.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
         assert lease["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
-        script = reserving.script(name, address)
+        script = reservation_edge.script(name, address)
         assert boots_lab(script, address), script
         assert other not in script
-        assert reserving.get(name, "/osie/lab/initrd", address) == (200, content("initrd"))
-        assert reserving.tftp(name, "snponly.efi", address=address)[0] == (IPXE / "snponly.efi").read_bytes()
-        script = reserving.tftp(name, f"{dashed(MACS[name])}/auto.ipxe", address=address)[0].decode()
+        assert reservation_edge.get(name, "/osie/lab/initrd", address) == (200, content("initrd"))
+        assert reservation_edge.tftp(name, "snponly.efi", address=address)[0] == (IPXE / "snponly.efi").read_bytes()
+        script = reservation_edge.tftp(name, f"{dashed(MACS[name])}/auto.ipxe", address=address)[0].decode()
         assert f"tftp://{address}/{MACS[name]}/osie/lab/kernel" in script
         assert other not in script
         # The workflow server must answer at the address in the script.
-        in_namespace(reserving.namespaces[name], partial(socket.create_connection, (address, 42113), 5)).close()
+        in_namespace(reservation_edge.namespaces[name], partial(socket.create_connection, (address, 42113), 5)).close()
 
 
-def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_quarantine(reserving: Edge) -> None:
+def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_quarantine(
+    reservation_edge: Edge,
+) -> None:
     def conflict() -> str:
         condition = '{.status.conditions[?(@.type=="AddressConflict")]'
         shown = f"{condition}.status}} {condition}.reason}} {condition}.message}}"
-        return reserving.kubectl("get", "hardware", "declining", "-o", f"jsonpath={shown}").strip()
+        return reservation_edge.kubectl("get", "hardware", "declining", "-o", f"jsonpath={shown}").strip()
 
     address, mac = "172.31.77.60", "52:54:00:00:01:06"
-    reserving.register("declining", address, mac=mac)
-    reserving.machine("declining", mac)
+    reservation_edge.register("declining", address, mac=mac)
+    reservation_edge.machine("declining", mac)
     # Another host uses the machine's address.
-    reserving.machine("squatter", "52:54:00:00:01:07", address=address)
-    assert set(reserving.discover("declining", mac, servers={ADDRESS})) == {ADDRESS}
-    client = reserving.start("declining", *UDHCPC, "-s", "/bin/true", "-a", "-A", "5")
+    reservation_edge.machine("squatter", "52:54:00:00:01:07", address=address)
+    assert set(reservation_edge.discover("declining", mac, servers={ADDRESS})) == {ADDRESS}
+    client = reservation_edge.start("declining", *UDHCPC, "-s", "/bin/true", "-a", "-A", "5")
     wait_until(lambda: conflict().startswith("True "), lambda: client.err)
     client.end()
     assert conflict().startswith(f"True DeclinedByClient {address} is used by another host: {mac} declined it; ")
-    reserving.address("squatter", "172.31.77.61/24")
-    assert reserving.discover("declining", mac, servers=set()) == {}
-    assert any("is in quarantine" in message for message in reserving.journey(mac, "refused"))
+    reservation_edge.address("squatter", "172.31.77.61/24")
+    assert reservation_edge.discover("declining", mac, servers=set()) == {}
+    assert any("is in quarantine" in message for message in reservation_edge.journey(mac, "refused"))
     # No request arrives meanwhile; the condition changes nevertheless.
     wait_until(lambda: conflict().startswith("False QuarantineEnded"), conflict, every=0.2)
-    assert reserving.udhcpc("declining", "-a")["ip"] == address
+    assert reservation_edge.udhcpc("declining", "-a")["ip"] == address
 
 
 @pytest.fixture(scope="module")
-def upstream(reserving: Edge) -> Iterator[Path]:
+def upstream(reservation_edge: Edge) -> Iterator[Path]:
     """The directory of a web server, which the edge reaches as 127.0.0.1:8080."""
-    root = reserving.directory / "www"
+    root = reservation_edge.directory / "www"
     root.mkdir()
-    server = reserving.start(IN_EDGE, *WEB_SERVER, "--directory", root)
-    wait_until(lambda: "tcp:8080" in reserving.listening(), lambda: server.err)
+    server = reservation_edge.start(IN_EDGE, *WEB_SERVER, "--directory", root)
+    wait_until(lambda: "tcp:8080" in reservation_edge.listening(), lambda: server.err)
     yield root
     server.end()
 
@@ -288,60 +292,62 @@ def publish(edge: Edge, root: Path, name: str, size: int, sha256: str = "") -> N
     wait_until(lambda: edge.get("near", f"/osie/{name}/kernel")[0] == 200)
 
 
-def test_initrd_larger_than_the_cache_is_refused_with_the_option_to_change(reserving: Edge, upstream: Path) -> None:
-    publish(reserving, upstream, "large", CACHE_SIZE + 1)
-    status, body = reserving.get("near", "/osie/large/initrd")
+def test_initrd_larger_than_the_cache_is_refused_with_the_option_to_change(
+    reservation_edge: Edge, upstream: Path
+) -> None:
+    publish(reservation_edge, upstream, "large", CACHE_SIZE + 1)
+    status, body = reservation_edge.get("near", "/osie/large/initrd")
     line = body.decode()
     assert (status, len(line.splitlines())) == (500, 1)
     assert "OSIE default/large: initrdUrl http://127.0.0.1:8080/large-initrd: " in line
     assert f"{CACHE_SIZE + 1} bytes are more than the whole cache may hold, {CACHE_SIZE} (see --cache-size)" in line
     # The machine's screen shows the reason, too: its script fetches it.
-    screen = reserving.get("near", f"/ipxe/script/{MACS['near']}/auto.ipxe?failed")[1].decode()
+    screen = reservation_edge.get("near", f"/ipxe/script/{MACS['near']}/auto.ipxe?failed")[1].decode()
     assert f"echo {line.partition(' (see')[0]}" in screen
     assert "--cache-size" in screen
-    assert line.strip() in reserving.journey(MACS["near"], "failed")[-1]
-    assert "--cache-size" in reserving.process.err
-    assert reserving.metric('failures_total{kind="no_room"}') == 1
+    assert line.strip() in reservation_edge.journey(MACS["near"], "failed")[-1]
+    assert "--cache-size" in reservation_edge.process.err
+    assert reservation_edge.metric('failures_total{kind="no_room"}') == 1
 
 
-def test_machine_never_receives_a_whole_file_with_a_wrong_checksum(reserving: Edge, upstream: Path) -> None:
+def test_machine_never_receives_a_whole_file_with_a_wrong_checksum(reservation_edge: Edge, upstream: Path) -> None:
     size = 200_000
-    publish(reserving, upstream, "wrong", size, hashlib.sha256(b"another file").hexdigest())
+    publish(reservation_edge, upstream, "wrong", size, hashlib.sha256(b"another file").hexdigest())
     for _ in range(2):
-        status, body = reserving.get("near", "/osie/wrong/initrd")
+        status, body = reservation_edge.get("near", "/osie/wrong/initrd")
         assert status != 200
         assert len(body) < size
-    said_of = reserving.journey(MACS["near"], "failed")[-1]
+    said_of = reservation_edge.journey(MACS["near"], "failed")[-1]
     assert "OSIE default/wrong: initrdUrl http://127.0.0.1:8080/wrong-initrd: wrong SHA-256: the OSIE says " in said_of
-    assert reserving.metric('failures_total{kind="checksum"}') > 0
+    assert reservation_edge.metric('failures_total{kind="checksum"}') > 0
     right = content("right", size)
-    fetched = reserving.metric("fetched_bytes_total")
-    publish(reserving, upstream, "right", size, hashlib.sha256(right).hexdigest())
+    fetched = reservation_edge.metric("fetched_bytes_total")
+    publish(reservation_edge, upstream, "right", size, hashlib.sha256(right).hexdigest())
     for _ in range(2):
-        assert reserving.get("near", "/osie/right/initrd") == (200, right)
+        assert reservation_edge.get("near", "/osie/right/initrd") == (200, right)
     # One download for both, and the kernel's.
-    assert reserving.metric("fetched_bytes_total") == fetched + size + 1000
-    assert reserving.metric("stored_bytes") <= CACHE_SIZE
+    assert reservation_edge.metric("fetched_bytes_total") == fetched + size + 1000
+    assert reservation_edge.metric("stored_bytes") <= CACHE_SIZE
 
 
 def test_machine_behind_a_firewall_gets_boot_program_and_extra_files_from_port_69_and_an_unregistered_one_none(
-    reserving: Edge,
+    reservation_edge: Edge,
 ) -> None:
     where, mac, address = "walled", "52:54:00:00:01:08", "172.31.77.70"
-    reserving.register(where, address, mac=mac)
-    reserving.machine(where, mac, address=address)
+    reservation_edge.register(where, address, mac=mac)
+    reservation_edge.machine(where, mac, address=address)
     rule = ["INPUT", "-p", "udp", "!", "--sport", "69", "-j", "DROP"]
-    assert reserving.run(where, "iptables", "-A", *rule).popen.returncode == 0
+    assert reservation_edge.run(where, "iptables", "-A", *rule).popen.returncode == 0
     for client in CLIENTS:
-        got, _ = reserving.tftp(where, "snponly.efi", client)
+        got, _ = reservation_edge.tftp(where, "snponly.efi", client)
         assert got == (IPXE / "snponly.efi").read_bytes()
         # A Raspberry Pi requests files below its serial number first; there is no such directory.
-        assert reserving.tftp(where, "1a2b3c4d/start4.elf", client)[0] == content("start4.elf")
-        assert reserving.tftp(where, "overlays/vc4.dtbo", client)[0] == content("vc4.dtbo", 512)
+        assert reservation_edge.tftp(where, "1a2b3c4d/start4.elf", client)[0] == content("start4.elf")
+        assert reservation_edge.tftp(where, "overlays/vc4.dtbo", client)[0] == content("vc4.dtbo", 512)
         for name in ("overlays/none.dtbo", "../data/kubeconfig", "overlays/../../data/kubeconfig"):
-            assert reserving.tftp(where, name, client)[0] == b""
-    reserving.machine("stranger", address=ADDRESSES["stranger"])
-    got, said_of = reserving.tftp("stranger", "start4.elf")
+            assert reservation_edge.tftp(where, name, client)[0] == b""
+    reservation_edge.machine("stranger", address=ADDRESSES["stranger"])
+    got, said_of = reservation_edge.tftp("stranger", "start4.elf")
     assert got == b""
     assert "no such file" in said_of
 
@@ -402,50 +408,50 @@ def dnsmasq(edge: Edge) -> Process:
 
 
 @pytest.fixture(scope="module")
-def proxying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
-    with running(tmp_path_factory.mktemp("proxying"), "--dhcp-mode", "proxy") as edge:
+def proxy_edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with running(tmp_path_factory.mktemp("proxy_edge"), "--dhcp-mode", "proxy") as edge:
         dnsmasq(edge)
         edge.register("near", ADDRESSES["near"])
         edge.machine("near")
         yield edge
 
 
-def test_machine_gets_its_address_from_the_other_server_and_its_boot_file_from_the_edge(proxying: Edge) -> None:
+def test_machine_gets_its_address_from_the_other_server_and_its_boot_file_from_the_edge(proxy_edge: Edge) -> None:
     mac = MACS["near"]
     both = {OTHER_SERVER, ADDRESS}
-    assert set(proxying.discover("near", mac, servers={OTHER_SERVER})) == {OTHER_SERVER}
-    offers = proxying.discover("near", mac, *PXE, servers=both)
+    assert set(proxy_edge.discover("near", mac, servers={OTHER_SERVER})) == {OTHER_SERVER}
+    offers = proxy_edge.discover("near", mac, *PXE, servers=both)
     assert set(offers) == both
     assert offers[OTHER_SERVER].yiaddr.startswith("172.31.77.1")
     ours = offers[ADDRESS]
     assert (ours.yiaddr, ours.siaddr, ours.file.rstrip(b"\0")) == ("0.0.0.0", ADDRESS, b"undionly.kpxe")
     assert options_of(ours)["vendor_class_id"] == b"PXEClient"
     assert "lease_time" not in options_of(ours)
-    lease = proxying.udhcpc("near")
+    lease = proxy_edge.udhcpc("near")
     assert lease["serverid"] == OTHER_SERVER
     assert 100 <= int(lease["ip"].rpartition(".")[2]) <= 200
     # No Hardware has that address; the edge identifies the machine by it nevertheless.
-    assert boots_lab(proxying.script("near"))
-    assert proxying.get("near", "/osie/lab/kernel") == (200, content("kernel"))
-    assert proxying.get("near", "/2009-04-04/user-data") == (200, b"I am near")
+    assert boots_lab(proxy_edge.script("near"))
+    assert proxy_edge.get("near", "/osie/lab/kernel") == (200, content("kernel"))
+    assert proxy_edge.get("near", "/2009-04-04/user-data") == (200, b"I am near")
 
 
 def test_machine_is_identified_by_its_mac_and_another_at_its_address_gets_nothing(
-    proxying: Edge,
+    proxy_edge: Edge,
 ) -> None:
     mac = "52:54:00:00:01:04"
-    proxying.register("silent", "172.31.77.51", mac=mac)
-    proxying.machine("silent", mac, address="172.31.77.180")  # without any DHCP
-    assert proxying.get("silent", "/2009-04-04/user-data") == (200, b"I am silent")
-    assert boots_lab(proxying.script("silent", mac=mac))
-    proxying.machine("stranger")
+    proxy_edge.register("silent", "172.31.77.51", mac=mac)
+    proxy_edge.machine("silent", mac, address="172.31.77.180")  # without any DHCP
+    assert proxy_edge.get("silent", "/2009-04-04/user-data") == (200, b"I am silent")
+    assert boots_lab(proxy_edge.script("silent", mac=mac))
+    proxy_edge.machine("stranger")
     refusals = {f"/ipxe/script/{MACS['near']}/auto.ipxe": 403, "/osie/lab/kernel": 403}
     refusals |= {"/2009-04-04/user-data": 404, f"/nocloud/{MACS['near']}/user-data": 404}
     for address in (ADDRESSES["stranger"], ADDRESSES["near"]):
-        proxying.address("stranger", f"{address}/24")
-        assert {path: proxying.get("stranger", path)[0] for path in refusals} == refusals
-        assert proxying.tftp("stranger", f"{dashed(MACS['near'])}/auto.ipxe")[0] == b""
-    offers = proxying.discover("stranger", MACS["stranger"], *PXE, servers={OTHER_SERVER})
+        proxy_edge.address("stranger", f"{address}/24")
+        assert {path: proxy_edge.get("stranger", path)[0] for path in refusals} == refusals
+        assert proxy_edge.tftp("stranger", f"{dashed(MACS['near'])}/auto.ipxe")[0] == b""
+    offers = proxy_edge.discover("stranger", MACS["stranger"], *PXE, servers={OTHER_SERVER})
     assert set(offers) == {OTHER_SERVER}
 
 
@@ -453,35 +459,35 @@ def test_machine_is_identified_by_its_mac_and_another_at_its_address_gets_nothin
 
 
 @pytest.fixture
-def adopting(tmp_path: Path) -> Iterator[Edge]:
+def adoption_edge(tmp_path: Path) -> Iterator[Edge]:
     with running(tmp_path, "--dhcp-mode", "auto-proxy", "--default-osie", "lab") as edge:
         dnsmasq(edge)
         edge.machine("stranger")
         yield edge
 
 
-def test_machine_without_hardware_netboots_the_default_osie_and_nothing_else(adopting: Edge) -> None:
+def test_machine_without_hardware_netboots_the_default_osie_and_nothing_else(adoption_edge: Edge) -> None:
     mac = MACS["stranger"]
-    ours = adopting.discover("stranger", mac, *PXE, servers={ADDRESS})[ADDRESS]
+    ours = adoption_edge.discover("stranger", mac, *PXE, servers={ADDRESS})[ADDRESS]
     assert ours.yiaddr == "0.0.0.0"
     program = ours.file.rstrip(b"\0").decode()
-    assert adopting.udhcpc("stranger")["serverid"] == OTHER_SERVER
+    assert adoption_edge.udhcpc("stranger")["serverid"] == OTHER_SERVER
     assert program == "undionly.kpxe"
-    script = adopting.script("stranger")
+    script = adoption_edge.script("stranger")
     assert boots_lab(script)
     assert f" worker_id={mac} " in script
     for client in CLIENTS:
-        assert adopting.tftp("stranger", program, client)[0] == (IPXE / "undionly.kpxe").read_bytes()
+        assert adoption_edge.tftp("stranger", program, client)[0] == (IPXE / "undionly.kpxe").read_bytes()
         # An iPXE without HTTP gets the same.
-        script = adopting.tftp("stranger", f"{dashed(mac)}/auto.ipxe", client)[0].decode()
+        script = adoption_edge.tftp("stranger", f"{dashed(mac)}/auto.ipxe", client)[0].decode()
         assert f"tftp://{ADDRESS}/{mac}/osie/lab/kernel" in script
         for part in ("kernel", "initrd"):
-            assert adopting.tftp("stranger", f"{dashed(mac)}/osie/lab/{part}", client)[0] == content(part)
+            assert adoption_edge.tftp("stranger", f"{dashed(mac)}/osie/lab/{part}", client)[0] == content(part)
     for part in ("kernel", "initrd"):
-        assert adopting.get("stranger", f"/osie/lab/{part}") == (200, content(part))
-    assert adopting.get("stranger", "/osie/other/kernel")[0] == 403
+        assert adoption_edge.get("stranger", f"/osie/lab/{part}") == (200, content(part))
+    assert adoption_edge.get("stranger", "/osie/other/kernel")[0] == 403
     for path in ("2009-04-04/user-data", "2009-04-04/meta-data/", f"nocloud/{mac}/meta-data"):
-        assert adopting.get("stranger", f"/{path}")[0] == 404
+        assert adoption_edge.get("stranger", f"/{path}")[0] == 404
 
 
 # --- without DHCP -----------------------------------------------------------------------------------------------------

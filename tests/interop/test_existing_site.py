@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 STRANGE = "172.31.77.60"
 HOOKOS = "tink_worker_image=10.0.0.1:5000/tink-agent:v0.25.0"
-"""By this word it finds its agent."""
+"""The word by which the test finds its agent."""
 
 
 @pytest.fixture(scope="module")

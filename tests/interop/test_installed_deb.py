@@ -21,7 +21,7 @@ from tests.interop.installed import manifests
 from tests.interop.installed.empty import MAC, Bundle, emptied
 from tests.interop.installed.host import ADDRESS, ROOT, Host
 from tests.interop.installed.machine import Machine
-from tests.interop.installed.package import of_this_run
+from tests.interop.installed.package import package_of_this_run
 from tests.interop.installed.transcript import Transcript, blocks, commands
 
 DOCS = ROOT / "docs"
@@ -48,7 +48,7 @@ MADE = (
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return of_this_run(tmp_path_factory)
+    return package_of_this_run(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

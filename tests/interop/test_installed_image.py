@@ -15,7 +15,7 @@ import pytest
 from edge.building.builder import default_cache
 from tests.interop.installed import manifests
 from tests.interop.installed.machine import Machine
-from tests.interop.installed.package import of_this_run
+from tests.interop.installed.package import package_of_this_run
 from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, clean_environment
 from tests.waiting import wait_until
 
@@ -70,7 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("image")
     recipe = hashlib.sha256((ROOT / "deploy/container/root.sh").read_bytes()).hexdigest()[:16]
     kept = default_cache() / f"image-base-{recipe}.tar"
-    command = [sys.executable, "-m", "deploy.package", "image", "--deb", str(of_this_run(tmp_path_factory))]
+    command = [sys.executable, "-m", "deploy.package", "image", "--deb", str(package_of_this_run(tmp_path_factory))]
     command += ["--base", str(kept), "--level", "1", "--out", str(out)]
     environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)

@@ -78,7 +78,7 @@ def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, t
 
 
 def test_pip_installs_what_serves_machines(host: Host, tmp_path: Path) -> None:
-    """As pipx does it, whose packages come from an index: `make test-fresh`."""
+    """`make test-fresh` tests the same with pipx, which gets its packages from an index."""
     # Debian's own, from where it is: to copy it into the environment takes longer than the installation.
     host.run("sh", "-c", "ln -s /usr/share/python-wheels/pip-*.whl /root/pip.whl")
     pip = ("env", "PYTHONPATH=/root/pip.whl", "/opt/own/bin/python", "-m", "pip")

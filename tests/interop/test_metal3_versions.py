@@ -322,7 +322,7 @@ async def migrate(site: Site, *options: str) -> Ran:
     return Ran(ran.exit_code, ran.stdout, ran.stderr)
 
 
-async def everything(site: Site) -> dict[str, Raw]:
+async def all_objects(site: Site) -> dict[str, Raw]:
     """Return all hosts as v1alpha1, without the fields that the API server writes."""
     return {
         each["metadata"]["name"]: {key: each.get(key) for key in ("spec", "status")}
@@ -358,7 +358,7 @@ async def stored(site: Site) -> list[str]:
 
 async def test_hosts_are_migrated_completely_and_the_plan_changes_nothing(site: Site) -> None:
     await fill(site, 12)
-    before, definition = await everything(site), await site.definition()
+    before, definition = await all_objects(site), await site.definition()
     ran = await migrate(site)
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == [
@@ -377,7 +377,7 @@ async def test_hosts_are_migrated_completely_and_the_plan_changes_nothing(site: 
     done = ("hardware-data: 4 done", "storage: 1 done", "rewrite: 13 done", "stored-versions: 1 done")
     assert ran.err.splitlines() == [*done]
     assert await stored(site) == ["v1beta1"]
-    assert await everything(site) == before
+    assert await all_objects(site) == before
     await site.stop_webhook()
     assert len((await site.client.list(HOST_V1BETA1))["items"]) == 13, "all can be read without the webhook"
     for made in (await site.client.list(HARDWARE_DATA))["items"]:
@@ -389,7 +389,7 @@ async def test_hosts_are_migrated_completely_and_the_plan_changes_nothing(site: 
 
 async def test_killed_migration_is_continued_and_a_complete_one_changes_nothing(site: Site, tmp_path: Path) -> None:
     await fill(site, 60)
-    before = await everything(site)
+    before = await all_objects(site)
     versions = await resource_versions(site)
     killed = []
     for phase in (Phase.HARDWARE_DATA, Phase.STORAGE, Phase.REWRITE):
@@ -406,7 +406,7 @@ async def test_killed_migration_is_continued_and_a_complete_one_changes_nothing(
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["outcome"] == "finished"
     assert await stored(site) == ["v1beta1"]
-    assert await everything(site) == before
+    assert await all_objects(site) == before
     assert len((await site.client.list(HARDWARE_DATA))["items"]) == 20
 
     version = (await site.definition())["metadata"]["resourceVersion"]

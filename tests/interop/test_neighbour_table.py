@@ -164,19 +164,19 @@ def test_multipath_route_has_the_next_hop_of_the_kernel(two: Network) -> None:
     assert ask(two, "srv0", "srv1", ip="10.99.0.5") == expected
 
 
-def notifications_of(
+def collect_notifications(
     network: Network, change: Callable[[], None], wanted: Callable[[list[str | None]], bool]
 ) -> list[str | None]:
     """Wait until the notifications are those that are expected, and return them."""
     events: list[str | None] = []
 
-    async def hear() -> None:
+    async def collect() -> None:
         changes = neighbour_changes(events.append)
         change()
         await until(lambda: wanted(events), lambda: events)
         changes.close()
 
-    network.inside(network.server, lambda: asyncio.run(hear()))
+    network.inside(network.server, lambda: asyncio.run(collect()))
     return events
 
 
@@ -186,7 +186,7 @@ def test_changes_are_notified_and_missed_ones_as_a_change_of_all(network: Networ
         entry(network, "srv0", "52:54:00:99:99:98", state="stale")
         neigh(network, "del", IP, "dev", "srv0")
 
-    assert set(notifications_of(network, change, lambda heard: len(heard) >= 3)) == {IP}
+    assert set(collect_notifications(network, change, lambda heard: len(heard) >= 3)) == {IP}
     lines = "".join(
         f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
         for turn in range(40)
@@ -196,7 +196,7 @@ def test_changes_are_notified_and_missed_ones_as_a_change_of_all(network: Networ
     def flood() -> None:  # we don't read meanwhile
         subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)
 
-    notifications_of(network, flood, lambda heard: None in heard)
+    collect_notifications(network, flood, lambda heard: None in heard)
 
     def inside() -> dict[str, str | None]:
         with closing(NeighbourTable(["srv0"])) as table:

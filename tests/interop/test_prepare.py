@@ -32,7 +32,7 @@ INSECURE = f"insecure_registries={ADDRESS}:7080"
 
 
 @pytest.fixture(scope="module")
-def of_nobody() -> Iterator[Path]:
+def data_dir_of_nobody() -> Iterator[Path]:
     """A data directory of another user than root, who reaches it."""
     directory = Path(tempfile.mkdtemp(prefix="tinkedge-prepare-"))
     os.chown(directory, NOBODY, NOBODY)
@@ -41,27 +41,27 @@ def of_nobody() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def built(of_nobody: Path) -> str:
+def built(data_dir_of_nobody: Path) -> str:
     """Return the output of the first run, with no API."""
     debs = CACHE / "debs"
     debs.mkdir(parents=True, exist_ok=True)
     for kernel in (default_cache() / "debs").glob("linux-image-*-cloud-*.deb"):  # which a lab has fetched
         shutil.copy(kernel, debs)
-    command = [*PROGRAM, "prepare", *map(str, PARTS), "--data-dir", str(of_nobody)]
+    command = [*PROGRAM, "prepare", *map(str, PARTS), "--data-dir", str(data_dir_of_nobody)]
     ran = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
 
 def test_results_belong_to_the_owner_of_the_data_directory_and_the_osie_waits_for_the_api(
-    built: str, of_nobody: Path
+    built: str, data_dir_of_nobody: Path
 ) -> None:
-    assert f"OSIE tinkedge: {of_nobody}/osie/tinkedge written" in built
+    assert f"OSIE tinkedge: {data_dir_of_nobody}/osie/tinkedge written" in built
     assert "actions image2disk, inspect, reboot, wipe, writefile" in built
-    assert f"not applied, because {of_nobody}/kubeconfig is not there yet" in built
-    found = [path for path in of_nobody.rglob("*") if path.lstat().st_uid != NOBODY]
+    assert f"not applied, because {data_dir_of_nobody}/kubeconfig is not there yet" in built
+    found = [path for path in data_dir_of_nobody.rglob("*") if path.lstat().st_uid != NOBODY]
     assert found == []
-    assert {path.name for path in (of_nobody / "osie/tinkedge").iterdir()} == {"kernel", "initrd", "osie.yaml"}
+    assert {path.name for path in (data_dir_of_nobody / "osie/tinkedge").iterdir()} == {"kernel", "initrd", "osie.yaml"}
 
 
 def test_folder_of_root_in_the_directory_of_another_user_is_named_with_the_remedy(built: str) -> None:

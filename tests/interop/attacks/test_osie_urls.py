@@ -170,20 +170,22 @@ def test_checksum_of_another_tenants_file_is_no_permission_to_read_it(edge: Edge
 
 
 @pytest.fixture(scope="module")
-def allowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def edge_with_allowed_upstreams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     """An edge that is allowed its own host."""
     options = ("--allow-upstream", "127.0.0.0/8", "--allow-upstream", f"::1,{ADDRESS}")
-    with in_a_cloud(tmp_path_factory.mktemp("allowing"), *options) as edge:
+    with in_a_cloud(tmp_path_factory.mktemp("edge_with_allowed_upstreams"), *options) as edge:
         yield edge
 
 
-def test_operator_allows_upstreams_on_the_edge_itself_and_what_was_not_allowed_stays_closed(allowing: Edge) -> None:
+def test_operator_allows_upstreams_on_the_edge_itself_and_what_was_not_allowed_stays_closed(
+    edge_with_allowed_upstreams: Edge,
+) -> None:
     for name in ("loopback", "localhost", "ipv6", "own", "redirect", "mapped"):
-        assert boot(allowing, name) == (200, SECRET), name
+        assert boot(edge_with_allowed_upstreams, name) == (200, SECRET), name
     for name in ("cloud", "redirect-to-cloud", "cloud-mapped"):
-        status, body = boot(allowing, name)
+        status, body = boot(edge_with_allowed_upstreams, name)
         assert (status, SECRET in body) == (502, False), name
     for name, url in (("admin", "http://127.0.0.1:7081/api/v1/machines"), ("itself", f"http://{ADDRESS}:7080/readyz")):
-        status, body = boot(allowing, name, url)
+        status, body = boot(edge_with_allowed_upstreams, name, url)
         assert status == 502, "the edge does not ask itself, whatever is allowed"
         assert b"is this host, where port 708" in body

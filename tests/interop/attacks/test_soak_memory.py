@@ -132,7 +132,7 @@ def _enough(done: dict[str, int]) -> bool:
 
 
 def _some_of_all(said: str) -> bool:
-    """By the last of the crowd's lines that is whole."""
+    """Return True if the crowd's last complete line counts some of each kind of work."""
     lines = said[: said.rfind("\n") + 1].splitlines()
     return bool(lines) and _enough(json.loads(lines[-1])["done"])
 

@@ -17,7 +17,7 @@ _MACHINES = "/api/v1/machines"
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A machine and what its Hardware says of it."""
+    """A machine and the content of its Hardware."""
 
     name: str
     mac: str

@@ -353,16 +353,16 @@ async def test_writefile_writes_the_contents_with_mode_and_owners(machine, disk,
     env = {"DEST_DISK": disk[0], "DEST_PATH": CONFIG, "CONTENTS": contents}
     assert await machine.action(example(machine, "writefile", FS_TYPE="ext4", **env)) == RunResult(0)
 
-    def seen(point):
+    def modes_and_owners(point):
         file = point / CONFIG[1:]
         return [(each.stat().st_mode & 0o7777, each.stat().st_uid, each.stat().st_gid) for each in (file, file.parent)]
 
     assert mounted(lambda point: (point / CONFIG[1:]).read_text()) == contents
-    assert mounted(seen) == [(0o644, 0, 0), (0o755, 0, 0)]
+    assert mounted(modes_and_owners) == [(0o644, 0, 0), (0o755, 0, 0)]
     # The file is replaced without FS_TYPE; existing directories stay unchanged.
     more = {"CONTENTS": "other", "MODE": "0600", "DIRMODE": "0700", "UID": "1000", "GID": "1001"}
     assert await machine.action(example(machine, "writefile", **env | more)) == RunResult(0)
-    assert mounted(seen) == [(0o600, 1000, 1001), (0o755, 0, 0)]
+    assert mounted(modes_and_owners) == [(0o600, 1000, 1001), (0o755, 0, 0)]
     assert mounted(lambda point: [each.name for each in (point / CONFIG[1:]).parent.iterdir()]) == ["90_tinkedge.cfg"]
     assert mounted(lambda point: (point / CONFIG[1:]).read_text()) == "other"
 

@@ -33,7 +33,7 @@ def message(kind: str, *options: Any, mac: str = CLIENT_MAC, **fields: Any) -> b
 
 
 @contextmanager
-def speaking(network: Network, address: str = "", port: int = 0) -> Iterator[socket.socket]:
+def client_socket(network: Network, address: str = "", port: int = 0) -> Iterator[socket.socket]:
     """A UDP socket of the client's, bound there."""
     with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)

@@ -16,7 +16,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import Received, Reply, Responder
 from tests.interop.conftest import Network
-from tests.interop.dhcp.conftest import DhcpLab, message, speaking
+from tests.interop.dhcp.conftest import DhcpLab, client_socket, message
 from tests.waiting import wait_until
 
 RELAY_IP = "10.77.6.2"
@@ -98,7 +98,7 @@ class Relay:
 
 @pytest.fixture
 def relay(network: Network, ready: DhcpLab) -> Iterator[Relay]:
-    with speaking(network, RELAY_IP, 67) as sock:
+    with client_socket(network, RELAY_IP, 67) as sock:
         yield Relay(network, sock)
 
 

@@ -22,7 +22,7 @@ from edge.dhcp_common import Quarantine
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine
 from tests.interop.conftest import Network
-from tests.interop.dhcp.conftest import DhcpLab, message, speaking
+from tests.interop.dhcp.conftest import DhcpLab, client_socket, message
 from tests.waiting import wait_until
 
 
@@ -317,7 +317,7 @@ def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: D
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_inform_is_answered_where_it_came_from(network: Network, dhcp: DhcpLab, loop: str) -> None:
     network.add_address(network.client, "eth0", "10.77.6.77/24")
-    with network.serving(dhcp.start, loop), speaking(network, "10.77.6.77", 68) as client:
+    with network.serving(dhcp.start, loop), client_socket(network, "10.77.6.77", 68) as client:
         client.sendto(message("inform", xid=9, ciaddr="10.77.6.77"), (network.server_ip, 67))
         answer = BOOTP(client.recv(2000))
     options_by_name = {option[0]: option[1] for option in answer[DHCP].options if isinstance(option, tuple)}

@@ -16,7 +16,7 @@ from edge.neighbour import host as edge_host
 from edge.run.networks.follow import HostNetworks
 from edge.run.networks.services import NetworkServices, ServiceMakers
 from tests.interop.conftest import Network, Server, Wire
-from tests.interop.dhcp.conftest import DhcpLab, message, speaking
+from tests.interop.dhcp.conftest import DhcpLab, client_socket, message
 from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
@@ -96,7 +96,7 @@ def test_second_address_of_the_interface_does_not_answer_instead(
         assert dhcp.udhcpc("-B").returncode == 0
         assert dhcp.udhcpc().returncode == 0
         network.give_client_its_address()
-        with speaking(network, network.client_ip, 67) as relay:
+        with client_socket(network, network.client_ip, 67) as relay:
             # To an address of the interface that is not the server's, as some relays are configured.
             relay.sendto(message("discover", giaddr=network.client_ip), (network.server_ip, 67))
             assert relay.recvfrom(2000)[1] == ("10.77.6.2", 67)
@@ -138,7 +138,7 @@ def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
 
 
 def test_other_servers_of_the_host_can_not_share_the_port(network: Network, dhcp: DhcpLab) -> None:
-    """Not even with SO_REUSEADDR, with which another server would silently take half of the clients."""
+    """SO_REUSEADDR does not help either: it would silently give another server half of the clients."""
     with network.serving(dhcp.start):
         for address in ("0.0.0.0", network.server_ip, "127.0.0.1"):
             other = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

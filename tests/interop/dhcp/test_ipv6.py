@@ -98,7 +98,7 @@ class Lab6(Learning):
         return ["dhclient", "-6", *options, *files, "eth0"]
 
     @contextmanager
-    def speaking(self, port: int = 0) -> Iterator[Callable[[bytes], socket.socket]]:
+    def client_socket(self, port: int = 0) -> Iterator[Callable[[bytes], socket.socket]]:
         """Yield a function that sends a client's message to all servers of its link and returns its socket."""
         network = self.network
         to = ("ff02::1:2", 547, 0, network.inside(network.client, lambda: socket.if_nametoindex("eth0")))
@@ -161,7 +161,7 @@ def test_address_of_another_host_is_declined_and_not_offered_again(network: Netw
     network.sysctl(other, "net.ipv6.conf.other0.accept_dad", "0")
     subprocess.run(["ip", "-n", other, "link", "set", "other0", "up"], check=True)
     network.add_address(other, "other0", f"{CLIENT}/64")
-    with network.serving(lab.start), lab.speaking(546) as send:
+    with network.serving(lab.start), lab.client_socket(546) as send:
         assert send(DECLINE).recv(2000)[0] == MessageType6.REPLY
         lab.wait_for_message(f"DHCPv6 DECLINE: another host, {squatter}, already uses {CLIENT}")
         send(ask(MessageType6.SOLICIT, ia()))
@@ -169,7 +169,7 @@ def test_address_of_another_host_is_declined_and_not_offered_again(network: Netw
 
 
 def test_declined_address_that_no_host_uses_is_offered_again(network: Network, lab: Lab6) -> None:
-    with network.serving(lab.start), lab.speaking() as send:
+    with network.serving(lab.start), lab.client_socket() as send:
         send(DECLINE)
         lab.wait_for_message(f"DHCPv6 DECLINE of {CLIENT}, but no host answers neighbour discovery there")
 
@@ -268,7 +268,7 @@ def test_system_with_a_random_link_local_address_is_identified_at_its_second_req
 
     assert "ff:fe" not in network.run("ip", "-6", "address", "show", "dev", "eth0").stdout
 
-    with network.serving(lab.start), lab.speaking(546) as send:
+    with network.serving(lab.start), lab.client_socket(546) as send:
         sock = send(solicit)
         sock.settimeout(1.2)
         with pytest.raises(TimeoutError):

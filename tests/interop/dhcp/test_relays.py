@@ -19,7 +19,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from tests.interop.conftest import Network, Wire
-from tests.interop.dhcp.conftest import DhcpLab, message, speaking
+from tests.interop.dhcp.conftest import DhcpLab, client_socket, message
 from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
@@ -136,7 +136,7 @@ def test_relay_without_port_67_is_answered_at_its_own_port(network: Network, dhc
     """RFC 8357. Debian's relays are built without it."""
     network.add_address(network.client, "eth0", "10.77.6.2/24")
     asks = message("discover", (82, b"\x01\x04eth7\x13\x00"), giaddr="10.77.6.2")
-    with network.serving(dhcp.start, "uvloop"), speaking(network, "10.77.6.2", 0) as sock:
+    with network.serving(dhcp.start, "uvloop"), client_socket(network, "10.77.6.2", 0) as sock:
         sock.sendto(asks, (network.server_ip, 67))
         answer, source = sock.recvfrom(2000)
     assert source == (network.server_ip, 67)

@@ -22,7 +22,7 @@ from edge.dhcp import Reply
 from edge.dhcp.server import FrameSender, NoLinkError
 from edge.dhcp_common import Port
 from tests.interop.conftest import Network, Wire
-from tests.interop.dhcp.conftest import DhcpLab, message, speaking
+from tests.interop.dhcp.conftest import DhcpLab, client_socket, message
 from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
@@ -73,7 +73,7 @@ def test_infiniband_client_is_answered_by_broadcast(network: Network, dhcp: Dhcp
     """RFC 4390; sent over an Ethernet, for there is no InfiniBand here."""
     dhcp.register("10.77.6.70", "7c:fe:90:29:26:52", "ib")
     ears = wire()
-    with network.serving(dhcp.start), speaking(network, port=68) as client:
+    with network.serving(dhcp.start), client_socket(network, port=68) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
         identifier = ("client_id", bytes.fromhex("207cfe900300292652"))
         asks = message("discover", identifier, mac="", htype=32, hlen=0, xid=7)
@@ -104,7 +104,7 @@ def test_cards_of_one_machine_that_share_its_address_are_both_answered(
 def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
     network.give_client_its_address()
     ears = wire()
-    with network.serving(dhcp.start), speaking(network, network.client_ip, 68) as client:
+    with network.serving(dhcp.start), client_socket(network, network.client_ip, 68) as client:
         client.sendto(message("request", xid=7, ciaddr=network.client_ip), (network.server_ip, 67))
         answer = BOOTP(client.recv(2000))
     assert (answer.xid, answer.yiaddr) == (7, network.client_ip)
@@ -210,7 +210,7 @@ def burst(
     monkeypatch.setattr(Port, "_send_group", counted)
 
     def ask(port: int, giaddr: str = "0.0.0.0", flags: int = 0) -> tuple[dict[int, str], int]:
-        with speaking(network, "" if flags else RELAY_IP, port) as asker:
+        with client_socket(network, "" if flags else RELAY_IP, port) as asker:
             for number in range(MACHINES):
                 asks = message("discover", mac=mac(number), xid=number, giaddr=giaddr, flags=flags)
                 asker.sendto(asks, (network.server_ip, 67))

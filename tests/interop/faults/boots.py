@@ -87,7 +87,7 @@ def agent_of_a_new_model(firmware: Scripted) -> float:
 
 
 def agent_without_tls(firmware: Scripted) -> float:
-    """As one whose clock is wrong, or that has another authority: its connection is made, and ends."""
+    """Connect to the gRPC port and close, as an agent with a wrong clock or another authority does."""
     firmware.to_osie(model="New")
     up = time.time()
     firmware.agent(change=lambda line: re.sub(r"tinkerbell_(tls|tls_ca|token)=\S+", "", line))
@@ -148,7 +148,7 @@ def other_architecture(firmware: Scripted) -> None:
 
 def declines(firmware: Scripted) -> None:
     firmware.lease()
-    firmware.somebody_has_its_address()
+    firmware.occupy_its_address()
     firmware.decline()
 
 

@@ -58,20 +58,22 @@ class Scripted:
     def lease(self, stage: str = ROM) -> None:
         """Request an address, and configure it."""
         assert self.discover(stage), f"no offer for {self.mac}"
-        assert self._exchange(MessageType.REQUEST, stage, self._asked()) is not None, f"no lease for {self.mac}"
+        assert self._exchange(MessageType.REQUEST, stage, self._requested_options()) is not None, (
+            f"no lease for {self.mac}"
+        )
         self._rack.address(self._where, f"{self.ip}/24")
 
     def take_another(self, server: str) -> None:
         """Take the offer of another DHCP server."""
-        asked = self._asked() | {options.SERVER_IDENTIFIER: socket.inet_aton(server)}
+        asked = self._requested_options() | {options.SERVER_IDENTIFIER: socket.inet_aton(server)}
         self._exchange(MessageType.REQUEST, ROM, asked, waits=False)
 
     def decline(self) -> None:
         """Remove the address and send a DHCPDECLINE: another host uses it (RFC 2131, section 4.4.4)."""
         self._rack.address(self._where)
-        self._exchange(MessageType.DECLINE, ROM, self._asked(), waits=False)
+        self._exchange(MessageType.DECLINE, ROM, self._requested_options(), waits=False)
 
-    def _asked(self) -> dict[int, bytes]:
+    def _requested_options(self) -> dict[int, bytes]:
         return {
             options.REQUESTED_ADDRESS: socket.inet_aton(self.ip),
             options.SERVER_IDENTIFIER: socket.inet_aton(self.server),
@@ -139,7 +141,7 @@ class Scripted:
         return in_namespace(self._rack.namespaces[self._where], lambda: socket.socket(type=socket.SOCK_DGRAM))
 
     def knock_at_tftp(self, times: int, pause: float = 2.0) -> None:
-        """Ask for a file again and again, and hear nothing."""
+        """Request a file by TFTP repeatedly, and read no answer."""
         with self._udp() as sock:
             for _ in range(times):
                 with contextlib.suppress(PermissionError):  # its own firewall: as if it were lost on the way
@@ -147,7 +149,7 @@ class Scripted:
                 time.sleep(pause)
 
     def tftp_and_stop(self, name: str, blocks: int = 5, seconds: float = 20.0) -> float:
-        """Take so many blocks of a file, and then nothing more; when that began."""
+        """Acknowledge `blocks` blocks of a file, then no more; return the time of the last acknowledgement."""
         with self._udp() as sock:
             sock.settimeout(_ANSWER_SECONDS)
             sock.sendto(b"\0\1%s\0octet\0" % name.encode(), (self.server, 69))
@@ -181,28 +183,28 @@ class Scripted:
             self.lease(IPXE)
 
     def script(self) -> None:
-        """Get it."""
+        """Fetch the script into `script_text`."""
         url = f"http://{self.server}:7080/ipxe/script/{self.mac}/auto.ipxe"
         got = self._rack.start(self._where, "curl", "-sSf", "--max-time", "20", url)
         assert got.status() == 0, got.err
         self.script_text = got.out
 
     def kernel(self, osie: str, within: int = 40) -> int:
-        """As `get`."""
+        """Fetch the kernel of an OSIE; return curl's exit status, 0 for success."""
         return self.get(f"/osie/{osie}/kernel", within)
 
     def crawl(self) -> None:
-        """As cloud-init reads its metadata."""
+        """Fetch the metadata documents that cloud-init reads."""
         for name in ("meta-data/instance-id", "user-data", "vendor-data"):
             self.get(f"/2009-04-04/{name}", program="Cloud-Init/22.4.2")
 
     def to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
-        """All the way to an OSIE that is up; the kernel takes `pause` seconds for its part."""
+        """Boot from power-on to an OSIE that is up; the kernel takes `pause` seconds to start."""
         self.to_ipxe()
         self.ipxe_to_osie(osie, uuid, model, pause)
 
     def ipxe_to_osie(self, osie: str = "good", uuid: str = "", model: str = "Scripted", pause: float = 0.0) -> None:
-        """From iPXE's lease on."""
+        """Boot from iPXE's lease to an OSIE that is up."""
         self.ipxe_to_kernel(osie, uuid, model=model)
         time.sleep(pause)
         self.lease(SYSTEM)
@@ -216,7 +218,10 @@ class Scripted:
         clock: float | None = None,
         model: str = "Scripted",
     ) -> None:
-        """From iPXE's lease on; `memory` as iPXE spells what SMBIOS has of it, `clock` what time it is there."""
+        """Boot from iPXE's lease to the kernel.
+
+        `memory` is SMBIOS's size in iPXE's spelling, and `clock` the machine's time.
+        """
         self.script()
         assert self.kernel(osie) == 0
         assert self.get(f"/osie/{osie}/initrd") == 0
@@ -245,7 +250,7 @@ class Scripted:
         """Start a registry on the machine itself."""
         self._rack.start(self._where, sys.executable, UPSTREAM, *REGISTRY.split(":"))
 
-    def somebody_has_its_address(self) -> None:
+    def occupy_its_address(self) -> None:
         """Another machine, which answers ARP."""
         where = f"{self._where}x"
         self._rack.add(where)
@@ -253,7 +258,7 @@ class Scripted:
         self._rack.address(where, f"{self.ip}/24")
 
     def works(self, word: str) -> None:
-        """To an OSIE whose agent works, until its journey says `word`; then the power is lost."""
+        """Boot to an OSIE with a working agent, and cut the power when its journey contains `word`."""
         self.to_osie()
         agent = self.agent()
         wait_until(lambda: word in self.journey_text(), lambda: agent.err, every=0.3)

@@ -70,7 +70,7 @@ class Row:
 
     @property
     def line(self) -> str:
-        """As Markdown."""
+        """Return the row in Markdown."""
         reported = self.sentence.replace(self.fault.slug, "m1")
         reported = _example(reported if self.fault.ip else reported.replace(self.ip, "10.0.0.5"))
         after = "0" if self.seconds < 0.5 else f"{self.seconds:.0f}"

@@ -284,7 +284,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
 
 
 @contextlib.contextmanager
-def flooding(head, again, pause=0.0):
+def flooding_registry(head, again, pause=0.0):
     """A registry that sends `head` and then `again` and again; its host:port."""
     ended = threading.Event()
 
@@ -325,7 +325,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 async def test_pull_from_a_stalled_registry_times_out(store, monkeypatch, head, again, pause):
     monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
-    with flooding(head, again, pause) as host:
+    with flooding_registry(head, again, pause) as host:
         assert f"{host}: too slow: " in await refusal(store, f"{host}/x:1")
 
 
@@ -333,7 +333,7 @@ async def test_pull_from_a_stalled_registry_times_out(store, monkeypatch, head, 
 
 
 async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, store):
-    """As with an engine: the second action of a workflow does not fail because the registry is restarted."""
+    """A restart of the registry does not fail the second action of a Workflow."""
     path, *_ = fake.image()
     image = f"{fake.host}/x:1"
     first = await pull(store, image)
@@ -384,10 +384,10 @@ async def test_interrupted_pull_is_cleared_away_at_the_next_start(store):
 def far(fake, monkeypatch):
     """The registry is somewhere else: its address is no special one. 127.0.0.2 is this machine's as before."""
 
-    def of_others(address):
+    def special_elsewhere(address):
         return "" if str(address) == "127.0.0.1" else special(address)
 
-    monkeypatch.setattr(addresses, "special", of_others)
+    monkeypatch.setattr(addresses, "special", special_elsewhere)
     with socketserver.TCPServer(("127.0.0.2", 0), socketserver.BaseRequestHandler) as server:
         server.socket.setblocking(False)
         yield f"127.0.0.2:{server.server_address[1]}"
@@ -594,7 +594,7 @@ async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_n
     "where", ["http://[bad", "ftp://h/x", "http://h:99999/x", "http://h:0/", "http://", "//[:/", ""]
 )
 async def test_redirect_or_realm_that_is_no_url_is_reported_as_the_registrys_error(fake, store, where):
-    """And not a fault of this program, with a traceback in the log."""
+    """It is not reported as an internal error with a traceback."""
     path, *_ = fake.image()
     fake.paths[path] = (307, {"Location": where}, b"")
     await refusal(store, f"{fake.host}/x:1")

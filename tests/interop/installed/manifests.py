@@ -17,19 +17,19 @@ def machine(address: str = "172.31.78.50") -> str:
     dhcp = {"ip": address, "netmask": "255.255.255.0"}
     script = {"name": "install", "image": "none", "cmd": "/bin/sh", "args": ["-c", "{{ .Params.script }}"]}
     return _text(
-        _of("OSIE", "osie", urls),
-        _of("Template", "install", {"actions": [script]}),
-        _of("Hardware", "machine", {"osie": {"name": "osie"}, "networkInterfaces": {MAC: {"dhcp": dhcp}}}),
+        _object("OSIE", "osie", urls),
+        _object("Template", "install", {"actions": [script]}),
+        _object("Hardware", "machine", {"osie": {"name": "osie"}, "networkInterfaces": {MAC: {"dhcp": dhcp}}}),
     )
 
 
 def workflow(name: str, script: str = "echo installed") -> str:
     """It is installed, by a shell script."""
     references = {"hardwareRef": {"name": "machine"}, "templateRef": {"name": "install"}}
-    return _text(_of("Workflow", name, references | {"templateParams": {"script": script}}))
+    return _text(_object("Workflow", name, references | {"templateParams": {"script": script}}))
 
 
-def _of(kind: str, name: str, spec: object) -> dict[str, object]:
+def _object(kind: str, name: str, spec: object) -> dict[str, object]:
     return {**_API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.interop.installed.host import ROOT
 
 
-def of_this_run(factory: pytest.TempPathFactory) -> Path:
+def package_of_this_run(factory: pytest.TempPathFactory) -> Path:
     """The package, as `make deb` makes it but for how it is compressed: at its best that takes most of a minute."""
     own = factory.getbasetemp()
     # Those of pytest-xdist's workers are side by side.

@@ -1,7 +1,7 @@
 """tink-agent, as the real one was recorded: `python -m tests.interop.old_site.tink_agent HOST:PORT ID`.
 
-GetAction, a report that it begins, the action (which here is a line on standard output), a report of its end; pauses
-where there is nothing. It never ends by itself, and knows nothing of what server that is.
+It sends GetAction, reports the start, runs the action (prints a line to standard output), and reports the end. It
+pauses if there is no action. It never ends by itself, and works with any server.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from proto import older_pb2 as pb
 
 _PAUSE_SECONDS = 0.5
 _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 500), ("grpc.max_reconnect_backoff_ms", 1000)]
-"""The real one waits as long as two minutes, if there was no server for so long."""
+"""The real tink-agent waits up to two minutes after a long absence of the server."""
 
 
 def report(action: pb.ActionResponse, state: Any, message: str) -> bytes:
-    """As it goes over the wire."""
+    """Return the encoded ActionStatusRequest of a report."""
     return pb.ActionStatusRequest(
         workflow_id=action.workflow_id,
         agent_id=action.agent_id,
@@ -34,20 +34,20 @@ def report(action: pb.ActionResponse, state: Any, message: str) -> bytes:
 
 
 async def main(address: str, agent_id: str) -> None:
-    """Work."""
+    """Poll for actions and report them, until the process is ended."""
     attributes = pb.AgentAttributes(
         cpu=pb.AgentAttributes.CPU(total_cores=4), memory=pb.AgentAttributes.Memory(total="8GB")
     )
     request = pb.ActionRequest(agent_id=agent_id, agent_attributes=attributes).SerializeToString()
     async with grpc.aio.insecure_channel(address, options=_RECONNECT) as channel:
         poll: Any = channel.unary_unary("/proto.WorkflowService/GetAction")
-        tell: Any = channel.unary_unary("/proto.WorkflowService/ReportActionStatus")
+        report_status: Any = channel.unary_unary("/proto.WorkflowService/ReportActionStatus")
         while True:
             try:
                 action = pb.ActionResponse.FromString(await poll(request))
-                await tell(report(action, pb.ActionStatusRequest.RUNNING, "running action"))
+                await report_status(report(action, pb.ActionStatusRequest.RUNNING, "running action"))
                 print(f"ran {action.name} {action.image} {' '.join(action.command)}", flush=True)
-                await tell(report(action, pb.ActionStatusRequest.SUCCESS, "action completed"))
+                await report_status(report(action, pb.ActionStatusRequest.SUCCESS, "action completed"))
             except grpc.aio.AioRpcError as error:
                 print(f"no action: {error.code().name}", flush=True)
                 await asyncio.sleep(_PAUSE_SECONDS)

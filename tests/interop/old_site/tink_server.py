@@ -1,4 +1,4 @@
-"""A Tink server that has nothing to do for anybody: `python -m tests.interop.old_site.tink_server HOST:PORT`.
+"""A Tink server without any action: `python -m tests.interop.old_site.tink_server HOST:PORT`.
 
 As Tinkerbell's own, it answers NOT_FOUND then, after a while. Prints who asks.
 """

@@ -286,7 +286,7 @@ class Life:
             words = ["--agent-id", self._mac, "--server", f"{self._card.server_ip}:42113", "--runtime", "process"]
             inside = ["ip", "netns", "exec", self._card.namespace, *TINKEDGE, "agent"]
             command = [*inside, *words, "--state-dir", directory]
-            async with _running(*command):
+            async with _background_command(*command):
                 await self._rack.operator.ended(self._name)
         self._rack.counts["agents"] += 1
 
@@ -308,7 +308,7 @@ class Life:
 
 
 @contextlib.asynccontextmanager
-async def _running(*command: str) -> Any:
+async def _background_command(*command: str) -> Any:
     """Start a program and end it at the exit; fail if it has ended by itself."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
@@ -347,7 +347,7 @@ async def _operators(rack: Rack, directory: Path) -> None:
     watch = [*TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", str(Path(rack.kubeconfig).parent)]
     while True:
         try:
-            async with _running(*kubectl, "get", "workflows", "-w"), _running(*watch):
+            async with _background_command(*kubectl, "get", "workflows", "-w"), _background_command(*watch):
                 await _ran(*kubectl, "get", "hardware,workflows,templates,osies,events")
                 await asyncio.sleep(10)
             rack.counts["kubectl"] += 1
