@@ -58,8 +58,10 @@ async def test_agent_that_was_killed_takes_its_action_over(machine, tmp_path):
     again = machine.another()
     await again.prepare("died")
     assert len(await machine.engine.containers()) == 1
+    messages = []
+    line_sink.set(messages.append)
     waiting = asyncio.create_task(again.resume(action, asyncio.Event()))
-    await asyncio.sleep(0.2)
+    await until(lambda: "early" in "".join(messages), lambda: messages)
     (tmp_path / "go").touch()
     result = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert result == RunResult(9, "Late", "exit code 9 | early | late")

@@ -306,8 +306,10 @@ def test_any_arp_packet_of_a_host_is_a_claim(op: int) -> None:
 
 @given(st.binary(max_size=80))
 def test_odd_frames_raise_nothing(frame: bytes) -> None:
-    claim = frames.arp_claim(frame)
-    assert claim is None or (len(claim.address), len(claim.hardware)) == (4, 6)
+    header = bytes(Ether(src=SQUATTER) / ARP(op=2))[:22]  # up to the addresses
+    for candidate in (frame, header + frame):
+        claim = frames.arp_claim(candidate)
+        assert claim is None or (len(claim.address), len(claim.hardware)) == (4, 6)
 
 
 # --- relays of an edge that can't probe the machines' link ------------------------------------------------------------

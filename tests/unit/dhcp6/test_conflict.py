@@ -180,8 +180,10 @@ def test_advertisement_is_a_claim_unless_a_router_may_have_forwarded_it() -> Non
 
 @given(st.binary(max_size=80))
 def test_odd_advertisements_raise_nothing(packet: bytes) -> None:
-    claim = discovery.advertised_neighbor(b"\x88\0" + packet, 255)
-    assert claim is None or (len(claim.address), len(claim.hardware)) == (16, 6)
+    advertisement = bytes(ICMPv6ND_NA(tgt=ADDRESS) / ICMPv6NDOptDstLLAddr(lladdr=SQUATTER))
+    for candidate in (b"\x88\0" + packet, advertisement + packet, advertisement[:-8] + packet + advertisement[-8:]):
+        claim = discovery.advertised_neighbor(candidate, 255)
+        assert claim is None or tuple(map(len, claim)) == (16, 6)
 
 
 # --- relays of an edge that can not probe the machines' link ----------------------------------------------------------
