@@ -197,7 +197,7 @@ class Responder:
         if message.htype not in _LINK_TYPES or len(message.mac) != 6:
             reason = _foreign_link(message)
         elif message.giaddr != codec.NO_ADDRESS and not options.is_host_address(message.giaddr):
-            reason = f"its relay address (giaddr) {options.dotted(message.giaddr)} is no host's"
+            reason = f"its relay address (giaddr) {options.dotted(message.giaddr)} is not a host address"
         value = message.options.get(options.MESSAGE_TYPE, b"")
         message_type = _MESSAGES_OF_CLIENTS.get(value)
         if not reason and message_type is None:

@@ -212,9 +212,7 @@ class Declines:
             return
         elif len(self._probing) >= MAX_PROBED:
             line = f"{self.family.decline}s of more than {MAX_PROBED} addresses at once"
-            self._reports.dropped(
-                "probes", f"{line}: that of {ip_address(address)} by {machine.mac} is not looked into"
-            )
+            self._reports.dropped("probes", f"{line}: that of {ip_address(address)} by {machine.mac} is not probed")
         else:
             self._probing[address] = _Probing(machine, source, doubt, due=self._clock())
             self.wake()
@@ -298,7 +296,7 @@ class Declines:
             return
         self._unprobed_at[machine.mac] = now
         ip, probe = self.family.address(machine), self.family.probe
-        what = f"another host already uses {ip}, says a packet from {source}, where no {probe} probe is possible"
+        what = f"another host already uses {ip}, as a packet from {source} reports, where no {probe} probe is possible"
         self._conflict(machine, what, UNPROBED_SECONDS)
 
     def _conflict(self, machine: Machine, what: str, max_seconds: float = float("inf")) -> None:

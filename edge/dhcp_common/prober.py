@@ -49,7 +49,7 @@ class Prober(ABC):
         try:
             self._open().close()
         except OSError as error:
-            text = "%s: no probe can be sent for a declined address, so a decline is believed for a minute: %s"
+            text = "%s: no probe can be sent for a declined address, so a decline is accepted for a minute: %s"
             log.warning(text, self._what, error.strerror)
             return
         self.can_probe = True
@@ -102,7 +102,7 @@ class Prober(ABC):
             self._send(self._listener.socket, address)
         except OSError as error:
             # The interface is down or gone, so the decline is judged without a probe.
-            log.info("%s: %s can't be looked for: %s", self._what, ip_address(address), error.strerror)
+            log.info("%s: no probe can be sent for %s: %s", self._what, ip_address(address), error.strerror)
             self.declines.probe_failed(address)
 
     def _received(self, _sock: socket.socket, claim: AddressClaim | None) -> None:

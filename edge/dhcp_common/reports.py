@@ -100,7 +100,7 @@ class DhcpReports:
             return
         line = f"seen, not registered: {message} from {client}"
         line += f" through relay {relay}" if relay else ""
-        line += f", told to boot: {answer}" if answer else ""
+        line += f", boot file in the answer: {answer}" if answer else ""
         manifest = hardware_manifest(mac, self._reservation_lines)
         self._record(mac, Step.SEEN, Outcome.INFO, line, client=client, manifest=manifest, **detail)
 

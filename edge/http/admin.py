@@ -139,7 +139,8 @@ class AdminApp:
         known = bool(shown) and self.admits(shown)
         if not known and not _named_here(request):
             return text(
-                "this is not the name of the edge: ask for its address, or localhost, or show the token", status=403
+                "the Host header does not name this edge: request its address or localhost, or send the token",
+                status=403,
             )
         path = request.rel_url.path.rstrip("/") or "/"
         page = self.pages.find(path) if self.pages is not None else None
@@ -224,7 +225,7 @@ class AdminApp:
         mac = from_any(spelled) or spelled
         events = self.journey.events(mac)
         if not events and self.inventory.by_mac(mac) is None:
-            return text("no machine with this MAC address was heard, and no Hardware has it", status=404)
+            return text("the edge has received no packet from this MAC address, and no Hardware has it", status=404)
         return _json([event_json(event) for event in events])
 
     async def _show_networks(self, _request: web.Request) -> web.Response:

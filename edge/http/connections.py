@@ -152,7 +152,7 @@ class BoundedServer(web.Server):
         connection.address = address = other_end(name) if ":" in name[0] else name[0]
         if not _may_come_from(connection.transport, address):
             self.warn(
-                address, "asks at a link-local address and has none itself, so that no link is known to be its own"
+                address, "sent a request to a link-local address from another kind of address, so its link is unknown"
             )
             return False
         if not self._open.admit(connection):

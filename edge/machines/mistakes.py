@@ -211,7 +211,7 @@ class MistakeWriter(StatusWriter):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
                 if here.overlaps(network):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
-        return _made(ConditionStatus.FALSE, CORRECTED, "nothing is wrong with it any more")
+        return _made(ConditionStatus.FALSE, CORRECTED, "the Hardware has no mistake")
 
     def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake], site: Site) -> bool:
         """Return True if the condition is another edge's about its own address, and still applies."""

@@ -219,7 +219,7 @@ class Site:
         mac = from_any(spelled)
         found = machine_json(self._pages.machines, mac) if mac else None
         if found is None:
-            return _plain("no machine with this MAC address was heard, and no Hardware has it", 404)
+            return _plain("the edge has received no packet from this MAC address, and no Hardware has it", 404)
         body = orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 

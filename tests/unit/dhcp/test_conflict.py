@@ -127,7 +127,7 @@ def test_each_address_has_one_search_and_the_number_of_searches_is_limited(
             chaddr, address = bytes.fromhex(mac.replace(":", "")), bytes((10, 77, 0, 100 + number))
             edge.send(altered(decline, chaddr=chaddr, options={50: address}))
     assert edge.look() == PROBES * MAX_PROBED
-    assert caplog.text.count("is not looked into") == 1
+    assert caplog.text.count("is not probed") == 1
     assert edge.send(decline) is None
 
 

@@ -1012,7 +1012,7 @@ def test_auto_proxy_boots_machines_without_hardware_and_reports_the_boot_file(op
     (event,) = open_house.events
     assert (event.step, event.outcome) == (Step.SEEN, Outcome.INFO)
     assert event.message.startswith("seen, not registered: DHCPDISCOVER from ")
-    assert ", told to boot: " in event.message
+    assert ", boot file in the answer: " in event.message
     open_house.send(altered(PXE_REQUEST, options={54: OTHERS}))
     assert open_house.learnt == [(MAC, "10.77.0.58")]
 
