@@ -74,14 +74,14 @@ class Stack:
         with urlopen(Request(url, headers={"Authorization": f"Bearer {token}"})) as answer:
             return str(answer.read().decode())
 
-    def ended(self, workflow: str, said: Process) -> str:
+    def ended(self, workflow: str, agent_process: Process) -> str:
         """Wait for the end of a Workflow, and return its state, or why it has failed."""
 
         def status() -> dict[str, Any] | None:
             found: dict[str, Any] = json.loads(self.kubectl("get", "workflow", workflow, "-o", "json"))["status"]
             return found if found["state"] in ("Succeeded", "Failed") else None
 
-        found = wait_until(status, lambda: said.err + self.process.err[-3000:], every=0.2)
+        found = wait_until(status, lambda: agent_process.err + self.process.err[-3000:], every=0.2)
         return str(next(each.get("reason", "Succeeded") for each in found["conditions"] if each["type"] == "Succeeded"))
 
 
@@ -234,8 +234,8 @@ class Peer:
         return self.command().start_workflow.workflow
 
     def publish(self, workflow: pb.Workflow, **event: Any) -> None:
-        told = pb.Event(workflow_id=workflow.workflow_id, **event)
-        self._stub.PublishEvent(pb.PublishEventRequest(event=told))
+        published = pb.Event(workflow_id=workflow.workflow_id, **event)
+        self._stub.PublishEvent(pb.PublishEventRequest(event=published))
 
     def run(self, workflow: pb.Workflow, fails_at: int = -1) -> None:
         for index, action in enumerate(workflow.actions):

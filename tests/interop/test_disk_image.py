@@ -159,7 +159,7 @@ def test_missing_build_packages_are_all_named_to_the_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "words", "said"),
+    ("script", "words", "expected_error"),
     [
         ("build-tiny.sh", ["disk.img"], "OUT must end in .raw, .raw.gz or .raw.zst, not 'disk.img'"),
         ("build-tiny.sh", ["nowhere/disk.raw.gz"], "the directory 'nowhere' does not exist"),
@@ -173,9 +173,9 @@ def test_missing_build_packages_are_all_named_to_the_operator() -> None:
     ],
 )
 def test_bad_argument_is_named_before_anything_is_built(
-    tmp_path: Path, script: str, words: list[str], said: str
+    tmp_path: Path, script: str, words: list[str], expected_error: str
 ) -> None:
     done = subprocess.run(["bash", RECIPES / script, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert expected_error in done.stderr
     assert not any(tmp_path.iterdir())

@@ -28,7 +28,7 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
         kubectl = Kubectl(rack, rack.directory / "data/kubeconfig")
         kubectl("apply", "-f", EXAMPLES)
         wait_until(lambda: f" worker_id={MACHINE} " in got(rack, ":7080/auto.ipxe"))
-        assert "udp:514" not in rack.listening(), "no machine is told to log here"
+        assert "udp:514" not in rack.listening(), "no machine logs to this edge"
         kubectl("annotate", "osie", "--all", f"tinkerbell.org/kernel-parameters={HOOKOS}")
         rack.run(IN_MACHINE, "ip", "address", "add", f"{STRANGE}/24", "dev", "eth0")
         yield rack

@@ -128,7 +128,7 @@ class Life:
 
 
 def first_host(life: Life, host: Host, older: Path) -> Path:
-    """Until its end; gives the backup that was brought away."""
+    """Use the first host until it is purged; return the copy of its backup."""
     transcript = life.transcript
     transcript.chapter("Installed", "The package was made with `make deb`, and copied to the host.")
     life.install(host, older)
@@ -181,7 +181,7 @@ def first_host(life: Life, host: Host, older: Path) -> Path:
 
 
 def second_host(life: Life, host: Host, older: Path, newer: Path, backup: Path) -> None:
-    """From the backup to its end."""
+    """Restore the backup on the second host, use it, and purge the package."""
     transcript = life.transcript
     transcript.chapter("Another host", "The first one is gone. The second has its address, and gets the backup.")
     life.install(host, older)
@@ -233,7 +233,7 @@ def second_host(life: Life, host: Host, older: Path, newer: Path, backup: Path) 
 
 
 def comes_back(host: Host) -> None:
-    """As where Debian's upgrade has removed it, for its Python is another now (docs/upgrading.md)."""
+    """Install the package again after Debian's upgrade removed it because of its Python (docs/upgrading.md)."""
     host.run("bash", "-c", "apt-get install -y ./dist/tinkedge_*.deb")
     assert host.run("systemctl", "is-enabled", "tinkedge").strip() == "enabled"
     assert host.show("tinkedge", "ActiveState") == "inactive"
@@ -269,9 +269,9 @@ def test_package_from_first_installation_to_purge(
 def test_transcript_has_the_commands_of_the_documents(page: str, heading: str) -> None:
     done = {line.partition("# ")[2].replace(" -y ", " ") for line in commands(PAGE.read_text())}
     elsewhere = {"make deb", "editor /etc/tinkedge/tinkedge.yaml"}
-    told = set(blocks(DOCS / page, heading)) - elsewhere
-    assert told, f"{page}: {heading} has no commands"
-    assert told <= done
+    documented = set(blocks(DOCS / page, heading)) - elsewhere
+    assert documented, f"{page}: {heading} has no commands"
+    assert documented <= done
 
 
 def test_empty_debian_without_a_route_gets_from_one_signed_file_to_its_first_success(

@@ -186,7 +186,7 @@ def test_changes_are_notified_and_missed_ones_as_a_change_of_all(network: Networ
         entry(network, "srv0", "52:54:00:99:99:98", state="stale")
         neigh(network, "del", IP, "dev", "srv0")
 
-    assert set(collect_notifications(network, change, lambda heard: len(heard) >= 3)) == {IP}
+    assert set(collect_notifications(network, change, lambda notified: len(notified) >= 3)) == {IP}
     lines = "".join(
         f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
         for turn in range(40)
@@ -196,7 +196,7 @@ def test_changes_are_notified_and_missed_ones_as_a_change_of_all(network: Networ
     def flood() -> None:  # we don't read meanwhile
         subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)
 
-    collect_notifications(network, flood, lambda heard: None in heard)
+    collect_notifications(network, flood, lambda notified: None in notified)
 
     def inside() -> dict[str, str | None]:
         with closing(NeighbourTable(["srv0"])) as table:

@@ -362,10 +362,10 @@ async def test_edge_reads_a_machines_secret_with_the_secrets_role_and_names_an_a
     async def served_it() -> bool:
         return bool(await get("/latest/user-data") == (200, "#cloud-config\n"))
 
-    status, said = await get("/latest/user-data")
+    status, user_data = await get("/latest/user-data")
     assert status == 503
-    assert f"Secret {WORK}/{USERDATA}" in said
-    assert "deploy/rbac-secrets.yaml" in said
+    assert f"Secret {WORK}/{USERDATA}" in user_data
+    assert "deploy/rbac-secrets.yaml" in user_data
     await site.until(lambda: "deploy/rbac-secrets.yaml" in edge.err, edge)
     needed = {(wish.verb, wish.resource, wish.namespace, wish.name) for wish in gate.refused}
     assert needed == {("get", "secrets", WORK, USERDATA)}

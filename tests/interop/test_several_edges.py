@@ -170,7 +170,7 @@ def test_200_boots_and_an_edge_is_killed_every_ten_seconds(tmp_path: Path) -> No
     elsewhere, rediscoveries = (sum(getattr(boot, name) for boot in boots) for name in ("elsewhere", "rediscoveries"))
     sys.stderr.write(
         f"\n{len(boots)} boots, {site.kills} edges killed: {len(failed)} failed, rounds of firmware {dict(restarts)}, "
-        f"{elsewhere} files from another edge than the script, {rediscoveries} times DHCP anew, "
+        f"{elsewhere} files from another edge than the script, {rediscoveries} times DHCP again, "
         f"longest {max(boot.seconds for boot in boots):.0f} s\n"
     )
     assert failed == [], output

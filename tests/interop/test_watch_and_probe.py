@@ -105,8 +105,8 @@ def test_conversation_of_one_machine_is_shown_and_written_to_a_file(network: Net
         network.dnsmasq(tmp_path, *POOL),
         watching(network, tmp_path, "--write", str(file)) as process,
     ):
-        said = tmp_path / "out"
-        wait_until(lambda: "reported by the edge" in said.read_text(), said.read_text)
+        output_file = tmp_path / "out"
+        wait_until(lambda: "reported by the edge" in output_file.read_text(), output_file.read_text)
         network.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-s", "/bin/true")
         network.give_client_its_address()
         curl = ("curl", "-sS", "--tftp-blksize", "1468", "-o", str(download), f"tftp://{network.server_ip}/")

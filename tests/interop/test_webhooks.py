@@ -129,8 +129,8 @@ async def test_registration_is_removed_at_a_clean_stop_and_repaired_while_servin
     await looked_after()
     broken = [{**webhook, "failurePolicy": "Fail"} for webhook in first["webhooks"]]
     await client.patch(CONFIGURATION, NAME, None, {"webhooks": broken})
-    mended = await looked_after()
-    assert await looked_after() == mended, "nothing is written when nothing has changed"
+    repaired = await looked_after()
+    assert await looked_after() == repaired, "nothing is written when nothing has changed"
     await webhooks.stop()
     assert await registered(client) is None
 

@@ -76,7 +76,7 @@ def flood() -> None:
             four.sendto(b"\0\1%d\0octet\0tsize\x000\0" % number, (ADDRESS, 69))
 
 
-class Heard:
+class ReceivedAnswers:
     """Counts the frames at the machine's interface, in the order in which the edge sent them."""
 
     def __init__(self, namespace: str) -> None:
@@ -103,8 +103,8 @@ def test_metadata_is_answered_between_the_datagrams_of_a_flood_and_dhcp_answers_
     honest, edge = rack.namespaces["honest"], rack.process.popen
     assert rack.get(HONEST, "/2009-04-04/user-data") == HONEST.userdata
     with ExitStack() as stack:
-        heard = Heard(honest)
-        stack.callback(heard.wire.close)
+        received = ReceivedAnswers(honest)
+        stack.callback(received.wire.close)
         edge.send_signal(signal.SIGSTOP)
         stack.callback(edge.send_signal, signal.SIGCONT)
         in_namespace(rack.namespaces["attacker"], flood)
@@ -113,12 +113,12 @@ def test_metadata_is_answered_between_the_datagrams_of_a_flood_and_dhcp_answers_
         edge.send_signal(signal.SIGCONT)
 
         def all_answered() -> bool:
-            heard.listen()
-            return heard.responses >= REQUESTS and heard.offers >= DATAGRAMS
+            received.listen()
+            return received.responses >= REQUESTS and received.offers >= DATAGRAMS
 
-        wait_until(all_answered, lambda: vars(heard))
-    assert heard.responses == REQUESTS
-    assert heard.offers_before_last_response <= REQUESTS * ANSWERS_PER_REQUEST
+        wait_until(all_answered, lambda: vars(received))
+    assert received.responses == REQUESTS
+    assert received.offers_before_last_response <= REQUESTS * ANSWERS_PER_REQUEST
 
 
 async def patient(card: Card, path: str) -> bytes:

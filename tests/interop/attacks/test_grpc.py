@@ -204,7 +204,7 @@ def test_floods_of_every_kind_at_once_are_disconnected_and_logged_once(site: Sit
     assert_memory_is_bounded(site, outcome)
     assert outcome.attack["closed"] >= 1
     wait_until(lambda: re.search(rf"{attacker}: \d+ connections ended: ", site.edge.process.err))
-    assert site.edge.process.err.count(f"{attacker}: ") <= 4, "it is not said each time"
+    assert site.edge.process.err.count(f"{attacker}: ") <= 4, "it is not logged each time"
     for kind, attack in others.items():
         assert attack.status() == 0, attack.err
         assert json.loads(attack.out)["closed"] >= 1, kind

@@ -106,7 +106,7 @@ def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edg
     before, started = Cost.measure(edge), time.monotonic()
     machines = {kind: fetch(edge, kind) for kind in HOSTILE}
     honest, slowest = 0, 0.0
-    while any(machines[kind].popen.poll() is None for kind, said in HOSTILE.items() if said):
+    while any(machines[kind].popen.poll() is None for kind, reason in HOSTILE.items() if reason):
         began = time.monotonic()
         assert edge.get("stranger", "/osie/good-300000/kernel") == (200, hostile_upstream.honest(300_000))
         honest, slowest = honest + 1, max(slowest, time.monotonic() - began)

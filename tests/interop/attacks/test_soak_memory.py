@@ -131,9 +131,9 @@ def _enough(done: dict[str, int]) -> bool:
     return all(done.get(work, 0) >= 3 for work in ("leases", "downloads", "metadata", "writes", "workflows"))
 
 
-def _some_of_all(said: str) -> bool:
+def _some_of_all(output: str) -> bool:
     """Return True if the crowd's last complete line counts some of each kind of work."""
-    lines = said[: said.rfind("\n") + 1].splitlines()
+    lines = output[: output.rfind("\n") + 1].splitlines()
     return bool(lines) and _enough(json.loads(lines[-1])["done"])
 
 

@@ -37,10 +37,10 @@ def request(session, **arguments):
 class Warnings(logging.Handler):
     def __init__(self):
         super().__init__(logging.WARNING)
-        self.heard = []
+        self.messages = []
 
     def emit(self, record):
-        self.heard.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def crawl(url, strict_id):
@@ -54,7 +54,7 @@ def crawl(url, strict_id):
     source = DataSourceEc2.DataSourceEc2({"datasource": {"Ec2": settings}}, distro, paths)
     found = source.get_data()
     if not found:
-        return {"found": False, "asked": list(asked), "warnings": warnings.heard}
+        return {"found": False, "asked": list(asked), "warnings": warnings.messages}
     hostname = source.get_hostname()
     userdata = source.get_userdata_raw()
     return {
@@ -66,7 +66,7 @@ def crawl(url, strict_id):
         "user-data": userdata if isinstance(userdata, str) else userdata.decode("latin-1"),
         "network": source.network_config,
         "asked": list(asked),
-        "warnings": warnings.heard,
+        "warnings": warnings.messages,
     }
 
 

@@ -163,9 +163,9 @@ async def test_action_meets_the_same_on_all(machine, tmp_path, row):
     if row.script:
         given |= {"cmd": "/bin/sh", "args": ("-c", here(row.script))}
     action = RenderedAction(id="a", name="act", image=f"{machine.registry}/alike/{row.image}:1", **given)
-    said, stop = [], asyncio.Event()
+    reported, stop = [], asyncio.Event()
     await machine.runtime.pull(action.image, stop)
-    line_sink.set(said.append)
+    line_sink.set(reported.append)
     running = asyncio.create_task(machine.runtime.run(action, stop))
     if isinstance(row.ends, Reason):
         with pytest.raises(ActionError, match=row.message or None) as caught:
@@ -180,7 +180,7 @@ async def test_action_meets_the_same_on_all(machine, tmp_path, row):
     assert row.reason in ("", result.reason)
     assert row.message in ("", result.message)
     assert len(result.message) <= 2048
-    assert tuple(said) == row.says or not row.says
+    assert tuple(reported) == row.says or not row.says
     if "HOST" in row.script:
         await until(lambda: not processes_with(tmp_path), lambda: processes_with(tmp_path))
     if row.stop:
@@ -208,15 +208,15 @@ async def test_action_has_the_machine_its_network_name_devices_and_capabilities(
         "echo $0,$1; echo $$; hostname; readlink /proc/self/ns/net; grep CapEff /proc/self/status; "
         "mknod /tmp/zero c 1 5 && head -c 2 /tmp/zero | od -An -tx1; test -c /dev/null && test -b /dev/loop0; echo $?"
     )
-    said = []
-    line_sink.set(said.append)
+    reported = []
+    line_sink.set(reported.append)
     action = shell(machine.registry, script, args=("-c", script, "x", "y z"))
     assert await machine.action(action) == RunResult(0)
-    said = said[-7:]  # before that, the image was pulled
+    reported = reported[-7:]  # before that, the image was pulled
     mask = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
     known = 0x3FFFFFFFFF if which == "docker" else -1  # Docker 20.10 does not know the three newest
-    assert int(said.pop(4).split()[1], 16) & known == int(mask.split()[1], 16) & known
-    assert said == ["x,y z", "1", socket.gethostname(), str(Path("/proc/self/ns/net").readlink()), "00 00", "0"]
+    assert int(reported.pop(4).split()[1], 16) & known == int(mask.split()[1], 16) & known
+    assert reported == ["x,y z", "1", socket.gethostname(), str(Path("/proc/self/ns/net").readlink()), "00 00", "0"]
 
 
 @pytest.mark.parametrize("which", [WITH_RUNC, *RUNTIMES[1:]])

@@ -119,17 +119,17 @@ async def test_writefile_finds_the_filesystem_of_the_image_and_not_the_old_one(m
             run("sgdisk", *table, image)
             run("dd", f"if={image}", f"of={device}", "bs=1M", "count=1", "status=none")
             result = await machine.action(example(machine, "writefile", **env))
-            said = (
+            expected_message = (
                 f"{device}p1 begins at byte 2097152 for the kernel, and at 3145728 in the partition table of {device}"
             )
-            assert (result.reason, said in result.message) == ("DiskBusy", True), result
+            assert (result.reason, expected_message in result.message) == ("DiskBusy", True), result
         assert "Inode: " in run("debugfs", "-R", "stat /name", f"{device}p1")
     finally:
         run("losetup", "--detach", device)
 
 
 @pytest.mark.parametrize(
-    ("env", "reason", "said"),
+    ("env", "reason", "expected_message"),
     [
         ({"IMG_URL": "URL/nothing.img"}, "DownloadFailed", "404"),
         ({"IMG_URL": "http://127.0.0.1:1/x.img"}, "DownloadFailed", "refused"),
@@ -144,7 +144,7 @@ async def test_writefile_finds_the_filesystem_of_the_image_and_not_the_old_one(m
         ({}, "InvalidSetting", "IMG_URL"),
     ],
 )
-async def test_image2disk_reports_the_reason_of_a_failure(machine, disk, website, env, reason, said):
+async def test_image2disk_reports_the_reason_of_a_failure(machine, disk, website, env, reason, expected_message):
     url, directory = website
     (directory / "good.img").write_bytes(b"good" * 1000)
     (directory / "bad.img.zst").write_bytes(b"not compressed at all" * 1000)
@@ -155,7 +155,7 @@ async def test_image2disk_reports_the_reason_of_a_failure(machine, disk, website
     named = {name: value.replace("URL", url) for name, value in env.items()}
     env = {"DEST_DISK": disk[0], "IMG_RETRIES": "1", **named}
     result = await machine.action(example(machine, "image2disk", **env))
-    assert (result.reason, said in result.message) == (reason, True), result
+    assert (result.reason, expected_message in result.message) == (reason, True), result
 
 
 @pytest.mark.parametrize("pack", [None, "gzip", "zstd"])
@@ -390,7 +390,7 @@ async def test_writefile_follows_links_within_the_filesystem_only(machine, disk,
 
 
 @pytest.mark.parametrize(
-    ("env", "reason", "said"),
+    ("env", "reason", "expected_message"),
     [
         ({"FS_TYPE": "vfat"}, "MountFailed", "as vfat: "),
         ({"FS_TYPE": "nofs"}, "MountFailed", "as nofs: "),
@@ -405,8 +405,8 @@ async def test_writefile_follows_links_within_the_filesystem_only(machine, disk,
         ({"UID": "root"}, "InvalidSetting", "UID"),
     ],
 )
-async def test_writefile_reports_the_reason_of_a_failure(machine, disk, mounted, env, reason, said):
+async def test_writefile_reports_the_reason_of_a_failure(machine, disk, mounted, env, reason, expected_message):
     env = {"DEST_DISK": disk[0], "DEST_PATH": CONFIG, "CONTENTS": "x", **env}
     result = await machine.action(example(machine, "writefile", **env))
-    assert (result.reason, said in result.message) == (reason, True), result
+    assert (result.reason, expected_message in result.message) == (reason, True), result
     assert mounted(lambda point: [each.name for each in point.iterdir()]) == ["lost+found"]

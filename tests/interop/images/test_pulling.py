@@ -434,7 +434,7 @@ def demand(fake, challenge, wanted):
 
 
 @pytest.mark.parametrize(
-    ("given_for", "wanted", "said"),
+    ("given_for", "wanted", "expected_message"),
     [
         ("HOST", BASIC, ""),
         ("", BASIC, "registry_username="),
@@ -447,17 +447,17 @@ def demand(fake, challenge, wanted):
     ids=["right", "none", "wrong", "another registry's", "a URL", "the repository's", "another repository's"],
 )
 async def test_password_is_for_its_registry_and_a_failure_explains_itself_without_it(
-    fake, make_store, given_for, wanted, said
+    fake, make_store, given_for, wanted, expected_message
 ):
     fake.image()
     demand(fake, 'Basic realm="r"', wanted)
     credentials = (Credentials(given_for.replace("HOST", fake.host), "user", "hunter2"),) if given_for else ()
     store = make_store(Registries((), credentials))
-    if not said:
+    if not expected_message:
         await pull(store, f"{fake.host}/x:1")
         return
     message = await refusal(store, f"{fake.host}/x:1")
-    for part in said.replace("HOST", fake.host).split(", "):
+    for part in expected_message.replace("HOST", fake.host).split(", "):
         assert part in message
     assert "hunter2" not in message
     if wanted == BASIC:
@@ -480,7 +480,7 @@ async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_the
 
 
 @pytest.mark.parametrize(
-    ("challenge", "token", "said"),
+    ("challenge", "token", "expected_message"),
     [
         (
             'Bearer realm="http://HOST/token"',
@@ -494,11 +494,11 @@ async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_the
         ("", (200, {}, b""), "does not say how"),
     ],
 )
-async def test_authentication_that_cannot_work_is_explained(fake, store, challenge, token, said):
+async def test_authentication_that_cannot_work_is_explained(fake, store, challenge, token, expected_message):
     fake.image()
     demand(fake, challenge.replace("HOST", fake.host), "Bearer t0ken")
     fake.paths["/token"] = token
-    assert said in await refusal(store, f"{fake.host}/x:1")
+    assert expected_message in await refusal(store, f"{fake.host}/x:1")
 
 
 @pytest.mark.parametrize("wanted", ["Bearer t2", BASIC])
@@ -603,10 +603,10 @@ async def test_redirect_or_realm_that_is_no_url_is_reported_as_the_registrys_err
 
 
 @pytest.mark.parametrize(
-    ("told", "longest"),
+    ("retry_after", "longest"),
     [("", 4.0), ("7", 7.0), ("86400", 60.0), ("0", 4.0), ("-5", 4.0), ("Sun, 06 Nov 1994 08:49:37 GMT", 4.0)],
 )
-async def test_retry_after_of_a_registry_is_obeyed(fake, make_store, told, longest):
+async def test_retry_after_of_a_registry_is_obeyed(fake, make_store, retry_after, longest):
     """A rack that boots at once meets a limit of requests a minute: five attempts in eight seconds are not enough."""
     manifest, _, layer, _ = fake.image()
     answers = [(manifest, 429), (manifest, 500), (manifest, 503), (layer, 429), (layer, 503), (layer, 429)]
@@ -616,7 +616,7 @@ async def test_retry_after_of_a_registry_is_obeyed(fake, make_store, told, longe
         for number, (busy_path, status) in enumerate(answers):
             if busy_path == path:
                 del answers[number]
-                handler.reply(status, {"Retry-After": told} if told else {}, b"slowly")
+                handler.reply(status, {"Retry-After": retry_after} if retry_after else {}, b"slowly")
                 return True
         return False
 
@@ -674,7 +674,7 @@ def nothing_is_insecure(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("certificate", "trusted", "said"),
+    ("certificate", "trusted", "expected_message"),
     [
         ("good", "ca", ""),
         ("good", "leaf", ""),
@@ -686,13 +686,13 @@ def nothing_is_insecure(monkeypatch):
 )
 @pytest.mark.usefixtures("nothing_is_insecure")
 async def test_registry_with_an_authority_of_its_own_is_pulled_from_once_that_is_given(
-    secured, make_store, pems, certificate, trusted, said
+    secured, make_store, pems, certificate, trusted, expected_message
 ):
     host = secured(certificate)
     given = {f"https://{host}/": pems[0][trusted]} if trusted else {}
     store = make_store(Registries(authorities=given))
-    if said:
-        assert said.replace("HOST", host) in await refusal(store, f"{host}/t/two:1")
+    if expected_message:
+        assert expected_message.replace("HOST", host) in await refusal(store, f"{host}/t/two:1")
     else:
         await pull(store, f"{host}/t/two:1")
 

@@ -186,8 +186,8 @@ async def main(given: dict[str, Any]) -> None:
         for task in done - {stopped}:
             task.result()
         lost = [agent.failure for agent in crowd.agents if agent.failure]
-        said = {"done": crowd.done, "agents": len(crowd.agents) - len(lost), "lost": lost[:3]}
-        print(json.dumps(said), flush=True)
+        counts = {"done": crowd.done, "agents": len(crowd.agents) - len(lost), "lost": lost[:3]}
+        print(json.dumps(counts), flush=True)
     crowd.stopping.set()
     for task in tasks:
         task.cancel()

@@ -49,7 +49,7 @@ class Bounds:
     memory: float = 10 * MEGABYTE
     """Three kilobytes a machine, two machines a second; the allocator's own swings are about as large."""
     descriptors: float = 15
-    """As many connections as are open at once stay open for a while; a busier machine has more at once."""
+    """Connections stay open for a while after their last use; a busier machine opens more at once."""
     threads: float = 2
     files: float = 3
     tasks: float = 20
