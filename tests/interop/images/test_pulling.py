@@ -596,10 +596,13 @@ async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_n
 async def test_redirect_or_realm_that_is_no_url_is_reported_as_the_registrys_error(fake, store, where):
     """It is not reported as an internal error with a traceback."""
     path, *_ = fake.image()
-    fake.paths[path] = (307, {"Location": where}, b"")
-    await refusal(store, f"{fake.host}/x:1")
-    fake.paths[path] = (401, {"WWW-Authenticate": f'Bearer realm="{where}"'}, b"")
-    await refusal(store, f"{fake.host}/x:1")
+    for answer in (
+        (307, {"Location": where}, b""),
+        (401, {"WWW-Authenticate": f'Bearer realm="{where}"'}, b""),
+    ):
+        fake.paths[path] = answer
+        message = await refusal(store, f"{fake.host}/x:1")
+        assert message.endswith((" URL", "redirects more than five times")), message
 
 
 @pytest.mark.parametrize(

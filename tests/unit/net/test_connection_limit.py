@@ -232,12 +232,12 @@ async def test_idle_connections_give_way_to_a_client_and_watches_do_not(listen: 
         assert not watch.content.at_eof()
 
 
-async def test_connection_that_never_asks_is_until_closed(listen: Listen) -> None:
+async def test_connection_that_never_asks_is_closed(listen: Listen) -> None:
     url, _ = await listen(handshake=0.1, first=0.1)
     await _until_closed(await _idle(url, 3), at_least=3)
 
 
-async def test_connection_that_asks_only_half_is_until_closed(listen: Listen) -> None:
+async def test_connection_that_asks_only_half_is_closed(listen: Listen) -> None:
     url, trust = await listen(first=0.5)
     host, port = url.removeprefix("https://").split(":")
     with suppress(OSError):  # a busy machine is late, and cut off in its handshake

@@ -346,15 +346,15 @@ async def test_failure_about_one_namespace_does_not_stop_the_others(bare, monkey
         await bare("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         await bare("DELETE", f"/api/v1/namespaces/{name}")
 
-    async def is_until_gone(name: str) -> bool:
+    async def is_gone(name: str) -> bool:
         return (await bare("GET", f"/api/v1/namespaces/{name}")).status == 404
 
-    await until(lambda: is_until_gone("b"))
-    assert not await is_until_gone("a")
+    await until(lambda: is_gone("b"))
+    assert not await is_gone("a")
     assert any(line.startswith("namespace a: ") and "trying again in 60 s" in line for line in caplog.messages)
     failing = False
     await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "c"}})  # wakes it before the minute has gone
-    await until(lambda: is_until_gone("a"))
+    await until(lambda: is_gone("a"))
 
 
 async def test_object_deleted_during_a_round_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
