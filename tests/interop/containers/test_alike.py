@@ -174,6 +174,7 @@ async def test_action_meets_the_same_on_all(machine, tmp_path, row):
         return
     if row.stop:
         await until((tmp_path / "up").exists)
+        assert processes_that_mount(tmp_path)
         stop.set()
     result = await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert result.exit_code == row.ends
@@ -184,9 +185,20 @@ async def test_action_meets_the_same_on_all(machine, tmp_path, row):
     if "HOST" in row.script:
         await until(lambda: not processes_with(tmp_path), lambda: processes_with(tmp_path))
     if row.stop:
+        # A process that is left would write the file again.
+        await until(lambda: not processes_that_mount(tmp_path), lambda: processes_that_mount(tmp_path))
         (tmp_path / "up").unlink()
-        await asyncio.sleep(0.3)
     assert tuple(sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))) == row.leaves
+
+
+def processes_that_mount(path):
+    """Return the command lines of the processes in whose mount namespace `path` is a volume."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(path) in (process / "mountinfo").read_text():
+                found.append((process / "cmdline").read_bytes())
+    return found
 
 
 def processes_with(path):
