@@ -216,7 +216,7 @@ async def test_workflow_that_is_deleted_during_a_write_is_not_looked_at_again(be
     async def gone() -> bool:
         bench.index.remove(workflow())
         if not here:
-            bench.watch.forget(workflow())
+            bench.watch.cancel(workflow()["metadata"]["uid"])
             raise UnreachableError("away")
         return True
 
