@@ -74,7 +74,8 @@ def too_long(field: str, limit: int) -> FieldError:
 
 def too_many(field: str, actual: int, limit: int) -> FieldError:
     """Return the error for a list or map with more than `limit` entries."""
-    return FieldError(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} items")
+    items = "item" if limit == 1 else "items"
+    return FieldError(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} {items}")
 
 
 def forbidden(field: str, detail: str) -> FieldError:
