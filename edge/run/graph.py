@@ -60,7 +60,6 @@ from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
-from tink.bmc.manager import BmcManager
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from edge.run.server_process.supervisor import ServerProcess
+    from tink.bmc.manager import BmcManager
     from tink.kubeapi import ApiServer
 
 log = logging.getLogger(__name__)
@@ -570,6 +570,8 @@ class Stack:
 
     async def _start_bmc(self) -> None:
         """Start the control of machines by their BMCs. It works while it holds the Lease of Rufio's name."""
+        from tink.bmc.manager import BmcManager  # edges and their restarts do not wait for this import
+
         settings = self._settings
         manager = self._bmc = BmcManager(
             self._client, self._informers, settings.bmcs, namespace=settings.lease_namespace or pod_namespace()

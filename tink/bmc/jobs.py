@@ -79,6 +79,7 @@ _NEVER_ACCEPTED = (400, 403, 404, 413, 422)
 """Answers to the creation of a Task after which the same request is useless: the Job fails."""
 _SENT = "sent"
 """The stage of a reset after the BMC has accepted it."""
+_PROGRESS_SECONDS = 5.0
 _JOB_WORKERS = 8
 """Number of Jobs that are reconciled at once. None of them waits for a BMC."""
 
@@ -150,6 +151,8 @@ class JobController:
         self._now = now
         self._waiting: Index[NamespacedName, NamespacedName] = Index()
         """Jobs, by the Machine that they wait for."""
+        self._deleted: dict[str, str] = {}
+        """The name of a Task that was deleted before its end, by the uid of its Job."""
         self.runtime = Controller(
             "Job",
             self._reconcile,
@@ -160,11 +163,19 @@ class JobController:
         )
         queue = self.runtime.queue
         jobs.add_event_handler(lambda new, _: queue.add(NamespacedName.of(new)), self._gone)
-        tasks.add_event_handler(lambda new, _: self._task_changed(new), self._task_changed)
+        tasks.add_event_handler(lambda new, _: self._task_changed(new), self._task_gone)
         machines.add_event_handler(lambda new, old: self._appeared(new) if old is None else None)
 
     def _gone(self, old: Raw) -> None:
         self._waiting.set(NamespacedName.of(old), ())
+        self._deleted.pop(str(old["metadata"].get("uid")), None)
+
+    def _task_gone(self, task: Raw) -> None:
+        owner = _owner_of(task)
+        job = self._jobs.get(*owner[0]) if owner is not None else None
+        if owner is not None and job is not None and job["metadata"].get("uid") == owner[1] and not is_ended(task):
+            self._deleted[owner[1]] = NamespacedName.of(task).name
+        self._task_changed(task)
 
     def _task_changed(self, task: Raw) -> None:
         if (owner := _owner_of(task)) is not None:
@@ -180,6 +191,10 @@ class JobController:
             return DONE
         if is_ended(job):
             return await self._remove(key, job)
+        if (deleted := self._deleted.get(job["metadata"]["uid"])) is not None:
+            message = f"task {key.namespace}/{deleted} was deleted before its end"
+            await self._write(job, "Failed", "TaskDeleted", message)
+            return DONE
         machine = await self._machine(job)
         if machine is None:
             return await self._wait_for_machine(key, job)
@@ -381,6 +396,8 @@ class TaskController(Collector):
         self._on_used = on_used
         self._now = now
         self._operations: dict[NamespacedName, asyncio.Task[str]] = {}
+        self._progress: dict[NamespacedName, str] = {}
+        """What the operation of a Task does or waits for now."""
         self._running: dict[str, NamespacedName] = {}
         """The Task that runs, by its BMC."""
         self._waiting: Index[NamespacedName, str] = Index()
@@ -399,6 +416,7 @@ class TaskController(Collector):
             workers=settings.task_workers,
         )
         tasks.add_event_handler(self._changed, self._gone)
+        jobs.add_event_handler(None, self._job_gone)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for one scrape."""
@@ -421,6 +439,15 @@ class TaskController(Collector):
         if key in self._operations:
             log.info("Task %s: deleted, its operation ends", key)
             self._operations[key].cancel()
+
+    def _job_gone(self, job: Raw) -> None:
+        """End the operations of a deleted Job at once: the garbage collector deletes its Tasks later."""
+        owner = NamespacedName.of(job), job["metadata"].get("uid")
+        for key, operation in self._operations.items():
+            task = self._tasks.get(*key)
+            if task is not None and _owner_of(task) == owner:
+                log.info("Task %s: its Job was deleted, its operation ends", key)
+                operation.cancel()
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         task = self._tasks.get(*key)
@@ -453,9 +480,15 @@ class TaskController(Collector):
         self._running[bmc] = key
         try:
             if not as_mapping(task.get("status")).get("startTime"):
-                await self._patch(task, {"startTime": rfc3339(self._now())})
+                status: Raw = {"startTime": rfc3339(self._now()), "conditions": self._running_condition(task, "")}
+                await self._patch(task, status)
             operation = self._operations[key] = asyncio.create_task(run(), name=f"Task {key}")
-            return _Outcome("Completed", "ReadBack", await operation)
+            reporting = asyncio.create_task(self._report_progress(key), name=f"progress of Task {key}")
+            try:
+                return _Outcome("Completed", "ReadBack", await operation)
+            finally:
+                reporting.cancel()
+                await asyncio.wait([reporting])
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -474,6 +507,7 @@ class TaskController(Collector):
         finally:
             del self._running[bmc]
             self._operations.pop(key, None)
+            self._progress.pop(key, None)
             self._on_used(bmc)
             for waiting in list(self._waiting.keys(bmc)):
                 self.runtime.queue.add(waiting)
@@ -502,19 +536,42 @@ class TaskController(Collector):
                     None,
                     clock=asyncio.get_running_loop().time,
                     sleep=asyncio.sleep,
-                    progress=partial(log.debug, "Task %s: %s", key),
+                    progress=partial(self._progress.__setitem__, key),
                 )
                 if stage is not stages[-1]:
                     await self._reached(task, stage.name)
             return message
 
+    async def _report_progress(self, key: NamespacedName) -> None:
+        """Write to the status what the operation waits for, at most every five seconds, until cancelled."""
+        shown = ""
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            text, task = self._progress.get(key, ""), self._tasks.get(*key)
+            if text == shown or task is None:
+                continue
+            shown = text
+            log.debug("Task %s: %s", key, bounded(text))
+            try:
+                await self._patch(task, {"conditions": self._running_condition(task, text)})
+            except (ApiError, LeadershipLostError) as error:
+                log.debug("Task %s: its progress is not written: %s", key, error)
+
+    def _running_condition(self, task: Raw, message: str) -> list[Raw]:
+        """Return the conditions of a Task that runs. Rufio has Running for Jobs alone."""
+        return with_condition(task, "Running", is_true=True, reason="InProgress", message=message, now=self._now())
+
     async def _reached(self, task: Raw, stage: str) -> None:
         """Note that a stage is done, here and in the status."""
         self._stages[str(task["metadata"]["uid"])] = stage
-        await self._patch(task, {"stage": stage})
+        key = NamespacedName.of(task)
+        self._progress.pop(key, None)
+        conditions = self._running_condition(self._tasks.get(*key) or task, "")
+        await self._patch(task, {"stage": stage, "conditions": conditions})
 
     async def _end(self, key: NamespacedName, task: Raw, outcome: _Outcome) -> None:
         """Write the end of a Task."""
+        task = self._tasks.get(*key) or task  # with the progress that was written meanwhile
         conditions = with_condition(
             task, outcome.kind, is_true=True, reason=outcome.reason, message=outcome.message, now=self._now()
         )

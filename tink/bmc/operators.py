@@ -121,9 +121,12 @@ async def _progress_of(client: KubeClient, job: Raw, waited: float) -> str:
         return "no BMC control has taken the Job: `tinkedge up` or `tinkedge controller --bmc` must run" if late else ""
     if running.get("status") != "True":
         return f"{running.get('reason')}: {running.get('message', '')}"
-    status = as_mapping((await _first_task(client, job)).get("status"))
-    stage = status.get("stage")
-    return f"running, {stage} is done" if stage else "running" if status.get("startTime") else "waiting for the BMC"
+    task = await _first_task(client, job)
+    status = as_mapping(task.get("status"))
+    if not status.get("startTime"):
+        return "waiting for the BMC"
+    stage, present = status.get("stage"), str(condition(task, "Running").get("message") or "")
+    return ": ".join(filter(None, (f"running, {stage} is done" if stage else "running", present)))
 
 
 async def _first_task(client: KubeClient, job: Raw) -> Raw:

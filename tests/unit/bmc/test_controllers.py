@@ -138,15 +138,17 @@ async def test_end_of_a_task_that_the_api_has_not_stored_is_written_later_withou
 
 
 @virtual
-async def test_deletion_of_a_task_ends_its_operation_and_the_session() -> None:
+@pytest.mark.parametrize("deleted", [(JOB, "j"), (TASK, "j-task-0")], ids=["the Job", "the Task"])
+async def test_deletion_of_a_job_or_task_ends_the_operation_and_the_session(deleted: tuple[Any, str]) -> None:
     rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", faults=[Fault.RESET_IGNORED]))
     async with rig.running():
         rig.api.put(job("j", power("soft")))
         await rig.until(lambda: rig.bmc.resets and rig.bmc.open_sessions)
-        rig.api.remove(JOB, "j")
-        rig.api.remove(TASK, "j-task-0")
+        rig.api.remove(*deleted)
         await elapse(1)
         assert rig.bmc.open_sessions == 0
+        if deleted[0] is TASK:
+            assert (await rig.until_condition(JOB, "j", "Failed"))["reason"] == "TaskDeleted"
         rig.api.put(job("k", power("status")))
         await rig.until_condition(JOB, "k", "Completed")
     assert rig.bmc.resets == ["GracefulShutdown"]
@@ -165,6 +167,20 @@ async def test_tasks_of_one_bmc_run_one_at_a_time_and_those_of_others_do_not_wai
         assert rig.bmc.open_sessions == 1
         await rig.until_condition(JOB, "second", "Completed")
     assert rig.bmc.resets == ["ForceOff", "On"]
+
+
+@virtual
+async def test_running_task_shows_what_it_waits_for() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", faults=[Fault.POWER_LATE]))
+    async with rig.running():
+        rig.api.put(job("j", power("off")))
+        running = await rig.until_condition(TASK, "j-task-0", "Running")
+        assert running["message"] == ""
+        await rig.until(lambda: rig.condition(TASK, "j-task-0", "Running")["message"])
+        assert "off" in rig.condition(TASK, "j-task-0", "Running")["message"].lower()
+        await rig.until_condition(JOB, "j", "Completed")
+    task = rig.api.read(TASK, "j-task-0") or {}
+    assert [each["type"] for each in task["status"]["conditions"]] == ["Running", "Completed"]
 
 
 @virtual
