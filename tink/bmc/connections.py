@@ -171,8 +171,7 @@ class BmcSession:
                 answer = await call(self._client)
             except BmcError as error:
                 if error.cause is Cause.CREDENTIALS_REFUSED:
-                    self._refused.add(self._bmc, self._credentials.version, str(error))
-                    raise self._refused.error(self._bmc) from error
+                    raise self._refused.add(self._bmc, self._credentials, str(error)) from error
                 failures.append(error)
                 if self._is_settled or error.cause not in _FALLS_BACK:
                     raise _joined(failures) from error

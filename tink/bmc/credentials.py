@@ -37,46 +37,58 @@ _MAX_AUTHORITY_BYTES = 1 << 18
 
 
 class RefusedLogins:
-    """The logins that BMCs have refused: the version of the Secret, by the address of the BMC."""
+    """The logins that BMCs have refused: the BMC's address (`bmc_of`) and the version of the Secret."""
 
     def __init__(self) -> None:
-        self._refused: Newest[str, tuple[str, str]] = Newest(_MAX_REFUSED)
+        self._reasons: Newest[tuple[str, str], str] = Newest(_MAX_REFUSED)
         self.count = 0
         """Number of refused logins since the start."""
 
     def check(self, bmc: str, credentials: BmcCredentials) -> None:
         """Raise BmcError (CREDENTIALS_REFUSED) if the BMC has refused this version of the Secret."""
-        version, _ = self._refused.get(bmc, ("", ""))
-        if version and version == credentials.version:
-            raise self.error(bmc)
+        reason = self._reasons.get((bmc, credentials.version))
+        if reason is not None:
+            raise _refused(reason, credentials)
 
-    def error(self, bmc: str) -> BmcError:
-        """Return the error for a refused login. Raises KeyError if there was none."""
-        version, reason = self._refused[bmc]
-        secret = version.partition("@")[0]
-        return BmcError(
-            Cause.CREDENTIALS_REFUSED,
-            f"{reason}. The next login is tried when Secret {secret} changes, or the annotation "
-            f"{CREDENTIALS_REFUSED_ANNOTATION} is removed from the Machine",
-        )
-
-    def version(self, bmc: str) -> str:
-        """Return the version of the Secret that a BMC has refused; empty if it has refused none."""
-        return self._refused.get(bmc, ("", ""))[0]
-
-    def add(self, bmc: str, version: str, reason: str) -> None:
-        """Remember a refused login. `reason` is the sentence for the operator."""
+    def add(self, bmc: str, credentials: BmcCredentials, reason: str) -> BmcError:
+        """Remember a refused login, and return its error. `reason` is a sentence without a full stop."""
         self.count += 1
-        self._refused[bmc] = version, reason
+        self._reasons[bmc, credentials.version] = reason
+        return _refused(reason, credentials)
 
-    def restore(self, bmc: str, version: str) -> None:
-        """Remember a login that was refused before the start of this process."""
-        if self.version(bmc) != version:
-            self._refused[bmc] = version, f"The BMC {bmc.rsplit(':', 2)[0]} has refused the user or the password"
+    def restore(self, machine: Raw, bmc: str, credentials: BmcCredentials) -> None:
+        """Remember a login that was refused before the start of this process, if the Machine's annotation says so.
 
-    def forget(self, bmc: str) -> None:
+        The caller has read `credentials` for this Machine. So a user can't suppress the login of another Machine by an
+        annotation with the version of its Secret.
+        """
+        key = bmc, credentials.version
+        if key not in self._reasons and refused_login(machine) == login_of(bmc, credentials):
+            self._reasons[key] = f"the BMC {bmc.rsplit(':', 2)[0]} has refused the user or the password"
+
+    def forget(self, bmc: str, credentials: BmcCredentials) -> None:
         """Permit one more login with the same version."""
-        self._refused.pop(bmc, None)
+        self._reasons.pop((bmc, credentials.version), None)
+
+
+def login_of(bmc: str, credentials: BmcCredentials) -> str:
+    """Return the value of the annotation about a refused login."""
+    return f"{bmc} {credentials.version}"
+
+
+def refused_login(machine: Raw) -> str:
+    """Return the value of a Machine's annotation about a refused login; empty if it has none."""
+    annotations = as_mapping(as_mapping(machine.get("metadata")).get("annotations"))
+    return str(annotations.get(CREDENTIALS_REFUSED_ANNOTATION, ""))
+
+
+def _refused(reason: str, credentials: BmcCredentials) -> BmcError:
+    secret = credentials.version.partition("@")[0]
+    return BmcError(
+        Cause.CREDENTIALS_REFUSED,
+        f"{reason}. The next login is tried when Secret {secret} changes, or the annotation "
+        f"{CREDENTIALS_REFUSED_ANNOTATION} is removed from the Machine",
+    )
 
 
 class CredentialsReader:

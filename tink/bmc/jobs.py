@@ -30,7 +30,7 @@ from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import OWNER_LABEL, is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
-from tink.bmc.credentials import CredentialsReader
+from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.model import (
     BmcClient,
     BmcConnection,
@@ -378,6 +378,7 @@ class TaskController(Collector):
         jobs: Informer,
         machines: Informer,
         reader: CredentialsReader,
+        refused: RefusedLogins,
         connections: BmcConnections,
         settings: BmcSettings,
         elector: LeaderElector | None,
@@ -390,6 +391,7 @@ class TaskController(Collector):
         self._client = client
         self._tasks, self._jobs, self._machines = tasks, jobs, machines
         self._reader = reader
+        self._refused = refused
         self._connections = connections
         self._elector = elector
         self._recorder = recorder
@@ -600,23 +602,26 @@ class TaskController(Collector):
     # --- how to reach the BMC -----------------------------------------------------------------------------------------
 
     async def _reach(self, task: Raw) -> tuple[BmcConnection, BmcCredentials]:
-        """Return the connection and the credentials of a Task. Raises BmcError, ApiError."""
-        spec, namespace = as_mapping(task["spec"].get("connection")), self._home(task)
-        connection = connection_of(spec, await self._reader.authority(spec, namespace))
-        return connection, await self._reader.credentials(spec, namespace)
+        """Return the connection and the credentials of a Task. Raises BmcError, ApiError.
 
-    def _home(self, task: Raw) -> str:
-        """Return the namespace whose Secrets a Task may use.
-
-        It is that of the Machine if the Task has the Machine's connection, as its Job has copied it. Else it is the
-        Task's own: a user who may write Tasks in a namespace must not send Secrets of another one to any host.
+        If the Task has the connection of a Machine, as its Job has copied it, it may use the Secrets of the Machine's
+        namespace. Else it may use its own alone: a user who may write Tasks in a namespace must not send Secrets of
+        another one to any host.
         """
-        own = NamespacedName.of(task).namespace
+        spec, machine = as_mapping(task["spec"].get("connection")), self._machine_of(task)
+        namespace = NamespacedName.of(machine or task).namespace
+        connection = connection_of(spec, await self._reader.authority(spec, namespace))
+        credentials = await self._reader.credentials(spec, namespace)
+        if machine is not None:
+            self._refused.restore(machine, bmc_of(connection), credentials)
+        return connection, credentials
+
+    def _machine_of(self, task: Raw) -> Raw | None:
+        """Return the Machine whose connection the Job of a Task has copied; None if it has another one by now."""
         owner = _owner_of(task)
         job = self._jobs.get(*owner[0]) if owner is not None else None
         if owner is None or job is None or job["metadata"].get("uid") != owner[1]:
-            return own
+            return None
         reference = as_mapping(job["spec"].get("machineRef"))
         machine = self._machines.get(str(reference.get("namespace")), str(reference.get("name")))
-        is_copy = machine is not None and _copied(machine) == task["spec"].get("connection")
-        return NamespacedName.of(machine).namespace if machine is not None and is_copy else own
+        return machine if machine is not None and _copied(machine) == task["spec"].get("connection") else None

@@ -31,7 +31,7 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import RUFIO_GROUP, Raw, as_mapping
 from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.credentials import CredentialsReader, RefusedLogins, login_of, refused_login
 from tink.bmc.inventory import inventory, next_paths
 from tink.bmc.model import BmcError, Cause, PowerState
 from tink.bmc.settings import BmcSettings
@@ -104,6 +104,8 @@ class MachineController(Collector):
         self._following = False
         self._failures: dict[NamespacedName, int] = {}
         """Number of failed polls in a row."""
+        self._permitted: set[NamespacedName] = set()
+        """Machines whose annotation about a refused login was removed: one more login is permitted."""
         self._doubtful = 0
         """Number of workers that poll a BMC which did not answer the last time."""
         self._by_bmc: Index[NamespacedName, str] = Index()
@@ -164,13 +166,11 @@ class MachineController(Collector):
 
     def _changed(self, new: Raw, old: Raw | None) -> None:
         key = NamespacedName.of(new)
-        bmc, refused = _bmc_of(new), _refused_login(new)
+        bmc = _bmc_of(new)
         self._by_bmc.set(key, (bmc,) if bmc else ())
-        if refused is not None and old is None:
-            self._refused.restore(*refused)
-        is_permitted = refused is None and old is not None and _refused_login(old) is not None
-        if is_permitted and bmc:
-            self._refused.forget(bmc)
+        is_permitted = old is not None and refused_login(old) != "" and refused_login(new) == ""
+        if is_permitted:
+            self._permitted.add(key)
         is_changed = old is None or old.get("spec") != new.get("spec") or is_permitted
         if self._following and (is_changed or (_wants_inventory(new) and not _wants_inventory(old or {}))):
             self.runtime.queue.add(key)
@@ -179,6 +179,7 @@ class MachineController(Collector):
         key = NamespacedName.of(old)
         self._by_bmc.set(key, ())
         self._failures.pop(key, None)
+        self._permitted.discard(key)
         self._inventory_due.pop(key, None)
         for hardware in self._by_machine.keys(key) if self._following else ():
             self.references.queue.add_after(hardware, _SOON_SECONDS)
@@ -209,11 +210,16 @@ class MachineController(Collector):
             self._doubtful -= is_doubtful
 
     async def _poll(self, key: NamespacedName, machine: Raw) -> Result:
-        spec = as_mapping(machine["spec"].get("connection"))
+        spec, login = as_mapping(machine["spec"].get("connection")), ""
         try:
             connection = connection_of(spec, await self._reader.authority(spec, key.namespace))
             credentials = await self._reader.credentials(spec, key.namespace)
             bmc = bmc_of(connection)
+            login = login_of(bmc, credentials)
+            self._refused.restore(machine, bmc, credentials)
+            if key in self._permitted:
+                self._permitted.discard(key)
+                self._refused.forget(bmc, credentials)
             if self._connections.is_busy(bmc):
                 return Result(_BUSY_SECONDS)
             found: Raw | None = None
@@ -223,7 +229,7 @@ class MachineController(Collector):
                 if protocol == "redfish" and self._is_inventory_due(key, machine):
                     found = await self._read_inventory(key, session)
         except BmcError as error:
-            return await self._failed(key, machine, error)
+            return await self._failed(key, machine, login, error)
         self._polls["success"] += 1
         self._failures.pop(key, None)
         await self._answered(key, machine, seen.power, protocol)
@@ -239,17 +245,13 @@ class MachineController(Collector):
         if done:
             await self._patch(key, {"metadata": {"annotations": dict.fromkeys(done)}})
 
-    async def _failed(self, key: NamespacedName, machine: Raw, error: BmcError) -> Result:
+    async def _failed(self, key: NamespacedName, machine: Raw, login: str, error: BmcError) -> Result:
         """Report a failed poll. Return when the next one is due."""
         self._polls[error.cause.value] += 1
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        bmc = _bmc_of(machine)
-        if error.cause is Cause.CREDENTIALS_REFUSED and bmc:
+        if error.cause is Cause.CREDENTIALS_REFUSED and refused_login(machine) != login:
             # Before the status: a restart between the two writes must not log in again.
-            login = f"{bmc} {self._refused.version(bmc)}"
-            annotations = as_mapping(machine["metadata"].get("annotations"))
-            if annotations.get(CREDENTIALS_REFUSED_ANNOTATION) != login:
-                await self._patch(key, {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}})
+            await self._patch(key, {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}})
         if error.cause not in _TRANSIENT or count >= _MAX_UNREPORTED or not condition(machine, CONTACTABLE):
             reason, message = error.cause.value, str(error)
             await self._report(machine, PowerState.UNKNOWN, is_true=False, reason=reason, message=message)
@@ -367,12 +369,6 @@ def _bmc_of(machine: Raw) -> str:
         return bmc_of(connection_of(as_mapping(machine["spec"].get("connection"))))
     except BmcError:
         return ""
-
-
-def _refused_login(machine: Raw) -> tuple[str, str] | None:
-    """Return the BMC and the version of the Secret of the annotation about a refused login."""
-    words = _annotation(machine, CREDENTIALS_REFUSED_ANNOTATION).split(" ")
-    return (words[0], words[1]) if len(words) == 2 else None
 
 
 def _wants_inventory(machine: Raw) -> bool:

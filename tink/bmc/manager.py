@@ -174,6 +174,7 @@ class BmcManager(Collector):
             jobs=informers[JOB],
             machines=informers[MACHINE],
             reader=reader,
+            refused=self._refused,
             connections=self._connections,
             settings=settings,
             elector=self._elector,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tink.api.annotations import CREDENTIALS_REFUSED_ANNOTATION, JOB_TTL_ANNOTATION
+from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, bmc_of, connection_of
@@ -188,10 +188,8 @@ async def check(
         credentials = await reader.credentials(spec, key.namespace)
     except BmcError as error:
         return [BmcFinding("settings", Verdict.FAILED, str(error))]
-    annotations = as_mapping(machine["metadata"].get("annotations"))
-    bmc, _, version = str(annotations.get(CREDENTIALS_REFUSED_ANNOTATION, "")).partition(" ")
-    if bmc == bmc_of(connection) and not again:
-        refused.restore(bmc, version)
+    if not again:
+        refused.restore(machine, bmc_of(connection), credentials)
     secret = credentials.version.partition("@")[0]
     findings = [BmcFinding("settings", Verdict.OK, f"{connection.host}, Secret {secret}"), _trust(connection)]
     try:

@@ -14,7 +14,7 @@ from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
 from tink.kube.client import UnreachableError
-from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, TASK
+from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, SECRET, TASK
 
 virtual = pytest.mark.looptime
 
@@ -253,6 +253,37 @@ async def test_removal_of_the_annotation_permits_one_more_login() -> None:
         )
         await elapse(600)
     assert rig.bmc.failed_logins == 2
+
+
+@virtual
+async def test_two_machines_with_two_wrong_secrets_for_one_bmc_cost_one_login_each() -> None:
+    reference = {"name": "other-auth", "namespace": "default"}
+    rig = Rig(machine(), machine("twin", authSecretRef=reference), secret("wrong"), secret("bad", name="other-auth"))
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        await rig.until_condition(MACHINE, "twin", "Contactable", "False")
+        await elapse(900)
+    async with rig.running():
+        await elapse(900)
+    assert rig.bmc.failed_logins == 2
+
+
+@virtual
+async def test_annotation_of_another_tenant_neither_suppresses_nor_permits_a_login() -> None:
+    rig = Rig(machine(), secret("wrong"))
+    version = (rig.api.read(SECRET, "bmc-auth") or {})["metadata"]["resourceVersion"]
+    login = f"{HOST}:443:623 default/bmc-auth@{version}"
+    tenant = machine("evil", namespace="tenant")
+    tenant["metadata"]["annotations"] = {"tinkerbell.org/credentials-refused": login}
+    rig.api.put(tenant)
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert rig.bmc.failed_logins == 1, "it was tried"
+        await rig.api.patch(
+            MACHINE, "evil", "tenant", {"metadata": {"annotations": {"tinkerbell.org/credentials-refused": None}}}
+        )
+        await elapse(900)
+    assert rig.bmc.failed_logins == 1, "it was not tried again"
 
 
 @virtual
