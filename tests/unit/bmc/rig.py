@@ -79,12 +79,17 @@ PXE = {"oneTimeBootDeviceAction": {"device": ["pxe"], "efiBoot": True}}
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
-class HangingTransport:
-    """A transport to a host that never answers."""
+class FailingTransport:
+    """A transport to a host that is out of reach or not trusted."""
+
+    def __init__(self, cause: Cause) -> None:
+        self._cause = cause
 
     async def exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        await elapse(30)
-        raise BmcError(Cause.UNREACHABLE, "no answer within 30 s")
+        if self._cause is Cause.UNREACHABLE:
+            await elapse(30)
+            raise BmcError(self._cause, "no answer within 30 s")
+        raise BmcError(self._cause, "the certificate is not trusted")
 
     async def close(self) -> None:
         pass
@@ -100,6 +105,8 @@ class Rig:
         self.bmc = bmc or FakeBmc()
         self.bmcs = {HOST: self.bmc}
         self.hanging: set[str] = set()
+        self.untrusted: set[str] = set()
+        """Hosts whose certificate is not trusted."""
         self.tried: list[tuple[float, str, str]] = []
         """Time, protocol and host of each connection."""
         self.api = api or InProcessApi()
@@ -110,8 +117,11 @@ class Rig:
     def client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "redfish", connection.host))
         bmc = self.bmcs.setdefault(connection.host, FakeBmc())
-        hangs = connection.host in self.hanging
-        return RedfishClient(connection, credentials, transport=HangingTransport() if hangs else MemoryTransport(bmc))
+        if connection.host in self.hanging:
+            return RedfishClient(connection, credentials, transport=FailingTransport(Cause.UNREACHABLE))
+        if connection.host in self.untrusted:
+            return RedfishClient(connection, credentials, transport=FailingTransport(Cause.CERTIFICATE))
+        return RedfishClient(connection, credentials, transport=MemoryTransport(bmc))
 
     def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "ipmi", connection.host))

@@ -98,27 +98,33 @@ async def test_task_that_was_created_before_the_informer_reports_it_is_used() ->
     assert rig.bmc.resets == ["On"]
 
 
+def stage(rig: Rig, name: str) -> str | None:
+    task = rig.api.read(TASK, name) or {}
+    reached: str | None = task.get("status", {}).get("stage")
+    return reached
+
+
 @virtual
-async def test_restart_continues_a_power_cycle_after_the_off_and_repeats_no_reset() -> None:
-    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", power_seconds=20.0))
+async def test_restart_continues_a_power_cycle_after_the_off_which_is_not_repeated() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", power_seconds=10.0))
     async with rig.running():
         rig.api.put(job("cycle", power("cycle")))
-        await rig.until(lambda: (rig.api.read(TASK, "cycle-task-0") or {}).get("status", {}).get("stage") == "off")
+        await rig.until(lambda: rig.bmc.resets == ["ForceOff", "On"])
+        assert stage(rig, "cycle-task-0") == "off"
+    await elapse(15)  # the machine powers on while tinkedge is stopped
     async with rig.running():
         await rig.until_condition(JOB, "cycle", "Completed")
-    assert rig.bmc.resets.count("ForceOff") == 1
+    assert rig.bmc.resets == ["ForceOff", "On"]
     assert rig.bmc.power == "On"
 
-    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On"))
+
+@virtual
+async def test_restart_does_not_repeat_a_reset_that_the_bmc_has_accepted() -> None:
+    rig = Rig(machine(), secret(), bmc=FakeBmc(power="On", power_seconds=10.0))
     async with rig.running():
-        gate = rig.api.hold("patch", of=TASK)
         rig.api.put(job("reset", power("reset")))
-        await gate.reached.wait()
-        gate.opened.set()
-        await rig.until(lambda: rig.bmc.resets)
-        await elapse(0.2)
-        gate.opened.clear()
-    gate.open()
+        await rig.until(lambda: stage(rig, "reset-task-0") == "sent")
+        assert not rig.condition(JOB, "reset", "Completed")
     async with rig.running():
         await rig.until_condition(JOB, "reset", "Completed")
     assert rig.bmc.resets == ["ForceRestart"]
@@ -157,7 +163,7 @@ async def test_deletion_of_a_job_or_task_ends_the_operation_and_the_session(dele
 @virtual
 async def test_tasks_of_one_bmc_run_one_at_a_time_and_those_of_others_do_not_wait() -> None:
     rig = Rig(machine(), machine("bmc2", "192.0.2.20"), secret(), bmc=FakeBmc(power="On", power_seconds=15.0))
-    async with rig.running():
+    async with rig.running(task_workers=2):
         rig.api.put(job("first", power("off")))
         await rig.until(lambda: rig.bmc.resets)
         rig.api.put(job("second", power("on")))
@@ -405,6 +411,30 @@ async def test_twenty_of_two_hundred_machines_that_hang_do_not_delay_the_others(
         await elapse(700)
     polls = Counter(host for _, _, host in rig.tried)
     assert min(polls[host] for host in hosts if host not in rig.hanging) >= 2, "in 700 s, with an interval of 300 s"
+
+
+@virtual
+async def test_machines_that_do_not_answer_get_only_a_part_of_the_workers() -> None:
+    hosts = [f"192.0.2.{number}" for number in range(60)]
+    rig = Rig(secret(), *(machine(f"bmc{number}", host) for number, host in enumerate(hosts)))
+    rig.hanging.update(hosts[:40])
+    async with rig.running(poll_workers=4, poll_interval=120.0):
+        await elapse(900)
+        rig.tried.clear()
+        await elapse(600)
+    polls = Counter(host for _, _, host in rig.tried)
+    assert min(polls[host] for host in hosts[40:]) >= 4, "in 600 s, with an interval of 120 s"
+    assert sum(polls[host] for host in hosts[:40]) >= 10
+
+
+@virtual
+async def test_untrusted_certificate_is_not_followed_by_ipmi() -> None:
+    rig = Rig(machine(), secret())
+    rig.untrusted.add(HOST)
+    async with rig.running():
+        refused = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+    assert refused["reason"] == "CertificateNotTrusted"
+    assert {protocol for _, protocol, _ in rig.tried} == {"redfish"}
 
 
 @virtual
