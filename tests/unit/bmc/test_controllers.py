@@ -169,6 +169,7 @@ async def test_tasks_of_one_bmc_run_one_at_a_time_and_those_of_others_do_not_wai
         rig.api.put(job("second", power("on")))
         rig.api.put(job("other", power("on"), machine="bmc2"))
         await rig.until_condition(JOB, "other", "Completed")
+        assert rig.condition(TASK, "first-task-0", "Completed") == {}
         assert rig.condition(TASK, "second-task-0", "Completed") == {}
         assert rig.bmc.open_sessions == 1
         await rig.until_condition(JOB, "second", "Completed")
