@@ -399,7 +399,7 @@ class TaskController(Collector):
         self._now = now
         self._operations: dict[NamespacedName, asyncio.Task[str]] = {}
         self._progress: dict[NamespacedName, str] = {}
-        """What the operation of a Task does or waits for now."""
+        """The clause about what the operation of a Task does or waits for now."""
         self._running: dict[str, NamespacedName] = {}
         """The Task that runs, by its BMC."""
         self._waiting: Index[NamespacedName, str] = Index()

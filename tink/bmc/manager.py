@@ -81,7 +81,9 @@ class OtherRufio:
                 log.warning("BMC control can't notice a Rufio in other namespaces, because it may not list: %s", error)
             self._is_forbidden, found = True, {}
         leases = [each for each in found.get("items") or () if isinstance(each, dict)]
-        self._observe({str(each["metadata"].get("namespace")): as_mapping(each.get("spec")) for each in leases})
+        self._observe(
+            {str(as_mapping(each.get("metadata")).get("namespace")): as_mapping(each.get("spec")) for each in leases}
+        )
 
     def _observe(self, specs: Mapping[str, Raw]) -> None:
         """Note which Leases have changed, by namespace, and whether a Rufio holds one of them."""

@@ -13,7 +13,7 @@ from tests.support.bmc import PASSWORD, FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
-from tink.kube.client import UnreachableError
+from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, SECRET, TASK
 
 virtual = pytest.mark.looptime
@@ -521,6 +521,29 @@ async def test_rufio_that_starts_later_in_another_namespace_stops_control() -> N
         assert rig.tried == []
         rufio.cancel()
         await rig.until(lambda: rig.tried, within=90)
+
+
+@virtual
+async def test_control_works_where_leases_of_all_namespaces_may_not_be_listed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(machine(), secret())
+    rig.api.fail("list", *[ApiError(403, "Forbidden", "no rights")] * 3, of=LEASE)
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        await elapse(30)
+    assert caplog.text.count("BMC control can't notice a Rufio in other namespaces") == 1
+
+
+@virtual
+async def test_secret_that_may_not_be_read_is_a_condition_with_the_missing_right() -> None:
+    rig = Rig(machine(), secret())
+    rig.api.fail("get", ApiError(403, "Forbidden", "no rights"), of=SECRET)
+    async with rig.running():
+        missing = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert missing["reason"] == "CredentialsMissing"
+        assert "needs the verb get on secrets in namespace default" in missing["message"]
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
 
 
 @virtual
