@@ -104,7 +104,7 @@ LIST = {"type": "array", "items": {"type": "string"}}
         ({"type": "integer", "maximum": 9}, 10, ["Invalid value: 10: a in body should be less than or equal to 9"]),
         ({"type": "integer", "multipleOf": 5}, 7, ["Invalid value: 7: a in body should be a multiple of 5"]),
         ({**LIST, "minItems": 1}, [], ["Invalid value: 0: a in body should have at least 1 items"]),
-        ({**LIST, "maxItems": 1}, ["1", "2"], ["Too many: 2: must have at most 1 items"]),
+        ({**LIST, "maxItems": 1}, ["1", "2"], ["Too many: 2: must have at most 1 item"]),
         ({"type": "object", "minProperties": 1}, {}, ["Invalid value: 0: a in body should have at least 1 properties"]),
         (
             {"type": "string", "format": "date-time"},
