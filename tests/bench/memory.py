@@ -3,13 +3,15 @@
 Ours is `tinkedge edge` as operators run it: DHCP, TFTP, HTTP and the admin pages, with all Hardware of the embedded
 API, which is another process. Kea keeps its reservations in memory, from its configuration file; it does not store the
 other data of a machine (user data, OSIE, kernel parameters). Kea is measured when it serves, the edge when it has read
-all Hardware. Then each is restarted, the edge with its checkpoint.
+all Hardware. Then each is restarted, the edge with its checkpoint. Nearly all machines are outside of the edge's
+network, which is its worst case: each of them has a mistake that a condition reports.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -43,6 +45,15 @@ def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
         row(
             "memory", f"{title}: restart until it serves", "s", rounds, "restart", PEER, less_is_better=True, note=note
         ),
+        row(
+            "memory",
+            f"{title}: restart until all are from the API",
+            "s",
+            [Round(ours, None)],
+            "complete",
+            "",
+            less_is_better=True,
+        ),
     ]
 
 
@@ -67,7 +78,13 @@ def _ours(home: Path, objects: int) -> Sample:
         _start_api(stack, cable, state)
         edge = [sys.executable, "-m", "edge.cli", "edge", "--interface", f"srv0={SERVER_IP}"]
         edge += ["--kubeconfig", str(state / "kubeconfig"), "--data-dir", str(home), "--ipxe-dir", str(home / "ipxe")]
-        return _sample(lambda: cable.serve(edge, home / "edge.log", port=DHCP_PORT, protocol="udp"), home)
+        sample = _sample(lambda: cable.serve(edge, home / "edge.log", port=DHCP_PORT, protocol="udp"), home)
+        begin = time.monotonic()
+        server = cable.serve(edge, home / "edge.log", port=DHCP_PORT, protocol="udp")
+        _wait_for_list(cable)
+        sample["complete"] = time.monotonic() - begin
+        server.stop()
+        return sample
 
 
 def _start_api(stack: ExitStack, cable: Cable, state: Path) -> None:
@@ -134,6 +151,20 @@ def _wait_for_checkpoint(home: Path) -> None:
             raise BenchError(f"there is no checkpoint after {_CHECKPOINT_SECONDS} s")
         time.sleep(0.1)
     time.sleep(1)
+
+
+def _wait_for_list(cable: Cable) -> None:
+    """Wait until the edge has all Hardware from the API. Raises BenchError."""
+    get = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:7081/metrics').read().decode())"
+    give_up = time.monotonic() + _CHECKPOINT_SECONDS
+    while time.monotonic() < give_up:
+        done = subprocess.run(
+            cable.neighbour([sys.executable, "-c", get]), capture_output=True, text=True, check=False, timeout=60
+        )
+        if 'tinkedge_informer_synced{resource="hardware"} 1' in done.stdout:
+            return
+        time.sleep(0.5)
+    raise BenchError(f"the edge has not listed all Hardware after {_CHECKPOINT_SECONDS} s")
 
 
 def _has_checkpoint(path: Path) -> bool:
