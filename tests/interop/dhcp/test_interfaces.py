@@ -42,7 +42,7 @@ def follow_interface(
         async def start(self) -> None:
             self._networks = HostNetworks([edge_host.Network("srv0", dhcp.network.server_ip)])
             state = self._networks.states[0]
-            self._services = NetworkServices(state, lambda state: dhcp.responder(state.address))
+            self._services = NetworkServices(state, ServiceMakers(lambda state: dhcp.responder(state.address)))
             self._networks.add_follower(self._follow)
             await self._networks.start()
             self._running = asyncio.create_task(self._networks.run())
