@@ -56,9 +56,7 @@ log_level = Group.FIRST.option(
 log_format = Group.LOGGING.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
 )
-context = Group.METAL3.option(
-    "--context", default=None, help="A context of the kubeconfig.  [default: its current one]"
-)
+context = click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
 empty_checksum_type = Group.METAL3.option(
     "--empty-checksum-type", type=types.empty_checksum_type, default="md5", help=types.EMPTY_CHECKSUM_TYPE_HELP
 )

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -39,6 +39,8 @@ _PROTOCOLS = {
 _UNSUPPORTED_OPTIONS = ("intelAMT", "rpc", "homeassistant")
 _FALLS_BACK = (Cause.UNREACHABLE, Cause.UNSUPPORTED)
 _CLOSE_SECONDS = 10.0
+_MAX_CHILDREN = 32
+"""Maximum number of calls by IPMI at once: each is a child process of 10 MB."""
 _MAX_REMEMBERED = 65_536
 
 ClientFactory = Callable[[BmcConnection, BmcCredentials, Quirks], Any]
@@ -107,7 +109,10 @@ class BmcSession:
         clients: Mapping[str, ClientFactory],
         refused: RefusedLogins,
         quirks: MutableMapping[str, Quirks],
+        children: asyncio.Semaphore,
     ) -> None:
+        self._children = children
+        """Limits the children `ipmitool` of all sessions."""
         self._connection, self._credentials, self._clients, self._refused = connection, credentials, clients, refused
         self._quirks = quirks
         """The quirks of all BMCs that were observed before, by `bmc_of`."""
@@ -168,7 +173,8 @@ class BmcSession:
                     quirks = self._quirks.get(self._bmc, Quirks())
                     client = self._clients[self._protocols[0]](self._connection, self._credentials, quirks)
                     self._client = await self._exit.enter_async_context(client)
-                answer = await call(self._client)
+                async with self._children if self.protocol == "ipmi" else nullcontext():
+                    answer = await call(self._client)
             except BmcError as error:
                 if error.cause is Cause.CREDENTIALS_REFUSED:
                     raise self._refused.add(self._bmc, self._credentials, str(error)) from error
@@ -198,6 +204,7 @@ class BmcConnections:
         self._refused = refused
         self._clients = clients
         self._slots = FairSemaphore(limit)
+        self._children = asyncio.Semaphore(_MAX_CHILDREN)
         self._quirks: Newest[str, Quirks] = Newest(_MAX_REMEMBERED)
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
@@ -222,7 +229,7 @@ class BmcConnections:
         self._refused.check(bmc, credentials)
         async with self._exclusive(bmc), self._slots.held(key.namespace):
             self._refused.check(bmc, credentials)  # a task that was before this one may have tried them
-            session = BmcSession(connection, credentials, self._clients, self._refused, self._quirks)
+            session = BmcSession(connection, credentials, self._clients, self._refused, self._quirks, self._children)
             self.open_count += 1
             try:
                 yield session

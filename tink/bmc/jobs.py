@@ -272,7 +272,8 @@ class JobController:
                 "name": name,
                 "namespace": key.namespace,
                 "labels": {OWNER_LABEL: key.name},
-                "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+                # Without blockOwnerDeletion: where Kubernetes checks it, it needs a right on the Job's finalizers.
+                "ownerReferences": [owner | {"controller": True}],
             },
             "spec": {"task": action, "connection": _copied(machine)},
         }

@@ -315,7 +315,7 @@ class MachineController(Collector):
                 yield hardware
 
     async def _read_inventory(self, key: NamespacedName, session: BmcSession) -> Raw | None:
-        """Read the documents of a BMC, and return the inventory; None if the BMC does not answer to the end."""
+        """Read the documents of a BMC, and return the inventory; None if it lacks the System."""
         documents: dict[str, Raw | None] = {}
         try:
             while paths := [path for path in next_paths(documents, session.system_name) if path not in documents]:
@@ -333,9 +333,12 @@ class MachineController(Collector):
             self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
             self._limited_log.log(logging.INFO, "Machine %s: no inventory: %s", key, error, owner=key.namespace)
             return None
+        found = inventory(documents, session.system_name)
+        if not found:  # the inventory that was read before is the better one
+            self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
+            return None
         self._inventory_due[key] = self._now() + self._spread(self._settings.inventory_interval)
-        when = rfc3339(self._now())
-        return {"lastUpdated": when, "collectionMethod": "redfish", **inventory(documents, session.system_name)}
+        return {"lastUpdated": rfc3339(self._now()), "collectionMethod": "redfish", **found}
 
     async def _write_inventory(self, key: NamespacedName, found: Raw) -> None:
         """Write the inventory to each Hardware that names the Machine."""

@@ -18,7 +18,8 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 MAX_SHOWN = 300
 """Maximum number of characters that `shown` returns."""
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>\\]+")
+# The limit of the scheme keeps the search linear.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^\s\"'<>\\]+")
 _HOST = re.compile(r"(?:\[[^\[\]@]*\]|[^\[\]:@]*)(?::[0-9]*)?")
 
 _AUTHORITY: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//[^/?#]*")
