@@ -13,7 +13,11 @@ from tests.support.bmc import PASSWORD, FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
+from tink.bmc.connections import BmcConnections
+from tink.bmc.credentials import RefusedLogins
+from tink.bmc.model import BmcConnection, BmcCredentials, Observation, PowerState
 from tink.kube.client import ApiError, UnreachableError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, SECRET, TASK
 
 virtual = pytest.mark.looptime
@@ -605,3 +609,39 @@ async def test_inventory_of_a_hardware_that_forbids_it_and_of_a_bmc_that_lacks_d
         await rig.until(lambda: inventory_of(rig))
         assert inventory_of(rig)["product"]
         assert inventory_of(rig, "m2") == {}
+
+
+# --- IPMI -------------------------------------------------------------------------------------------------------------
+
+
+class SlowIpmi:
+    """A client by IPMI whose calls take a second each. It counts the calls that run at once."""
+
+    protocol = "ipmi"
+    running = most = 0
+
+    async def __aenter__(self) -> SlowIpmi:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        SlowIpmi.running += 1
+        SlowIpmi.most = max(SlowIpmi.most, SlowIpmi.running)
+        await elapse(1)
+        SlowIpmi.running -= 1
+        return Observation(PowerState.ON)
+
+
+@virtual
+async def test_calls_by_ipmi_are_limited_because_each_is_a_child_process() -> None:
+    connections = BmcConnections(RefusedLogins(), clients={"ipmi": lambda *_: SlowIpmi()})
+
+    async def poll(number: int) -> PowerState:
+        connection = BmcConnection(host=f"192.0.2.{number}", protocols=("ipmi",))
+        async with connections.open(NamespacedName("default", "m"), connection, BmcCredentials("u", "p", "v")) as bmc:
+            return (await bmc.observe()).power
+
+    assert await asyncio.gather(*map(poll, range(150))) == [PowerState.ON] * 150
+    assert SlowIpmi.most == 32
