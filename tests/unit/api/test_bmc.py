@@ -423,7 +423,7 @@ FINGERPRINT = "must be the SHA-256 of a certificate: 64 hex digits, with or with
     [
         (job({}), "spec.tasks[0]", NAME_ACTION),
         (job({"secureBoot": {"enable": True}}), "spec.tasks[0]", NAME_ACTION),
-        (job({"powerAction": "on", "bootDevice": {"device": "pxe"}}), "spec.tasks[0]", "must have at most 1 items"),
+        (job({"powerAction": "on", "bootDevice": {"device": "pxe"}}), "spec.tasks[0]", "must have at most 1 item"),
         (job(), "spec.tasks", "at least 1 items"),
         (job({"powerAction": "hard"}), "spec.tasks[0].powerAction", 'supported values: "on", "off", "soft"'),
         (job({"bootDevice": {}}), "spec.tasks[0].bootDevice.device", NAME_DEVICE),
