@@ -181,7 +181,7 @@ def test_machine_with_secure_boot_loads_the_kernel_by_shim_and_grub_and_shows_wh
 ) -> None:
     """All files come by TFTP: Debian 12's GRUB has no HTTP. The kernel file is neither a kernel nor signed."""
     secure = ("--boot-path", "grub", "--shim-dir", str(SHIMS / "shim-bookworm"))
-    report = boot("uefi-secure", "screen: Where Secure Boot is on", *secure, within=180)
+    report = boot("uefi-secure", "screen: If Secure Boot is on", *secure, within=180)
     assert report.steps() == ["dhcp ok", "tftp info", "tftp ok", "script ok", "kernel ok", "boot failed"], report
     assert report.shows("bad shim signature", "GRUB did not start the files that it received"), report
 

@@ -753,10 +753,12 @@ class DockerRuntime:
         while True:
             try:
                 if attached is None:
+                    if (await container.show())["State"]["Running"]:
+                        attached = await self._attach(container)
+                    # The log is read after attaching: a line of this moment may come twice, and none is lost.
                     await feed_past_output(docker, container.id, output.feed, _PAST_LINES, since)
-                    if not (await container.show())["State"]["Running"]:
+                    if attached is None:
                         return
-                    attached = await self._attach(container)
                 while (message := await attached.read_out()) is not None:
                     output.feed(message.data)
                 since = int(time.time())
