@@ -183,7 +183,7 @@ async def test_power_cycle_is_off_and_then_on(bmc: Bmc) -> None:
         await client.send(Reset(ResetType.ON))
         await client.send(Reset(ResetType.POWER_CYCLE))
         wait_until(lambda: bmc.changes() == ["power 1", "power 0", "power 1"], lambda: str(bmc.changes()))
-        await reaches(client, PowerState.ON)
+        assert (await client.observe()).power is PowerState.ON
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.credentials import RefusedLogins
+from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.ipmi import IpmiClient
 from tink.bmc.model import BmcClient, BmcConnection, BmcCredentials, BmcError, Cause, Observation, Request
 from tink.bmc.quirks import Quirks, quirks_for
 from tink.bmc.redfish import RedfishClient
+from tink.bmc.settings import BmcSettings
+from tink.kube.client import KubeClient
 from tink.kube.objects import NamespacedName
-from tink.limits import FairSemaphore, Newest
+from tink.kube.runtime import EventRecorder, LeaderElector
+from tink.limits import FairSemaphore, LimitedLog, Newest
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +206,8 @@ class BmcConnections:
         clients: Mapping[str, ClientFactory] = CLIENTS,
     ) -> None:
         """Create it with `limit` connections at most, and a client for each protocol."""
-        self._refused = refused
+        self.refused = refused
+        """The logins that BMCs have refused."""
         self._clients = clients
         self._slots = FairSemaphore(limit)
         self._children = asyncio.Semaphore(_MAX_CHILDREN)
@@ -226,10 +232,10 @@ class BmcConnections:
         the BMC has refused these credentials before.
         """
         bmc = bmc_of(connection)
-        self._refused.check(bmc, credentials)
+        self.refused.check(bmc, credentials)
         async with self._exclusive(bmc), self._slots.held(key.namespace):
-            self._refused.check(bmc, credentials)  # a task that was before this one may have tried them
-            session = BmcSession(connection, credentials, self._clients, self._refused, self._quirks, self._children)
+            self.refused.check(bmc, credentials)  # a task that was before this one may have tried them
+            session = BmcSession(connection, credentials, self._clients, self.refused, self._quirks, self._children)
             self.open_count += 1
             try:
                 yield session
@@ -263,3 +269,17 @@ def _joined(failures: list[BmcError]) -> BmcError:
         properties=first.properties,
         retry_after=first.retry_after,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BmcContext:
+    """The parts that the controllers of Machines, Jobs and Tasks share. `now` returns Unix seconds."""
+
+    client: KubeClient
+    settings: BmcSettings
+    connections: BmcConnections
+    reader: CredentialsReader
+    elector: LeaderElector | None
+    recorder: EventRecorder
+    limited_log: LimitedLog
+    now: Callable[[], float] = time.time

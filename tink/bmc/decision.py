@@ -673,7 +673,7 @@ def _at_settings(form: _Form) -> _Form:
 
 
 def _distinct(forms: Iterable[_Form]) -> tuple[_Form, ...]:
-    """Return the forms without those that send the same as an earlier one."""
+    """Return the forms, each set of requests once."""
     found: dict[tuple[Request, ...], _Form] = {}
     for form in forms:
         found.setdefault(form.steps, form)
@@ -700,7 +700,7 @@ def _medium(wanted: WantedMedium, case: _Case) -> _Plan | Done | GiveUp:
 
 
 def _slots_of(kind: str, slots: Sequence[Slot], quirks: Quirks) -> list[Slot]:
-    """Return the slots for a kind of medium: those that list the kind, then similar ones, then those without a list."""
+    """Return the slots for a kind of medium: first exact matches, then similar kinds, then slots that list no kinds."""
     names = _SIMILAR_KINDS.get(kind.casefold(), (kind.casefold(),))
 
     def place(slot: Slot) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -29,8 +28,7 @@ from prometheus_client.registry import Collector
 from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import OWNER_LABEL, is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
 from tink.bmc.model import (
     BmcClient,
     BmcConnection,
@@ -50,23 +48,19 @@ from tink.bmc.model import (
     WantedPower,
 )
 from tink.bmc.operation import perform
-from tink.bmc.settings import BmcSettings
 from tink.bmc.status import bounded, condition, is_true, with_condition
 from tink.kube.cache import Index, Informer
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.client import ApiError, ConflictError, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import JOB, MACHINE, TASK
 from tink.kube.runtime import (
     DONE,
     Controller,
     Event,
-    EventRecorder,
-    LeaderElector,
     LeadershipLostError,
     Result,
     while_leading,
 )
-from tink.limits import LimitedLog
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
@@ -132,23 +126,18 @@ class JobController:
 
     def __init__(
         self,
-        client: KubeClient,
+        context: BmcContext,
         *,
         jobs: Informer,
         tasks: Informer,
         machines: Informer,
-        settings: BmcSettings,
-        elector: LeaderElector | None,
-        recorder: EventRecorder,
-        limited_log: LimitedLog,
-        now: Callable[[], float] = time.time,
     ) -> None:
-        """`now` returns Unix seconds."""
-        self._client = client
+        settings = context.settings
+        self._client = context.client
         self._jobs, self._tasks, self._machines = jobs, tasks, machines
-        self._elector = elector
-        self._recorder = recorder
-        self._now = now
+        self._elector = context.elector
+        self._recorder = context.recorder
+        self._now = context.now
         self._waiting: Index[NamespacedName, NamespacedName] = Index()
         """Jobs, by the Machine that they wait for."""
         self._deleted: dict[str, str] = {}
@@ -158,7 +147,7 @@ class JobController:
             self._reconcile,
             retry_first=settings.retry_first,
             retry_longest=settings.retry_longest,
-            limited_log=limited_log,
+            limited_log=context.limited_log,
             workers=_JOB_WORKERS,
         )
         queue = self.runtime.queue
@@ -373,31 +362,24 @@ class TaskController(Collector):
 
     def __init__(
         self,
-        client: KubeClient,
+        context: BmcContext,
         *,
-        tasks: Informer,
         jobs: Informer,
+        tasks: Informer,
         machines: Informer,
-        reader: CredentialsReader,
-        refused: RefusedLogins,
-        connections: BmcConnections,
-        settings: BmcSettings,
-        elector: LeaderElector | None,
-        recorder: EventRecorder,
-        limited_log: LimitedLog,
         on_used: Callable[[str], None],
-        now: Callable[[], float] = time.time,
     ) -> None:
-        """`on_used` is called with the BMC (`bmc_of`) after each operation. `now` returns Unix seconds."""
-        self._client = client
-        self._tasks, self._jobs, self._machines = tasks, jobs, machines
-        self._reader = reader
-        self._refused = refused
-        self._connections = connections
-        self._elector = elector
-        self._recorder = recorder
+        """`on_used` is called with the BMC (`bmc_of`) after each operation."""
+        settings = context.settings
+        self._client = context.client
+        self._jobs, self._tasks, self._machines = jobs, tasks, machines
+        self._reader = context.reader
+        self._refused = context.connections.refused
+        self._connections = context.connections
+        self._elector = context.elector
+        self._recorder = context.recorder
         self._on_used = on_used
-        self._now = now
+        self._now = context.now
         self._operations: dict[NamespacedName, asyncio.Task[str]] = {}
         self._progress: dict[NamespacedName, str] = {}
         """The clause about what the operation of a Task does or waits for now."""
@@ -415,7 +397,7 @@ class TaskController(Collector):
             self._reconcile,
             retry_first=settings.retry_first,
             retry_longest=settings.retry_longest,
-            limited_log=limited_log,
+            limited_log=context.limited_log,
             workers=settings.task_workers,
         )
         tasks.add_event_handler(self._changed, self._gone)

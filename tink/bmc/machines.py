@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,18 +29,16 @@ from tink.api.annotations import (
     REFRESH_INVENTORY_ANNOTATION,
 )
 from tink.api.v1alpha2 import RUFIO_GROUP, Raw, as_mapping
-from tink.bmc.connections import BmcConnections, BmcSession, bmc_of, connection_of
-from tink.bmc.credentials import CredentialsReader, RefusedLogins, login_of, refused_login
+from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
+from tink.bmc.credentials import login_of, refused_login
 from tink.bmc.inventory import inventory, next_paths
 from tink.bmc.model import BmcError, Cause, PowerState
-from tink.bmc.settings import BmcSettings
 from tink.bmc.status import condition, with_condition
 from tink.kube.cache import Index, Informer
-from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.client import NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, MACHINE
-from tink.kube.runtime import DONE, Controller, Event, EventRecorder, LeaderElector, Result, while_leading
-from tink.limits import LimitedLog
+from tink.kube.runtime import DONE, Controller, Event, Result, while_leading
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
@@ -74,32 +71,24 @@ class MachineController(Collector):
 
     def __init__(
         self,
-        client: KubeClient,
+        context: BmcContext,
         *,
         machines: Informer,
         hardware: Informer,
-        reader: CredentialsReader,
-        refused: RefusedLogins,
-        connections: BmcConnections,
-        settings: BmcSettings,
-        elector: LeaderElector | None,
-        recorder: EventRecorder,
-        limited_log: LimitedLog,
-        now: Callable[[], float] = time.time,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`now` returns Unix seconds, `uniform` spreads the polls."""
-        self._client = client
+        """`uniform` spreads the polls."""
+        self._client = context.client
         self._machines = machines
         self._hardware = hardware
-        self._reader = reader
-        self._refused = refused
-        self._connections = connections
-        self._settings = settings
-        self._elector = elector
-        self._recorder = recorder
-        self._limited_log = limited_log
-        self._now = now
+        self._reader = context.reader
+        self._refused = context.connections.refused
+        self._connections = context.connections
+        self._settings = settings = context.settings
+        self._elector = context.elector
+        self._recorder = context.recorder
+        self._limited_log = limited_log = context.limited_log
+        self._now = context.now
         self._uniform = uniform
         self._following = False
         self._failures: dict[NamespacedName, int] = {}

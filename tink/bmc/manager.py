@@ -21,7 +21,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory
+from tink.bmc.connections import CLIENTS, BmcConnections, BmcContext, ClientFactory
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.jobs import JobController, TaskController
 from tink.bmc.machines import MachineController
@@ -143,47 +143,22 @@ class BmcManager(Collector):
         self._elector = LeaderElector(client, config, identity=identity, clock=elapsed, now=now)
         self._rufio = OtherRufio(client, namespace, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
-        self._refused = RefusedLogins()
-        self._connections = BmcConnections(self._refused, limit=settings.max_connections, clients=clients)
-        reader, limited_log = CredentialsReader(client, elapsed), controller_log(log, elapsed)
-        self._machines = MachineController(
-            client,
-            machines=informers[MACHINE],
-            hardware=informers[HARDWARE],
-            reader=reader,
-            refused=self._refused,
+        self._connections = BmcConnections(RefusedLogins(), limit=settings.max_connections, clients=clients)
+        context = BmcContext(
+            client=client,
+            settings=settings,
             connections=self._connections,
-            settings=settings,
+            reader=CredentialsReader(client, elapsed),
             elector=self._elector,
             recorder=self._recorder,
-            limited_log=limited_log,
+            limited_log=controller_log(log, elapsed),
             now=now,
         )
-        self._jobs = JobController(
-            client,
-            jobs=informers[JOB],
-            tasks=informers[TASK],
-            machines=informers[MACHINE],
-            settings=settings,
-            elector=self._elector,
-            recorder=self._recorder,
-            limited_log=limited_log,
-            now=now,
-        )
+        machines, jobs, tasks = informers[MACHINE], informers[JOB], informers[TASK]
+        self._machines = MachineController(context, machines=machines, hardware=informers[HARDWARE])
+        self._jobs = JobController(context, jobs=jobs, tasks=tasks, machines=machines)
         self._tasks = TaskController(
-            client,
-            tasks=informers[TASK],
-            jobs=informers[JOB],
-            machines=informers[MACHINE],
-            reader=reader,
-            refused=self._refused,
-            connections=self._connections,
-            settings=settings,
-            elector=self._elector,
-            recorder=self._recorder,
-            limited_log=limited_log,
-            on_used=self._machines.poll_soon,
-            now=now,
+            context, jobs=jobs, tasks=tasks, machines=machines, on_used=self._machines.poll_soon
         )
         self._needed = asyncio.Event()
         for resource in (MACHINE, JOB, TASK):
@@ -217,7 +192,7 @@ class BmcManager(Collector):
         text = "BMCs that are connected now."
         yield gauge("tinkedge_bmc_connections", text, [], {(): self._connections.open_count})
         text = "Logins that a BMC has refused: at most one for each version of a Secret."
-        yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._refused.count})
+        yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._connections.refused.count})
         text = "1: BMC control waits, because a Rufio works on the BMCs."
         yield gauge("tinkedge_bmc_waits_for_rufio", text, [], {(): bool(self._rufio.holder)})
         text = "1: this process controls the BMCs; 0: it waits, or there are no Machines."

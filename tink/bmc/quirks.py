@@ -110,7 +110,7 @@ class Quirk:
     vendors: words of the vendor's name in lower case; empty for a rule that holds for all BMCs.
     models, except_models: shell patterns of the model in lower case; `models` is empty for all models of the vendors.
     since, until: first and last version of the BMC's firmware, both included; empty without a bound.
-    sets: the switches of the row; those that have their default are unchanged.
+    sets: the switches of the row. A switch that has its default changes nothing.
     """
 
     number: int

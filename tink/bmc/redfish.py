@@ -765,7 +765,7 @@ class RedfishClient(BmcClient):
         except BmcError as error:
             if error.cause not in (Cause.UNSUPPORTED, Cause.REFUSED, Cause.CONFLICT, Cause.BAD_ANSWER):
                 raise
-            log.info("left out: %s", error)
+            log.debug("left out: %s", error)
             return {}
 
     async def _post(self, path: str, document: Document) -> None:

@@ -90,7 +90,7 @@ class WorkQueue(Generic[K]):
         self._low: FairQueue[K] = FairQueue()
         self._low_is_next = False
         self._dirty: dict[K, bool] = {}
-        """The waiting keys, including those that a worker has now; True: with high priority."""
+        """The keys that wait or that a worker has now. The value is True for high priority."""
         self._processing: dict[K, bool] = {}
         """The keys that workers have; True: with high priority."""
         self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
@@ -174,7 +174,7 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, high=self._dirty[key])
 
     def __len__(self) -> int:
-        """Return the number of keys that wait for a worker, without those that a worker has."""
+        """Return the number of keys that wait for a worker. A key that a worker has does not count."""
         return len(self._dirty) - sum(1 for key in self._processing if key in self._dirty)
 
     def begun(self) -> Iterable[float]:
