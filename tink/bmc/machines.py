@@ -5,6 +5,9 @@ spread over that interval. A failed poll sets the condition Contactable to False
 growing pauses. Machines that did not answer the last poll may have only a part of the workers, so that BMCs that hang
 until a timeout don't delay the others.
 
+A poll is a login, one GET and a logout. Paths and the version of the firmware are read with each inventory and each
+Task, after an error, and once a day.
+
 A refused password is not tried again: only its Secret is read, until it changes (`tink.bmc.credentials`).
 
 The inventory is read once a day, and at the annotation `tinkerbell.org/refresh-inventory: "true"` on the Machine. It is
@@ -212,10 +215,11 @@ class MachineController(Collector):
             if self._connections.is_busy(bmc):
                 return Result(_BUSY_SECONDS)
             found: Raw | None = None
-            async with self._connections.open(key, connection, credentials) as session:
+            is_due = self._is_inventory_due(key, machine)
+            async with self._connections.open(key, connection, credentials, reuse_layout=not is_due) as session:
                 seen = await session.observe()
                 protocol = session.protocol
-                if protocol == "redfish" and self._is_inventory_due(key, machine):
+                if protocol == "redfish" and is_due:
                     found = await self._read_inventory(key, session)
         except BmcError as error:
             return await self._failed(key, machine, login, error)

@@ -143,7 +143,9 @@ class BmcManager(Collector):
         self._elector = LeaderElector(client, config, identity=identity, clock=elapsed, now=now)
         self._rufio = OtherRufio(client, namespace, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
-        self._connections = BmcConnections(RefusedLogins(), limit=settings.max_connections, clients=clients)
+        self._connections = BmcConnections(
+            RefusedLogins(), limit=settings.max_connections, clients=clients, clock=elapsed
+        )
         context = BmcContext(
             client=client,
             settings=settings,

@@ -10,10 +10,14 @@ The layers, from the bottom:
     HttpsTransport   one request, one bounded answer; TLS verified by fingerprint or authority
     documents        bytes -> a bounded JSON object; values of a wrong type are absent
     failures         status and MessageIds -> BmcError with a cause
+    RedfishLayout    where a BMC has its sessions and its System, and its versions
     RedfishClient    session, redirects, ETags, tasks; discovery of System, Manager and media; observe, send
 
 A BMC is not trusted. Each answer has a limit of size, depth, number of values and time. Each path that a BMC names is
 data: the client requests only paths that begin with /redfish/, and only from the BMC itself.
+
+Paths and versions that change rarely may come from an earlier session (`RedfishLayout`). Then reading the power state
+takes a login, one GET and a logout.
 
 Logins are counted by BMCs, which lock accounts. The client logs in once. After a refusal it sends nothing more. A 401
 that comes after a good login means that the BMC has ended the session, which is no reason to doubt the password.
@@ -471,11 +475,41 @@ def _properties(message: Document) -> Iterator[str]:
 # --- the client ------------------------------------------------------------------------------------------------------
 
 
+MAX_LAYOUT_CHARACTERS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class RedfishLayout:
+    """The parts of a BMC's Redfish service that stay the same between sessions: paths and versions.
+
+    `sessions` is the path of the sessions (empty if the connection demands Basic authentication), `system` that of the
+    machine's System. `slash` is the end of each path: "" or "/". `vendor` and `product` are the service root's.
+    `resets` are those of the System's ActionInfo; None if it was not read.
+    """
+
+    sessions: str
+    system: str
+    slash: str | None = None
+    vendor: str = ""
+    product: str = ""
+    redfish: str = ""
+    firmware: str = ""
+    resets: tuple[str, ...] | None = None
+
+    def is_small(self) -> bool:
+        """Return True if this may be kept for each of thousands of BMCs, whatever the BMC sends."""
+        texts = (self.sessions, self.system, self.vendor, self.product, self.redfish, self.firmware)
+        return sum(map(len, (*texts, *(self.resets or ())))) <= MAX_LAYOUT_CHARACTERS
+
+
 class RedfishClient(BmcClient):
     """A session with one BMC: an async context manager that logs in at entry and logs out at exit, also when cancelled.
 
     Requests go one after the other. All methods raise BmcError. After a refusal of the credentials each further call
     fails without a request. `session` returns the HTTP client for this BMC; `transport` replaces it and `close_each`.
+
+    The layout of an earlier session saves the requests that found it (`resume`). A path in it that the BMC no longer
+    serves is found again within the same session.
     """
 
     protocol = "redfish"
@@ -497,10 +531,13 @@ class RedfishClient(BmcClient):
         self._one_at_a_time = asyncio.Lock()
         self._is_refused = False
         self._token = self._session_path = ""
+        self.layout: RedfishLayout | None = None
+        """The layout in use; None until `observe` has read it, and after the BMC has disproved it."""
         self._slash: str | None = None
         """The end of each path: "" or "/"; None until an answer shows which."""
         self._etags: dict[str, str] = {}
         self._root: Document = {}
+        self._sessions_path = ""
         self._system_path: str | None = None
         self._manager: Document | None = None
         self._system: Document = {}
@@ -514,6 +551,10 @@ class RedfishClient(BmcClient):
         # BMCs repeat requests as they came: in JSON, or in a URL.
         forms = (password, orjson.dumps(password).decode()[1:-1], quote(password, safe=""), self._basic)
         self._secrets = {each for each in forms if each}
+
+    def resume(self, layout: RedfishLayout) -> None:
+        """Use the layout that an earlier session with this BMC has read. Call this before the login."""
+        self.layout, self._slash, self._resets = layout, layout.slash, layout.resets
 
     async def __aenter__(self) -> Self:
         try:
@@ -538,13 +579,16 @@ class RedfishClient(BmcClient):
     async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
         """Read the power state and the identity; with `boot` and `media` these as well. Raises BmcError."""
         system = await self._read_system()
+        resets = await self._allowed_resets(system)
+        if self.layout is None or not self.layout.firmware:
+            self.layout = await self._read_layout(system)
         override, pending = await self._read_boot(system) if boot else (None, None)
         return Observation(
             power=_power(system),
             boot=override,
             slots=await self._read_slots(system) if media else None,
-            identity=await self._identity(system),
-            allowed_resets=await self._allowed_resets(system),
+            identity=_identity(self.layout, system),
+            allowed_resets=resets,
             last_reset=_text(system.get("LastResetTime")),
             pending_boot=pending,
         )
@@ -579,20 +623,60 @@ class RedfishClient(BmcClient):
     # --- session ---------------------------------------------------------------------------------------------------
 
     async def _log_in(self) -> None:
+        if self.layout is None or not await self._log_in_again(self.layout):
+            await self._find_and_log_in()
+
+    async def _log_in_again(self, layout: RedfishLayout) -> bool:
+        """Log in where an earlier session did. Return False if the BMC may have its sessions elsewhere by now."""
+        if self._uses_basic:
+            return True
+        self._sessions_path = layout.sessions
         try:
+            if layout.sessions:
+                await self._create_session(layout.sessions)
+                return True
+        except BmcError as error:
+            self._forget_layout()
+            if error.cause is Cause.CREDENTIALS_REFUSED and await self._has_moved(layout):
+                return False
+            if error.status not in (404, 405, 410, 501):
+                raise
+        self._forget_layout()
+        return False
+
+    async def _has_moved(self, layout: RedfishLayout) -> bool:
+        """Return True if the service root names another path for sessions: the refused request was not a login.
+
+        Many BMCs answer 401 at a path that does not exist.
+        """
+        self._is_refused = False
+        with suppress(BmcError):
             self._root = await self._document(SERVICE_ROOT)
+        self._is_refused = not self._root or _sessions_of(self._root) == layout.sessions
+        return not self._is_refused
+
+    def _forget_layout(self) -> None:
+        self.layout = self._slash = self._resets = self._system_path = None
+
+    async def _find_and_log_in(self) -> None:
+        try:
+            await self._read_root()
         except BmcError as error:
             if error.status not in (401, 403):  # some BMCs protect the service root, against DSP0266
                 raise
-        sessions = _link(_object(self._root.get("Links")).get("Sessions"))
-        service = _link(self._root.get("SessionService"))
+        sessions = _sessions_of(self._root) if self._root else _SESSIONS
         # A service without sessions, such as sushy-tools' emulator, names none. Its refusal of a login would look like
         # a wrong password.
-        self._uses_basic = self._uses_basic or bool(self._root and not sessions and not service)
+        self._uses_basic = self._uses_basic or not sessions
         if not self._uses_basic:
-            await self._create_session(sessions or (f"{service.rstrip('/')}/Sessions" if service else _SESSIONS))
+            self._sessions_path = sessions
+            await self._create_session(sessions)
+        await self._read_root()
+
+    async def _read_root(self) -> Document:
         if not self._root:
             self._root = await self._document(SERVICE_ROOT)
+        return self._root
 
     async def _create_session(self, path: str) -> None:
         body = {"UserName": self._credentials.username, "Password": self._credentials.password}
@@ -915,15 +999,37 @@ class RedfishClient(BmcClient):
 
     async def _read_system(self) -> Document:
         if self._system_path is None:
+            if self.layout is not None and await self._read_known_system(self.layout.system):
+                return self._system
             self._system_path = await self._find_system()
         self._system = await self._document(self._system_path)
         return self._system
+
+    async def _read_known_system(self, path: str) -> bool:
+        """Read the System where an earlier session found it. Return False if it is not there any more."""
+        try:
+            system = await self._document(path)
+        except BmcError as error:
+            if error.cause not in (Cause.UNSUPPORTED, Cause.REFUSED):
+                raise
+            log.debug("the System is no longer at %s: %s", path, error)
+        else:
+            if self._is_wanted(path, system):
+                self._system_path, self._system = path, system
+                return True
+        self._forget_layout()
+        return False
+
+    def _is_wanted(self, path: str, system: Document) -> bool:
+        """Return True if a System is that of the connection's `system_name`."""
+        wanted, last = self._connection.system_name, path.rstrip("/").rpartition("/")[2]
+        return not wanted or wanted in (last, system.get("Id"), system.get("Name"), system.get("HostName"))
 
     async def _known_system(self) -> Document:
         return self._system or await self._read_system()
 
     async def _find_system(self) -> str:
-        systems = _link(self._root.get("Systems"))
+        systems = _link((await self._read_root()).get("Systems"))
         if systems is None:
             raise self._error(Cause.UNSUPPORTED, "the service root has no Systems")
         paths = _links((await self._document(systems)).get("Members"))
@@ -936,8 +1042,7 @@ class RedfishClient(BmcClient):
             if path.rstrip("/").rpartition("/")[2] == wanted:
                 return path
         for path in paths[:MAX_SYSTEMS]:
-            system = await self._optional_document(path)
-            if wanted in (system.get("Id"), system.get("Name"), system.get("HostName")):
+            if self._is_wanted(path, await self._optional_document(path)):
                 return path
         names = ", ".join(path.rstrip("/").rpartition("/")[2] for path in paths[:MAX_SYSTEMS])
         raise self._error(Cause.UNSUPPORTED, f"it has no System {wanted!r}; it has {names or 'none'}")
@@ -946,20 +1051,22 @@ class RedfishClient(BmcClient):
         if self._manager is None:
             paths = _links(_object(system.get("Links")).get("ManagedBy"))
             if not paths:  # Huawei 1288H
-                managers = await self._optional_document(_link(self._root.get("Managers")))
+                managers = await self._optional_document(_link((await self._read_root()).get("Managers")))
                 paths = _links(managers.get("Members"))
             self._manager = await self._optional_document(paths[0] if paths else None)
         return self._manager
 
-    async def _identity(self, system: Document) -> Identity:
-        manager = await self._read_manager(system)
-        return Identity(
-            vendor=_text(system.get("Manufacturer")) or _text(self._root.get("Vendor")),
-            model=_text(system.get("Model")) or _text(self._root.get("Product")),
+    async def _read_layout(self, system: Document) -> RedfishLayout:
+        root, manager = await self._read_root(), await self._read_manager(system)
+        return RedfishLayout(
+            sessions=self._sessions_path,
+            system=self._system_path or "",
+            slash=self._slash,
+            vendor=_text(root.get("Vendor")),
+            product=_text(root.get("Product")),
+            redfish=_text(root.get("RedfishVersion")),
             firmware=_text(manager.get("FirmwareVersion")),
-            bios=_text(system.get("BiosVersion")),
-            serial=_text(system.get("SerialNumber")),
-            redfish=_text(self._root.get("RedfishVersion")),
+            resets=self._resets,
         )
 
     async def _allowed_resets(self, system: Document) -> tuple[str, ...]:
@@ -1035,6 +1142,23 @@ class RedfishClient(BmcClient):
         if not isinstance(action, dict):
             raise self._error(Cause.UNSUPPORTED, f"the slot {path} has no action {name}")
         return redfish_path(action.get("target")) or f"{path.rstrip('/')}/Actions/VirtualMedia.{name}"
+
+
+def _sessions_of(root: Document) -> str:
+    """Return the path of the sessions that a service root names; empty if it names none."""
+    service = _link(root.get("SessionService"))
+    return _link(_object(root.get("Links")).get("Sessions")) or (f"{service.rstrip('/')}/Sessions" if service else "")
+
+
+def _identity(layout: RedfishLayout, system: Document) -> Identity:
+    return Identity(
+        vendor=_text(system.get("Manufacturer")) or layout.vendor,
+        model=_text(system.get("Model")) or layout.product,
+        firmware=layout.firmware,
+        bios=_text(system.get("BiosVersion")),
+        serial=_text(system.get("SerialNumber")),
+        redfish=layout.redfish,
+    )
 
 
 def _if_match_forms(etag: str | None) -> list[str | None]:

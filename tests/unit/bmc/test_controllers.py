@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.support.bmc import PASSWORD, FakeBmc, Fault
+from tests.support.bmc import PASSWORD, ROOT, SYSTEM, FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
@@ -387,6 +388,66 @@ async def test_poll_writes_only_what_has_changed() -> None:
         await elapse(30)
     reasons = [each["reason"] for each in rig.api.objects(EVENT)]
     assert sorted(reasons) == ["BmcAnswers", "BmcUnreachable"]
+
+
+def paths(rig: Rig) -> list[str]:
+    """The methods and paths of all requests so far, without the numbers of sessions; the record is empty after it."""
+    requests = [f"{method} {path.removeprefix(ROOT)}" for method, path, _ in rig.bmc.requests]
+    rig.bmc.requests.clear()
+    return [re.sub(r"/Sessions/[0-9]+", "/Sessions/N", each) for each in requests]
+
+
+FIRST_POLL = [
+    "GET /",
+    "POST /SessionService/Sessions",
+    "GET /Systems",
+    "GET /Systems/1",
+    "GET /Managers/1",
+    "DELETE /SessionService/Sessions/N",
+]
+LATER_POLL = ["POST /SessionService/Sessions", "GET /Systems/1", "DELETE /SessionService/Sessions/N"]
+
+
+@virtual
+async def test_later_polls_are_three_requests_and_everything_is_read_once_a_day() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running(poll_interval=300.0):
+        await elapse(10)
+        assert paths(rig) == FIRST_POLL
+        await elapse(3000)
+        later = paths(rig)
+        assert later == LATER_POLL * (len(later) // 3)
+        await elapse(86_400)
+        assert paths(rig).count("GET /Managers/1") == 1
+
+
+@virtual
+async def test_everything_is_read_again_after_a_failed_poll_and_by_each_task() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running(poll_interval=300.0):
+        await elapse(600)
+        assert paths(rig)[-3:] == LATER_POLL
+        rig.bmc.overlay[SYSTEM] = {"PowerState": "On"} | dict.fromkeys(map(str, range(2000)), [0] * 30)
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        del rig.bmc.overlay[SYSTEM]
+        paths(rig)
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        assert paths(rig) == FIRST_POLL
+        rig.api.put(job("j", power("status")))
+        await rig.until_condition(JOB, "j", "Completed")
+        assert paths(rig)[: len(FIRST_POLL)] == FIRST_POLL
+
+
+@virtual
+async def test_inventory_reads_the_version_of_the_firmware_again() -> None:
+    rig = Rig(machine(), secret(), hardware(bmcRef={"name": "bmc1"}))
+    async with rig.running(poll_interval=300.0, inventory_interval=3600.0):
+        await elapse(600)
+        paths(rig)
+        await elapse(4000)
+        requests = paths(rig)
+        assert requests.count("GET /Managers/1") == 2, "by the poll and by the inventory"
+        assert requests.count("POST /SessionService/Sessions") > 10
 
 
 @virtual

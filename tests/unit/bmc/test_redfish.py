@@ -41,7 +41,7 @@ from tink.bmc.model import (
     SetBoot,
     Slot,
 )
-from tink.bmc.redfish import RedfishClient, RedfishLimits, parse_document, redfish_path
+from tink.bmc.redfish import RedfishClient, RedfishLayout, RedfishLimits, parse_document, redfish_path
 
 pytestmark = pytest.mark.looptime
 
@@ -118,6 +118,141 @@ async def test_second_look_is_one_request() -> None:
         bmc.power = "On"
         assert (await client.observe()).power is PowerState.ON
         assert names(bmc) == [f"GET {SYSTEM}"]
+
+
+# --- the layout of an earlier session ---------------------------------------------------------------------------------
+
+
+async def layout_of(bmc: FakeBmc, connection: BmcConnection = CONNECTION) -> RedfishLayout:
+    """The layout that a session reads; the record of requests is empty after it."""
+    async with client_of(bmc, connection=connection) as client:
+        await client.observe()
+    assert client.layout is not None
+    bmc.requests.clear()
+    return client.layout
+
+
+async def resumed(
+    bmc: FakeBmc,
+    layout: RedfishLayout,
+    credentials: BmcCredentials = CREDENTIALS,
+    connection: BmcConnection = CONNECTION,
+    **parts: bool,
+) -> tuple[Observation, RedfishLayout | None]:
+    """The observation of a client with the layout of an earlier session, and the layout that it has at the end."""
+    client = client_of(bmc, credentials, connection)
+    client.resume(layout)
+    async with client:
+        return await client.observe(**parts), client.layout
+
+
+@pytest.mark.parametrize(
+    ("faults", "end"), [(set(), ""), ({Fault.TRAILING_SLASH}, "/"), ({Fault.REDIRECT_SAME}, "/")], ids=fault_names
+)
+async def test_poll_with_a_known_layout_is_a_login_one_read_and_a_logout(faults: set[Fault], end: str) -> None:
+    bmc = FakeBmc(power="On", faults=faults)
+    first = await observed(bmc)
+    layout = await layout_of(bmc)
+    seen, kept = await resumed(bmc, layout)
+    assert seen.identity == first.identity
+    assert kept is layout
+    assert [name.partition("/redfish")[0] for name in names(bmc)] == ["POST ", "GET ", "DELETE "]
+    assert names(bmc)[1] == f"GET {SYSTEM}{end}"
+    assert bmc.open_sessions == 0
+
+
+async def test_poll_by_basic_authentication_with_a_known_layout_is_one_request() -> None:
+    bmc, basic = FakeBmc(), replace(CONNECTION, use_basic_auth=True)
+    layout = await layout_of(bmc, basic)
+    await resumed(bmc, layout, connection=basic)
+    assert names(bmc) == [f"GET {SYSTEM}"]
+
+
+async def test_layout_without_sessions_is_of_no_use_to_a_connection_with_sessions() -> None:
+    bmc = FakeBmc()
+    layout = await layout_of(bmc, replace(CONNECTION, use_basic_auth=True))
+    _, read = await resumed(bmc, layout)
+    assert read is not None
+    assert read.sessions == SESSIONS
+    assert (names(bmc)[0], bmc.logins, bmc.failed_logins) == (f"GET {ROOT}/", 1, 0)
+
+
+@pytest.mark.parametrize("path", ["/redfish/v1/Sessions", f"{ROOT}/SessionService/Old"])
+async def test_moved_sessions_are_found_without_a_refused_login(path: str) -> None:
+    bmc = FakeBmc()
+    layout = replace(await layout_of(bmc), sessions=path)  # the fake answers 401 there, as many BMCs do
+    seen, read = await resumed(bmc, layout)
+    assert seen.power is PowerState.OFF
+    assert read is not None
+    assert read.sessions == SESSIONS
+    assert (bmc.logins, bmc.failed_logins) == (2, 0)
+
+
+async def test_wrong_password_with_a_known_layout_is_one_failed_login() -> None:
+    bmc = FakeBmc()
+    layout = await layout_of(bmc)
+    client = client_of(bmc, WRONG)
+    client.resume(layout)
+    for _ in range(3):
+        with pytest.raises(BmcError) as caught:
+            await client.__aenter__()
+        assert caught.value.cause is Cause.CREDENTIALS_REFUSED
+    assert bmc.failed_logins == 1
+
+
+async def test_moved_system_is_found_within_the_session() -> None:
+    bmc = FakeBmc()
+    layout = replace(await layout_of(bmc), system=f"{ROOT}/Systems/Old")
+    seen, read = await resumed(bmc, layout)
+    assert seen.identity.model == "3500"
+    assert read is not None
+    assert read.system == SYSTEM
+    assert (bmc.logins, bmc.open_sessions) == (2, 0)
+
+
+async def test_known_path_that_became_another_system_is_not_used() -> None:
+    bmc, name = FakeBmc(), "blade-7"
+    bmc.overlay[SYSTEM] = bmc.documents()[SYSTEM] | {"HostName": name}
+    connection = replace(CONNECTION, system_name=name)
+    layout = await layout_of(bmc, connection)
+    other = f"{ROOT}/Systems/2"
+    bmc.overlay[other] = bmc.documents()[SYSTEM] | {"@odata.id": other, "Id": "2", "PowerState": "On"}
+    bmc.overlay[SYSTEM] = bmc.documents()[SYSTEM] | {"HostName": "blade-6"}
+    bmc.overlay[f"{ROOT}/Systems"] = {"Members": [{"@odata.id": SYSTEM}, {"@odata.id": other}]}
+    seen, read = await resumed(bmc, layout, connection=connection)
+    assert seen.power is PowerState.ON
+    assert read is not None
+    assert read.system == other
+
+
+async def test_firmware_that_was_not_known_is_read_again() -> None:
+    bmc = FakeBmc()
+    bmc.overlay[MANAGER] = None
+    layout = await layout_of(bmc)
+    assert layout.firmware == ""
+    del bmc.overlay[MANAGER]
+    seen, read = await resumed(bmc, layout)
+    assert seen.identity.firmware == bmc.firmware
+    assert read is not None
+    assert read.firmware == bmc.firmware
+
+
+async def test_session_with_a_known_layout_reads_boot_media_and_resets() -> None:
+    bmc = FakeBmc()
+    first = await observed(bmc)
+    seen, _ = await resumed(bmc, await layout_of(bmc), boot=True, media=True)
+    assert seen == first
+
+
+async def test_layout_with_long_texts_is_not_small() -> None:
+    bmc = FakeBmc()
+    layout = await layout_of(bmc)
+    assert layout.is_small()
+    assert not replace(layout, sessions="/redfish/" + "x" * 2048).is_small()
+    assert not replace(layout, resets=("x" * 200,) * 20).is_small()
+
+
+# --- what is observed -------------------------------------------------------------------------------------------------
 
 
 async def test_observation_has_identity_boot_and_slots() -> None:
