@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field
 
 from tink.api import bounds, patterns, rules
 from tink.api.rules import checked
-from tink.api.v1alpha2 import RUFIO_GROUP, RUFIO_VERSION, TIME, Model, ObjectMeta, Raw, as_mapping, optional
+from tink.api.v1alpha2 import RUFIO_GROUP, RUFIO_VERSION, TIME, BmcAction, Model, ObjectMeta, Raw, as_mapping, optional
 
 GROUP = RUFIO_GROUP
 VERSION = RUFIO_VERSION
@@ -267,55 +267,6 @@ class Machine(BmcResource):
 
 # --- Job and Task -----------------------------------------------------------------------------------------------------
 
-Device = Annotated[str, Field(json_schema_extra={"enum": ["pxe", "disk", "bios", "cdrom", "safe"]})]
-
-
-class OneTimeBootDeviceAction(BmcModel):
-    """A boot device for the next boot."""
-
-    device: list[Device] = Field(
-        json_schema_extra={"minItems": 1, "maxItems": bounds.MAX_BOOT_DEVICES},
-        description="Boot devices, of which the first alone counts.",
-    )
-    efi_boot: bool | None = optional("True: boot it by UEFI. Absent or false: the mode stays as it is.")
-
-
-class BootDeviceAction(BmcModel):
-    """A boot device for the next boot, or for all."""
-
-    model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_BOOT_DEVICE))
-
-    device: Device | None = optional("Boot device: pxe, disk, bios (the setup of the firmware), cdrom or safe.")
-    persistent: bool | None = optional("True: for every boot. Absent or false: for the next boot.")
-    efi_boot: bool | None = optional("True: boot it by UEFI. Absent or false: the mode stays as it is.")
-
-
-class VirtualMediaAction(BmcModel):
-    """An image in a virtual drive of the BMC."""
-
-    kind: Word = Field(description="Kind of the medium, such as CD.")
-    media_url: str | None = optional(
-        "URL of the image (http or https). Absent or empty: eject the medium.",
-        alias="mediaURL",
-        extra=checked(rules.MEDIA_URL, maxLength=bounds.MAX_URL_CHARACTERS),
-    )
-
-
-class TaskAction(BmcModel):
-    """One action of a BMC."""
-
-    model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_ACTION, maxProperties=1))
-
-    power_action: Literal["on", "off", "soft", "status", "cycle", "reset"] | None = optional(
-        'Change of the power. Write "on" and "off" in quotes: without, YAML reads true and false. soft: shut the '
-        "operating system down. cycle: off, then on. reset: restart at once. status: only read the state."
-    )
-    one_time_boot_device_action: OneTimeBootDeviceAction | None = optional(
-        "Boot device for the next boot. Deprecated by Rufio: use bootDevice."
-    )
-    boot_device: BootDeviceAction | None = optional("Boot device for the next boot, or for every boot.")
-    virtual_media_action: VirtualMediaAction | None = optional("Insert or eject a virtual medium.")
-
 
 class MachineReference(BmcModel):
     """Refers to a Machine."""
@@ -328,7 +279,7 @@ class JobSpec(BmcModel):
     """The tasks of one Machine."""
 
     machine_ref: MachineReference = Field(description="The Machine whose BMC executes the tasks.")
-    tasks: list[TaskAction] = Field(
+    tasks: list[BmcAction] = Field(
         json_schema_extra={"minItems": 1, "maxItems": bounds.MAX_BMC_TASKS},
         description="Tasks, executed one after the other. Each has one action. The first that fails ends the Job.",
     )
@@ -356,7 +307,7 @@ class Job(BmcResource):
 class TaskSpec(BmcModel):
     """One action, and the BMC that executes it."""
 
-    task: TaskAction = Field(description="The action to execute.")
+    task: BmcAction = Field(description="The action to execute.")
     connection: Connection | None = optional(
         "How to reach the BMC: a copy of the Machine's spec.connection from the time when the Task was created."
     )

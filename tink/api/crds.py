@@ -107,6 +107,7 @@ _HARDWARE = Version(
             "Why the machine does not boot, in a sentence.",
             priority=1,
         ),
+        Column("Power", ".status.power", "State of the machine's power, as its BMC reported it last.", priority=1),
         Column("BMC", ".spec.bmcRef.name", "The Machine whose BMC controls its power.", priority=1),
         Column(
             "Conflict",

@@ -199,6 +199,20 @@ FIXED_PARAMS = _fixed(
     "has(self.spec.templateParams) == has(oldSelf.spec.templateParams) && "
     "(!has(self.spec.templateParams) || self.spec.templateParams == oldSelf.spec.templateParams)",
 )
+FIXED_BOOT_OPTIONS = Rule(
+    "has(self.spec.bootOptions) == has(oldSelf.spec.bootOptions) && "
+    "(!has(self.spec.bootOptions) || self.spec.bootOptions == oldSelf.spec.bootOptions)",
+    "bootOptions can't be changed: create another Workflow",
+    reason="FieldValueForbidden",
+    field=".spec.bootOptions",
+)
+NAMES_PREPARING_ACTIONS = Rule(
+    "!has(self.bootMode) || self.bootMode != 'customboot' || (has(self.custombootConfig) && "
+    "has(self.custombootConfig.preparingActions) && size(self.custombootConfig.preparingActions) > 0)",
+    "name the actions of the BMC for bootMode customboot",
+    reason="FieldValueRequired",
+    field=".custombootConfig.preparingActions",
+)
 ENDED_STAYS_ENDED = Rule(
     "!has(oldSelf.state) || !(oldSelf.state in ['Succeeded', 'Failed', 'Canceled']) || "
     "(has(self.state) && self.state == oldSelf.state)",
@@ -225,7 +239,11 @@ NAMES_BOOT_DEVICE = Rule(
     reason="FieldValueRequired",
     field=".device",
 )
+ISO_URL = Rule(
+    f"self == '' || self.contains('{{{{') || self.matches(r'{patterns.HTTP_URL}')",
+    "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/boot.iso",
+)
 MEDIA_URL = Rule(
-    f"self == '' || self.matches(r'{patterns.HTTP_URL}')",
+    f"self == '' || self.contains('{{{{') || self.matches(r'{patterns.HTTP_URL}')",
     "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/boot.iso, or empty to eject",
 )

@@ -14,7 +14,7 @@ description.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -476,6 +476,34 @@ RawInventory = Annotated[dict[str, Any], _InventorySchema]
 """An inventory as it came from the API. Reading it makes no object for each of a machine's hundred components."""
 
 
+class PowerState(StrEnum):
+    """The state of a machine's power."""
+
+    ON = "on"
+    OFF = "off"
+    UNKNOWN = "unknown"
+
+
+class BootClient(StrEnum):
+    """The DHCP client that begins a boot."""
+
+    NETBOOT = "Netboot"
+    OPERATING_SYSTEM = "OperatingSystem"
+
+
+class LastBoot(Model):
+    """The last boot of a machine, as an edge has seen it by DHCP."""
+
+    at: str | None = optional(
+        "When the first DHCP packet of this boot arrived. A new boot changes it, at least once in 5 s.", extra=TIME
+    )
+    client: BootClient | None = optional(
+        "The DHCP client that sent the packet. Netboot: the firmware or iPXE. OperatingSystem: an installed system, "
+        "so the machine did not netboot."
+    )
+    mac: str | None = optional("MAC address of the interface that sent the packet.")
+
+
 class HardwareStatus(Model):
     """The observed state of a machine. Edges write it."""
 
@@ -493,6 +521,10 @@ class HardwareStatus(Model):
     boot_problem: str | None = optional(
         "The reason why the machine does not boot: the reason of the condition BootProblem while that is True."
     )
+    power: PowerState | None = optional(
+        "State of the machine's power as its BMC reported it last: on, off or unknown. Absent: the Hardware has no BMC."
+    )
+    last_boot: LastBoot | None = optional("The last boot of the machine, as an edge has seen it by DHCP.")
     conditions: list[Condition] | None = optional(
         "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
         "Misconfigured: this object has values that can't work. BootProblem: why the machine does not boot; False with "
@@ -661,6 +693,104 @@ class ActionStatus(Model):
     failure_message: str | None = optional("A free-form, user friendly elaboration on the failure reason.")
 
 
+Device = Annotated[str, Field(json_schema_extra={"enum": ["pxe", "disk", "bios", "cdrom", "safe"]})]
+
+
+class OneTimeBootDeviceAction(Model):
+    """A boot device for the next boot."""
+
+    device: list[Device] = Field(
+        json_schema_extra={"minItems": 1, "maxItems": bounds.MAX_BOOT_DEVICES},
+        description="Boot devices, of which the first alone counts.",
+    )
+    efi_boot: bool | None = optional("True: boot it by UEFI. Absent or false: the mode stays as it is.")
+
+
+class BootDeviceAction(Model):
+    """A boot device for the next boot, or for all."""
+
+    model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_BOOT_DEVICE))
+
+    device: Device | None = optional("Boot device: pxe, disk, bios (the setup of the firmware), cdrom or safe.")
+    persistent: bool | None = optional("True: for every boot. Absent or false: for the next boot.")
+    efi_boot: bool | None = optional("True: boot it by UEFI. Absent or false: the mode stays as it is.")
+
+
+class VirtualMediaAction(Model):
+    """An image in a virtual drive of the BMC."""
+
+    kind: Annotated[str, Field(json_schema_extra=checked(maxLength=bounds.MAX_NAME_CHARACTERS))] = Field(
+        description="Kind of the medium, such as CD."
+    )
+    media_url: str | None = optional(
+        "URL of the image (http or https). Absent or empty: eject the medium.",
+        alias="mediaURL",
+        extra=checked(rules.MEDIA_URL, maxLength=bounds.MAX_URL_CHARACTERS),
+    )
+
+
+class BmcAction(Model):
+    """One action of a BMC."""
+
+    model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_ACTION, maxProperties=1))
+
+    power_action: Literal["on", "off", "soft", "status", "cycle", "reset"] | None = optional(
+        'Change of the power. Write "on" and "off" in quotes: without, YAML reads true and false. soft: shut the '
+        "operating system down. cycle: off, then on. reset: restart at once. status: only read the state."
+    )
+    one_time_boot_device_action: OneTimeBootDeviceAction | None = optional(
+        "Boot device for the next boot. Deprecated by Rufio: use bootDevice."
+    )
+    boot_device: BootDeviceAction | None = optional("Boot device for the next boot, or for every boot.")
+    virtual_media_action: VirtualMediaAction | None = optional("Insert or eject a virtual medium.")
+
+
+class BootMode(StrEnum):
+    """How the BMC makes the machine boot before its Workflow."""
+
+    NETBOOT = "netboot"
+    ISOBOOT = "isoboot"
+    CUSTOMBOOT = "customboot"
+
+
+class CustombootConfig(Model):
+    """The actions of the BMC for bootMode customboot."""
+
+    preparing_actions: list[BmcAction] | None = optional(
+        "Actions before the Workflow is sent to its agent.", extra=checked(maxItems=bounds.MAX_BMC_TASKS)
+    )
+    post_actions: list[BmcAction] | None = optional(
+        "Actions after the Workflow has ended, in any state.", extra=checked(maxItems=bounds.MAX_BMC_TASKS)
+    )
+
+
+class BootOptions(Model):
+    """How the machine is made to boot before the Workflow, and what is undone after its end."""
+
+    model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_PREPARING_ACTIONS))
+
+    toggle_allow_netboot: bool | None = optional(
+        "True: permit netbooting on all interfaces of the Hardware (disableNetboot false) before the Workflow, and "
+        "forbid it after the end of the Workflow."
+    )
+    boot_mode: BootMode | None = optional(
+        "How the machine's BMC (spec.bmcRef of the Hardware) boots it. netboot: switch it off, set the boot device "
+        "PXE for one boot, and switch it on; if no DISCOVER of the machine arrives, try the further ways of this BMC. "
+        "isoboot: boot the image in isoURL as a virtual CD. customboot: the actions in custombootConfig. Absent: the "
+        "machine's power is left alone."
+    )
+    iso_url: str | None = optional(
+        "URL of the image for isoboot (http or https). Absent: the boot medium of the machine that the edge serves. "
+        "May hold Go text/template expressions over the Hardware.",
+        alias="isoURL",
+        extra=checked(rules.ISO_URL, maxLength=bounds.MAX_URL_CHARACTERS),
+    )
+    custom_boot_config: CustombootConfig | None = optional(
+        "Actions of the BMC for customboot. mediaURL may hold Go text/template expressions over the Hardware.",
+        alias="custombootConfig",
+    )
+
+
 class WorkflowSpec(Model):
     """The Template to run, and the Hardware to run it on."""
 
@@ -690,6 +820,42 @@ class WorkflowSpec(Model):
         ge=0,
         le=bounds.MAX_TTL_SECONDS,
     )
+    boot_options: BootOptions | None = optional(
+        "How the machine is made to boot before the Workflow, and what is undone after its end. An addition to the "
+        "proposal, with the names of Tinkerbell's v1alpha1. Can't be changed."
+    )
+
+
+class BootWay(StrEnum):
+    """The way in which BMC control makes a machine boot. The first five are the steps of `bootMode: netboot`."""
+
+    PXE = "pxe"
+    HTTP = "http"
+    CD = "cd"
+    IPMI = "ipmi"
+    ISO = "iso"
+    CUSTOM = "custom"
+
+
+class BootStatus(Model):
+    """The progress of BMC control with the boot of the machine."""
+
+    way: BootWay | None = optional(
+        "The present way. pxe: boot device PXE for one boot. http: UEFI HTTP boot from a URL that the BMC sets. cd: "
+        "the machine's own boot medium as a virtual CD. ipmi: boot device PXE by IPMI. iso: the image in isoURL as a "
+        "virtual CD. custom: the actions in custombootConfig."
+    )
+    attempt: int | None = optional("Number of this attempt of the present way, from 1.", ge=1)
+    since: str | None = optional(
+        "When the BMC reported that the machine is on, in this attempt. Absent: it is not on yet.", extra=TIME
+    )
+    message: str | None = optional("What was done, and what is awaited, in one line for people.")
+    last_boot: str | None = optional(
+        "status.lastBoot.at of the Hardware before the machine was switched on: a later time there is this boot.",
+        extra=TIME,
+    )
+    done: int | None = optional("Number of actions in custombootConfig that are done, of both lists.", ge=0)
+    medium: str | None = optional("Kind of the virtual medium that was inserted and has not been ejected, such as CD.")
 
 
 UNPREPARED = "waits for the controller"
@@ -740,9 +906,10 @@ class WorkflowStatus(Model):
         "ran. Written only if that action takes longer than a moment, or if its agent connects again.",
         extra=TIME,
     )
+    boot: BootStatus | None = optional("The progress of BMC control with the boot of the machine (spec.bootOptions).")
     conditions: list[Condition] | None = optional(
-        "Observations about the Workflow: Prepared, Started, Succeeded; HardwareGone if its Hardware was deleted "
-        "before its end.",
+        "Observations about the Workflow: Prepared, Started, Succeeded; BootPrepared if it has bootOptions: the "
+        "machine boots as they ask, or the reason why not; HardwareGone if its Hardware was deleted before its end.",
         extra=map_list("type"),
     )
 
@@ -750,7 +917,11 @@ class WorkflowStatus(Model):
 class Workflow(Resource):
     """A set of actions to be run on a specific Hardware. Workflows execute once and are ephemeral."""
 
-    model_config = ConfigDict(json_schema_extra=checked(rules.FIXED_HARDWARE, rules.FIXED_TEMPLATE, rules.FIXED_PARAMS))
+    model_config = ConfigDict(
+        json_schema_extra=checked(
+            rules.FIXED_HARDWARE, rules.FIXED_TEMPLATE, rules.FIXED_PARAMS, rules.FIXED_BOOT_OPTIONS
+        )
+    )
 
     kind: str = "Workflow"
     spec: WorkflowSpec

@@ -9,15 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from tink.api.v1alpha2 import PowerState
 from tink.errors import TinkedgeError
-
-
-class PowerState(StrEnum):
-    """The state of a machine's power, as in `status.powerState` of a Machine."""
-
-    ON = "on"
-    OFF = "off"
-    UNKNOWN = "unknown"
 
 
 class PowerAction(StrEnum):

@@ -15,7 +15,7 @@ import yaml
 
 from tests.support.api import InProcessApi
 from tests.unit.api.test_crds import DOC, bounded, fields, nodes
-from tink.api import bmc
+from tink.api import bmc, v1alpha2
 from tink.api.crds import generate_bmc, to_yaml
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import objects
@@ -372,7 +372,7 @@ async def test_documented_manifests_are_accepted_complete_and_can_be_read(tmp_pa
     assert (machine.insecure_tls, machine.provider_options.redfish.use_basic_auth) == (True, True)
     actions = bmc.Job.model_validate(found[2]).spec.tasks
     assert [each.power_action for each in actions] == ["off", None, None, None, None, "on"]
-    assert actions[3].virtual_media_action == bmc.VirtualMediaAction(kind="CD", media_url="")
+    assert actions[3].virtual_media_action == v1alpha2.VirtualMediaAction(kind="CD", media_url="")
 
 
 async def test_status_as_a_controller_writes_it_is_stored() -> None:
@@ -486,8 +486,8 @@ def test_models_read_what_rufios_definitions_let_in() -> None:
     ]
     odd += [{"virtualMediaAction": {"kind": "", "mediaURL": "nfs://x"}}, {"secureBoot": {"enable": True}}]
     tasks = bmc.Job.model_validate(job(*odd)).spec.tasks
-    assert tasks[2].boot_device == bmc.BootDeviceAction(device="floppy")
-    assert tasks[5] == bmc.TaskAction()
+    assert tasks[2].boot_device == v1alpha2.BootDeviceAction(device="floppy")
+    assert tasks[5] == v1alpha2.BmcAction()
     connection = {
         "host": "h" * 300,
         "insecureTLS": False,

@@ -124,7 +124,13 @@ def test_hardware_shows_where_its_machine_is_and_nothing_of_a_healthy_boot() -> 
     columns = definition("Hardware")["spec"]["versions"][0]["additionalPrinterColumns"]
     shown = [column["name"] for column in columns if not column.get("priority")]
     assert shown == ["State", "Boot", "IP", "MAC", "OSIE", "Age"]
-    assert [column["name"] for column in columns if column.get("priority")] == ["Since", "Message", "BMC", "Conflict"]
+    assert [column["name"] for column in columns if column.get("priority")] == [
+        "Since",
+        "Message",
+        "Power",
+        "BMC",
+        "Conflict",
+    ]
     over = {"type": "BootProblem", "status": "False", "reason": "GetsOn", "message": ""}
     status = {"state": "Working", "mac": "52:54:00:00:00:01", "ip": "192.0.2.1", "conditions": [over]}
     obj = {"metadata": {"creationTimestamp": None}, "spec": {"osie": {"name": "debian"}}, "status": status}
