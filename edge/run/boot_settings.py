@@ -11,13 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from edge.callers import MetadataTokens, TrustedNetworks, token_keys
+from edge.callers import MediumTokens, MetadataTokens, TrustedNetworks, token_keys
 from edge.http.context import MetadataSettings
 from edge.machines import ReadSecret
 from edge.settings.model import StackSettings, Syslog
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, LogsTo
 from tink.files import rereading
+from tink.net.addresses import join_host_port
 from tink.server import TlsError, TokenKeys, authority_of
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,36 @@ def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> Metad
         token_lifetime=edge.metadata_token_lifetime,
         imds_required=edge.imds_required,
     )
+
+
+class EdgeUrls:
+    """The URLs of an edge that BMCs and firmware fetch from (`tink.bmc.workflows.BootUrls`)."""
+
+    def __init__(self, settings: StackSettings, address: Callable[[], str], *, has_edge: bool) -> None:
+        """`address()` is the address of this host's edge; `has_edge` is True if this process has one.
+
+        Raises KeyFileError.
+        """
+        self._settings = settings
+        self._address = address if has_edge else str
+        key = settings.edge.metadata_token_key
+        has_key = has_edge or key is not None
+        self._tokens = MediumTokens(token_keys(settings.data_dir, key, create=has_edge), 0.0) if has_key else None
+
+    def http_boot(self, mac: str) -> str:
+        """Return the URL of the boot program for x86-64; empty without an edge."""
+        return f"{base}/ipxe/binary/{mac}/ipxe.efi" if (base := self._base()) else ""
+
+    def medium(self, mac: str) -> str:
+        """Return the signed URL of the machine's boot medium; empty without an edge or its key."""
+        base = self._base()
+        return f"{base}/iso/{self._tokens.mint(mac)}/boot.iso" if base and self._tokens is not None else ""
+
+    def _base(self) -> str:
+        if self._settings.bmcs.edge_url:
+            return self._settings.bmcs.edge_url.rstrip("/")
+        address = self._address()
+        return f"http://{join_host_port(address, self._settings.edge.http_port)}" if address else ""
 
 
 class Authorities:

@@ -40,6 +40,7 @@ from edge.neighbour.host import NetworkState
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.page import Api
 from edge.peers.site import event_batch_metrics
+from edge.run.boot_settings import EdgeUrls
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context, Tasks
 from edge.run.errors import StackError
@@ -92,7 +93,7 @@ _USERS: Final[dict[ResourceType, frozenset[Service]]] = {
     HARDWARE: EDGE | {Service.CONTROLLER, Service.BMC, Service.SERVER, Service.WEBHOOKS},
     OSIE: frozenset({Service.HTTP, Service.TFTP, Service.WEBHOOKS}),
     TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
-    WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
+    WORKFLOW: EDGE | {Service.CONTROLLER, Service.BMC, Service.SERVER, Service.WEBHOOKS},
     MACHINE: frozenset({Service.BMC}),
     JOB: frozenset({Service.BMC}),
     TASK: frozenset({Service.BMC}),
@@ -572,9 +573,17 @@ class Stack:
         """Start the control of machines by their BMCs. It works while it holds the Lease of Rufio's name."""
         from tink.bmc.manager import BmcManager  # edges and their restarts do not wait for this import
 
-        settings = self._settings
+        settings, networks = self._settings, self._context.networks
+
+        def address() -> str:
+            return next((each for state in networks.states for each in state.addresses), "")
+
         manager = self._bmc = BmcManager(
-            self._client, self._informers, settings.bmcs, namespace=settings.lease_namespace or pod_namespace()
+            self._client,
+            self._informers,
+            settings.bmcs,
+            namespace=settings.lease_namespace or pod_namespace(),
+            urls=EdgeUrls(settings, address, has_edge=Service.HTTP in settings.services),
         )
         self._controllers |= manager.controllers
         self.metrics.register(manager)

@@ -112,6 +112,12 @@ def _check_collector(value: str) -> Iterator[tuple[str, str]]:
         yield f"{shown(value)!r} is not the URL of a collector", "write http://HOST:4318"
 
 
+def _check_edge_url(value: str) -> Iterator[tuple[str, str]]:
+    url = urlsplit(value)
+    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query:
+        yield f"{shown(value)!r} is not the URL of an edge", "write http://HOST:7080"
+
+
 def _check_listening_address(value: str) -> Iterator[tuple[str, str]]:
     try:
         ipaddress.ip_address(value)
@@ -329,7 +335,8 @@ class EdgeSettings:
     )
     metadata_token_key: Path | None = Group.METADATA.key_file(
         "File with the keys that sign such URLs of metadata, the newest first, the same for all edges. Default: "
-        "DATA_DIR/metadata-token.key, which the edge makes.",
+        "DATA_DIR/metadata-token.key, which the edge makes. BMC control signs the URLs of boot media with it.",
+        services=EDGE | _BMC,
     )
     metadata_token_lifetime: float = Group.METADATA.setting(
         0.0, "Seconds for which such a URL is valid; 0: without limit.", type=click.FloatRange(0, _MAX_LIFETIME)
@@ -584,6 +591,23 @@ _BMC_FIELDS: Final = _fields_for(
     ),
     max_connections=Group.BMC.declare(
         "BMCs that are connected at once.", flag="--bmc-connections", type=click.IntRange(1, 2000)
+    ),
+    boot_named_after=Group.BMC.declare(
+        "Seconds after power-on after which the cause is named if no DISCOVER of the machine has arrived.",
+        flag="--bmc-boot-named-after",
+        type=click.FloatRange(5, 3600),
+    ),
+    boot_next_after=Group.BMC.declare(
+        "Seconds after power-on after which the next way of booting is tried if no DISCOVER of the machine has "
+        "arrived. Servers take minutes for their self-test.",
+        flag="--bmc-boot-next-after",
+        type=click.FloatRange(10, 7200),
+    ),
+    edge_url=Group.BMC.declare(
+        "URL of the edge from which firmware and BMCs fetch boot programs and boot media, such as "
+        "http://192.0.2.1:7080. Default: the edge of this process. A controller also needs --metadata-token-key.",
+        flag="--bmc-edge-url",
+        check=_check_edge_url,
     ),
 )
 

@@ -98,6 +98,9 @@ API_VERSION = f"{GROUP}/{VERSION}"
 FINALIZER = "tinkerbell.org/workflow"
 """The controller sets it when it prepares a Workflow, and removes it when the Workflow has ended."""
 
+BOOT_FINALIZER = "tinkerbell.org/boot"
+"""BMC control sets it on a Workflow before it changes the machine, and removes it after the clean-up."""
+
 # These patterns are for reading. They are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"

@@ -345,7 +345,7 @@ class _ResetWatcher(BmcClient):
         self._on_reset = on_reset
 
     @property
-    def protocol(self) -> str:  # type: ignore[override] # it is settled by the first answer
+    def protocol(self) -> str:
         return self._session.protocol
 
     async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:

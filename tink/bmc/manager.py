@@ -1,11 +1,11 @@
-"""BMC control as one part of a process: the controllers of Machines, Jobs and Tasks, and the Lease of Rufio.
+"""BMC control as one part of a process: the controllers of Machines, Jobs, Tasks and boots, and the Lease of Rufio.
 
 Two programs that send requests to one BMC disturb each other: each undoes the boot device of the other, and both count
 for its limits of sessions and failed logins. So this part works only while it holds the Lease of Rufio's name, and
 while no Rufio renews that Lease in another namespace. Another tinkedge in another namespace is no obstacle: each
 follows the Machines of its own namespaces.
 
-Without Machines, Jobs and Tasks, the Lease is not taken.
+Without Machines, Jobs, Tasks and Workflows with bootOptions, the Lease is not taken.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.jobs import JobController, TaskController
 from tink.bmc.machines import MachineController
 from tink.bmc.settings import BmcSettings
+from tink.bmc.workflows import BootController, BootUrls
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.resources import HARDWARE, JOB, LEASE, MACHINE, TASK, ResourceType
+from tink.kube.resources import HARDWARE, JOB, LEASE, MACHINE, TASK, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, EventRecorder, LeaderElectionConfig, LeaderElector, controller_log, steady
 from tink.metrics.families import counter, gauge
 from tink.printable import printable
@@ -128,15 +129,17 @@ class BmcManager(Collector):
         *,
         namespace: str = "default",
         clients: Mapping[str, ClientFactory] = CLIENTS,
+        urls: BootUrls | None = None,
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = steady,
     ) -> None:
-        """`informers` are those of MACHINE, JOB, TASK and HARDWARE; `namespace` is that of the Lease.
+        """`informers` are those of MACHINE, JOB, TASK, HARDWARE and WORKFLOW; `namespace` is that of the Lease.
 
-        `clients` make the connections, by protocol. `now` returns Unix seconds, `elapsed` monotonic seconds.
+        `clients` make the connections, by protocol. `urls` are the URLs of an edge, for firmware and BMCs. `now`
+        returns Unix seconds, `elapsed` monotonic seconds.
         """
         settings = settings or BmcSettings()
-        self._informers = {each: informers[each] for each in (MACHINE, JOB, TASK, HARDWARE)}
+        self._informers = {each: informers[each] for each in (MACHINE, JOB, TASK, HARDWARE, WORKFLOW)}
         duration = settings.lease_duration
         config = LeaderElectionConfig(LEASE_NAME, namespace, duration, duration * 2 / 3, duration / 3)
         identity = f"{_OWN_PREFIX}{socket.gethostname()}_{secrets.token_hex(8)}"
@@ -162,9 +165,22 @@ class BmcManager(Collector):
         self._tasks = TaskController(
             context, jobs=jobs, tasks=tasks, machines=machines, on_used=self._machines.poll_soon
         )
+        self._boots = BootController(
+            context,
+            workflows=informers[WORKFLOW],
+            hardware=informers[HARDWARE],
+            machines=machines,
+            on_used=self._machines.poll_soon,
+            urls=urls,
+        )
         self._needed = asyncio.Event()
         for resource in (MACHINE, JOB, TASK):
             informers[resource].add_event_handler(lambda _new, _old: self._needed.set())
+        informers[WORKFLOW].add_event_handler(self._look_at_workflow)
+
+    def _look_at_workflow(self, new: Raw, _old: Raw | None) -> None:
+        if as_mapping(as_mapping(new.get("spec")).get("bootOptions")):
+            self._needed.set()
 
     @property
     def controllers(self) -> dict[str, Controller]:
@@ -174,6 +190,7 @@ class BmcManager(Collector):
             "bmc-reference": self._machines.references,
             "bmc-job": self._jobs.runtime,
             "bmc-task": self._tasks.runtime,
+            "bmc-boot": self._boots.runtime,
         }
 
     @property
@@ -191,6 +208,7 @@ class BmcManager(Collector):
         """Yield the metrics for one scrape."""
         yield from self._machines.collect()
         yield from self._tasks.collect()
+        yield from self._boots.collect()
         text = "BMCs that are connected now."
         yield gauge("tinkedge_bmc_connections", text, [], {(): self._connections.open_count})
         text = "Logins that a BMC has refused: at most one for each version of a Secret."

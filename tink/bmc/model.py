@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from tink.api.v1alpha2 import PowerState
+from tink.api.v1alpha2 import PowerState as PowerState
 from tink.errors import TinkedgeError
 
 
@@ -290,8 +290,10 @@ class BmcClient(Protocol):
     All methods raise BmcError.
     """
 
-    protocol: str
-    """`redfish` or `ipmi`."""
+    @property
+    def protocol(self) -> str:
+        """`redfish` or `ipmi`."""
+        ...
 
     async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
         """Read the power state and the identity; with `boot` and `media` these as well."""

@@ -320,7 +320,7 @@ class _Context:
 
 def _unprepared(workflow: Raw) -> Raw:
     """Return the Workflow as if it were not prepared, with its conditions. The patch then replaces the actions."""
-    kept = ("id", "conditions", "creationVersion", "lastTransitioned")
+    kept = ("id", "conditions", "creationVersion", "lastTransitioned", "boot")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
 

@@ -14,6 +14,8 @@
   another server.
 - A held Workflow (`guards.held`) is not sent and does not delay others. If a Workflow of the machine is paused, because
   it is being moved to another API, the agent gets no commands: the other API decides.
+- A Workflow whose machine is to be booted first (`guards.awaits_boot`) is not sent before that. From the time at which
+  BMC control begins with it, no other Workflow of the machine is sent: the machine is about to be switched off.
 - A rejected Workflow waits for the time in its status. Workflows created after it do not overtake it.
 """
 
@@ -24,7 +26,7 @@ from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of, version_of
-from tink.workflow.guards import held, paused, unconfirmed
+from tink.workflow.guards import awaits_boot, boot_begun, held, paused, unconfirmed
 from tink.workflow.status import (
     actions_of,
     deleted,
@@ -179,6 +181,8 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
             return GiveBack(workflow) if busy else Start(workflow)
     if busy:
         return Wait()
+    if any(boot_begun(workflow) for workflow, _ in states):
+        return Wait()
     for workflow, state in states:
         if state is None and (until := _prepared_before(workflow, now)) > now:
             return Wait(until)
@@ -195,7 +199,7 @@ def ended(workflow: Raw) -> bool:
 
 
 def _ready(workflow: Raw) -> bool:
-    is_blocked = deleted(workflow) or outdated(workflow) or held(workflow)
+    is_blocked = deleted(workflow) or outdated(workflow) or held(workflow) or awaits_boot(workflow)
     return not is_blocked and bool(actions_of(status_of(workflow)))
 
 

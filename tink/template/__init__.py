@@ -11,6 +11,6 @@ No Python library renders Go templates correctly, so this package is our own. Te
 """
 
 from tink.template.errors import TemplateError, TemplateSyntaxError
-from tink.template.fields import parse_fields, render_actions
+from tink.template.fields import parse_fields, render_actions, render_text
 
-__all__ = ["TemplateError", "TemplateSyntaxError", "parse_fields", "render_actions"]
+__all__ = ["TemplateError", "TemplateSyntaxError", "parse_fields", "render_actions", "render_text"]

@@ -199,6 +199,14 @@ def render_actions(template: Raw, hardware: Raw, params: Mapping[str, str]) -> l
     return _Rendering(build_context(hardware, params)).actions(_spec(template))
 
 
+def render_text(text: str, hardware: Raw, params: Mapping[str, str], name: str) -> str:
+    """Return a text that is no part of a Template, rendered with the same data. Errors call it `name`.
+
+    Raises TemplateError.
+    """
+    return render(text, build_context(hardware, params), name)
+
+
 def parse_fields(template: Raw) -> list[TemplateSyntaxError]:
     """Return the syntax errors in a Template, one for each wrong field, without rendering. For admission."""
     errors = []

@@ -403,7 +403,7 @@ class Reviewer:
             where, found = f"spec.{target.kind.lower()}Ref.name", await self._find(target)
             if found is None:
                 warnings.append(f"{where}: there is no {target} yet; the Workflow waits for it")
-            elif target.kind == "Hardware" and (why := _boots_nothing(found)):
+            elif target.kind == "Hardware" and (why := _boots_nothing(found, as_mapping(_spec(workflow)))):
                 warnings.append(f"{where}: {target} {why}")
         return Verdict(warnings=tuple(warnings))
 
@@ -436,13 +436,20 @@ class Reviewer:
             return await self.lookup(kind, namespace, name)
 
 
-def _boots_nothing(hardware: Raw) -> str:
-    """Return why the machine of a Hardware netboots nothing, with the remedy; empty if it may."""
-    spec = as_mapping(hardware.get("spec"))
+def _boots_nothing(hardware: Raw, workflow: Raw) -> str:
+    """Return why the machine of a Hardware does not boot for a Workflow's spec, with the remedy; empty if it may."""
+    spec, options = as_mapping(hardware.get("spec")), as_mapping(workflow.get("bootOptions"))
+    if not hardware:
+        return ""
+    if options.get("bootMode") and not as_mapping(spec.get("bmcRef")).get("name"):
+        return "has no spec.bmcRef, which spec.bootOptions.bootMode needs: set it, or the Workflow waits"
+    if options.get("bootMode") in ("isoboot", "customboot"):
+        return ""
     cards = as_mapping(spec.get("networkInterfaces"))
     if not cards:
         return ""
-    if all(as_mapping(card).get("disableNetboot") or as_mapping(card).get("disableDhcp") for card in cards.values()):
+    fields = ("disableDhcp",) if options.get("toggleAllowNetboot") is True else ("disableDhcp", "disableNetboot")
+    if all(any(as_mapping(card).get(field) for field in fields) for card in cards.values()):
         return (
             "netboots with none of its network interfaces (disableNetboot, disableDhcp): the Workflow waits until its "
             "machine starts the agent by other means"

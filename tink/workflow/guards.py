@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
-from tink.api.v1alpha2 import API_VERSION, FINALIZER, ActionState, Raw, WorkflowState, as_mapping
+from tink.api.v1alpha2 import (
+    API_VERSION,
+    BOOT_FINALIZER,
+    FINALIZER,
+    ActionState,
+    ConditionStatus,
+    Raw,
+    WorkflowState,
+    as_mapping,
+)
 from tink.workflow.status import (
     WITHOUT_AGENTS_WORD,
     ConditionType,
@@ -46,6 +55,26 @@ def hold_of(workflow: Raw) -> str | None:
     return None if reason is None else str(reason)
 
 
+def awaits_boot(workflow: Raw) -> bool:
+    """Return True if the Workflow's bootOptions ask for a boot of the machine, which has not happened yet.
+
+    BMC control boots it and sets the condition BootPrepared to True. Until then the Workflow is not sent: the agent
+    that is connected now is that of an earlier boot.
+    """
+    options = as_mapping(as_mapping(workflow.get("spec")).get("bootOptions"))
+    if not options.get("bootMode") and options.get("toggleAllowNetboot") is not True:
+        return False
+    return condition(status_of(workflow), ConditionType.BOOT_PREPARED).get("status") != ConditionStatus.TRUE
+
+
+def boot_begun(workflow: Raw) -> bool:
+    """Return True if BMC control changes the machine's power or boot device for the Workflow, which has not begun.
+
+    Raises InvalidStatusError.
+    """
+    return awaits_boot(workflow) and bool(as_mapping(status_of(workflow).get("boot"))) and not begun(workflow)
+
+
 def under_way(workflow: Raw) -> bool:
     """Return True if the Workflow is Running or Cancelling; False if the status is invalid."""
     try:
@@ -66,13 +95,14 @@ def has_ended(workflow: Raw) -> bool:
 def is_history(workflow: Raw) -> bool:
     """Return True if the Workflow has ended and only its deletion is left to do.
 
-    Returns False for a Workflow that is deleted, moved, held or has the finalizer, or lacks a field that the controller
+    Returns False for a Workflow that is deleted, moved, held or has a finalizer of ours, or lacks a field that the controller
     writes.
     """
     return (
         has_ended(workflow)
         and not deleted(workflow)
         and not protected(workflow)
+        and BOOT_FINALIZER not in (workflow["metadata"].get("finalizers") or ())
         and not paused(workflow)
         and hold_of(workflow) is None
         and bool(status_of(workflow).get("message"))

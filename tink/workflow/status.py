@@ -72,6 +72,7 @@ class ConditionType(StrEnum):
     """The types of the conditions in `.status.conditions`."""
 
     PREPARED = "Prepared"  # False: what the controller waits for, or why it failed; an addition to the proposal
+    BOOT_PREPARED = "BootPrepared"  # only with spec.bootOptions; True: the machine boots as they ask
     STARTED = "Started"
     SUCCEEDED = "Succeeded"
     HARDWARE_GONE = "HardwareGone"  # only if the Hardware was deleted before the Workflow ended
@@ -357,6 +358,9 @@ def _pending(status: Mapping[str, Any], rendered: bool) -> str:
         # Without the Workflow's name, which has its own column.
         text = str(prepared.get("message") or "")
         return text.partition(": ")[2] if text.startswith("Workflow ") else text
+    boots = condition(status, ConditionType.BOOT_PREPARED)
+    if rendered and boots.get("status") == ConditionStatus.FALSE:
+        return f"boot: {boots.get('message') or boots.get('reason') or ''}"
     if rendered and started.get("reason") == REASON_AGENT_REFUSED:
         return f"its agent is refused: {started.get('message') or ''}"
     if rendered and started.get("reason"):

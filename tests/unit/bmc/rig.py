@@ -27,7 +27,8 @@ from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
 from tink.bmc.quirks import Quirks
 from tink.bmc.redfish import Answer, RedfishClient
 from tink.bmc.settings import BmcSettings
-from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK
+from tink.bmc.workflows import BootUrls
+from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK, WORKFLOW
 
 GROUP = "bmc.tinkerbell.org/v1alpha1"
 HOST = "192.0.2.10"
@@ -109,6 +110,7 @@ class Rig:
         """Hosts whose certificate is not trusted."""
         self.tried: list[tuple[float, str, str]] = []
         """Time, protocol and host of each connection."""
+        self.urls: BootUrls | None = None
         self.api = api or InProcessApi()
         for obj in objects:
             self.api.put(obj)
@@ -132,12 +134,13 @@ class Rig:
         """Run BMC control until the block ends; a further `running` is a restart of the process."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        informers = {each: self.api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE)}
+        informers = {each: self.api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE, WORKFLOW)}
         self.manager = BmcManager(
             self.api,  # type: ignore[arg-type] # it has the calls of KubeClient
             informers,
             BmcSettings(**settings),
             clients={"redfish": self.client, "ipmi": self.ipmi_client},
+            urls=self.urls,
             now=lambda: NOW + loop.time() - begun,
             elapsed=loop.time,
         )

@@ -44,6 +44,17 @@ HELD = workflow("new", None, metadata=BORN | {"annotations": {HOLD_ANNOTATION: "
 GOING = workflow("new", None, metadata=BORN | {"deletionTimestamp": timestamp(NOW)}, actions=[])
 CANCELLING = workflow("b", "Cancelling")
 REJECTED, PATIENT, MAD = (workflow("a", dispatchAfter=after) for after in (LATER, LATEST, NEVER))
+BOOTED = {"type": "BootPrepared", "status": "True", "reason": "Booted"}
+
+
+def booting(name: str, **status: Any) -> Raw:
+    """Return a Workflow whose machine is booted by its BMC first."""
+    obj = workflow(name, **status)
+    obj["spec"]["bootOptions"] = {"bootMode": "netboot"}
+    return obj
+
+
+UNBOOTED, BOOTING, PREPARED = booting("a"), booting("a", boot={"way": "pxe"}), booting("a", conditions=[BOOTED])
 CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     "the oldest is claimed": ([workflow("done", "Succeeded"), workflow("new", None), A, B], {}, ClaimAndSend(A)),
     "one of another spec is rendered first": ([CHANGED], {}, Wait()),
@@ -85,6 +96,10 @@ CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     "no actions": ([workflow("a", actions=[])], {}, Wait()),
     "a rejected one is not overtaken": ([REJECTED, B], {}, Wait(NOW + 5)),
     "a rejected one, when it is time": ([REJECTED, B], {"now": NOW + 5}, ClaimAndSend(REJECTED)),
+    "a machine that is not booted yet": ([UNBOOTED], {}, Wait()),
+    "another one is sent while the boot has not begun": ([UNBOOTED, B], {}, ClaimAndSend(B)),
+    "no other one is sent while the machine is being booted": ([BOOTING, B], {}, Wait()),
+    "a machine that is booted": ([PREPARED, B], {}, ClaimAndSend(PREPARED)),
     "no time": ([workflow("a", dispatchAfter="soon")], {}, ClaimAndSend(workflow("a", dispatchAfter="soon"))),
     "the longest delay": ([PATIENT], {}, Wait(NOW + LONGEST)),
     # A clock that jumps holds a Workflow back for the longest delay at most.

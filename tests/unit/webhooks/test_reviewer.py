@@ -297,6 +297,27 @@ async def test_workflow_of_a_machine_that_netboots_nothing_is_warned_about(world
     assert (await world.review("UPDATE", new, new)).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("options", "interface", "spec", "said"),
+    [
+        ({"bootMode": "netboot"}, {}, {}, "has no spec.bmcRef, which spec.bootOptions.bootMode needs"),
+        ({"bootMode": "netboot"}, {}, {"bmcRef": {"name": "b"}}, ""),
+        ({"toggleAllowNetboot": True}, {"disableNetboot": True}, {}, ""),
+        ({"toggleAllowNetboot": True}, {"disableDhcp": True}, {}, "netboots with none of its network interfaces"),
+        ({"bootMode": "isoboot"}, {"disableNetboot": True}, {"bmcRef": {"name": "b"}}, ""),
+    ],
+)
+async def test_boot_options_that_the_hardware_does_not_fit_are_warned_about(world, options, interface, spec, said):
+    world.store(objects.hardware("h", namespace="d", interface=interface, osie={"name": "o"}, **spec))
+    world.store(template())
+    new = workflow("w", "h", "t")
+    new["spec"]["bootOptions"] = options
+    verdict = await world.review("CREATE", new)
+    assert len(verdict.warnings) == bool(said)
+    for warning in verdict.warnings:
+        assert warning.startswith(f"spec.hardwareRef.name: Hardware d/h {said}")
+
+
 async def test_secret_that_is_missing_is_warned_about_where_the_api_is_in_this_process(world):
     new = hardware("h", annotations={"tinkerbell.org/userdata-secret": "s/key"})
     assert (await world.review("CREATE", new)).warnings == (), "on a cluster Secrets are not read"

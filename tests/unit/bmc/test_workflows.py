@@ -1,0 +1,369 @@
+"""Boots of Workflows by BMC: the whole controller over the in-process API and a fake BMC, in virtual time.
+
+`Machine` stands for the machine and its edge: after power-on it sends a DISCOVER, and `status.lastBoot` changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.bmc import FakeBmc, Fault
+from tests.support.objects import hardware
+from tests.support.virtual_time import elapse
+from tests.unit.bmc.rig import HOST, Rig, machine, secret
+from tink.api.v1alpha2 import Raw
+from tink.bmc.model import Cause
+from tink.kube.resources import HARDWARE, SECRET, WORKFLOW
+from tink.timestamps import rfc3339
+
+virtual = pytest.mark.looptime
+MAC = "52:54:00:00:00:01"
+NETBOOT = {"bootMode": "netboot"}
+
+
+def computer(**interface: Any) -> Raw:
+    obj = hardware("m1", interfaces={MAC: {"dhcp": {"ip": "192.0.2.7", "netmask": "255.255.255.0"}, **interface}})
+    obj["spec"]["bmcRef"] = {"name": "bmc1"}
+    return obj
+
+
+def workflow(name: str = "w1", options: Raw | None = None, **status: Any) -> Raw:
+    """A Workflow as the controller of Workflows has prepared it: Pending, with one action."""
+    prepared = {
+        "state": "Pending",
+        "lastTransitioned": "2027-01-15T08:00:00Z",
+        "actions": [{"id": "a", "state": "Pending", "rendered": {"name": "install", "image": "i"}}],
+        "dispatched": False,
+    }
+    spec: Raw = {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}}
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha2",
+        "kind": "Workflow",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec | ({"bootOptions": options} if options else {}),
+        "status": prepared | status,
+    }
+
+
+class Urls:
+    """The URLs of an edge."""
+
+    def http_boot(self, mac: str) -> str:
+        return f"http://192.0.2.1:7080/ipxe/binary/{mac}/ipxe.efi"
+
+    def medium(self, mac: str) -> str:
+        return "http://192.0.2.1:7080/iso/token/boot.iso"
+
+
+class Machine:
+    """Reports each boot of the fake BMC's machine as an edge does, if its boot target is one of `netboots_by`."""
+
+    def __init__(self, rig: Rig, *, netboots_by: tuple[str, ...] = ("Pxe", "UefiHttp", "Cd"), client: str = "") -> None:
+        self._rig = rig
+        self._netboots_by = netboots_by
+        self._client = client
+
+    async def run(self) -> None:
+        reported = 0
+        while True:
+            await elapse(1)
+            self._rig.bmc.run_until(asyncio.get_running_loop().time())
+            boots = self._rig.bmc.boots
+            for target in boots[reported:]:
+                client = "Netboot" if target in self._netboots_by else self._client
+                if client:
+                    at = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time(), "milliseconds")
+                    last = {"at": at, "client": client, "mac": MAC}
+                    self._rig.api.change(HARDWARE, "m1", status={"lastBoot": last})
+            reported = len(boots)
+
+
+@contextlib.asynccontextmanager
+async def running(rig: Rig, machine: Machine | None = None, **settings: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(machine.run()) if machine is not None else None
+    try:
+        async with rig.running(**settings):
+            yield
+    finally:
+        if task is not None:
+            task.cancel()
+
+
+def boot(rig: Rig, name: str = "w1") -> Raw:
+    found: Raw = (rig.api.read(WORKFLOW, name) or {}).get("status", {}).get("boot", {})
+    return found
+
+
+def reasons(rig: Rig) -> list[str]:
+    """The reasons of BootPrepared that were written, in order, without repetitions."""
+    found: list[str] = []
+    for body in rig.api.bodies("patch", of=WORKFLOW):
+        for each in body.get("status", {}).get("conditions", ()):
+            if each["type"] == "BootPrepared" and each["reason"] not in found[-1:]:
+                found.append(each["reason"])
+    return found
+
+
+@virtual
+async def test_machine_is_switched_off_set_to_pxe_switched_on_and_prepared_when_its_discover_arrives() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=5.0, post_seconds=20.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        prepared = await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert rig.bmc.resets == ["ForceOff", "On"]
+    assert rig.bmc.boots == ["Pxe"]
+    assert prepared["reason"] == "Booted"
+    assert reasons(rig) == ["PoweringOff", "OverrideSet", "PoweringOn", "WaitingForDiscover", "Booted"]
+    assert (boot(rig)["way"], boot(rig)["attempt"]) == ("pxe", 1)
+    assert "tinkerbell.org/boot" in rig.api.read(WORKFLOW, "w1")["metadata"]["finalizers"]  # type: ignore[index]
+
+
+@virtual
+async def test_workflow_without_boot_options_leaves_the_bmc_alone() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow())
+        await elapse(600)
+    assert rig.bmc.resets == []
+    assert not rig.condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_cause_is_named_a_minute_after_power_on_and_a_late_discover_still_prepares_the_workflow() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "WaitingForDiscover")
+        await elapse(62)
+        named = rig.condition(WORKFLOW, "w1", "BootPrepared")
+        assert named["status"] == "False"
+        assert named["reason"] == "NoDiscover"
+        assert MAC in named["message"]
+        assert rig.api.read(WORKFLOW, "w1")["status"]["message"].startswith("boot: ")  # type: ignore[index]
+        last = {"at": "2027-01-15T08:05:00.000Z", "client": "Netboot", "mac": MAC}
+        rig.api.change(HARDWARE, "m1", status={"lastBoot": last})
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_ladder_goes_on_to_http_and_to_the_medium_until_one_way_works() -> None:
+    rig = Rig(computer(), machine(), secret())
+    rig.urls = Urls()
+    async with running(rig, Machine(rig, netboots_by=("Cd",))):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert rig.bmc.boots[:2] == ["Pxe", "Pxe"]
+    assert rig.bmc.boots[-1] == "Cd"
+    assert boot(rig)["way"] == "cd"
+    assert boot(rig)["medium"] == "CD"
+
+
+@virtual
+async def test_after_the_last_way_the_workflow_stays_pending_with_the_cause_and_the_machine_on() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await elapse(3000)
+        status = rig.api.read(WORKFLOW, "w1")["status"]  # type: ignore[index]
+        resets = list(rig.bmc.resets)
+        await elapse(3000)
+    assert status["state"] == "Pending"
+    assert rig.condition(WORKFLOW, "w1", "BootPrepared")["reason"] == "NoDiscover"
+    assert rig.bmc.power == "On"
+    assert rig.bmc.resets == resets  # it is not restarted for ever
+
+
+@virtual
+async def test_machine_that_boots_its_disk_is_reported_as_override_lost() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(faults=[Fault.BOOT_LOST]))
+    async with running(rig, Machine(rig, client="OperatingSystem")):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: "OverrideLost" in reasons(rig))
+
+
+@virtual
+async def test_refused_password_costs_one_login_and_the_workflow_names_the_secret() -> None:
+    rig = Rig(computer(), machine(), secret("wrong"))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "CredentialsRefused")
+        await elapse(900)
+        assert "Secret default/bmc-auth" in rig.condition(WORKFLOW, "w1", "BootPrepared")["message"]
+        assert rig.bmc.failed_logins == 1
+        rig.api.put(secret())
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert rig.bmc.failed_logins == 1
+
+
+@virtual
+async def test_unreachable_bmc_is_named_and_tried_again() -> None:
+    rig = Rig(computer(), machine(), secret())
+    rig.hanging.add(HOST)
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == Cause.UNREACHABLE)
+        rig.hanging.clear()
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_hardware_without_a_machine_is_named_and_the_boot_begins_when_it_has_one() -> None:
+    obj = computer()
+    del obj["spec"]["bmcRef"]
+    rig = Rig(obj, machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "NoBmc")
+        assert not boot(rig)  # the server may send other Workflows
+        rig.api.change(HARDWARE, "m1", spec={"bmcRef": {"name": "bmc1"}})
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_restart_of_the_process_while_the_machine_boots_does_not_switch_it_off_again() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(post_seconds=100.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "WaitingForDiscover")
+    async with running(rig, Machine(rig)):
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert rig.bmc.resets == ["On"]
+
+
+@virtual
+async def test_boot_waits_for_the_workflow_that_runs_on_the_machine() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow("w0", state="Running"))
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "OtherWorkflow")
+        await elapse(600)
+        assert rig.bmc.resets == []
+        rig.api.change(WORKFLOW, "w0", status={"state": "Succeeded"})
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+# --- netboot on and off -----------------------------------------------------------------------------------------------
+
+
+def netboot_disabled(rig: Rig) -> bool | None:
+    obj = rig.api.read(HARDWARE, "m1") or {}
+    value: bool | None = obj["spec"]["networkInterfaces"][MAC].get("disableNetboot")
+    return value
+
+
+@virtual
+@pytest.mark.parametrize("end", ["Succeeded", "Failed", "Canceled"])
+async def test_netbooting_is_permitted_before_and_forbidden_after_the_workflow(end: str) -> None:
+    rig = Rig(computer(disableNetboot=True), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options={"toggleAllowNetboot": True}))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        assert netboot_disabled(rig) is False
+        assert rig.bmc.resets == []  # the power is left alone without bootMode
+        rig.api.change(WORKFLOW, "w1", status={"state": end})
+        await rig.until(lambda: not rig.api.read(WORKFLOW, "w1")["metadata"].get("finalizers"))  # type: ignore[index]
+    assert netboot_disabled(rig) is True
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_medium_is_ejected_after_the_end_and_a_deleted_workflow_disappears_only_then() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        image = "http://192.0.2.1/{{ (index .Hardware.StorageDevices 0) }}.iso"
+        obj = rig.api.read(HARDWARE, "m1")
+        assert obj is not None
+        rig.api.change(HARDWARE, "m1", spec={"storageDevices": ["/dev/sda"]})
+        rig.api.put(workflow(options={"bootMode": "isoboot", "isoURL": image}))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        assert [slot.image for slot in rig.bmc.slots if slot.inserted] == ["http://192.0.2.1//dev/sda.iso"]
+        assert rig.bmc.boots == ["Cd"]
+        await rig.api.delete(WORKFLOW, "w1", "default")
+        rig.api.change(WORKFLOW, "w1", status={"state": "Canceled"})
+        await rig.until(lambda: rig.api.read(WORKFLOW, "w1") is None)
+    assert [slot for slot in rig.bmc.slots if slot.inserted] == []
+
+
+@virtual
+async def test_cancel_while_the_machine_is_switched_ends_the_operation_and_clears_the_boot_device() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=60.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "PoweringOff")
+        rig.api.change(WORKFLOW, "w1", status={"state": "Canceled"})
+        await rig.until(lambda: not rig.api.read(WORKFLOW, "w1")["metadata"].get("finalizers"))  # type: ignore[index]
+        await elapse(600)
+    assert rig.bmc.resets == ["ForceOff"]
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+
+
+@virtual
+async def test_clean_up_is_given_up_after_an_hour_if_the_bmc_does_not_answer() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        rig.hanging.add(HOST)
+        now = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time())
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed", "lastTransitioned": now})
+        await elapse(1800)
+        assert rig.api.read(WORKFLOW, "w1")["metadata"]["finalizers"]  # type: ignore[index]
+        await rig.until(
+            lambda: not rig.api.read(WORKFLOW, "w1")["metadata"].get("finalizers"),  # type: ignore[index]
+            within=3600,
+        )
+
+
+# --- custom boot ------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_custom_actions_are_executed_before_and_after_the_workflow() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    config = {
+        "preparingActions": [
+            {"powerAction": "off"},
+            {"virtualMediaAction": {"kind": "CD", "mediaURL": "http://192.0.2.1/{{ .Hardware.BMCRef.Name }}.iso"}},
+            {"bootDevice": {"device": "cdrom", "efiBoot": True}},
+            {"powerAction": "on"},
+        ],
+        "postActions": [{"virtualMediaAction": {"kind": "CD"}}],
+    }
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options={"bootMode": "customboot", "custombootConfig": config}))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        assert [slot.image for slot in rig.bmc.slots if slot.inserted] == ["http://192.0.2.1/bmc1.iso"]
+        assert rig.bmc.resets == ["ForceOff", "On"]
+        rig.api.change(WORKFLOW, "w1", status={"state": "Succeeded"})
+        await rig.until(lambda: not rig.api.read(WORKFLOW, "w1")["metadata"].get("finalizers"))  # type: ignore[index]
+    assert [slot for slot in rig.bmc.slots if slot.inserted] == []
+
+
+@virtual
+async def test_template_error_in_a_url_is_named_with_its_field() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options={"bootMode": "isoboot", "isoURL": "http://x/{{ .Hardware.Nothing }}"}))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "NotSupported")
+        assert "spec.bootOptions.isoURL" in rig.condition(WORKFLOW, "w1", "BootPrepared")["message"]
+    assert rig.bmc.resets == []
+
+
+@virtual
+async def test_nothing_of_a_secret_or_a_signed_url_is_written() -> None:
+    rig = Rig(computer(), machine(), secret())
+    rig.urls = Urls()
+    async with running(rig, Machine(rig, netboots_by=("Cd",))):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    written = rig.everything_written()
+    assert "iso/token" not in written
+    assert rig.api.read(SECRET, "bmc-auth") is not None

@@ -1,0 +1,848 @@
+"""Boots the machine of a Workflow by its BMC before the Workflow is sent to an agent, and cleans up after its end.
+
+A Pending Workflow with `spec.bootOptions` is reconciled in these steps. Each is derived from the objects as they are,
+so a restart of the process continues where it was:
+
+    finalizer    `tinkerbell.org/boot` is set, so that no Workflow disappears before the clean-up
+    toggle       toggleAllowNetboot: `disableNetboot` of all interfaces becomes false
+    attempt      off, boot device, on: each is read back from the BMC (`tink.bmc.operation`)
+    wait         until the edge has seen the machine's DISCOVER (`status.lastBoot` of the Hardware)
+    next         without it, the next way of the ladder (`tink.bmc.boot`); after the last, the cause is named
+    prepared     the condition BootPrepared is True: the server sends the Workflow
+
+After the end of the Workflow, in whatever state: `disableNetboot` becomes true again, the medium is ejected, a boot
+device that is still set is cleared, or the post actions of a custom boot are executed. Then the finalizer is removed.
+
+`status.boot` has the progress, and BootPrepared the reason while it is False. The Workflow stays Pending, also after
+the last way: a machine that boots after a person has corrected the cause gets its Workflow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.api.v1alpha2 import BOOT_FINALIZER, BootMode, BootWay, ConditionStatus, Raw, WorkflowState, as_mapping
+from tink.bmc.boot import (
+    Booted,
+    BootReason,
+    Exhausted,
+    NextRung,
+    Rung,
+    Waiting,
+    Watch,
+    clean_up,
+    judge,
+    parts,
+    rungs,
+)
+from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
+from tink.bmc.jobs import stages_of
+from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, Observation, Wanted, WantedMedium
+from tink.bmc.operation import perform
+from tink.bmc.status import bounded
+from tink.kube.cache import Index, Informer
+from tink.kube.client import ConflictError, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE, WORKFLOW
+from tink.kube.runtime import DONE, Controller, Event, Result, while_leading
+from tink.metrics.families import counter, gauge
+from tink.template import TemplateError, render_text
+from tink.timestamps import rfc3339
+from tink.workflow.guards import awaits_boot, begun, held, paused
+from tink.workflow.status import (
+    ConditionType,
+    InvalidStatusError,
+    Status,
+    condition,
+    creation_order,
+    deleted,
+    parse_timestamp,
+    set_condition,
+    state_of,
+    status_of,
+    status_patch,
+    summary,
+)
+
+log = logging.getLogger(__name__)
+
+_MACHINE_SECONDS = 30.0
+"""Pause before a missing Machine or another Workflow of the machine is looked for again. Changes are noticed sooner."""
+_STALE_SECONDS = 0.5
+"""Pause if the informer's copy is not the newest version. Its change is usually noticed sooner."""
+_CONFLICTS = 5
+"""Number of times that a status is written, each on top of a newer version."""
+_RETRY_SECONDS = 30.0
+"""Pause after the first failed attempt; it doubles up to `_LONGEST_RETRY_SECONDS`."""
+_LONGEST_RETRY_SECONDS = 300.0
+_AGAIN_SECONDS = 600.0
+"""Pause before the ladder begins again, if no way of the BMC could be carried out."""
+_INSTALLED_SECONDS = 60.0
+"""Pause before the image of isoURL is ejected after a success: the last action may still be restarting the machine."""
+_CLEAN_UP_SECONDS = 3600.0
+"""Time after the end of a Workflow for which a failing clean-up is repeated."""
+_DECIDES = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING, Cause.CERTIFICATE, Cause.UNREACHABLE, Cause.BUSY)
+"""Causes that concern the BMC and not the way: another way would fail as well."""
+_PENDING_STATES = (WorkflowState.SCHEDULED, WorkflowState.RUNNING, WorkflowState.CANCELLING)
+_PROGRESS = (
+    BootReason.POWERING_OFF,
+    BootReason.INSERTING_MEDIUM,
+    BootReason.OVERRIDE_SET,
+    BootReason.POWERING_ON,
+    BootReason.WAITING_FOR_DISCOVER,
+    BootReason.OTHER_WORKFLOW,
+)
+"""Reasons that are no problem."""
+_TEXT_OF: Mapping[BootReason, str] = {
+    BootReason.POWERING_OFF: "switching the machine off",
+    BootReason.OVERRIDE_SET: "setting the boot device",
+    BootReason.INSERTING_MEDIUM: "inserting the virtual medium",
+    BootReason.POWERING_ON: "switching the machine on",
+}
+
+
+class BootUrls(Protocol):
+    """The URLs of the edge that BMCs and firmware fetch from. A method returns an empty string without such a URL."""
+
+    def http_boot(self, mac: str) -> str:
+        """Return the URL of a boot program for UEFI HTTP boot (UEFI 2.10 section 24.7)."""
+        ...
+
+    def medium(self, mac: str) -> str:
+        """Return the signed URL of the machine's boot medium."""
+        ...
+
+
+class _NoUrls:
+    """For a process that knows no edge."""
+
+    def http_boot(self, _mac: str) -> str:
+        return ""
+
+    def medium(self, _mac: str) -> str:
+        return ""
+
+
+@dataclass(slots=True)
+class _Case:
+    """One Workflow with its objects in one reconciliation. `workflow` is the newest version that this has written."""
+
+    key: NamespacedName
+    workflow: Raw
+    hardware: Raw
+    options: Raw
+
+    @property
+    def uid(self) -> str:
+        return str(self.workflow["metadata"]["uid"])
+
+    @property
+    def boot(self) -> Raw:
+        return as_mapping(status_of(self.workflow).get("boot"))
+
+    @property
+    def mode(self) -> str:
+        return str(self.options.get("bootMode") or "")
+
+    @property
+    def macs(self) -> tuple[str, ...]:
+        return tuple(as_mapping(as_mapping(self.hardware.get("spec")).get("networkInterfaces")))
+
+    @property
+    def last_boot(self) -> Raw:
+        return as_mapping(as_mapping(self.hardware.get("status")).get("lastBoot"))
+
+    @property
+    def rung(self) -> Rung | None:
+        """The present attempt; None before the first."""
+        way, attempt = self.boot.get("way"), self.boot.get("attempt")
+        known = {each.value: each for each in BootWay}
+        if way not in known or not isinstance(attempt, int) or isinstance(attempt, bool):
+            return None
+        return Rung(known[way], attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """How to reach the BMC of a machine."""
+
+    connection: BmcConnection
+    credentials: BmcCredentials
+
+
+class BootController(Collector):
+    """Reconciles the boots of Workflows. Its caller runs the informers."""
+
+    def __init__(
+        self,
+        context: BmcContext,
+        *,
+        workflows: Informer,
+        hardware: Informer,
+        machines: Informer,
+        on_used: Callable[[str], None],
+        urls: BootUrls | None = None,
+    ) -> None:
+        """`on_used` is called with the BMC (`bmc_of`) after each operation. `urls` None: this process knows no edge."""
+        settings = context.settings
+        self._client = context.client
+        self._workflows, self._hardware, self._machines = workflows, hardware, machines
+        self._reader, self._connections = context.reader, context.connections
+        self._elector, self._recorder = context.elector, context.recorder
+        self._limited_log = context.limited_log
+        self._now = context.now
+        self._settings = settings
+        self._on_used = on_used
+        self._urls = urls or _NoUrls()
+        self._operations: dict[NamespacedName, asyncio.Task[Result]] = {}
+        self._ladders: dict[str, tuple[Rung, ...]] = {}
+        """The ladder of a Workflow's BMC, by uid, while it is climbed."""
+        self._failed_rungs: dict[str, set[Rung]] = {}
+        """The ways that could not be carried out, by uid."""
+        self._readings: dict[str, tuple[Rung, Observation | BmcError]] = {}
+        """What the BMC reported some time after power-on, by uid: it is read once in each attempt."""
+        self._lost_since: dict[str, tuple[Rung, float]] = {}
+        """The time (Unix seconds) at which OverrideLost was first shown in an attempt, by uid."""
+        self._failures: Counter[str] = Counter()
+        """Failed attempts in a row, by uid."""
+        self._not_before: dict[str, float] = {}
+        """The time (Unix seconds) before which nothing is tried again, by uid."""
+        self._on_machine: Index[NamespacedName, NamespacedName] = Index()
+        """Workflows that wait for a boot, by the Machine of their Hardware."""
+        self._on_hardware: Index[NamespacedName, NamespacedName] = Index()
+        """Workflows that have not ended, or are not cleaned up, by their Hardware."""
+        self._results: Counter[str] = Counter(Booted=0)
+        self.runtime = Controller(
+            "Workflow boot",
+            self._reconcile,
+            retry_first=settings.retry_first,
+            retry_longest=settings.retry_longest,
+            limited_log=context.limited_log,
+            workers=settings.task_workers,
+        )
+        workflows.add_event_handler(self._changed, self._gone)
+        hardware.add_event_handler(self._hardware_changed)
+        machines.add_event_handler(self._machine_changed)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for one scrape."""
+        results = {(name,): count for name, count in self._results.items()}
+        text = "Boots by BMC that have ended: Booted, or the reason why the last way failed."
+        yield counter("tinkedge_bmc_boots", text, ["result"], results)
+        text = "Workflows whose machine is being switched or whose boot device is being set now."
+        yield gauge("tinkedge_bmc_running_boots", text, [], {(): len(self._operations)})
+
+    def _changed(self, new: Raw, _old: Raw | None) -> None:
+        key = NamespacedName.of(new)
+        if _is_over(new):
+            if key in self._operations:
+                self._operations[key].cancel()
+            self._on_hardware.set(key, (_hardware_of(new),) if _is_protected(new) else ())
+            for other in list(self._on_hardware.keys(_hardware_of(new))):
+                self.runtime.queue.add(other)
+        else:
+            self._on_hardware.set(key, (_hardware_of(new),))
+        if _is_protected(new) or (_options_of(new) and not _is_over(new)):
+            self.runtime.queue.add(key)
+
+    def _gone(self, old: Raw) -> None:
+        key, uid = NamespacedName.of(old), str(old["metadata"].get("uid"))
+        if key in self._operations:
+            self._operations[key].cancel()
+        self._forget(uid)
+        self._on_machine.set(key, ())
+        self._on_hardware.set(key, ())
+        for other in list(self._on_hardware.keys(_hardware_of(old))):
+            self.runtime.queue.add(other)
+
+    def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
+        if old is None or _machine_of(old) != _machine_of(new) or _last_boot(old) != _last_boot(new):
+            for key in self._on_hardware.keys(NamespacedName.of(new)):
+                workflow = self._workflows.get(*key)
+                if workflow is not None and _options_of(workflow):
+                    self.runtime.queue.add(key)
+
+    def _machine_changed(self, new: Raw, old: Raw | None) -> None:
+        """Try again at once: its address, its Secret's name or the annotation about a refused login has changed."""
+        annotations = [as_mapping(each["metadata"].get("annotations")) for each in (new, old or new)]
+        if old is None or old.get("spec") != new.get("spec") or annotations[0] != annotations[1]:
+            for key in self._on_machine.keys(NamespacedName.of(new)):
+                workflow = self._workflows.get(*key)
+                if workflow is not None:
+                    self._not_before.pop(str(workflow["metadata"]["uid"]), None)
+                self.runtime.queue.add(key)
+
+    def _forget(self, uid: str) -> None:
+        memories: tuple[dict[str, Any], ...] = (self._ladders, self._failed_rungs, self._readings, self._lost_since)
+        for memory in (*memories, self._not_before, self._failures):
+            memory.pop(uid, None)
+
+    # --- one reconciliation -------------------------------------------------------------------------------------------
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        workflow = self._workflows.get(*key)
+        self._on_machine.set(key, ())
+        if workflow is None or paused(workflow) or not (_options_of(workflow) or _is_protected(workflow)):
+            return DONE
+        hardware = self._hardware.get(*_hardware_of(workflow))
+        case = _Case(key, workflow, hardware or {}, _options_of(workflow))
+        try:
+            if _is_over(workflow):
+                return await self._finish(case) if _is_protected(workflow) else DONE
+            is_due = state_of(workflow) is WorkflowState.PENDING and awaits_boot(workflow)
+            if not is_due or begun(workflow) or held(workflow) or hardware is None:
+                return DONE
+        except InvalidStatusError:
+            return DONE  # the controller of Workflows reports it
+        if not _is_protected(workflow):
+            await self._set_finalizer(case, present=True)
+            return DONE  # the informer reports the write
+        if other := self._other(case):
+            await self._wait_for(case, BootReason.OTHER_WORKFLOW, f"waits for Workflow {other} of the same machine")
+            return Result(_MACHINE_SECONDS)
+        return await self._prepare(case)
+
+    async def _prepare(self, case: _Case) -> Result:
+        """Boot the machine of a Pending Workflow."""
+        if case.options.get("toggleAllowNetboot") is True:
+            await self._set_netboot(case, is_allowed=True)
+        if not case.mode:
+            await self._is_prepared(case, BootReason.BOOTED, "netbooting is permitted; the power is left alone")
+            return DONE
+        uid = case.uid
+        if (left := self._not_before.get(uid, 0.0) - self._now()) > 0:
+            self._on_machine.set(case.key, self._machine_key(case))
+            return Result(left)
+        try:
+            reach = await self._reach(case)
+        except BmcError as error:
+            return await self._failed(case, error)
+        if reach is None:
+            return Result(_MACHINE_SECONDS)
+        if case.mode == BootMode.CUSTOMBOOT:
+            return await self._operate(case, reach, self._carry_out_actions)
+        rung = case.rung
+        if rung is None or not case.boot.get("since"):
+            return await self._operate(case, reach, partial(self._attempt, rung=rung))
+        return await self._operate(case, reach, partial(self._watch, rung=rung))
+
+    async def _operate(self, case: _Case, reach: _Reach, run: Callable[[_Case, _Reach], Awaitable[Result]]) -> Result:
+        """Run an operation that ends when the Workflow is over or deleted."""
+        operation = self._operations[case.key] = asyncio.ensure_future(run(case, reach))
+        try:
+            return await operation
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                operation.cancel()
+                await asyncio.wait([operation])
+                raise  # this replica no longer leads, or the process ends
+            self.runtime.queue.add(case.key)
+            return DONE
+        except BmcError as error:
+            return await self._failed(case, error)
+        finally:
+            self._operations.pop(case.key, None)
+
+    def _other(self, case: _Case) -> str:
+        """Return another Workflow of the machine that has to end before this one's boot; empty if there is none."""
+        own = creation_order(case.workflow)
+        for key in self._on_hardware.keys(_hardware_of(case.workflow)):
+            other = self._workflows.get(*key)
+            if other is None or key == case.key or paused(other):
+                continue
+            try:
+                is_active = state_of(other) in _PENDING_STATES
+                is_first = not _is_over(other) and not held(other) and creation_order(other) < own
+            except InvalidStatusError:
+                continue
+            if is_active or is_first or (_is_over(other) and _is_protected(other)):
+                return str(key)
+        return ""
+
+    def _machine_key(self, case: _Case) -> tuple[NamespacedName, ...]:
+        name = _machine_of(case.hardware)
+        return (NamespacedName(case.key.namespace, name),) if name else ()
+
+    async def _reach(self, case: _Case) -> _Reach | None:
+        """Return how to reach the BMC; None if the Hardware names none or it does not exist, which is reported.
+
+        Raises BmcError, ApiError.
+        """
+        keys = self._machine_key(case)
+        self._on_machine.set(case.key, keys)
+        machine = self._machines.get(*keys[0]) if keys else None
+        if machine is None:
+            hardware = _hardware_of(case.workflow)
+            message = f"Hardware {hardware} has no BMC: set spec.bmcRef.name to a Machine"
+            if keys:
+                message = f"Machine {keys[0]} (spec.bmcRef of Hardware {hardware}) does not exist: create it"
+            await self._wait_for(case, BootReason.NO_BMC, message)
+            return None
+        spec = as_mapping(machine["spec"].get("connection"))
+        connection = connection_of(spec, await self._reader.authority(spec, case.key.namespace))
+        credentials = await self._reader.credentials(spec, case.key.namespace)
+        self._connections.refused.restore(machine, bmc_of(connection), credentials)
+        return _Reach(connection, credentials)
+
+    async def _failed(self, case: _Case, error: BmcError) -> Result:
+        """Report that the BMC can't be used now. Return when it is tried again."""
+        uid = case.uid
+        count = self._failures[uid] = self._failures[uid] + 1
+        if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
+            pause = self._settings.secret_interval  # it costs no login until the Secret changes
+        else:
+            pause = max(min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _LONGEST_RETRY_SECONDS), error.retry_after)
+        self._not_before[uid] = self._now() + pause
+        await self._wait_for(case, error.cause, str(error))
+        return Result(pause)
+
+    # --- the ladder ---------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, case: _Case, reach: _Reach, *, rung: Rung | None) -> Result:
+        """Carry out one way: off, boot device, on. Raises BmcError if the BMC can't be used."""
+        http_url, medium_url = await self._boot_urls(case)
+        if not await self._is_current(case):
+            return Result(_STALE_SECONDS)
+        failure: BmcError | None = None
+        async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
+            seen = await session.observe(boot=True, media=True)
+            ladder = self._ladders[case.uid] = self._ladder(case, reach, seen, http_url, medium_url)
+            rung = rung if rung in ladder else ladder[0]
+            if other := self._other(case):  # it was claimed meanwhile
+                await self._wait_for(case, BootReason.OTHER_WORKFLOW, f"waits for Workflow {other} of the same machine")
+                return Result(_MACHINE_SECONDS)
+            self._readings.pop(case.uid, None)
+            protocols = reach.connection.protocols
+            todo = parts(rung, seen, http_url=http_url, medium_url=medium_url, protocols=protocols)
+            before = ""
+            try:
+                for part in todo:
+                    medium = part.wanted.kind if isinstance(part.wanted, WantedMedium) and part.wanted.url else ""
+                    message = f"{_way(rung)}: {_TEXT_OF.get(part.reason, '')}"
+                    fields = {"way": rung.way.value, "attempt": rung.attempt, "since": None, "lastBoot": None}
+                    await self._wait_for(case, part.reason, message, **fields, **({"medium": medium} if medium else {}))
+                    before = self._last_boot_at(case)
+                    await self._perform(session, case.key, part.wanted, part.protocol)
+            except BmcError as error:
+                if error.cause in _DECIDES:
+                    raise
+                failure = error
+            finally:
+                self._on_used(bmc_of(reach.connection))
+        if failure is not None:
+            return await self._advance(case, ladder, rung, failure.cause, f"{_way(rung)}: {failure}")
+        self._failures.pop(case.uid, None)
+        if case.mode == BootMode.ISOBOOT and case.options.get("isoURL"):
+            await self._is_prepared(
+                case, BootReason.BOOTED, "the machine is on, with the image in isoURL as its boot device"
+            )
+            return DONE
+        since = rfc3339(self._now(), "milliseconds")
+        message = f"{_way(rung)}: the machine is on, waiting for its DISCOVER"
+        await self._wait_for(
+            case, BootReason.WAITING_FOR_DISCOVER, message, since=since, lastBoot=before or None, attempt=rung.attempt
+        )
+        return DONE  # the informer reports the write, and then `_watch` begins
+
+    def _ladder(
+        self, case: _Case, reach: _Reach, seen: Observation, http_url: str, medium_url: str
+    ) -> tuple[Rung, ...]:
+        if case.mode == BootMode.ISOBOOT:
+            return (Rung(BootWay.ISO, 1),)
+        ladder = rungs(seen, reach.connection.protocols, has_http_url=bool(http_url), has_medium=bool(medium_url))
+        failed = self._failed_rungs.get(case.uid, ())
+        return tuple(each for each in ladder if each not in failed) or ladder
+
+    async def _perform(self, session: BmcSession, key: NamespacedName, wanted: Wanted, protocol: str = "") -> None:
+        """Make the BMC do what is wanted, by a protocol if one is named. Raises BmcError."""
+        await perform(
+            session.by(protocol) if protocol else session,
+            wanted,
+            clock=asyncio.get_running_loop().time,
+            sleep=asyncio.sleep,
+            progress=lambda text: log.debug("Workflow %s: %s", key, bounded(text)),
+        )
+
+    async def _watch(self, case: _Case, reach: _Reach, *, rung: Rung) -> Result:
+        """Wait for the machine's DISCOVER, and name the cause if it does not arrive."""
+        uid, since = case.uid, parse_timestamp(case.boot.get("since")) or self._now()
+        ladder = self._ladders.get(uid, ())
+        waited = max(0.0, self._now() - since)
+        read_rung, reading = self._readings.get(uid, (None, None))
+        if read_rung != rung:
+            reading = None
+        lost_rung, lost_since = self._lost_since.get(uid, (None, self._now()))
+        watch = Watch(
+            rung,
+            is_last=bool(ladder) and rung == ladder[-1],
+            macs=case.macs,
+            waited=waited,
+            last_boot_before=str(case.boot.get("lastBoot") or ""),
+            last_boot=case.last_boot,
+            seen=reading if isinstance(reading, Observation) else None,
+            error=reading if isinstance(reading, BmcError) else None,
+            named_after=self._settings.boot_named_after,
+            next_after=self._settings.boot_next_after,
+            lost_for=self._now() - lost_since if lost_rung == rung else 0.0,
+        )
+        verdict = judge(watch)
+        if isinstance(verdict, Waiting) and verdict.reads_bmc:
+            reading = await self._read(case, reach)
+            self._readings[uid] = rung, reading
+            seen, error = (reading, None) if isinstance(reading, Observation) else (None, reading)
+            verdict = judge(replace(watch, seen=seen, error=error))
+        match verdict:
+            case Booted():
+                await self._is_prepared(case, BootReason.BOOTED, f"{_way(rung)}: {verdict.message}")
+                return DONE
+            case Waiting():
+                if verdict.reason is BootReason.OVERRIDE_LOST and lost_rung != rung:
+                    self._lost_since[uid] = rung, self._now()
+                await self._wait_for(case, verdict.reason, f"{_way(rung)}: {verdict.message}")
+                return Result(max(verdict.seconds, 0.1))
+            case NextRung():
+                if not ladder:
+                    ladder = await self._read_ladder(case, reach)
+                return await self._advance(case, ladder, rung, verdict.reason, verdict.message, is_on=True)
+            case Exhausted():
+                await self._wait_for(case, verdict.reason, verdict.message)
+                return DONE
+
+    async def _read(self, case: _Case, reach: _Reach) -> Observation | BmcError:
+        """Return what the BMC reports now, or why it can't be read."""
+        try:
+            async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
+                return await session.observe(boot=True)
+        except BmcError as error:
+            return error
+
+    async def _read_ladder(self, case: _Case, reach: _Reach) -> tuple[Rung, ...]:
+        """Return the ladder of the BMC after a restart of this process. Raises BmcError."""
+        http_url, medium_url = await self._boot_urls(case)
+        async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
+            seen = await session.observe(boot=True, media=True)
+        ladder = self._ladders[case.uid] = self._ladder(case, reach, seen, http_url, medium_url)
+        return ladder
+
+    async def _advance(
+        self,
+        case: _Case,
+        ladder: Sequence[Rung],
+        rung: Rung,
+        reason: BootReason | Cause,
+        message: str,
+        *,
+        is_on: bool = False,
+    ) -> Result:
+        """Go on with the way after `rung`. `is_on`: the machine was switched on, and its DISCOVER did not arrive.
+
+        A way that could not be carried out is left out from then on. If it was the last one, the last way that was
+        carried out is repeated, because the machine may be off now.
+        """
+        self._results[str(reason)] += 1
+        failed = self._failed_rungs.setdefault(case.uid, set())
+        if not is_on:
+            failed.add(rung)
+        place = ladder.index(rung) if rung in ladder else len(ladder) - 1
+        left = [each for each in ladder if each not in failed]
+        later = [each for each in ladder[place + 1 :] if each not in failed]
+        if is_on and not later:
+            await self._wait_for(case, reason, message)
+            return DONE
+        following = later[0] if later else left[-1] if left else ladder[0]
+        fields = {"way": following.way.value, "attempt": following.attempt, "since": None, "lastBoot": None}
+        if left:
+            await self._wait_for(case, reason, f"{message}; next: {_way(following)}", **fields)
+            return DONE
+        # The BMC may accept later what it refuses now.
+        failed.clear()
+        self._not_before[case.uid] = self._now() + _AGAIN_SECONDS
+        await self._wait_for(case, reason, f"{message}; tried again in {_AGAIN_SECONDS / 60:.0f} minutes", **fields)
+        return Result(_AGAIN_SECONDS)
+
+    async def _boot_urls(self, case: _Case) -> tuple[str, str]:
+        """Return the URL for UEFI HTTP boot and that of the medium. Raises BmcError."""
+        mac = case.macs[0] if case.macs else ""
+        if case.options.get("isoURL"):
+            return "", await self._rendered(case, str(case.options["isoURL"]), "spec.bootOptions.isoURL")
+        medium = self._urls.medium(mac) if mac else ""
+        if case.mode == BootMode.ISOBOOT and not medium:
+            raise BmcError(
+                Cause.UNSUPPORTED,
+                "spec.bootOptions.isoURL is missing, and this process knows no edge with a boot medium: set isoURL, or "
+                "start BMC control with --bmc-edge-url",
+            )
+        return (self._urls.http_boot(mac) if mac else ""), medium
+
+    async def _rendered(self, case: _Case, text: str, name: str) -> str:
+        """Return a text after its templates are executed. Raises BmcError (UNSUPPORTED)."""
+        if "{{" not in text:
+            return text
+        params = as_mapping(as_mapping(case.workflow.get("spec")).get("templateParams"))
+        try:
+            rendered = await asyncio.to_thread(render_text, text, case.hardware, params, name)
+        except TemplateError as error:
+            raise BmcError(Cause.UNSUPPORTED, str(error)) from None
+        if re.fullmatch(r"https?://[^\s]+", rendered) is None:
+            raise BmcError(Cause.UNSUPPORTED, f"{name}: the template gives no http:// or https:// URL")
+        return rendered
+
+    # --- actions of a custom boot -------------------------------------------------------------------------------------
+
+    async def _carry_out_actions(self, case: _Case, reach: _Reach) -> Result:
+        """Carry out the preparing actions that are not done. Raises BmcError."""
+        config = as_mapping(case.options.get("custombootConfig"))
+        if not await self._is_current(case):
+            return Result(_STALE_SECONDS)
+        await self._carry_out(case, reach, "preparingActions", 0)
+        count = len(config.get("preparingActions") or ())
+        await self._is_prepared(case, BootReason.ACTIONS_DONE, f"{count} actions are done", done=count, way="custom")
+        return DONE
+
+    async def _carry_out(self, case: _Case, reach: _Reach, field: str, offset: int) -> None:
+        """Carry out the actions in `custombootConfig` of a field from `status.boot.done` on. Raises BmcError."""
+        actions = as_mapping(case.options.get("custombootConfig")).get(field) or ()
+        done = case.boot.get("done")
+        first = max(0, (done if isinstance(done, int) else 0) - offset)
+        async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
+            for number, action in enumerate(actions[first:], first):
+                name = f"spec.bootOptions.custombootConfig.{field}[{number}]"
+                message = f"action {number + 1} of {len(actions)}"
+                if field == "preparingActions":
+                    await self._wait_for(case, BootReason.POWERING_OFF, message, way="custom", attempt=1)
+                for stage in stages_of(await self._rendered_action(case, action, name)):
+                    await self._perform(session, case.key, stage.wanted)
+                await self._update(case, partial(_set_boot, done=offset + number + 1))
+        self._on_used(bmc_of(reach.connection))
+
+    async def _rendered_action(self, case: _Case, action: Raw, name: str) -> Raw:
+        medium = as_mapping(action.get("virtualMediaAction"))
+        url = str(medium.get("mediaURL") or "")
+        if "{{" not in url:
+            return action
+        rendered = await self._rendered(case, url, f"{name}.virtualMediaAction.mediaURL")
+        return {"virtualMediaAction": {**medium, "mediaURL": rendered}}
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def _finish(self, case: _Case) -> Result:
+        """Undo after the end of a Workflow what was done before it, and release it."""
+        if case.options.get("toggleAllowNetboot") is True and case.hardware:
+            await self._set_netboot(case, is_allowed=False)
+        ended = parse_timestamp(status_of(case.workflow).get("lastTransitioned")) or self._now()
+        age = max(0.0, self._now() - ended)
+        if case.boot.get("way") and case.hardware:
+            has_image = case.boot.get("medium") and case.options.get("isoURL")
+            has_installed = state_of(case.workflow) is WorkflowState.SUCCEEDED
+            if has_image and has_installed and age < _INSTALLED_SECONDS:
+                return Result(_INSTALLED_SECONDS - age)
+            uid = case.uid
+            if (left := self._not_before.get(uid, 0.0) - self._now()) > 0:
+                return Result(left)
+            try:
+                await self._clean_bmc(case, has_installed=has_installed)
+            except BmcError as error:
+                message = f"the BMC is not cleaned up: {error}"
+                self._recorder.event(case.workflow, WORKFLOW, Event(error.cause.value, message, warning=True))
+                self._limited_log.log(
+                    logging.WARNING, "Workflow %s: %s", case.key, bounded(message), owner=case.key.namespace
+                )
+                if age < _CLEAN_UP_SECONDS:
+                    count = self._failures[uid] = self._failures[uid] + 1
+                    pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _LONGEST_RETRY_SECONDS)
+                    self._not_before[uid] = self._now() + pause
+                    return Result(pause)
+        await self._set_finalizer(case, present=False)
+        self._forget(case.uid)
+        self._on_hardware.set(case.key, ())
+        return DONE
+
+    async def _clean_bmc(self, case: _Case, *, has_installed: bool) -> None:
+        """Eject the medium and clear the boot device, or carry out the post actions. Raises BmcError, ApiError."""
+        keys = self._machine_key(case)
+        machine = self._machines.get(*keys[0]) if keys else None
+        if machine is None:
+            return
+        spec = as_mapping(machine["spec"].get("connection"))
+        connection = connection_of(spec, await self._reader.authority(spec, case.key.namespace))
+        credentials = await self._reader.credentials(spec, case.key.namespace)
+        self._connections.refused.restore(machine, bmc_of(connection), credentials)
+        reach = _Reach(connection, credentials)
+        if case.mode == BootMode.CUSTOMBOOT:
+            config = as_mapping(case.options.get("custombootConfig"))
+            if config.get("postActions"):
+                await self._carry_out(case, reach, "postActions", len(config.get("preparingActions") or ()))
+            return
+        async with self._connections.open(case.key, connection, credentials) as session:
+            medium = str(case.boot.get("medium") or "")
+            seen = await session.observe(boot=True, media=bool(medium))
+            for wanted in clean_up(seen, medium=medium, has_installed=has_installed):
+                await self._perform(session, case.key, wanted)
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    async def _set_finalizer(self, case: _Case, *, present: bool) -> None:
+        metadata = case.workflow["metadata"]
+        others = [each for each in metadata.get("finalizers") or () if each != BOOT_FINALIZER]
+        finalizers = [*others, BOOT_FINALIZER] if present else others
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
+        with suppress(NotFoundError):
+            await while_leading(
+                self._elector, lambda: self._client.patch(WORKFLOW, case.key.name, case.key.namespace, body)
+            )
+
+    async def _set_netboot(self, case: _Case, *, is_allowed: bool) -> None:
+        """Set `disableNetboot` of all interfaces of the Hardware."""
+        interfaces = as_mapping(as_mapping(case.hardware.get("spec")).get("networkInterfaces"))
+        changes = {
+            mac: {"disableNetboot": not is_allowed}
+            for mac, interface in interfaces.items()
+            if (as_mapping(interface).get("disableNetboot") is True) == is_allowed
+        }
+        if not changes:
+            return
+        metadata = case.hardware["metadata"]
+        body = {
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "spec": {"networkInterfaces": changes},
+        }
+        with suppress(NotFoundError):
+            await while_leading(
+                self._elector,
+                lambda: self._client.patch(HARDWARE, metadata["name"], metadata["namespace"], body),
+            )
+        log.info(
+            "Workflow %s: netbooting of Hardware %s is %s",
+            case.key,
+            NamespacedName.of(case.hardware),
+            "permitted" if is_allowed else "forbidden",
+        )
+
+    async def _wait_for(self, case: _Case, reason: BootReason | Cause, message: str, **boot: Any) -> None:
+        """Write why the machine has not booted yet. `boot` are fields of `status.boot`; None removes one."""
+        await self._report(case, ConditionStatus.FALSE, str(reason), message, boot)
+
+    async def _is_prepared(self, case: _Case, reason: BootReason, message: str, **boot: Any) -> None:
+        """Write that the Workflow may be sent."""
+        self._results["Booted"] += 1
+        uid = case.uid
+        self._forget(uid)
+        await self._report(case, ConditionStatus.TRUE, str(reason), message, boot)
+
+    async def _report(
+        self, case: _Case, value: ConditionStatus, reason: str, message: str, boot: Mapping[str, Any]
+    ) -> None:
+        text, now = bounded(message), self._now()
+
+        def change(status: Status) -> None:
+            set_condition(status, ConditionType.BOOT_PREPARED, value, now, reason, text)
+            if reason not in (BootReason.NO_BMC, BootReason.OTHER_WORKFLOW) or status.get("boot"):
+                _set_boot(status, message=text, **boot)
+
+        before = condition(status_of(case.workflow), ConditionType.BOOT_PREPARED)
+        if not await self._update(case, change) or before.get("reason") == reason:
+            return
+        is_warning = value is ConditionStatus.FALSE and reason not in _PROGRESS
+        self._recorder.event(case.workflow, WORKFLOW, Event(reason, text, warning=is_warning))
+        level = logging.WARNING if is_warning else logging.INFO
+        self._limited_log.log(level, "Workflow %s: %s: %s", case.key, reason, text, owner=case.key.namespace)
+
+    async def _update(self, case: _Case, change: Callable[[Status], None]) -> bool:
+        """Write a change of the status, on top of the newest version. Return False if it changes nothing.
+
+        Raises ConflictError if others change the Workflow all the time.
+        """
+        for tries_left in reversed(range(_CONFLICTS)):
+            status: Status = dict(status_of(case.workflow))
+            change(status)
+            status["message"] = summary(status)
+            if status == status_of(case.workflow):
+                return False
+            body = status_patch(case.workflow, status)
+            if "boot" in body["status"]:
+                # A merge patch removes only the keys that it names.
+                body["status"]["boot"] = dict.fromkeys(case.boot) | status["boot"]
+            try:
+                case.workflow = await while_leading(self._elector, partial(self._write, case, body))
+            except ConflictError:
+                if not tries_left:
+                    raise
+                case.workflow = await self._client.get(WORKFLOW, case.key.name, case.key.namespace)
+            except NotFoundError:
+                return False
+            else:
+                return True
+        return False
+
+    async def _write(self, case: _Case, body: Raw) -> Raw:
+        return await self._client.patch(WORKFLOW, case.key.name, case.key.namespace, body, subresource="status")
+
+    async def _is_current(self, case: _Case) -> bool:
+        """Return True if the informer's copy of the Workflow is the newest version.
+
+        An older copy may lack what this process has written last, and the machine would be switched off a second time.
+        """
+        try:
+            current = await self._client.get(WORKFLOW, case.key.name, case.key.namespace)
+        except NotFoundError:
+            return False
+        return bool(current["metadata"]["resourceVersion"] == case.workflow["metadata"]["resourceVersion"])
+
+    def _last_boot_at(self, case: _Case) -> str:
+        """Return when the last boot of the machine began, as an edge has written it; empty if it has none."""
+        hardware = self._hardware.get(*_hardware_of(case.workflow)) or {}
+        return str(_last_boot(hardware).get("at") or "")
+
+
+def _set_boot(status: Status, **fields: Any) -> None:
+    """Set fields of `status.boot`; None removes one."""
+    boot = {**as_mapping(status.get("boot")), **fields}
+    status["boot"] = {field: value for field, value in boot.items() if value is not None}
+
+
+def _way(rung: Rung) -> str:
+    return f"{rung.way.value}, attempt {rung.attempt}"
+
+
+def _options_of(workflow: Raw) -> Raw:
+    return as_mapping(as_mapping(workflow.get("spec")).get("bootOptions"))
+
+
+def _is_protected(workflow: Raw) -> bool:
+    return BOOT_FINALIZER in (workflow["metadata"].get("finalizers") or ())
+
+
+def _is_over(workflow: Raw) -> bool:
+    """Return True if the Workflow has ended, or was deleted before it was prepared."""
+    try:
+        state = state_of(workflow)
+    except InvalidStatusError:
+        return False
+    return state.terminal if state is not None else deleted(workflow)
+
+
+def _hardware_of(workflow: Raw) -> NamespacedName:
+    name = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
+    return NamespacedName.of(workflow)._replace(name=str(name or ""))
+
+
+def _machine_of(hardware: Raw) -> str:
+    return str(as_mapping(as_mapping(hardware.get("spec")).get("bmcRef")).get("name") or "")
+
+
+def _last_boot(hardware: Raw) -> Raw:
+    return as_mapping(as_mapping(hardware.get("status")).get("lastBoot"))
