@@ -468,7 +468,7 @@ def _reset_plan(kinds: tuple[ResetType, ...], seen: Observation, reported: str) 
 
 # --- boot devices -----------------------------------------------------------------------------------------------------
 
-_TARGETS: Final = {
+TARGETS: Final = {
     BootDevice.PXE: ("Pxe",),
     BootDevice.DISK: ("Hdd",),
     BootDevice.BIOS: ("BiosSetup",),
@@ -498,7 +498,7 @@ def _boot(wanted: WantedBoot, case: _Case) -> _Plan | Done | GiveUp:
     boot, quirks = case.seen.boot, case.quirks
     if boot is None or boot.target is None or boot.enabled is None:
         return GiveUp(Cause.UNSUPPORTED, f"the BMC reports no boot override; {row(43).remedy}")
-    targets = _allowed_targets(wanted.device, boot, quirks)
+    targets = allowed_targets(wanted.device, boot, quirks)
     if unsupported := _boot_unsupported(wanted, targets, boot, case):
         return GiveUp(Cause.UNSUPPORTED, unsupported)
     enabled = Enabled.CONTINUOUS if wanted.persistent else Enabled.ONCE
@@ -517,9 +517,9 @@ def _boot(wanted: WantedBoot, case: _Case) -> _Plan | Done | GiveUp:
     return _boot_plan(request, forms, boot, case)
 
 
-def _allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str]:
+def allowed_targets(device: BootDevice, boot: Boot, quirks: Quirks) -> list[str]:
     """Return the targets for a device that the BMC allows, the best first."""
-    targets = [each for each in _TARGETS[device] if not boot.allowed_targets or each in boot.allowed_targets]
+    targets = [each for each in TARGETS[device] if not boot.allowed_targets or each in boot.allowed_targets]
     if device is BootDevice.CDROM and quirks.cd_target in targets:  # quirk 12: Cd is accepted, and does not boot
         return [quirks.cd_target]
     return targets
@@ -531,7 +531,7 @@ def _boot_unsupported(wanted: WantedBoot, targets: list[str], boot: Boot, case: 
     if wanted.http_uri and boot.http_uri is None and quirks.http_boot_by_bios:
         return f"the BMC reports no HttpBootUri for UEFI HTTP boot; {row(23).remedy}"
     if not targets or (wanted.device is BootDevice.SAFE and not boot.allowed_targets and is_redfish):
-        names = " or ".join(_TARGETS[wanted.device])
+        names = " or ".join(TARGETS[wanted.device])
         return f"the BMC allows the boot targets {_listed(boot.allowed_targets)}, not {names}; use another boot device"
     lists_no_continuous = bool(boot.allowed_enabled) and Enabled.CONTINUOUS not in boot.allowed_enabled
     if wanted.persistent and (lists_no_continuous or (quirks.no_continuous and is_redfish)):
@@ -544,7 +544,7 @@ def _boot_unsupported(wanted: WantedBoot, targets: list[str], boot: Boot, case: 
 def _boot_done(request: SetBoot, boot: Boot, case: _Case) -> Done | None:
     """Return Done if the BMC reports the boot override, or reports it as pending."""
     pending, text = case.seen.pending_boot, f"{case.reports} {describe(request)}"
-    is_replaced = pending is not None and _is_override(pending) and bool(_wrong_fields(request, pending))
+    is_replaced = pending is not None and is_override(pending) and bool(_wrong_fields(request, pending))
     if not _wrong_fields(request, boot) and not is_replaced:
         return Done(f"{text}; it reports no boot mode" if request.mode and boot.mode is None else text)
     if pending is not None and not _wrong_fields(request, _merged(pending, boot)):
@@ -583,9 +583,9 @@ def _boot_forms(request: SetBoot, boot: Boot, quirks: Quirks) -> list[_Form]:
 def _cleared_boot(case: _Case) -> _Plan | Done | GiveUp:
     """Plan to clear the boot override, so that the machine boots by its own order."""
     boot, pending = case.seen.boot, case.seen.pending_boot
-    if boot is None or not (_is_override(boot) or (pending and _is_override(pending))):
+    if boot is None or not (is_override(boot) or (pending and is_override(pending))):
         return Done(f"{case.reports} no boot override")
-    if pending and not _is_override(_merged(pending, boot)):
+    if pending and not is_override(_merged(pending, boot)):
         return Done(f"{case.reports} no boot override after the next restart")
     requests = {
         "disabled": SetBoot(enabled=Enabled.DISABLED),
@@ -603,7 +603,7 @@ def _boot_plan(request: SetBoot, forms: list[_Form], boot: Boot, case: _Case) ->
     """Return the plan for a boot override; `request` has all that is wanted, `boot` what the BMC reports."""
     pending = case.seen.pending_boot
     after_restart = boot if pending is None else _merged(pending, boot)
-    reported = after_restart if pending and _is_override(pending) else boot
+    reported = after_restart if pending and is_override(pending) else boot
     wrong = _wrong_fields(request, reported)
     if case.seen.identity.redfish and not _lacks_settings(case.attempts):
         at_settings = [_at_settings(form) for form in forms]
@@ -656,7 +656,7 @@ def _merged(pending: Boot, boot: Boot) -> Boot:
     return replace(boot, **fields)
 
 
-def _is_override(boot: Boot) -> bool:
+def is_override(boot: Boot) -> bool:
     """Return True if the override has a target and is not Disabled."""
     return boot.target not in (None, "", "None") and boot.enabled not in (None, "", "Disabled")
 
@@ -690,7 +690,7 @@ _INSERTED: Final = (("Inserted", True), ("WriteProtected", True))
 
 
 def _medium(wanted: WantedMedium, case: _Case) -> _Plan | Done | GiveUp:
-    slots = _slots_of(wanted.kind, case.seen.slots or (), case.quirks)
+    slots = slots_of(wanted.kind, case.seen.slots or (), case.quirks)
     if not wanted.url:
         return _without_medium(wanted.kind, slots, case)
     if not slots:
@@ -699,7 +699,7 @@ def _medium(wanted: WantedMedium, case: _Case) -> _Plan | Done | GiveUp:
     return _with_medium(wanted.url, slots, case)
 
 
-def _slots_of(kind: str, slots: Sequence[Slot], quirks: Quirks) -> list[Slot]:
+def slots_of(kind: str, slots: Sequence[Slot], quirks: Quirks) -> list[Slot]:
     """Return the slots for a kind of medium: first exact matches, then similar kinds, then slots that list no kinds."""
     names = _SIMILAR_KINDS.get(kind.casefold(), (kind.casefold(),))
 

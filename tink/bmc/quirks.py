@@ -1,7 +1,8 @@
 """Known faults of BMCs, as data: which vendor, model and firmware, the symptom, the remedy, and the source.
 
 `QUIRKS` is the table. `quirks_for` returns the switches for one BMC, and `rows_for` the rows that apply to it. A row
-without vendors describes many BMCs: its remedy is the rule for all, and it sets no switch.
+without vendors describes many BMCs: its remedy is the rule for all, and it sets no switch. `needs_ipmi` names the
+operations whose remedy is IPMI, although Redfish works.
 
 Sources: IR openstack/ironic, SU openstack/sushy, BL bmc-toolbox/bmclib, NI NVIDIA/bare-metal-manager-core, MA
 canonical/maas, CG ansible-collections/community.general, DX dsx-ai-factory/infra-controller, LP Launchpad, `story`
@@ -17,7 +18,16 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tink.bmc.model import Identity
+from tink.bmc.model import (
+    BootDevice,
+    BootMode,
+    Identity,
+    Observation,
+    PowerAction,
+    Wanted,
+    WantedBoot,
+    WantedPower,
+)
 
 MAX_VERSION_LENGTH: Final = 64
 MAX_NAME_LENGTH: Final = 128
@@ -159,6 +169,26 @@ def rows_for(identity: Identity) -> list[Quirk]:
 def row(number: int) -> Quirk:
     """Return the row of this number. Raises KeyError if there is none."""
     return _ROWS[number]
+
+
+def needs_ipmi(wanted: Wanted, seen: Observation) -> bool:
+    """Return True if Redfish can't do this on the BMC, or harms the machine, and IPMI can. Never raises.
+
+    `seen` was read with `boot`. These are the BMC's chassis reset (quirk 45), a boot in UEFI mode (quirk 11), and the
+    boot device of a BMC without a boot override (quirk 43). False if the BMC was read by IPMI.
+    """
+    if not seen.identity.redfish:
+        return False
+    match wanted:
+        case WantedPower(action=PowerAction.RESET):
+            return quirks_for(seen.identity).reset_by_ipmi
+        case WantedBoot() if wanted.device is not BootDevice.HTTP:
+            boot = seen.boot
+            if boot is None or boot.target is None or boot.enabled is None:
+                return True
+            is_unsupported = wanted.mode is BootMode.UEFI and boot.mode is None
+            return is_unsupported and quirks_for(seen.identity).uefi_boot_by_ipmi
+    return False
 
 
 def in_range(firmware: str, since: str, until: str) -> bool:
