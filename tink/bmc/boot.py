@@ -43,6 +43,7 @@ from tink.bmc.model import (
     BootDevice,
     BootMode,
     Cause,
+    ClearedBoot,
     Observation,
     PowerAction,
     Wanted,
@@ -471,3 +472,13 @@ def _known(seen: Observation, numbers: Collection[int]) -> Iterator[str]:
         if number in numbers:
             known = row(number)
             yield f"known of this model: {known.symptom}: {known.remedy} (quirk {number})"
+
+
+# --- after the end ----------------------------------------------------------------------------------------------------
+
+
+def clean_up(seen: Observation, *, medium: str, has_installed: bool) -> tuple[Wanted, ...]:
+    """Return what is to be undone on a BMC after the end of a Workflow."""
+    ejected: tuple[Wanted, ...] = (WantedMedium(medium),) if medium else ()
+    is_left = seen.boot is None or not is_override(seen.boot)
+    return ejected if is_left else (*ejected, ClearedBoot())

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -202,6 +202,17 @@ class BmcSession:
             return document
 
         return await self._call(get)
+
+    def by_ipmi(self) -> BmcClient:
+        """Return a client that uses IPMI with the same credentials, although Redfish works."""
+        return BmcSession(
+            replace(self._connection, protocols=("ipmi",)),
+            self._credentials,
+            self._clients,
+            self._refused,
+            self._quirks,
+            self._children,
+        )
 
     async def close(self) -> None:
         """End the session with the BMC, within 10 s."""

@@ -79,6 +79,8 @@ log = logging.getLogger(__name__)
 
 _MACHINE_SECONDS = 30.0
 """Pause before a missing Machine or another Workflow of the machine is looked for again. Changes are noticed sooner."""
+_READ_SECONDS = 20.0
+"""Time for which a reading of the BMC counts while its machine boots."""
 _STALE_SECONDS = 0.5
 """Pause if the informer's copy is not the newest version. Its change is usually noticed sooner."""
 _CONFLICTS = 5
@@ -210,8 +212,8 @@ class BootController(Collector):
         """The ladder of a Workflow's BMC, by uid, while it is climbed."""
         self._failed_rungs: dict[str, set[Rung]] = {}
         """The ways that could not be carried out, by uid."""
-        self._readings: dict[str, tuple[Rung, Observation | BmcError]] = {}
-        """What the BMC reported some time after power-on, by uid: it is read once in each attempt."""
+        self._readings: dict[str, tuple[Rung, float, Observation | BmcError]] = {}
+        """What the BMC reported last while its machine booted, and when (Unix seconds), by uid."""
         self._lost_since: dict[str, tuple[Rung, float]] = {}
         """The time (Unix seconds) at which OverrideLost was first shown in an attempt, by uid."""
         self._failures: Counter[str] = Counter()
@@ -470,7 +472,7 @@ class BootController(Collector):
     async def _perform(self, session: BmcSession, key: NamespacedName, wanted: Wanted, protocol: str = "") -> None:
         """Make the BMC do what is wanted, by a protocol if one is named. Raises BmcError."""
         await perform(
-            session.by(protocol) if protocol else session,
+            session.by_ipmi() if protocol == "ipmi" else session,
             wanted,
             clock=asyncio.get_running_loop().time,
             sleep=asyncio.sleep,
@@ -482,9 +484,6 @@ class BootController(Collector):
         uid, since = case.uid, parse_timestamp(case.boot.get("since")) or self._now()
         ladder = self._ladders.get(uid, ())
         waited = max(0.0, self._now() - since)
-        read_rung, reading = self._readings.get(uid, (None, None))
-        if read_rung != rung:
-            reading = None
         lost_rung, lost_since = self._lost_since.get(uid, (None, self._now()))
         watch = Watch(
             rung,
@@ -493,16 +492,13 @@ class BootController(Collector):
             waited=waited,
             last_boot_before=str(case.boot.get("lastBoot") or ""),
             last_boot=case.last_boot,
-            seen=reading if isinstance(reading, Observation) else None,
-            error=reading if isinstance(reading, BmcError) else None,
             named_after=self._settings.boot_named_after,
             next_after=self._settings.boot_next_after,
             lost_for=self._now() - lost_since if lost_rung == rung else 0.0,
         )
         verdict = judge(watch)
-        if isinstance(verdict, Waiting) and verdict.reads_bmc:
-            reading = await self._read(case, reach)
-            self._readings[uid] = rung, reading
+        if not isinstance(verdict, Booted) and (not isinstance(verdict, Waiting) or verdict.reads_bmc):
+            reading = await self._read(case, reach, rung)
             seen, error = (reading, None) if isinstance(reading, Observation) else (None, reading)
             verdict = judge(replace(watch, seen=seen, error=error))
         match verdict:
@@ -522,13 +518,18 @@ class BootController(Collector):
                 await self._wait_for(case, verdict.reason, verdict.message)
                 return DONE
 
-    async def _read(self, case: _Case, reach: _Reach) -> Observation | BmcError:
-        """Return what the BMC reports now, or why it can't be read."""
+    async def _read(self, case: _Case, reach: _Reach, rung: Rung) -> Observation | BmcError:
+        """Return what the BMC reports, or why it can't be read. It is read at most every `_READ_SECONDS`."""
+        read_rung, read_at, reading = self._readings.get(case.uid, (None, 0.0, None))
+        if reading is not None and read_rung == rung and 0 <= self._now() - read_at < _READ_SECONDS:
+            return reading
         try:
             async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
-                return await session.observe(boot=True)
+                reading = await session.observe(boot=True)
         except BmcError as error:
-            return error
+            reading = error
+        self._readings[case.uid] = rung, self._now(), reading
+        return reading
 
     async def _read_ladder(self, case: _Case, reach: _Reach) -> tuple[Rung, ...]:
         """Return the ladder of the BMC after a restart of this process. Raises BmcError."""
