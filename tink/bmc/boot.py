@@ -94,6 +94,7 @@ class BootReason(StrEnum):
     OVERRIDE_LOST = "OverrideLost"
     """The machine has started its installed operating system, not the boot device that was set."""
     BOOTED = "Booted"
+    RUNNING_ACTIONS = "RunningActions"
     ACTIONS_DONE = "ActionsDone"
     NO_BMC = "NoBmc"
     OTHER_WORKFLOW = "OtherWorkflow"

@@ -88,6 +88,8 @@ _CONFLICTS = 5
 _RETRY_SECONDS = 30.0
 """Pause after the first failed attempt; it doubles up to `_LONGEST_RETRY_SECONDS`."""
 _LONGEST_RETRY_SECONDS = 300.0
+_REFUSED_SECONDS = 3600.0
+"""Pause before an action of a custom boot is repeated that the BMC has refused or ignored."""
 _AGAIN_SECONDS = 600.0
 """Pause before the ladder begins again, if no way of the BMC could be carried out."""
 _INSTALLED_SECONDS = 60.0
@@ -102,6 +104,7 @@ _PROGRESS = (
     BootReason.INSERTING_MEDIUM,
     BootReason.OVERRIDE_SET,
     BootReason.POWERING_ON,
+    BootReason.RUNNING_ACTIONS,
     BootReason.WAITING_FOR_DISCOVER,
     BootReason.OTHER_WORKFLOW,
 )
@@ -249,9 +252,9 @@ class BootController(Collector):
 
     def _changed(self, new: Raw, _old: Raw | None) -> None:
         key = NamespacedName.of(new)
+        if key in self._operations and (_is_over(new) or paused(new)):
+            self._operations[key].cancel()
         if _is_over(new):
-            if key in self._operations:
-                self._operations[key].cancel()
             self._on_hardware.set(key, (_hardware_of(new),) if _is_protected(new) else ())
             for other in list(self._on_hardware.keys(_hardware_of(new))):
                 self.runtime.queue.add(other)
@@ -324,40 +327,52 @@ class BootController(Collector):
         if not case.mode:
             await self._is_prepared(case, BootReason.BOOTED, "netbooting is permitted; the power is left alone")
             return DONE
-        uid = case.uid
-        if (left := self._not_before.get(uid, 0.0) - self._now()) > 0:
-            self._on_machine.set(case.key, self._machine_key(case))
+        rung = case.rung
+        is_on = rung is not None and rung.way is not BootWay.CUSTOM and bool(case.boot.get("since"))
+        if rung is not None and is_on and isinstance(booted := judge(self._view(case, rung)), Booted):
+            await self._is_prepared(case, BootReason.BOOTED, f"{_way(rung)}: {booted.message}")
+            return DONE
+        keys = self._machine_key(case)
+        self._on_machine.set(case.key, keys)
+        if (left := self._not_before.get(case.uid, 0.0) - self._now()) > 0:
             return Result(left)
-        try:
-            reach = await self._reach(case)
-        except BmcError as error:
-            return await self._failed(case, error)
-        if reach is None:
+        machine = self._machines.get(*keys[0]) if keys else None
+        if machine is None:
+            hardware = _hardware_of(case.workflow)
+            message = f"Hardware {hardware} has no BMC: set spec.bmcRef.name to a Machine"
+            if keys:
+                message = f"Machine {keys[0]} (spec.bmcRef of Hardware {hardware}) does not exist: create it"
+            await self._wait_for(case, BootReason.NO_BMC, message)
             return Result(_MACHINE_SECONDS)
         if case.mode == BootMode.CUSTOMBOOT:
-            return await self._operate(case, reach, self._carry_out_actions)
-        rung = case.rung
-        if rung is None or not case.boot.get("since"):
-            return await self._operate(case, reach, partial(self._attempt, rung=rung))
-        return await self._operate(case, reach, partial(self._watch, rung=rung))
+            return await self._operate(case, machine, self._carry_out_actions)
+        if rung is None or not is_on:
+            return await self._operate(case, machine, partial(self._attempt, rung=rung))
+        return await self._operate(case, machine, partial(self._watch, rung=rung))
 
-    async def _operate(self, case: _Case, reach: _Reach, run: Callable[[_Case, _Reach], Awaitable[Result]]) -> Result:
-        """Run an operation that ends when the Workflow is over or deleted."""
-        operation = self._operations[case.key] = asyncio.ensure_future(run(case, reach))
+    async def _operate(self, case: _Case, machine: Raw, run: Callable[[_Case, _Reach], Awaitable[Result]]) -> Result:
+        """Run an operation that ends when the Workflow is over, deleted or moved."""
+        bmc = ""
         try:
-            return await operation
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                operation.cancel()
-                await asyncio.wait([operation])
-                raise  # this replica no longer leads, or the process ends
-            self.runtime.queue.add(case.key)
-            return DONE
+            reach = await self._reach(case, machine)
+            bmc = bmc_of(reach.connection)
+            operation = self._operations[case.key] = asyncio.ensure_future(run(case, reach))
+            try:
+                return await operation
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    operation.cancel()
+                    await asyncio.wait([operation])
+                    raise  # this replica no longer leads, or the process ends
+                self.runtime.queue.add(case.key)
+                return DONE
         except BmcError as error:
             return await self._failed(case, error)
         finally:
             self._operations.pop(case.key, None)
+            if bmc:
+                self._on_used(bmc)
 
     def _other(self, case: _Case) -> str:
         """Return another Workflow of the machine that has to end before this one's boot; empty if there is none."""
@@ -379,21 +394,8 @@ class BootController(Collector):
         name = _machine_of(case.hardware)
         return (NamespacedName(case.key.namespace, name),) if name else ()
 
-    async def _reach(self, case: _Case) -> _Reach | None:
-        """Return how to reach the BMC; None if the Hardware names none or it does not exist, which is reported.
-
-        Raises BmcError, ApiError.
-        """
-        keys = self._machine_key(case)
-        self._on_machine.set(case.key, keys)
-        machine = self._machines.get(*keys[0]) if keys else None
-        if machine is None:
-            hardware = _hardware_of(case.workflow)
-            message = f"Hardware {hardware} has no BMC: set spec.bmcRef.name to a Machine"
-            if keys:
-                message = f"Machine {keys[0]} (spec.bmcRef of Hardware {hardware}) does not exist: create it"
-            await self._wait_for(case, BootReason.NO_BMC, message)
-            return None
+    async def _reach(self, case: _Case, machine: Raw) -> _Reach:
+        """Return how to reach the BMC of a Machine. Raises BmcError, ApiError."""
         spec = as_mapping(machine["spec"].get("connection"))
         connection = connection_of(spec, await self._reader.authority(spec, case.key.namespace))
         credentials = await self._reader.credentials(spec, case.key.namespace)
@@ -406,6 +408,8 @@ class BootController(Collector):
         count = self._failures[uid] = self._failures[uid] + 1
         if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
             pause = self._settings.secret_interval  # it costs no login until the Secret changes
+        elif case.mode == BootMode.CUSTOMBOOT and error.cause not in (*_DECIDES, Cause.CONFLICT):
+            pause = _REFUSED_SECONDS
         else:
             pause = max(min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _LONGEST_RETRY_SECONDS), error.retry_after)
         self._not_before[uid] = self._now() + pause
@@ -443,8 +447,6 @@ class BootController(Collector):
                 if error.cause in _DECIDES:
                     raise
                 failure = error
-            finally:
-                self._on_used(bmc_of(reach.connection))
         if failure is not None:
             return await self._advance(case, ladder, rung, failure.cause, f"{_way(rung)}: {failure}")
         self._failures.pop(case.uid, None)
@@ -481,21 +483,7 @@ class BootController(Collector):
 
     async def _watch(self, case: _Case, reach: _Reach, *, rung: Rung) -> Result:
         """Wait for the machine's DISCOVER, and name the cause if it does not arrive."""
-        uid, since = case.uid, parse_timestamp(case.boot.get("since")) or self._now()
-        ladder = self._ladders.get(uid, ())
-        waited = max(0.0, self._now() - since)
-        lost_rung, lost_since = self._lost_since.get(uid, (None, self._now()))
-        watch = Watch(
-            rung,
-            is_last=bool(ladder) and rung == ladder[-1],
-            macs=case.macs,
-            waited=waited,
-            last_boot_before=str(case.boot.get("lastBoot") or ""),
-            last_boot=case.last_boot,
-            named_after=self._settings.boot_named_after,
-            next_after=self._settings.boot_next_after,
-            lost_for=self._now() - lost_since if lost_rung == rung else 0.0,
-        )
+        watch, ladder = self._view(case, rung), self._ladders.get(case.uid, ())
         verdict = judge(watch)
         if not isinstance(verdict, Booted) and (not isinstance(verdict, Waiting) or verdict.reads_bmc):
             reading = await self._read(case, reach, rung)
@@ -503,11 +491,11 @@ class BootController(Collector):
             verdict = judge(replace(watch, seen=seen, error=error))
         match verdict:
             case Booted():
-                await self._is_prepared(case, BootReason.BOOTED, f"{_way(rung)}: {verdict.message}")
+                self.runtime.queue.add(case.key)  # the Hardware has changed meanwhile
                 return DONE
             case Waiting():
-                if verdict.reason is BootReason.OVERRIDE_LOST and lost_rung != rung:
-                    self._lost_since[uid] = rung, self._now()
+                if verdict.reason is BootReason.OVERRIDE_LOST and not watch.lost_for:
+                    self._lost_since[case.uid] = rung, self._now()
                 await self._wait_for(case, verdict.reason, f"{_way(rung)}: {verdict.message}")
                 return Result(max(verdict.seconds, 0.1))
             case NextRung():
@@ -517,6 +505,22 @@ class BootController(Collector):
             case Exhausted():
                 await self._wait_for(case, verdict.reason, verdict.message)
                 return DONE
+
+    def _view(self, case: _Case, rung: Rung) -> Watch:
+        """Return what is known of a machine that was switched on, without a reading of its BMC."""
+        now, ladder = self._now(), self._ladders.get(case.uid, ())
+        lost_rung, lost_since = self._lost_since.get(case.uid, (None, now))
+        return Watch(
+            rung,
+            is_last=bool(ladder) and rung == ladder[-1],
+            macs=case.macs,
+            waited=max(0.0, now - (parse_timestamp(case.boot.get("since")) or now)),
+            last_boot_before=str(case.boot.get("lastBoot") or ""),
+            last_boot=case.last_boot,
+            named_after=self._settings.boot_named_after,
+            next_after=self._settings.boot_next_after,
+            lost_for=now - lost_since if lost_rung == rung else 0.0,
+        )
 
     async def _read(self, case: _Case, reach: _Reach, rung: Rung) -> Observation | BmcError:
         """Return what the BMC reports, or why it can't be read. It is read at most every `_READ_SECONDS`."""
@@ -624,11 +628,10 @@ class BootController(Collector):
                 name = f"spec.bootOptions.custombootConfig.{field}[{number}]"
                 message = f"action {number + 1} of {len(actions)}"
                 if field == "preparingActions":
-                    await self._wait_for(case, BootReason.POWERING_OFF, message, way="custom", attempt=1)
+                    await self._wait_for(case, BootReason.RUNNING_ACTIONS, message, way="custom", attempt=1)
                 for stage in stages_of(await self._rendered_action(case, action, name)):
                     await self._perform(session, case.key, stage.wanted)
                 await self._update(case, partial(_set_boot, done=offset + number + 1))
-        self._on_used(bmc_of(reach.connection))
 
     async def _rendered_action(self, case: _Case, action: Raw, name: str) -> Raw:
         medium = as_mapping(action.get("virtualMediaAction"))
@@ -678,17 +681,13 @@ class BootController(Collector):
         machine = self._machines.get(*keys[0]) if keys else None
         if machine is None:
             return
-        spec = as_mapping(machine["spec"].get("connection"))
-        connection = connection_of(spec, await self._reader.authority(spec, case.key.namespace))
-        credentials = await self._reader.credentials(spec, case.key.namespace)
-        self._connections.refused.restore(machine, bmc_of(connection), credentials)
-        reach = _Reach(connection, credentials)
+        reach = await self._reach(case, machine)
         if case.mode == BootMode.CUSTOMBOOT:
             config = as_mapping(case.options.get("custombootConfig"))
             if config.get("postActions"):
                 await self._carry_out(case, reach, "postActions", len(config.get("preparingActions") or ()))
             return
-        async with self._connections.open(case.key, connection, credentials) as session:
+        async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
             medium = str(case.boot.get("medium") or "")
             seen = await session.observe(boot=True, media=bool(medium))
             for wanted in clean_up(seen, medium=medium, has_installed=has_installed):

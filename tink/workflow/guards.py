@@ -72,7 +72,8 @@ def boot_begun(workflow: Raw) -> bool:
 
     Raises InvalidStatusError.
     """
-    return awaits_boot(workflow) and bool(as_mapping(status_of(workflow).get("boot"))) and not begun(workflow)
+    boot = as_mapping(status_of(workflow).get("boot"))
+    return awaits_boot(workflow) and bool(boot.get("way")) and not begun(workflow)
 
 
 def under_way(workflow: Raw) -> bool:

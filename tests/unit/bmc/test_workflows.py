@@ -16,10 +16,12 @@ from tests.support.bmc import FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, Rig, machine, secret
+from tink.api.annotations import PAUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.bmc.model import Cause
 from tink.kube.resources import HARDWARE, SECRET, WORKFLOW
 from tink.timestamps import rfc3339
+from tink.workflow.guards import boot_begun
 
 virtual = pytest.mark.looptime
 MAC = "52:54:00:00:00:01"
@@ -246,6 +248,61 @@ async def test_boot_waits_for_the_workflow_that_runs_on_the_machine() -> None:
         assert rig.bmc.resets == []
         rig.api.change(WORKFLOW, "w0", status={"state": "Succeeded"})
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_discover_prepares_the_workflow_while_the_bmc_does_not_answer() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "WaitingForDiscover")
+        rig.hanging.add(HOST)
+        await elapse(200)
+        last = {"at": "2027-01-15T08:05:00.000Z", "client": "Netboot", "mac": MAC}
+        rig.api.change(HARDWARE, "m1", status={"lastBoot": last})
+        await elapse(1)
+        assert rig.condition(WORKFLOW, "w1", "BootPrepared")["reason"] == "Booted"
+    assert rig.bmc.resets == ["On"]
+
+
+@virtual
+async def test_boot_that_has_not_changed_the_machine_does_not_hold_up_its_other_workflows() -> None:
+    rig = Rig(computer(), machine(), secret())
+    rig.hanging.add(HOST)
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == Cause.UNREACHABLE)
+        unreachable = rig.api.read(WORKFLOW, "w1")
+        assert unreachable is not None
+        assert not boot_begun(unreachable)
+        rig.hanging.clear()
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "WaitingForDiscover")
+        waiting = rig.api.read(WORKFLOW, "w1")
+        assert waiting is not None
+        assert boot_begun(waiting)
+
+
+@virtual
+async def test_workflow_that_is_moved_to_another_api_is_left_alone_at_once() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=60.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "PoweringOff")
+        rig.api.change(WORKFLOW, "w1", metadata={"annotations": {PAUSED_ANNOTATION: "moving"}})
+        await elapse(600)
+    assert rig.bmc.resets == ["ForceOff"]
+
+
+@virtual
+async def test_write_of_another_program_during_the_boot_is_kept_and_does_not_repeat_the_boot() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=20.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "PoweringOff")
+        rig.api.change(WORKFLOW, "w1", metadata={"labels": {"team": "blue"}})
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert rig.bmc.resets == ["ForceOff", "On"]
+    assert rig.api.read(WORKFLOW, "w1")["metadata"]["labels"] == {"team": "blue"}  # type: ignore[index]
 
 
 # --- netboot on and off -----------------------------------------------------------------------------------------------
