@@ -21,7 +21,7 @@ import contextlib
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
@@ -197,6 +197,11 @@ _SESSION_FAILURES: Final = (
         rb"message(?: indicates an error)? : (?:invalid|unauthorized) role",
         Cause.CREDENTIALS_REFUSED,
         "the user in the Secret has no privilege OPERATOR for IPMI over LAN; give it this privilege on the BMC",
+    ),
+    (
+        rb"algorithm 0x[0-9a-f]+ is not what we requested",
+        Cause.UNSUPPORTED,
+        "it does not have cipher suite {suite}; set spec.connection.providerOptions.ipmitool.cipherSuite (17 or 3)",
     ),
     (
         rb"open session response message : (?:invalid (?:auth|integ|conf)|no matching|no cipher)",
@@ -474,15 +479,16 @@ class IpmiClient:
         }
         pipe = asyncio.subprocess.PIPE
         try:
-            # `exec FILE` runs each line of a file in the same session.
-            process = await asyncio.create_subprocess_exec(
-                *(self._program, *options, "exec", "/dev/stdin"),
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                env=environment,
-                start_new_session=True,
-            )
+            with _readable("".join(f"{command}\n" for command in commands).encode()) as stdin:
+                # `exec FILE` runs each line of a file in the same session.
+                process = await asyncio.create_subprocess_exec(
+                    *(self._program, *options, "exec", "/dev/stdin"),
+                    stdin=stdin,
+                    stdout=pipe,
+                    stderr=pipe,
+                    env=environment,
+                    start_new_session=True,
+                )
         except FileNotFoundError:
             text = "IPMI needs the program ipmitool; install Debian's package ipmitool"
             raise self._error(Cause.UNSUPPORTED, text) from None
@@ -490,7 +496,7 @@ class IpmiClient:
             raise self._error(Cause.BUSY, f"ipmitool can't be started: {error.strerror}") from None
         try:
             async with asyncio.timeout(self._max_seconds):
-                output = await _communicate(process, "".join(f"{command}\n" for command in commands).encode())
+                output = await _communicate(process)
         except TimeoutError:
             raise self._error(Cause.UNREACHABLE, f"ipmitool did not end within {self._max_seconds:g} s") from None
         finally:
@@ -505,14 +511,27 @@ class IpmiClient:
         return output
 
 
-async def _communicate(process: asyncio.subprocess.Process, commands: bytes) -> Output:
-    """Give a child its commands, and wait for its end."""
-    if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise AssertionError("the child has three pipes")
-    with contextlib.suppress(ConnectionError):  # it has ended without reading them
-        process.stdin.write(commands)
-        await process.stdin.drain()
-    process.stdin.close()
+@contextlib.contextmanager
+def _readable(data: bytes) -> Iterator[int]:
+    """Yield the reading end of a pipe that contains `data`, a few hundred bytes, and then ends.
+
+    uvloop's PIPE is a socket, which ipmitool could not open by the name /dev/stdin (ENXIO).
+    """
+    reading, writing = os.pipe()
+    try:
+        try:
+            os.write(writing, data)
+        finally:
+            os.close(writing)
+        yield reading
+    finally:
+        os.close(reading)
+
+
+async def _communicate(process: asyncio.subprocess.Process) -> Output:
+    """Read the output of a child until it ends."""
+    if process.stdout is None or process.stderr is None:
+        raise AssertionError("the child has two pipes")
     out, err = await asyncio.gather(_read(process, process.stdout), _read(process, process.stderr))
     return Output(await process.wait(), out, err)
 

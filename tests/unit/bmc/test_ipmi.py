@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.waiting import until
 from tink.bmc.ipmi import (
@@ -157,6 +158,12 @@ def test_identity_has_the_vendor_by_number_and_the_machine_of_the_fru() -> None:
         ),
         (b"Error in open session response message : insufficient resources for session\n", Cause.BUSY, "session"),
         (b"Error in open session response message : no matching cipher suite\n", Cause.UNSUPPORTED, "cipher suite 17"),
+        (
+            b"Authentication algorithm 0x01 is not what we requested 0x03\n"
+            b"Error: Unable to establish IPMI v2 / RMCP+ session\n",
+            Cause.UNSUPPORTED,
+            "it does not have cipher suite 17",
+        ),
         (b"Get Auth Capabilities error\n", Cause.UNREACHABLE, "UDP port 623"),
         (b"> Error: no response from RAKP 1 message\n", Cause.UNREACHABLE, "UDP port 623"),
         (b"Address lookup for bmc failed\nCould not open socket!\n", Cause.UNREACHABLE, "host name"),
@@ -284,7 +291,9 @@ class Program:
         self.path = directory / "ipmitool"
 
     def does(self, script: str) -> Program:
-        record = 'd=${0%/*}; echo "$*" >>"$d/arguments"; env >>"$d/environment"; cat >>"$d/commands"; echo $$ >"$d/pid"'
+        # The last argument is the file with the commands. Like ipmitool, the script opens it by its name.
+        record = 'd=${0%/*}; echo "$*" >>"$d/arguments"; env >>"$d/environment"; echo $$ >"$d/pid"\n'
+        record += 'for f; do :; done; cat "$f" >>"$d/commands"'
         self.path.write_text(f"#!/bin/sh\n{record}\n{script}\n")
         self.path.chmod(0o755)
         return self
@@ -331,6 +340,12 @@ async def test_one_session_reads_power_identity_and_boot_flags(program: Program)
         assert len(program.recorded("arguments")) == 1
         await client.observe()
     assert program.recorded("commands")[3:] == ["chassis power status"], "the identity is known"
+
+
+def test_commands_reach_the_program_with_uvloop_whose_pipes_are_sockets(program: Program) -> None:
+    program.prints(b"Chassis Power is on\n")
+    assert uvloop.run(program.client().observe()).power is PowerState.ON
+    assert program.recorded("commands") == ["chassis power status", "mc info"]
 
 
 async def test_password_is_in_the_environment_and_that_has_little_else(
