@@ -73,6 +73,7 @@ test-all: venv
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh shim
 	@deploy/setup.sh u-boot
+	@deploy/setup.sh bmc-emulators
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed bookworm
 	@deploy/setup.sh installed $(SUITE)

@@ -24,6 +24,8 @@
 #                              .venv/u-boot-trixie, and its QEMU into .venv/bin: the tests boot a machine with it
 #   setup.sh riscv64           unpack the firmware and kernel of the soak tests' RISC-V machine: Debian 13's EDK2, U-Boot and kernel into
 #                              .venv/edk2-riscv64, .venv/u-boot-riscv64 and .venv/kernel-riscv64, and QEMU into .venv/bin
+#   setup.sh bmc-emulators     install the emulators of BMCs, pyghmi's fakebmc and sushy-tools, into .venv/bmc-emulators: the tests
+#                              of BMC control use them as a second opinion
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, a peer of the benchmarks
 #   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests also use an old one
@@ -172,6 +174,8 @@ make_lock() { # PACKAGE...: the packages to update
     --all-extras "${newer[@]}" -o "$requirements" pyproject.toml
   lock_runtime
   echo uv | "${common[@]}" --universal --generate-hashes --custom-compile-command 'make lock' "${newer[@]}" -o "$tool" -
+  printf 'pyghmi\nsushy-tools\n' | "${common[@]}" --universal --python-version 3.11 --generate-hashes \
+    --custom-compile-command 'make lock' "${newer[@]}" -o deploy/supply/bmc-emulators.txt -
   for version in 3.11 3.12 3.13 3.14; do
     for processor in x86_64 aarch64; do
       "${common[@]}" --python-version $version --python-platform $processor-manylinux_2_28 "$requirements" >"$work/made" ||
@@ -262,6 +266,20 @@ unpack_riscv64() {
 unpack_tftpd() { # the packages of tftpd-hpa and atftpd conflict, and both have an in.tftpd
   [ -x "$venv/bin/tftpd-hpa" ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/tftpd-hpa") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
+}
+
+make_bmc_emulators() { # in an environment of their own: sushy-tools needs Flask and a dozen more packages
+  local target=$venv/bmc-emulators wanted=deploy/supply/bmc-emulators.txt key log
+  key=$(sha256sum <"$wanted")
+  [ "$(cat "$target/.made-from" 2>/dev/null)" != "$key" ] || return 0
+  log=$(mktemp)
+  rm -rf "$target"
+  { "$venv/bin/python" -m venv "$target" &&
+    watched "installing the emulators of BMCs" "$log" pip_detail "$target/bin/python" -m pip install \
+      --disable-pip-version-check --progress-bar off --require-hashes --no-deps --only-binary :all: -r "$wanted"; } ||
+    { tail -n 20 "$log" >&2; rm -f "$log"; die "the emulators of BMCs could not be installed (see above)"; }
+  rm -f "$log"
+  echo "$key" >"$target/.made-from"
 }
 
 make_debian() { # WHAT RECIPE [ARGUMENT...]
@@ -369,8 +387,9 @@ case ${1:-} in
   shim) unpack_shim ;;
   u-boot) unpack_uboot ;;
   riscv64) unpack_riscv64 ;;
+  bmc-emulators) make_bmc_emulators ;;
   tftpd) unpack_tftpd ;;
   cloud-init) shift; make_cloud_init "$@" ;;
   installed) make_installed "${2:-}" ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | test | venv [run|go] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | riscv64 | tftpd | cloud-init [SUITE...] | installed [SUITE]" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | test | venv [run|go] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | shim | u-boot | riscv64 | bmc-emulators | tftpd | cloud-init [SUITE...] | installed [SUITE]" ;;
 esac

@@ -45,30 +45,58 @@ spec:
 WAIT = "--timeout=120s"
 
 
-class BmcSite(Namespaces):
-    """A host with `tinkedge up`, and a fake BMC on its loopback."""
+class BmcHost(Namespaces):
+    """A host with `tinkedge up`, whose loopback is for BMCs."""
 
-    bmc: Process
     served: Process
     kubectl: Kubectl
 
     def build(self) -> None:
         self.network("rack0", {})
         data = self.directory / "data"
-        self.bmc = self.start(IN_EDGE, sys.executable, "-m", "tests.interop.fake_bmc", "On")
         self.served = self.tinkedge(IN_EDGE, "up", "--interface", "rack0", "--data-dir", data)
         self.ready(self.served)
         self.kubectl = Kubectl(self, data / "kubeconfig")
+
+    def command(self, *words: str) -> Process:
+        """Run a command of tinkedge as the operator."""
+        return self.run(IN_EDGE, *TINKEDGE, *words, "--kubeconfig", self.directory / "data" / "kubeconfig")
+
+    def job(self, name: str, *tasks: dict[str, Any], machine: str = "node-0") -> list[str]:
+        """Apply a Job and wait for its end. Return how its Tasks ended, in their order."""
+        reference = {"name": machine, "namespace": "default"}
+        body = {"apiVersion": "bmc.tinkerbell.org/v1alpha1", "kind": "Job", "metadata": {"name": name}}
+        self.kubectl.apply(json.dumps(body | {"spec": {"machineRef": reference, "tasks": tasks}}))
+
+        def ended() -> bool:
+            status = json.loads(self.kubectl("get", "jobs.bmc", name, "-o", "json")).get("status", {})
+            return any(each["type"] in ("Completed", "Failed") for each in status.get("conditions", []))
+
+        wait_until(ended, lambda: self.served.err, every=0.3)
+        found = json.loads(self.kubectl("get", "tasks.bmc", "-l", f"owner-name={name}", "-o", "json"))["items"]
+        ends = {each["metadata"]["name"]: each["status"]["conditions"] for each in found}
+        return [
+            f"{condition['type']}: {condition['message']}"
+            for number in range(len(found))
+            for condition in ends[f"{name}-task-{number}"]
+            if condition["type"] in ("Completed", "Failed")
+        ]
+
+
+class BmcSite(BmcHost):
+    """A host with `tinkedge up`, and a fake BMC on its loopback."""
+
+    bmc: Process
+
+    def build(self) -> None:
+        super().build()
+        self.bmc = self.start(IN_EDGE, sys.executable, "-m", "tests.interop.fake_bmc", "On")
         wait_until(lambda: "\n" in self.bmc.out, lambda: self.bmc.err)
         about = json.loads(self.bmc.out.splitlines()[0])
         words = {"FINGERPRINT": about["fingerprint"], "PORT": str(about["port"]), "USER": USER, "PASSWORD": PASSWORD}
         self.manifest = MANIFEST
         for word, value in words.items():
             self.manifest = self.manifest.replace(word, value)
-
-    def command(self, *words: str) -> Process:
-        """Run a command of tinkedge as the operator."""
-        return self.run(IN_EDGE, *TINKEDGE, *words, "--kubeconfig", self.directory / "data" / "kubeconfig")
 
     def state(self) -> dict[str, Any]:
         """Return the last state that the BMC has printed."""
