@@ -237,6 +237,13 @@ def rest_of_hardware() -> Iterator[Case]:
         ("a condition of no type", [{"status": "True"}], ["status.conditions[0].type"]),
     ):
         yield update("Hardware", name, base, {}, ["status", {"conditions": conditions}], *blamed)
+    last = {"at": "2026-11-30T18:00:00.25Z", "client": "Netboot", "mac": MAC}
+    for name, status, blamed in (
+        ("power and last boot are stored", {"power": "on", "lastBoot": last}, []),
+        ("an unknown power state", {"power": "standby"}, ["status.power"]),
+        ("an unknown client", {"lastBoot": last | {"client": "Human"}}, ["status.lastBoot.client"]),
+    ):
+        yield update("Hardware", name, base, {}, ["status", status], *blamed)
 
 
 def osies() -> Iterator[Case]:
@@ -338,6 +345,70 @@ def workflows() -> Iterator[Case]:
     for name, state, status, *blamed in asked:
         yield update("Workflow", name, spec, {"state": state}, ["status", status], *blamed)
 
+    yield from boot_options(spec)
+
+
+def boot_options(spec: Object) -> Iterator[Case]:
+    """Return cases about the boot options of a Workflow; `spec` is its spec without them."""
+    at = "spec.bootOptions"
+
+    def ordered(**options: Any) -> Object:
+        return spec | {"bootOptions": options}
+
+    def fields(name: str, build: Any, good: list[Any], bad: list[Any]) -> Iterator[Case]:
+        yield from values(f"{at}.{name}", lambda v: ordered(**build(v)), "Workflow", good, bad)
+
+    yield from fields("bootMode", lambda v: {"bootMode": v}, ["netboot", "isoboot"], ["iso", "Netboot", ""])
+    yield from fields("toggleAllowNetboot", lambda v: {"toggleAllowNetboot": v}, [True, False], ["yes"])
+    urls = ["", "http://h/iso/{{ (index .Hardware.NetworkInterfaces 0) }}/boot.iso", "https://h/x.iso?y", "{{ x }} y"]
+    no_urls = ["nfs://h/x.iso", "x.iso", "http://", "http://h/a b", "http://h/{ {x} }", "http://h/" + "a" * 3000]
+    yield from fields("isoURL", lambda v: {"bootMode": "isoboot", "isoURL": v}, urls, no_urls)
+    off, boot = {"powerAction": "off"}, {"bootDevice": {"device": "pxe", "efiBoot": True}}
+    media = {"virtualMediaAction": {"kind": "CD", "mediaURL": "http://h/{{ .Hardware.OSIE.Name }}.iso"}}
+    many = [media] * 64
+    preparing, post = "custombootConfig.preparingActions", "custombootConfig.postActions"
+
+    def custom(preparing: Any, **more: Any) -> Object:
+        return ordered(bootMode="customboot", custombootConfig={"preparingActions": preparing} | more)
+
+    for name, value, *blamed in (
+        ("no boot options", ordered()),
+        ("customboot", custom([off, media, boot, {"powerAction": "on"}], postActions=[off])),
+        ("64 actions before and after", custom(many, postActions=many)),
+        ("65 actions before", custom([*many, off]), f"{at}.{preparing}"),
+        ("65 actions after", custom([off], postActions=[*many, off]), f"{at}.{post}"),
+        ("customboot without actions", ordered(bootMode="customboot"), f"{at}.{preparing}"),
+        ("customboot with actions after the end alone", custom([], postActions=[off]), f"{at}.{preparing}"),
+        ("actions without customboot", ordered(bootMode="netboot", custombootConfig={"postActions": [off]})),
+        ("an empty action", custom([off, {}]), f"{at}.{preparing}[1]"),
+        ("two actions in one", custom([off | boot]), f"{at}.{preparing}[0]"),
+        (
+            "an unknown boot device",
+            custom([{"bootDevice": {"device": "http"}}]),
+            f"{at}.{preparing}[0].bootDevice.device",
+        ),
+    ):
+        yield case(f"Workflow: {name}", "Workflow", value, *blamed)
+    netboot = {"bootOptions": {"bootMode": "netboot"}}
+    for state in (None, "Pending", "Running", "Failed"):
+        before = {"state": state} if state else {}
+        for name, old, change in (
+            ("added", {}, netboot),
+            ("changed", netboot, {"bootOptions": {"bootMode": "isoboot"}}),
+            ("removed", netboot, {"bootOptions": None}),
+        ):
+            title = f"bootOptions {name} while {state}"
+            yield update("Workflow", title, spec | old, before, ["update", {"spec": change}], at)
+    same = {"spec": netboot, "metadata": {"labels": {"a": "b"}}}
+    yield update("Workflow", "bootOptions stay as they are", spec | netboot, {}, ["update", same])
+    time = "2026-11-30T18:00:00Z"
+    progress = {"way": "pxe", "attempt": 1, "since": time, "message": "m", "lastBoot": time, "done": 0, "medium": "CD"}
+    condition = {"type": "BootPrepared", "status": "False", "reason": "NoDiscover", "message": "no DISCOVER"}
+    both = {"boot": progress, "conditions": [condition]}
+    yield update("Workflow", "the progress of a boot is stored", spec | netboot, {}, ["status", both])
+    tape = {"boot": progress | {"way": "tape"}}
+    yield update("Workflow", "an unknown way", spec | netboot, {}, ["status", tape], "status.boot.way")
+
 
 def connection(**fields: Any) -> Object:
     return {"connection": {"host": "192.0.2.50", "insecureTLS": True} | fields}
@@ -406,7 +477,7 @@ def actions(kind: str, at: str, build: Any) -> Iterator[Case]:
     yield from fields(f"{once}.device[0]", lambda v: {once: {"device": [v, "pxe"], "efiBoot": True}}, *devices)
     yield case(f"{kind}: an empty list of boot devices", kind, build({once: {"device": []}}), f"{at}.{once}.device")
     yield case(f"{kind}: no list of boot devices", kind, build({once: {}}), f"{at}.{once}.device")
-    urls = ["", "http://192.0.2.1:7080/iso/52-54-00-00-00-01/boot.iso", "https://h/x?y"]
+    urls = ["", "http://192.0.2.1:7080/iso/52-54-00-00-00-01/boot.iso", "https://h/x?y", "http://h/{{ .Name }}.iso"]
     bad = ["nfs://h/x.iso", "//h/x.iso", "http://", "http://h/a b", "x.iso", "http://h/" + "a" * 3000]
     media = "virtualMediaAction"
     yield from fields(f"{media}.mediaURL", lambda v: {media: {"kind": "CD", "mediaURL": v}}, urls, bad)
