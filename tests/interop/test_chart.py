@@ -233,6 +233,7 @@ def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, o
     assert policies["everything"] == {
         registration,
         "tinkedge-server-attributes.tinkedge",
+        "tinkedge-bmc-netboot.tinkedge",
         "tinkedge-metal3-webhook.tinkedge",
     }
     without = helm.template("--set", "controller.webhooks.enabled=false")
@@ -501,7 +502,8 @@ def test_bmcs_are_controlled_and_their_secrets_read_only_if_enabled(objects: dic
     assert places == ["bmcs"]
     options = with_values("scope.namespaces={a,b}", "bmc.enabled=true")
     tenant = documents(helm.template(*options, "--show-only", "templates/rbac-bmc.yaml"))
-    assert {each["kind"] for each in tenant} == {"Role", "RoleBinding"}
+    policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert {each["kind"] for each in tenant} == {"Role", "RoleBinding"} | policy
     places = sorted(f"{each['metadata']['name']} {each['metadata']['namespace']}" for each in tenant if "rules" in each)
     expected = [" tinkedge", "-objects a", "-objects b", "-secrets-objects a", "-secrets-objects b"]
     assert places == [f"tinkedge-bmc{each}" for each in expected]

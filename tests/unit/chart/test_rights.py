@@ -45,7 +45,10 @@ RIGHTS = {
         "cluster: bmc.tinkerbell.org/jobs/status: patch",
         "cluster: bmc.tinkerbell.org/tasks: create,get,list,watch",
         "cluster: bmc.tinkerbell.org/tasks/status: patch",
+        "cluster: tinkerbell.org/hardware: patch",
         "cluster: tinkerbell.org/hardware/status: patch",
+        "cluster: tinkerbell.org/workflows: get,list,patch,watch",
+        "cluster: tinkerbell.org/workflows/status: patch",
         "cluster: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: list",
         "cluster: /secrets: get",
         "tinkedge: coordination.k8s.io/leases: create",
@@ -168,7 +171,8 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
                 for resource in rule["resources"]:
                     policy = GUARDED.get(f"{group}/{resource}")
                     assert policy is None or policy in policies
-    assert {"tinkedge-server-attributes.tinkedge", "tinkedge-edge-peers.tinkedge"} <= policies
+    narrowed = "tinkedge-server-attributes", "tinkedge-edge-peers", "tinkedge-bmc-netboot"
+    assert {f"{name}.tinkedge" for name in narrowed} <= policies
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda each: str(each["metadata"]["name"]))
@@ -217,9 +221,10 @@ REGISTERED = configuration(ADDRESS, b"CA", "Fail", (), "tinkedge-webhooks.tinked
 SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"], "scope": "*"}
 
 
+FIRST_MAC = "52:54:00:00:00:01"
 HARDWARE: Raw = {
     "metadata": {"name": "m1", "labels": {"site": "berlin"}, "annotations": {"tinkerbell.org/agent-id": "m1"}},
-    "spec": {"networkInterfaces": {"52:54:00:00:00:01": {"dhcp": {"ip": "10.0.0.5"}}}},
+    "spec": {"networkInterfaces": {FIRST_MAC: {"dhcp": {"ip": "10.0.0.5"}}}, "storageDevices": ["/dev/vda"]},
 }
 
 
@@ -285,6 +290,22 @@ ATTACKS = {
         lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
         lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
     ],
+    "bmc-netboot": [
+        lambda obj: obj["spec"].clear(),
+        lambda obj: obj["spec"].update(instance={"userdata": "#!/bin/sh"}),
+        lambda obj: obj["spec"].update(storageDevices=["/dev/sda"]),
+        lambda obj: obj["spec"].update(bmcRef={"name": "other"}),
+        lambda obj: obj["spec"]["networkInterfaces"].clear(),
+        lambda obj: obj["spec"]["networkInterfaces"].update({"52:54:00:00:00:02": {}}),
+        lambda obj: obj["spec"]["networkInterfaces"][FIRST_MAC].clear(),
+        lambda obj: obj["spec"]["networkInterfaces"][FIRST_MAC].update(disableDhcp=True),
+        lambda obj: obj["spec"]["networkInterfaces"][FIRST_MAC]["dhcp"].update(ip="10.0.0.6"),
+        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/userdata-secret": "root"}),
+        lambda obj: obj["metadata"].pop("annotations"),
+        lambda obj: obj["metadata"]["labels"].update(site="ulm"),
+        lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
+        lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
+    ],
     "metal3-webhook": [
         lambda obj: obj["spec"]["versions"].pop(),
         lambda obj: obj["spec"]["versions"][0].update(served=False),
@@ -306,6 +327,7 @@ def test_account_s_token_changes_nothing_else_of_its_object(policy, attack):
     old = {
         "webhook-registration": REGISTERED,
         "server-attributes": HARDWARE,
+        "bmc-netboot": HARDWARE,
         "metal3-webhook": definition(service=SERVICE),
     }[policy]
     assert refusals(policy, changed(old, attack), old) != []
@@ -328,6 +350,11 @@ def reported(old: Raw) -> Raw:
     return changed(old, lambda obj: obj["metadata"].setdefault("annotations", {}).update(attributes))
 
 
+def netbooting(**fields: bool) -> Raw:
+    """Return a Hardware with these fields of its interface."""
+    return changed(HARDWARE, lambda obj: obj["spec"]["networkInterfaces"][FIRST_MAC].update(fields))
+
+
 @pytest.mark.parametrize(
     ("policy", "new", "old"),
     [
@@ -335,6 +362,9 @@ def reported(old: Raw) -> Raw:
         ("webhook-registration", BUNDLE, without_bundles()),
         ("server-attributes", reported(HARDWARE), HARDWARE),
         ("server-attributes", reported(BARE), BARE),
+        ("bmc-netboot", netbooting(disableNetboot=True), HARDWARE),
+        ("bmc-netboot", netbooting(disableNetboot=False), netbooting(disableNetboot=True)),
+        ("bmc-netboot", HARDWARE, netbooting(disableNetboot=True)),
         ("metal3-webhook", definition(service=SERVICE), objects("crds-metal3/baremetalhosts.yaml")[0]),
     ],
 )

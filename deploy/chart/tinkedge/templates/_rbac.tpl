@@ -319,15 +319,45 @@ labels:
 - apiGroups: [bmc.tinkerbell.org]
   resources: [machines/status, jobs/status, tasks/status]
   verbs: [patch]
-# The inventory that a BMC reports.
+# The inventory and the power state that a BMC reports.
 - apiGroups: [tinkerbell.org]
   resources: [hardware/status]
+  verbs: [patch]
+# toggleAllowNetboot of a Workflow: disableNetboot of interfaces. A ValidatingAdmissionPolicy lets nothing else be changed.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware]
+  verbs: [patch]
+# The boot before a Workflow: its finalizer, its status. Of these rights the controller has all but `get` already.
+- apiGroups: [tinkerbell.org]
+  resources: [workflows]
+  verbs: [get, list, watch, patch]
+- apiGroups: [tinkerbell.org]
+  resources: [workflows/status]
   verbs: [patch]
 # The Lease of a Rufio: while one runs, the controller leaves BMCs alone.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "tinkedge.rufioLease" . }}]
   verbs: [list]
+{{- end }}
+
+{{- /* The interfaces of a Hardware, without the field that the controller may change, are equal before and after. */}}
+{{- define "tinkedge.policy.bmc-netboot" -}}
+- expression: >-
+    object.spec.all(key, key == "networkInterfaces"
+    || (key in oldObject.spec && oldObject.spec[key] == object.spec[key]))
+    && oldObject.spec.all(key, key in object.spec)
+  message: the controller changes nothing of a Hardware's spec but disableNetboot of its interfaces
+- expression: >-
+    variables.new.all(mac, mac in variables.old
+    && variables.new[mac].all(key, key == "disableNetboot"
+    || (key in variables.old[mac] && variables.old[mac][key] == variables.new[mac][key]))
+    && variables.old[mac].all(key, key == "disableNetboot" || key in variables.new[mac]))
+    && variables.old.all(mac, mac in variables.new)
+  message: the controller changes nothing of an interface of a Hardware but disableNetboot
+{{ include "tinkedge.policy.metadata" . }}
+- expression: object.metadata.?annotations == oldObject.metadata.?annotations
+  message: the controller changes no annotations of a Hardware
 {{- end }}
 
 {{- /* Rufio's name for the Lease of its leader election. */}}
