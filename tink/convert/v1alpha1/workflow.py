@@ -7,20 +7,30 @@ An ended Workflow has nothing left to do.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
+from tink.api import bounds, rules
 from tink.api.annotations import HOLD_ANNOTATION
-from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
+from tink.api.v1alpha2 import API_VERSION, BootMode, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
-from tink.convert.fields import Fields, carried, check_params, param_text, says_nothing
+from tink.convert.fields import Fields, carried, check_params, param_text, says_nothing, shown
 from tink.convert.findings import Findings
 
 _WAITING = ("", "PENDING")
 _DISABLED = "spec.disabled was true in v1alpha1"
 _ENDED = ("SUCCESS", "FAILED", "TIMEOUT")
-_BOOT = (
-    "v1alpha2 does not drive BMCs and does not switch netbooting by itself: power the machine on, and set "
-    "disableNetboot when it is installed"
-)
+_ISO = "iso"
+"""The old name of isoboot in v1alpha1."""
+_SMEE_ISO = re.compile(r"/iso/[^/]+/[^/]+\.iso\Z")
+_SMEE = "its path is that of Smee's ISO of HookOS, which tinkedge does not serve"
+_OWN_MEDIUM = f"{_SMEE}: without isoURL, the BMC boots the machine's own boot medium from the edge"
+_OTHER_MEDIUM = f"{_SMEE}: use bootMode isoboot without isoURL, which boots the machine's own boot medium"
+_POST = "they are executed after every end of the Workflow: v1alpha1 executed them after a success only"
+_NO_ACTION = f"{rules.NAMES_ACTION.message}. v1alpha2 has no others, and the rest would run without this one"
+_DEVICES = ("pxe", "disk", "bios", "cdrom", "safe")
+_POWER_ACTIONS = ("on", "off", "soft", "status", "cycle", "reset")
 
 
 def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
@@ -67,10 +77,8 @@ def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
     if spec.flag("disabled"):
         metadata["annotations"] = {HOLD_ANNOTATION: _DISABLED, **as_mapping(metadata.get("annotations"))}
         spec.changed("disabled", f"the annotation {HOLD_ANNOTATION} holds it: remove that to let it run")
-    options = spec.fields("bootOptions")
-    for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
-        options.drop(key, _BOOT)
-    options.rest()
+    if options := _boot_options(spec.fields("bootOptions"), findings):
+        result["bootOptions"] = options
     spec.rest()
     top.rest()
     if findings.failed:
@@ -78,6 +86,106 @@ def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
     if not says_nothing(stated):
         findings.changed("status", "the Workflow starts again, as Pending")
     return [{"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": result}]
+
+
+def _boot_options(options: Fields, findings: Findings) -> Raw:
+    """Return bootOptions, whose fields have the same names and places in v1alpha2."""
+    found: Raw = {}
+    if options.flag("toggleAllowNetboot"):
+        found["toggleAllowNetboot"] = True
+    mode = options.text("bootMode")
+    mode = BootMode.ISOBOOT if mode == _ISO else mode
+    if mode in list(BootMode):
+        found["bootMode"] = str(mode)
+    elif mode:
+        options.dropped("bootMode", f"must be {', '.join(BootMode)}, is {shown(mode)}")
+    if url := _url(options, "isoURL"):
+        if _SMEE_ISO.search(url):
+            options.changed("isoURL", _OWN_MEDIUM)
+        else:
+            found["isoURL"] = url
+    custom = options.fields("custombootConfig")
+    config = {key: made for key in ("preparingActions", "postActions") if (made := _actions(custom, key, findings))}
+    if "postActions" in config:
+        custom.changed("postActions", _POST)
+    if config:
+        found["custombootConfig"] = config
+    if mode == BootMode.CUSTOMBOOT and "preparingActions" not in config:
+        custom.error("preparingActions", rules.NAMES_PREPARING_ACTIONS.message)
+    custom.rest()
+    options.rest()
+    return found
+
+
+def _actions(custom: Fields, key: str, findings: Findings) -> list[Raw]:
+    """Return the actions of a BMC in a list. An action that can't be converted is an error, because the others follow
+    on it."""
+    given = custom.array(key)
+    if len(given) > bounds.MAX_BMC_TASKS:
+        custom.error(key, f"v1alpha2 takes {bounds.MAX_BMC_TASKS} of them, here are {len(given)}")
+    found = []
+    for path, value in given:
+        action = Fields(value, findings, path)
+        made = _action(action)
+        action.rest()
+        if len(made) != 1:
+            findings.error(path, "there are several actions in one: write one after the other" if made else _NO_ACTION)
+        found.append(made)
+    return found
+
+
+def _action(action: Fields) -> Raw:
+    """Return one action of a BMC; an empty one if it has none that v1alpha2 knows."""
+    found: Raw = {}
+    if (power := action.text("powerAction")) is not None:
+        found["powerAction"] = _one_of(action, "powerAction", power, _POWER_ACTIONS)
+    if "oneTimeBootDeviceAction" in action and (once := action.fields("oneTimeBootDeviceAction")):
+        devices = once.texts("device")
+        # Its first device alone counts, in both versions.
+        device = _one_of(once, "device", devices[0][1] if devices else "", _DEVICES)
+        found["oneTimeBootDeviceAction"] = {"device": [device]} | _flags(once, "efiBoot")
+        once.rest()
+    if "bootDevice" in action and (boot := action.fields("bootDevice")):
+        device = _one_of(boot, "device", boot.text("device") or "", _DEVICES)
+        found["bootDevice"] = {"device": device} | _flags(boot, "persistent", "efiBoot")
+        boot.rest()
+    if "virtualMediaAction" in action and (media := action.fields("virtualMediaAction")):
+        made = found["virtualMediaAction"] = {"kind": media.text("kind") or "CD"}
+        if url := _url(media, "mediaURL"):
+            made["mediaURL"] = url
+            if _SMEE_ISO.search(url):
+                media.changed("mediaURL", _OTHER_MEDIUM)
+        media.rest()
+    return found
+
+
+def _flags(fields: Fields, *keys: str) -> Raw:
+    return {key: True for key in keys if fields.flag(key)}
+
+
+def _one_of(fields: Fields, key: str, value: str, allowed: Collection[str]) -> str:
+    if value not in allowed:
+        fields.error(key, f"must be one of {', '.join(allowed)}, is {shown(value)}")
+    return value
+
+
+def _url(fields: Fields, key: str) -> str:
+    """Return the URL of an image, in which expressions are rewritten; empty if there is none."""
+    url = fields.text(key) or ""
+    if "{{" not in url:
+        if url and constraints.http_url(url):
+            fields.error(key, f"{rules.ISO_URL.message} (at most {bounds.MAX_URL_CHARACTERS} characters)")
+        return url
+    from tink.convert.v1alpha1.expressions import rewrite  # imported here for the reason in __init__
+
+    rewritten = rewrite(url)
+    for error in rewritten.errors:
+        fields.error(key, error)
+    for notice in rewritten.notices:
+        fields.changed(key, notice)
+    if not rewritten.errors and len(rewritten.text) > bounds.MAX_URL_CHARACTERS:
+        fields.error(key, f"longer than {bounds.MAX_URL_CHARACTERS} characters, the most that v1alpha2 takes")
+    return rewritten.text
 
 
 def _timeout(status: Raw, metadata: Raw, result: Raw, lookup: Lookup) -> int | None:
