@@ -103,8 +103,19 @@ def stages_of(task: Raw) -> tuple[Stage, ...]:
         mode = BootMode.UEFI if (once or boot).get("efiBoot") is True else None
         return (Stage("boot", WantedBoot(device, boot.get("persistent") is True, mode)),)
     if medium := as_mapping(task.get("virtualMediaAction")):
-        return (Stage("media", WantedMedium(str(medium.get("kind") or "CD"), str(medium.get("mediaURL") or ""))),)
+        return (Stage("media", WantedMedium(str(medium.get("kind") or "CD"), _rendered(medium.get("mediaURL")))),)
     raise BmcError(Cause.UNSUPPORTED, "the task has no action")
+
+
+def _rendered(url: object) -> str:
+    """Return the URL of a medium. The schema admits an expression, because Workflows have the same actions."""
+    text = str(url or "")
+    if "{{" in text:
+        raise BmcError(
+            Cause.UNSUPPORTED,
+            "mediaURL has a template expression, which is rendered in bootOptions of a Workflow only: write the URL",
+        )
+    return text
 
 
 E = TypeVar("E", bound=StrEnum)

@@ -77,6 +77,20 @@ async def test_job_of_a_missing_machine_reports_that_and_begins_when_the_machine
 
 
 @virtual
+async def test_medium_with_a_template_expression_fails_its_job_before_the_bmc_is_asked() -> None:
+    rig = Rig(machine(), secret())
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        requests = len(rig.bmc.requests)
+        rig.api.put(job("j", {"virtualMediaAction": {"kind": "CD", "mediaURL": "http://h/{{ .Hardware.OSIE.Name }}"}}))
+        failed = await rig.until_condition(TASK, "j-task-0", "Failed")
+        await rig.until_condition(JOB, "j", "Failed")
+    assert failed["reason"] == "NotSupported"
+    assert "mediaURL has a template expression" in failed["message"]
+    assert len(rig.bmc.requests) == requests
+
+
+@virtual
 async def test_task_of_the_same_name_that_is_not_of_the_job_fails_it_and_stays_untouched() -> None:
     rig = Rig(machine(), secret())
     foreign = {
