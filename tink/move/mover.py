@@ -15,6 +15,9 @@ Every step skips the work that is done, so a move can be repeated. Before the ha
 
 Jobs and Tasks of BMCs are not moved. A copy exists for a moment before its status does, so the target's controller
 would execute an ended one again, and could switch off a machine that works. One that has not ended prevents the move.
+A boot by a BMC (spec.bootOptions of a Workflow) is moved: its finalizer and `status.boot`, from which the target's BMC
+control continues. BMC control sends no request for a paused Workflow.
+
 Machines are moved without their status, which the controller of each API writes for itself.
 """
 
@@ -29,7 +32,7 @@ from functools import partial
 from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.bmc import is_ended
 from tink.api.crds import generate, generate_bmc
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import BOOT_FINALIZER, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.files.archive import Progress
 from tink.kube.client import ConflictError, KubeClient, NotFoundError, each_list_item
@@ -50,12 +53,15 @@ from tink.kube.resources import (
     ResourceType,
 )
 from tink.move import objects
+from tink.workflow.guards import has_ended
 from tink.workflow.status import deleted, state_of
 
 RECORD, SYSTEM = "tinkedge-move", "kube-system"
 _COPYING, _HANDED_OVER = "copying", "handed over"
 _ORDER = (SECRET, OSIE, TEMPLATE, MACHINE, HARDWARE, WORKFLOW)
 _WITH_STATUS = (HARDWARE, WORKFLOW)
+_NEWEST_FIELDS = {"workflows": frozenset({"id", "boot"}), "hardware": frozenset({"lastBoot"})}
+"""By plural. The target would drop a field that its definition lacks."""
 _BMC = (MACHINE, JOB, TASK)
 """The kinds that an API may lack."""
 MAX_CONCURRENT = 8
@@ -181,7 +187,7 @@ class Mover:
             except NotFoundError:
                 self._report.problems.append(f"the target has no {name}: --install-crds, or '{command}'")
                 continue
-            if name.startswith("workflows.") and not _has_id(there):
+            if not _has_fields(there):
                 self._report.problems.append(f"{name} of the target is of an older release: --install-crds updates it")
 
     async def _look(self) -> _Objects:
@@ -192,6 +198,10 @@ class Mover:
         self._report.problems += [f"{name} has not ended: wait until it has, or delete it" for name in working]
         if ended:
             self._report.notes.append(f"{ended} Jobs and Tasks of BMCs have ended, and are not moved")
+        if boots := [_name(obj) for obj in found[WORKFLOW] if _needs_bmc_control(obj)]:
+            self._report.notes.append(
+                f"{len(boots)} Workflows have bootOptions ({boots[0]}): they wait until BMC control runs at the target"
+            )
         back = (await self._record(self._target)).get("to") == self._from
         uids = {obj["metadata"]["uid"]: "" for items in found.values() for obj in items}
         for resource, items in found.items():
@@ -423,12 +433,14 @@ async def _forgiving(call: Awaitable[Raw]) -> None:
         await call
 
 
-def _has_id(definition: Raw) -> bool:
+def _has_fields(definition: Raw) -> bool:
+    """Return True if a definition has the newest fields of the status that moves with an object of its kind."""
+    wanted = _NEWEST_FIELDS.get(definition["metadata"]["name"].partition(".")[0], frozenset())
     try:
         version = next(each for each in definition["spec"]["versions"] if each["name"] == WORKFLOW.version)
-        return "id" in version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        return bool(wanted <= version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"].keys())
     except (KeyError, TypeError, StopIteration):
-        return False
+        return not wanted
 
 
 def _same_workflow(obj: Raw, there: Raw) -> bool:
@@ -436,6 +448,14 @@ def _same_workflow(obj: Raw, there: Raw) -> bool:
     ids = {as_mapping(each.get("status")).get("id") or each["metadata"]["uid"] for each in (obj, there)}
     known = objects.annotations_of(there).get(ORIGIN_ANNOTATION, "").endswith(f"/{obj['metadata']['uid']}")
     return known or len(ids) == 1 or state_of(obj) is None
+
+
+def _needs_bmc_control(workflow: Raw) -> bool:
+    """Return True if BMC control has to boot the machine of a Workflow, or to clean up after it."""
+    options = as_mapping(as_mapping(workflow.get("spec")).get("bootOptions"))
+    is_asked = options.get("bootMode") or options.get("toggleAllowNetboot") is True
+    is_unfinished = BOOT_FINALIZER in (workflow["metadata"].get("finalizers") or ())
+    return is_unfinished or (bool(is_asked) and not has_ended(workflow))
 
 
 def _pause_of(workflow: Raw) -> str:

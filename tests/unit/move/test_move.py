@@ -333,3 +333,59 @@ async def test_target_needs_the_definitions_of_bmcs_only_if_there_are_machines(t
         await populate_bmcs(a)
         problems = (await Mover(a, b, quiet, second=0).run(dry_run=True)).problems
         assert "the target has no machines.bmc.tinkerbell.org: --install-crds, or 'tinkedge crds --bmc'" in problems
+
+
+async def populate_boot(client: KubeClient) -> Raw:
+    """Create a Workflow whose machine is being booted by its BMC, and return it."""
+    await populate(client)
+    last = {"at": "2026-11-30T18:00:00.25Z", "client": "OperatingSystem", "mac": "52:54:00:00:00:01"}
+    await client.patch(HARDWARE, "h", "default", {"status": {"power": "on", "lastBoot": last}}, subresource="status")
+    options = {"toggleAllowNetboot": True, "bootMode": "netboot"}
+    spec = {"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}, "bootOptions": options}
+    finalizers = ["tinkerbell.org/boot", "tinkerbell.org/workflow"]
+    await client.create(WORKFLOW, obj("Workflow", "boot", spec, finalizers=finalizers))
+    boot = {"way": "pxe", "attempt": 2, "since": "2026-11-30T18:01:00Z", "lastBoot": last["at"], "message": "waits"}
+    conditions = [{"type": "BootPrepared", "status": "False", "reason": "WaitingForDiscover", "message": "waits"}]
+    status = {"state": "Pending", "boot": boot, "conditions": conditions}
+    return await client.patch(WORKFLOW, "boot", "default", {"status": status}, subresource="status")
+
+
+async def test_boot_by_a_bmc_continues_at_the_target_with_its_finalizer_and_progress(tmp_path: Path) -> None:
+    async with two_with_bmcs(tmp_path) as (a, b):
+        made = await populate_boot(a)
+        report = await Mover(a, b, quiet, second=0).run(install_crds=True)
+        assert report.problems == []
+        there = (await workflows(b))["boot"]
+        assert there["metadata"]["finalizers"] == made["metadata"]["finalizers"]
+        assert there["status"]["boot"] == made["status"]["boot"]
+        assert there["status"]["conditions"] == made["status"]["conditions"]
+        hardware = await b.get(HARDWARE, "h", "default")
+        assert hardware["status"]["lastBoot"]["at"] == there["status"]["boot"]["lastBoot"], "no later boot was seen"
+        assert paused((await workflows(a))["boot"])
+        note = "1 Workflows have bootOptions (Workflow default/boot): they wait until BMC control runs at the target"
+        assert note in report.notes
+
+
+async def test_target_of_an_older_release_that_would_drop_the_progress_of_a_boot_is_refused(tmp_path: Path) -> None:
+    older = generate()
+    for definition in older:
+        status = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"].get("status", {})
+        for field in ("boot", "lastBoot"):
+            status.get("properties", {}).pop(field, None)
+    async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", older) as (_, b):
+        await populate_boot(a)
+        assert (await Mover(a, b, quiet, second=0).run()).problems == [
+            f"{plural}.tinkerbell.org of the target is of an older release: --install-crds updates it"
+            for plural in ("hardware", "workflows")
+        ]
+        await Mover(a, b, quiet, second=0).run(install_crds=True)
+        assert (await workflows(b))["boot"]["status"]["boot"]["attempt"] == 2
+
+
+async def test_workflow_that_no_boot_is_left_for_needs_no_bmc_control_at_the_target(tmp_path: Path) -> None:
+    async with two_with_bmcs(tmp_path) as (a, b):
+        await populate_boot(a)
+        await a.patch(WORKFLOW, "boot", "default", {"metadata": {"finalizers": ["tinkerbell.org/workflow"]}})
+        await a.patch(WORKFLOW, "boot", "default", {"status": {"state": "Failed"}}, subresource="status")
+        report = await Mover(a, b, quiet, second=0).run(install_crds=True)
+        assert not any("bootOptions" in note for note in report.notes)
