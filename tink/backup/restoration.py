@@ -8,7 +8,9 @@ backup, and a client that watches from an older version must list again (as afte
 `--bump-revision`). A Workflow that had not begun in the backup may have run since, and would wipe a disk that is in
 use. It is held until the operator releases it. A Workflow that was running in the backup is never dispatched again in
 any case. A Job or Task of a BMC that had not ended in the backup is failed: it could switch off a machine that works.
-Every controller respects that status, and a new Job takes one command.
+Every controller respects that status, and a new Job takes one command. For the same reason, the progress of a boot
+(`status.boot` of a Workflow) is removed: a held Workflow boots its machine from the first step when it is released,
+and for one that has begun or ended, BMC control sends no request of the clean-up.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import BinaryIO, Final
 
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.bmc import GROUP, BmcConditionType, is_ended
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import BOOT_FINALIZER, Raw, as_mapping
 from tink.backup import contents
 from tink.backup.archive import Manifest, read
 from tink.errors import TinkedgeError
@@ -32,7 +34,7 @@ from tink.files import private_files
 from tink.files.archive import Contents, Progress, extract
 from tink.kubeapi import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.workflow.guards import begun, paused
-from tink.workflow.status import InvalidStatusError, deleted, name_of
+from tink.workflow.status import ConditionType, InvalidStatusError, deleted, name_of
 
 WORKFLOWS = "tinkerbell.org/workflows"
 BMC_WORK: Final = (f"{GROUP}/jobs", f"{GROUP}/tasks")
@@ -62,6 +64,7 @@ class Restored:
     """The result of a restore.
 
     `held` are Workflows, and `failed` the Jobs and Tasks of BMCs (resource namespace/name) that may have run since.
+    `without_clean_up` are Workflows (namespace/name) after which no medium is ejected and no post action is executed.
     `aside` is the directory of the files that existed before, if any. `lost`, `older` and `uncertain` come from a
     salvage (`Salvage` of the store).
     """
@@ -72,6 +75,7 @@ class Restored:
     manifest: Manifest | None = None
     held: list[Held] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    without_clean_up: list[str] = field(default_factory=list)
     aside: Path | None = None
     lost: list[str] = field(default_factory=list)
     older: list[str] = field(default_factory=list)
@@ -90,8 +94,8 @@ def restore(
 ) -> Restored:
     """Restore a data directory from a backup.
 
-    `force`: move existing files aside. `resume`: hold no Workflows, and fail no Jobs. `also`: unknown files or
-    directories that are restored as well.
+    `force`: move existing files aside. `resume`: hold no Workflows, fail no Jobs, and keep the boots by BMCs. `also`:
+    unknown files or directories that are restored as well.
 
     Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
     """
@@ -177,11 +181,12 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
     found = survey_snapshot(state)
     on_hold: list[Held] = []
     failed: list[str] = []
+    without_clean_up: list[str] = []
 
     def edit(resource: str, obj: Raw) -> bool:
         if why is None:
             return False
-        return hold(obj) if resource == WORKFLOWS else fail(resource, obj)
+        return stop(obj) if resource == WORKFLOWS else fail(resource, obj)
 
     def fail(resource: str, obj: Raw) -> bool:
         if is_ended(obj):
@@ -190,9 +195,14 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
         _fail(obj, f"{why}: create another one to execute it")
         return True
 
+    def stop(workflow: Raw) -> bool:
+        may_run = _may_run(workflow)
+        is_changed = _forget_boot(workflow, boots_again=may_run)
+        if is_changed and not may_run:
+            without_clean_up.append(name_of(workflow))
+        return (may_run and hold(workflow)) or is_changed
+
     def hold(workflow: Raw) -> bool:
-        if not _may_run(workflow):
-            return False
         annotations = workflow["metadata"].setdefault("annotations", {})
         on_hold.append(Held(name_of(workflow), str(workflow.get("status", {}).get("state") or "")))
         if HOLD_ANNOTATION in annotations:
@@ -204,7 +214,7 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
     version = advance_snapshot(state, above, [WORKFLOWS, *BMC_WORK], edit)
     objects = survey_snapshot(state).objects
     files = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
-    return Restored(version, objects, files, held=on_hold, failed=failed)
+    return Restored(version, objects, files, held=on_hold, failed=failed, without_clean_up=without_clean_up)
 
 
 def _fail(obj: Raw, message: str) -> None:
@@ -213,6 +223,24 @@ def _fail(obj: Raw, message: str) -> None:
     conditions = status.get("conditions")
     failed = {"type": BmcConditionType.FAILED.value, "status": "True", "reason": "Restored", "message": message}
     status["conditions"] = [*(conditions if isinstance(conditions, list) else ()), failed]
+
+
+def _forget_boot(workflow: Raw, *, boots_again: bool) -> bool:
+    """Remove the progress of a boot from a Workflow that BMC control has not finished. Return True if it had one.
+
+    Without it, BMC control sends no request when the Workflow has ended. `boots_again`: remove also the condition
+    BootPrepared, so that the machine boots before the Workflow is sent.
+    """
+    status = as_mapping(workflow.get("status"))
+    is_unfinished = BOOT_FINALIZER in (workflow["metadata"].get("finalizers") or ())
+    if not is_unfinished or paused(workflow) or not status.get("boot"):
+        return False
+    status.pop("boot")
+    conditions = status.get("conditions")
+    if boots_again and isinstance(conditions, list):
+        prepared = ConditionType.BOOT_PREPARED
+        status["conditions"] = [each for each in conditions if as_mapping(each).get("type") != prepared]
+    return True
 
 
 def _may_run(workflow: Raw) -> bool:

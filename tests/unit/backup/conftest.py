@@ -25,12 +25,26 @@ class Site:
         self.events: list[Event] = []
         self.store = ObjectStore(directory / "state.db", self.events.append)
 
-    async def put(self, resource: str, name: str, *, annotations: dict[str, str] | None = None, **fields: Any) -> int:
+    async def put(
+        self,
+        resource: str,
+        name: str,
+        *,
+        annotations: dict[str, str] | None = None,
+        finalizers: tuple[str, ...] = (),
+        **fields: Any,
+    ) -> int:
         key = Key(resource, "default" if "namespaces" not in resource else "", name)
         found = await self.store.get(key)
         version = self.store.next_version()
-        metadata = {"name": name, "namespace": key.namespace, "uid": name, "resourceVersion": str(version)}
+        metadata: dict[str, Any] = {
+            "name": name,
+            "namespace": key.namespace,
+            "uid": name,
+            "resourceVersion": str(version),
+        }
         metadata |= {"annotations": annotations} if annotations else {}
+        metadata |= {"finalizers": finalizers} if finalizers else {}
         body = orjson.dumps({"metadata": metadata, **fields})
         await self.store.write(Write(key, version, body, found.version if found else 0))
         return version

@@ -22,6 +22,7 @@ import pytest
 from tests.unit.backup.conftest import WORKFLOWS, Site
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.bmc import is_ended
+from tink.api.v1alpha2 import BOOT_FINALIZER, FINALIZER
 from tink.backup import contents
 from tink.backup.archive import ArchiveError
 from tink.backup.contents import foreign
@@ -138,6 +139,40 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
     await other.store.close()
     await site.store.close()
     assert restored(content, tmp_path / "third", resume=True).held == []
+
+
+async def test_boot_by_a_bmc_begins_again_if_its_workflow_is_held_and_is_not_cleaned_up_if_it_has_begun(
+    site: Site, tmp_path: Path
+) -> None:
+    others = [{"type": "Prepared", "status": "True"}]
+    boot = {"way": "cd", "attempt": 1, "medium": "CD", "message": "the machine is on"}
+    conditions = [*others, {"type": "BootPrepared", "status": "True"}]
+
+    def status(state: str) -> dict[str, Any]:
+        return {"state": state, "boot": boot, "conditions": conditions}
+
+    for state in ("Pending", "Running", "Succeeded"):
+        await site.put(WORKFLOWS, state.lower(), finalizers=(BOOT_FINALIZER,), status=status(state))
+    await site.put(WORKFLOWS, "finished", finalizers=(FINALIZER,), status=status("Succeeded"))
+    paused = {PAUSED_ANNOTATION: "x"}
+    await site.put(WORKFLOWS, "moved", annotations=paused, finalizers=(BOOT_FINALIZER,), status=status("Pending"))
+    content = backup_of(site)
+    made = restored(content, tmp_path / "new")
+    assert [each.name for each in made.held] == ["default/pending"]
+    assert sorted(made.without_clean_up) == ["default/running", "default/succeeded"]
+    other = await opened(tmp_path / "new")
+    after = {
+        name: (await other.get(WORKFLOWS, name))["status"]
+        for name in ("pending", "running", "succeeded", "finished", "moved")
+    }
+    assert after["pending"] == {"state": "Pending", "conditions": others}
+    for name in ("running", "succeeded"):
+        assert after[name] == {"state": name.capitalize(), "conditions": conditions}
+    for name in ("finished", "moved"):
+        assert after[name]["boot"] == boot
+    await other.store.close()
+    await site.store.close()
+    assert restored(content, tmp_path / "third", resume=True).without_clean_up == []
 
 
 async def test_job_or_task_of_a_bmc_that_may_have_run_since_is_failed_and_no_other(site: Site, tmp_path: Path) -> None:
