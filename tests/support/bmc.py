@@ -1,4 +1,4 @@
-"""A fake BMC with the faults of real ones: `FakeBmc` is a pure state machine, `serve` puts it on loopback with TLS.
+"""A BMC with the faults of real ones: `FakeBmc` is the simulated BMC of the lab that lies; `serve` puts it on loopback.
 
     bmc = FakeBmc(faults={Fault.MODE_REFUSED})
     answer = bmc.handle("GET", "/redfish/v1/", {}, b"", now=0.0)
@@ -18,17 +18,14 @@ caller's clock.
 from __future__ import annotations
 
 import asyncio
-import base64
 import gzip
 import hashlib
-import heapq
-import itertools
 import json
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
@@ -40,30 +37,45 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from multidict import CIMultiDict
 
+from edge.lab.bmc import (
+    ENABLED,
+    MANAGER,
+    MODE,
+    RESET,
+    ROOT,
+    SESSIONS,
+    SYSTEM,
+    TARGET,
+    BmcAnswer,
+    BmcServer,
+    BmcTask,
+    Document,
+    InstantMachine,
+    MachineDescription,
+    PoweredMachine,
+    RefusalError,
+    SimulatedBmc,
+    VirtualSlot,
+    http_response,
+)
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
 from tink.bmc.redfish import Answer
 from tink.kube.certificates import builder, common_name, new_key, private_pem, show
 from tink.net.aiohttp_requests import received_requests
 
-Document = dict[str, Any]
+__all__ = [
+    "CONNECTION", "CREDENTIALS", "ENABLED", "MANAGER", "MODE", "PASSWORD", "RESET", "ROOT", "SESSIONS", "SETTINGS",
+    "SYSTEM", "TARGET", "TASK_SECONDS", "USER", "Certificate", "Delivery", "FakeAnswer", "FakeBmc", "Fault",
+    "MemoryTransport", "Served", "certificate", "serve",
+]  # fmt: skip
 
 USER = "root"
 PASSWORD = "c4lvin-and-h0bbes"  # unlike any word of a message, so that a test can search for it
 CREDENTIALS = BmcCredentials(USER, PASSWORD, version="1")
 CONNECTION = BmcConnection("192.0.2.10")
 
-ROOT = "/redfish/v1"
-SYSTEM = f"{ROOT}/Systems/1"
 SETTINGS = f"{SYSTEM}/SD"
-MANAGER = f"{ROOT}/Managers/1"
-CHASSIS = f"{ROOT}/Chassis/1"
-SESSIONS = f"{ROOT}/SessionService/Sessions"
-RESET = f"{SYSTEM}/Actions/ComputerSystem.Reset"
 TASK_SECONDS = 2.5
-RESETS = ("On", "ForceOff", "GracefulShutdown", "ForceRestart", "PowerCycle")
-_PARTS = ("EthernetInterfaces", "Memory", "Processors", "Storage")
-
-TARGET, ENABLED, MODE = "BootSourceOverrideTarget", "BootSourceOverrideEnabled", "BootSourceOverrideMode"
 
 
 class Fault(StrEnum):
@@ -186,68 +198,29 @@ class Delivery(StrEnum):
 
 
 @dataclass(frozen=True)
-class FakeAnswer:
+class FakeAnswer(BmcAnswer):
     """An HTTP response. The server alone can do what `delivery` says."""
 
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = Delivery.WHOLE
 
-    @property
-    def json(self) -> Any:
-        """The body, parsed."""
-        return json.loads(self.body)
 
+class FakeBmc(SimulatedBmc):
+    """A simulated BMC with faults. Without `machine`, its machine does at once what the BMC asks for.
 
-@dataclass
-class FakeSlot:
-    """A virtual drive."""
-
-    path: str
-    kinds: tuple[str, ...]
-    image: str | None = None
-    inserted: bool = False
-    leaving_until: float = 0.0
-    properties: dict[str, Any] = field(default_factory=dict)
-    """The properties that the last insertion sent beside Image."""
-
-
-@dataclass
-class FakeTask:
-    """A task: its state, and the number of reads so far."""
-
-    path: str
-    monitor: str
-    state: str = "Running"
-    reads: int = 0
-
-
-class _RefusalError(Exception):
-    def __init__(
-        self, status: int, message_id: str, *args: str, properties: tuple[str, ...] = (), registry: str = "Base.1.8"
-    ) -> None:
-        super().__init__(message_id)
-        self.status, self.message_id, self.message_args = status, f"{registry}.{message_id}", args
-        self.properties = properties
-
-
-class FakeBmc:
-    """The state of a BMC and its machine.
-
-    power: "On" or "Off". power_seconds: time from a reset to the new power state. post_seconds: time from power on to
-    the boot. shutdown_seconds: time that the operating system takes to shut down; None: it does not listen.
-    session_limit: sessions at once. fault_seconds: duration of the faults that last a while. broken_path: the path
-    with the broken answers.
+    fault_seconds: duration of the faults that last a while. broken_path: the path with the broken answers.
+    shutdown_seconds: time that the operating system takes to shut down; None: it does not listen. vendor, model,
+    firmware, mac, serial: the description of the machine. All else: `SimulatedBmc`.
     """
 
     def __init__(
         self,
         *,
+        faults: Iterable[Fault] = (),
         vendor: str = "Contoso",
         model: str = "3500",
         firmware: str = "1.45.455b66-rev4",
-        faults: Iterable[Fault] = (),
+        mac: str = "52:54:00:00:00:01",
+        serial: str = "437XR1138R2",
         power: str = "Off",
         power_seconds: float = 0.0,
         post_seconds: float = 0.0,
@@ -257,25 +230,25 @@ class FakeBmc:
         broken_path: str = SYSTEM,
         slots: tuple[tuple[str, tuple[str, ...]], ...] = (("CD", ("CD", "DVD")), ("USB", ("USBStick", "Floppy"))),
         accounts: Mapping[str, str] | None = None,
-        mac: str = "52:54:00:00:00:01",
-        serial: str = "437XR1138R2",
+        machine: PoweredMachine | None = None,
     ) -> None:
-        self.vendor, self.model, self.firmware, self.bios, self.serial = vendor, model, firmware, "P79 v1.45", serial
         self.faults = set(faults)
-        self.power, self.power_seconds, self.post_seconds = power, power_seconds, post_seconds
-        self.shutdown_seconds = shutdown_seconds
-        self.session_limit, self.fault_seconds, self.broken_path = session_limit, fault_seconds, broken_path
-        self.accounts = dict(accounts or {USER: PASSWORD})
-        self.mac = mac
-        self.boot: Document = {TARGET: "None", ENABLED: "Disabled", MODE: "UEFI", "HttpBootUri": None}
+        super().__init__(
+            accounts=accounts or {USER: PASSWORD},
+            machine=machine or InstantMachine(self, shutdown_seconds),
+            description=MachineDescription(vendor, model, serial, firmware=firmware, macs=(mac,)),
+            power=power,
+            power_seconds=power_seconds,
+            post_seconds=post_seconds,
+            session_limit=session_limit,
+            slots=slots,
+            media_parent=SYSTEM if Fault.MEDIA_AT_SYSTEM in self.faults else MANAGER,
+        )
+        self.fault_seconds, self.broken_path = fault_seconds, broken_path
         self.pending_boot: Document = {}
-        at = SYSTEM if Fault.MEDIA_AT_SYSTEM in self.faults else MANAGER
-        self.slots = [FakeSlot(f"{at}/VirtualMedia/{name}", kinds) for name, kinds in slots]
-        self.tasks: dict[str, FakeTask] = {}
-        self.sessions: dict[str, str] = {}
         self.locked: set[str] = set()
         self.overlay: dict[str, Document | None] = {}
-        """Documents that replace or extend the fake's own, by their paths; None: 404."""
+        """Documents that replace or extend the BMC's own, by their paths; None: 404."""
 
         self.requests: list[tuple[str, str, int]] = []
         """Method, path and status of each request."""
@@ -285,63 +258,59 @@ class FakeBmc:
         """ResetType of each reset that was accepted."""
         self.boots: list[str] = []
         """Target of each boot of the machine; Hdd without an override."""
-        self.logins = self.failed_logins = 0
         self.basic_requests = 0
         self.last_headers: dict[str, str] = {}
-
-        self._now = 0.0
-        self._start: float | None = None
-        self._power_changed = self._switched_off = self._post_ends = float("-inf")
-        self._reset_at = 0.0
-        self._on_count = 0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count(1)
-
-    # --- the door -----------------------------------------------------------------------------------------------------
+        self._last_body = b""
+        self._first_time: float | None = None
+        self._switched_off = float("-inf")
+        self._leaving: dict[str, float] = {}
+        """Time until which a slot reports its ejected medium."""
+        self._task_reads: dict[str, int] = {}
 
     @property
-    def open_sessions(self) -> int:
-        """The number of sessions that nothing has deleted."""
-        return len(self.sessions)
+    def serial(self) -> str:
+        """The serial number of the machine."""
+        return self.description.serial
 
-    def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: float) -> FakeAnswer:
-        """Answer a request at the time `now`, after all that has happened until then."""
-        self.run_until(now)
-        self.last_headers = lower = {name.lower(): value for name, value in headers.items()}
-        try:
-            answer = self._checked(method, path, lower, body)
-        except _RefusalError as refusal:
-            answer = self._error(refusal, lower, body)
-        answer = self._broken(method, path, answer)
-        self.requests.append((method, path, answer.status))
-        return answer
-
-    def run_until(self, now: float) -> None:
-        """Let everything happen that is due at `now`: changes of power, boots, ends of tasks."""
-        self._start = now if self._start is None else self._start
-        while self._events and self._events[0][0] <= now:
-            due, _, happen = heapq.heappop(self._events)
-            self._now = max(self._now, due)
-            happen()
-        self._now = max(self._now, now)
+    @serial.setter
+    def serial(self, value: str) -> None:
+        self.description = replace(self.description, serial=value)
 
     def writes(self) -> list[tuple[str, str, Any]]:
         """Return method, path and body of each request that changes something, without sessions."""
         return [each for each in self.bodies if SESSIONS not in each[1]]
 
+    def _has(self, fault: Fault) -> bool:
+        return fault in self.faults
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _checked(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> FakeAnswer:
-        if self._has(Fault.STORM_503) and self._now < (self._start or 0.0) + self.fault_seconds:
-            raise _RefusalError(503, "ServiceTemporarilyUnavailable", "2")
+    def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: float) -> FakeAnswer:
+        """Answer a request at the time `now`, with the faults, and record it."""
+        self.last_headers = {name.lower(): value for name, value in headers.items()}
+        self._last_body = body
+        self._first_time = now if self._first_time is None else self._first_time
+        honest = super().handle(method, path, headers, body, now)
+        answer = FakeAnswer(honest.status, honest.body, honest.headers)
+        if path.rstrip("/") == self.broken_path and 200 <= answer.status < 300:
+            answer = next((_BROKEN[fault](answer) for fault in sorted(self.faults & set(_BROKEN))), answer)
+        self.requests.append((method, path, answer.status))
+        return answer
+
+    def _is_early(self) -> bool:
+        return self._now < (self._first_time or 0.0) + self.fault_seconds
+
+    def _answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> BmcAnswer:
+        if self._has(Fault.STORM_503) and self._is_early():
+            raise RefusalError(503, "ServiceTemporarilyUnavailable", "2")
         if self._has(Fault.GZIP_REQUIRED) and "gzip" not in headers.get("accept-encoding", ""):
-            raise _RefusalError(406, "HeaderInvalid", "Accept-Encoding")
+            raise RefusalError(406, "HeaderInvalid", "Accept-Encoding")
         bare = path.partition("?")[0]
         if not bare.endswith("/"):
             if self._has(Fault.TRAILING_SLASH):
-                raise _RefusalError(404, "ResourceMissingAtURI", path)
+                raise RefusalError(404, "ResourceMissingAtURI", path)
             if self._has(Fault.REDIRECT_SAME):
-                return FakeAnswer(308, headers={"Location": f"{bare}/"})
+                return BmcAnswer(308, headers={"Location": f"{bare}/"})
         bare = bare.rstrip("/")
         elsewhere = {
             Fault.REDIRECT_OTHER: f"https://other.invalid{bare}",
@@ -351,183 +320,100 @@ class FakeBmc:
         if bare == self.broken_path:
             for fault, location in elsewhere.items():
                 if self._has(fault):
-                    return FakeAnswer(302, headers={"Location": location})
-        document = self._parsed(method, body)
-        if document is not None and bare != SESSIONS:
-            self.bodies.append((method, bare, document))
-        if (method, bare) == ("POST", SESSIONS):
-            return self._login(document)
-        if bare not in ("/redfish", ROOT):
-            self._authenticate(bare, headers)
-        return self._routed(method, bare, headers, document)
+                    return BmcAnswer(302, headers={"Location": location})
+            if self._has(Fault.LATE_401) and "x-auth-token" in headers:
+                raise RefusalError(401, "NoValidSession")
+        return super()._answer(method, path, headers, body)
 
-    def _parsed(self, method: str, body: bytes) -> Document | None:
-        if method in ("GET", "DELETE") or not body:
-            return None
-        try:
-            document = json.loads(body)
-        except ValueError:
-            raise _RefusalError(400, "MalformedJSON") from None
-        if not isinstance(document, dict):
-            raise _RefusalError(400, "UnrecognizedRequestBody")
-        return document
-
-    def _login(self, document: Document | None) -> FakeAnswer:
+    def _login(self, document: Document) -> BmcAnswer:
         if self.overlay.get(SESSIONS, {}) is None or self._has(Fault.NO_SESSION_SERVICE):
-            raise _RefusalError(404, "ResourceMissingAtURI", SESSIONS)
-        self.logins += 1
-        user, password = str((document or {}).get("UserName")), str((document or {}).get("Password"))
-        self._check_account(user, password)
-        if self._has(Fault.LIMIT_REACHED) or len(self.sessions) >= self.session_limit:
-            raise _RefusalError(503, "RAC0218", registry="IDRAC.2.8")
-        number = str(next(self._count))
-        path, token = f"{SESSIONS}/{number}", hashlib.sha256(f"{id(self)}/{number}".encode()).hexdigest()
-        self.sessions[path] = token
-        location = f"https://other.invalid{path}" if self._has(Fault.LOCATION_ELSEWHERE) else path
+            raise RefusalError(404, "ResourceMissingAtURI", SESSIONS)
+        try:
+            answer = super()._login(document)
+        except RefusalError as refusal:
+            if refusal.status != 503:
+                raise
+            raise RefusalError(503, "RAC0218", registry="IDRAC.2.8") from None
+        headers, session = dict(answer.headers), answer.json
+        path = headers["Location"]
+        if self._has(Fault.LOCATION_ELSEWHERE):
+            headers["Location"] = f"https://other.invalid{path}"
         if self._has(Fault.LOCATION_ABSOLUTE):
-            location = f"https://{{origin}}{path}"
-        session: Document = _resource(path, "Session", "v1_3_0", UserName=user)
+            headers["Location"] = f"https://{{origin}}{path}"
         if self._has(Fault.PASSWORD_CHANGE_REQUIRED):
             session["@Message.ExtendedInfo"] = [{"MessageId": "Base.1.8.PasswordChangeRequired", "MessageArgs": [path]}]
-        headers = {"Location": location} | ({} if self._has(Fault.NO_TOKEN) else {"X-Auth-Token": token})
-        return FakeAnswer(201, _encoded(session), headers)
+        if self._has(Fault.NO_TOKEN):
+            del headers["X-Auth-Token"]
+        return BmcAnswer(answer.status, _encoded(session), headers)
 
-    def _check_account(self, user: str, password: str) -> None:
-        if self.accounts.get(user) == password and user not in self.locked:
-            return
-        self.failed_logins += 1
-        if self._has(Fault.LOCK_OUT):
+    def _has_free_session(self) -> bool:
+        return not self._has(Fault.LIMIT_REACHED) and super()._has_free_session()
+
+    def _is_account(self, user: str, password: str) -> bool:
+        is_account = super()._is_account(user, password) and user not in self.locked
+        if not is_account and self._has(Fault.LOCK_OUT):
             self.locked.add(user)
-        raise _RefusalError(401, "ResourceAtUriUnauthorized", SESSIONS, "the user or the password is wrong")
+        return is_account
 
-    def _authenticate(self, path: str, headers: Mapping[str, str]) -> None:
-        token, basic = headers.get("x-auth-token"), headers.get("authorization", "")
-        if basic.startswith("Basic "):
-            self.basic_requests += 1
-            user, _, password = base64.b64decode(basic.removeprefix("Basic ")).decode().partition(":")
-            self._check_account(user, password)
-        elif token not in self.sessions.values() or (path == self.broken_path and self._has(Fault.LATE_401)):
-            raise _RefusalError(401, "NoValidSession")
-        if self._has(Fault.PASSWORD_CHANGE_REQUIRED) and not path.startswith(SESSIONS):
-            raise _RefusalError(403, "PasswordChangeRequired", f"{ROOT}/AccountService/Accounts/1")
+    def _authenticate(self, headers: Mapping[str, str]) -> None:
+        self.basic_requests += headers.get("authorization", "").startswith("Basic ")
+        super()._authenticate(headers)
 
-    def _routed(self, method: str, path: str, headers: Mapping[str, str], document: Document | None) -> FakeAnswer:
-        if method == "DELETE" and path in self.sessions:
-            del self.sessions[path]
-            return FakeAnswer(204)
-        if method == "GET":
-            return self._get(path)
-        if method not in ("PATCH", "POST"):
-            raise _RefusalError(405, "OperationNotAllowed")
-        self._check_time_for_writes()
-        if method == "PATCH":
-            return self._patch(path, headers, document or {})
-        if path == RESET:
-            return self._reset(str((document or {}).get("ResetType")))
-        for slot in self.slots:
-            if path.startswith(f"{slot.path}/Actions/"):
-                return self._media_action(slot, path.rpartition(".")[2], document)
-        raise _RefusalError(404, "ResourceMissingAtURI", path)
-
-    def _check_time_for_writes(self) -> None:
-        if self._has(Fault.SYS518) and self._now < (self._start or 0.0) + self.fault_seconds:
-            raise _RefusalError(400, "SYS518", registry="IDRAC.2.8")
-        if self._has(Fault.NOT_READY) and self._now < self._power_changed + self.fault_seconds:
-            raise _RefusalError(400, "InvalidOperationForSystemState", registry="iLO.2.14")
-
-    def _get(self, path: str) -> FakeAnswer:
-        for task in self.tasks.values():
-            if path in (task.path, task.monitor):
-                return self._task_read(task, path)
-        document = self.documents().get(path)
-        if document is None:
-            raise _RefusalError(404, "ResourceMissingAtURI", path)
-        return FakeAnswer(200, _encoded(document), {"ETag": self._etag(path)})
+    def _routed(self, method: str, path: str, headers: Mapping[str, str], document: Document | None) -> BmcAnswer:
+        is_public = path in ("/redfish", ROOT) or path.startswith(SESSIONS)
+        if self._has(Fault.PASSWORD_CHANGE_REQUIRED) and not is_public:
+            raise RefusalError(403, "PasswordChangeRequired", f"{ROOT}/AccountService/Accounts/1")
+        if document is not None:
+            self.bodies.append((method, path, dict(document)))
+        if method in ("PATCH", "POST"):
+            if self._has(Fault.SYS518) and self._is_early():
+                raise RefusalError(400, "SYS518", registry="IDRAC.2.8")
+            if self._has(Fault.NOT_READY) and self._now < self._power_changed + self.fault_seconds:
+                raise RefusalError(400, "InvalidOperationForSystemState", registry="iLO.2.14")
+        return super()._routed(method, path, headers, document)
 
     def _etag(self, path: str) -> str:
         if self._has(Fault.ETAG_EMPTY):
             return ""
-        tag = f'"{hashlib.sha256(_encoded(self.documents()[path])).hexdigest()[:8]}"'
-        return f"W/{tag}" if self._has(Fault.ETAG_WEAK) else tag
+        return f"W/{super()._etag(path)}" if self._has(Fault.ETAG_WEAK) else super()._etag(path)
 
-    def _error(self, refusal: _RefusalError, headers: Mapping[str, str], body: bytes) -> FakeAnswer:
-        text = f"{refusal.message_id.rpartition('.')[2]}: {', '.join(refusal.message_args)}"
+    def _message(self, refusal: RefusalError) -> str:
+        text = super()._message(refusal)
         if self._has(Fault.ECHO):
-            text += f" for {headers.get('authorization', '')} in {body.decode(errors='replace')}"
-        info: Document = {"MessageId": refusal.message_id, "Message": text, "MessageArgs": list(refusal.message_args)}
-        if refusal.properties:
-            info["RelatedProperties"] = [f"#/Boot/{each}" for each in refusal.properties]
-        error = {
-            "code": "Base.1.8.GeneralError",
-            "message": "A general error has occurred.",
-            "@Message.ExtendedInfo": [info],
-        }
-        return FakeAnswer(
-            refusal.status, _encoded({"error": error}), {"Retry-After": "2"} if refusal.status == 503 else {}
-        )
-
-    def _has(self, fault: Fault) -> bool:
-        return fault in self.faults
-
-    def _later(self, seconds: float, happen: Callable[[], None]) -> None:
-        if seconds <= 0:
-            happen()
-        else:
-            heapq.heappush(self._events, (self._now + seconds, next(self._count), happen))
+            text += f" for {self.last_headers.get('authorization', '')} in {self._last_body.decode(errors='replace')}"
+        return text
 
     # --- documents ----------------------------------------------------------------------------------------------------
 
     def documents(self) -> dict[str, Document]:
         """Return all documents by their paths; for tests of readers of documents, too."""
-        found = {ROOT: self._root(), SYSTEM: self._system(), "/redfish": {"v1": f"{ROOT}/"}}
+        found = super().documents()
         if self._has(Fault.SETTINGS_RESOURCE) or self._has(Fault.ALLOWED_AT_SETTINGS):
             boot = self._boot_document() if self._has(Fault.ALLOWED_AT_SETTINGS) else {}
-            found[SETTINGS] = _resource(
-                SETTINGS, "ComputerSystem", "v1_14_0", Boot={**boot, **self._allowed(), **self.pending_boot}
-            )
-        found |= {each["@odata.id"]: each for each in self._hardware()}
-        found |= {slot.path: self._slot_document(slot) for slot in self.slots}
-        found |= {path: _resource(path, "Session", "v1_3_0", UserName=USER) for path in self.sessions}
-        found[SESSIONS] = _collection(SESSIONS, "Session", list(self.sessions))
-        media = (SYSTEM if self._has(Fault.MEDIA_AT_SYSTEM) else MANAGER) + "/VirtualMedia"
-        found[media] = _collection(media, "VirtualMedia", [slot.path for slot in self.slots])
+            found[SETTINGS] = {"@odata.id": SETTINGS, "Boot": {**boot, **self._allowed(), **self.pending_boot}}
         if self._has(Fault.ETHERNET_404):
             found = {path: each for path, each in found.items() if "/EthernetInterfaces" not in path}
         return {path: each for path, each in (found | self.overlay).items() if each is not None}
 
     def _root(self) -> Document:
-        sessions = () if self._has(Fault.NO_SESSION_SERVICE) else ("SessionService",)
-        links = {name: {"@odata.id": f"{ROOT}/{name}"} for name in ("Systems", "Managers", "Chassis", *sessions)}
-        return _resource(
-            ROOT, "ServiceRoot", "v1_15_0",
-            RedfishVersion="1.15.0", UUID="92384634-2938-2342-8820-489239905423",
-            Vendor=self.vendor, Product=self.model,
-            Links={"Sessions": {"@odata.id": SESSIONS}} if sessions else {}, **links,
-        ) | {"@odata.id": f"{ROOT}/"}  # fmt: skip
+        root = super()._root()
+        if self._has(Fault.NO_SESSION_SERVICE):
+            del root["SessionService"]
+            root["Links"] = {}
+        return root
 
     def _system(self) -> Document:
-        system = _resource(
-            SYSTEM, "ComputerSystem", "v1_20_0",
-            Manufacturer=self.vendor, Model=self.model, SerialNumber=self.serial, SKU="8675309", BiosVersion=self.bios,
-            UUID="38947555-7742-3448-3784-823347823834", SystemType="Physical", PowerState=self.power, HostName="",
-            Status={"State": "Enabled", "Health": "OK"},
-            MemorySummary={"TotalSystemMemoryGiB": 64}, ProcessorSummary={"Count": 2, "Model": "Contoso 7000"},
-            Actions={"#ComputerSystem.Reset": {"target": RESET, "ResetType@Redfish.AllowableValues": list(RESETS)}},
-            Links={"Chassis": [{"@odata.id": CHASSIS}], "ManagedBy": [{"@odata.id": MANAGER}]},
-            **{each: {"@odata.id": f"{SYSTEM}/{each}"} for each in _PARTS},
-        )  # fmt: skip
+        system = super()._system()
         if self._has(Fault.NO_MANAGED_BY):
             del system["Links"]["ManagedBy"]
-        if self._has(Fault.MEDIA_AT_SYSTEM):
-            system["VirtualMedia"] = {"@odata.id": f"{SYSTEM}/VirtualMedia"}
-        if not self._has(Fault.NO_LAST_RESET):
-            system["LastResetTime"] = f"{datetime.fromtimestamp(self._reset_at, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        if self._has(Fault.NO_LAST_RESET):
+            del system["LastResetTime"]
         if self._has(Fault.SETTINGS_RESOURCE) or self._has(Fault.ALLOWED_AT_SETTINGS):
             system["@Redfish.Settings"] = {"SettingsObject": {"@odata.id": SETTINGS}}
-        if not self._has(Fault.NO_BOOT_OVERRIDE):
+        if self._has(Fault.ALLOWED_AT_SETTINGS):
             system["Boot"] = self._boot_document()
-            if not self._has(Fault.ALLOWED_AT_SETTINGS):
-                system["Boot"] |= self._allowed()
+        if self._has(Fault.NO_BOOT_OVERRIDE):
+            del system["Boot"]
         return system
 
     def _boot_document(self) -> Document:
@@ -541,218 +427,118 @@ class FakeBmc:
         return boot
 
     def _allowed(self) -> Document:
-        targets = [
-            "None",
-            "Pxe",
-            "UsbCd" if self._has(Fault.CD_IS_USB_CD) else "Cd",
-            "Hdd",
-            "BiosSetup",
-            "Diags",
-            "Utilities",
-        ]
-        enabled = ["Disabled", "Once"] + ([] if self._has(Fault.NO_CONTINUOUS) else ["Continuous"])
-        return {
-            f"{TARGET}@Redfish.AllowableValues": targets + (["UefiHttp"] if self._has(Fault.HTTP_URI) else []),
-            f"{ENABLED}@Redfish.AllowableValues": enabled,
-        }
+        allowed = super()._allowed()
+        targets, enabled = f"{TARGET}@Redfish.AllowableValues", f"{ENABLED}@Redfish.AllowableValues"
+        del allowed[f"{MODE}@Redfish.AllowableValues"]  # which few BMCs list
+        if self._has(Fault.CD_IS_USB_CD):
+            allowed[targets] = ["UsbCd" if each == "Cd" else each for each in allowed[targets]]
+        if self._has(Fault.HTTP_URI):
+            allowed[targets] = [*allowed[targets], "UefiHttp"]
+        if self._has(Fault.NO_CONTINUOUS):
+            allowed[enabled].remove("Continuous")
+        return allowed
 
-    def _slot_document(self, slot: FakeSlot) -> Document:
-        document = _resource(
-            slot.path, "VirtualMedia", "v1_6_0", MediaTypes=list(slot.kinds), Image=slot.image, Inserted=slot.inserted,
-            ImageName=(slot.image or "").rpartition("/")[2], ConnectedVia="URI" if slot.inserted else "NotConnected",
-            WriteProtected=True,
-        )  # fmt: skip
-        broken = self._has(Fault.FIRST_SLOT_BROKEN) and slot is self.slots[0]
+    def _slot_document(self, slot: VirtualSlot) -> Document:
+        document = super()._slot_document(slot)
         if self._has(Fault.IMAGE_STAYS):
             del document["Inserted"]
-        if not broken and not self._has(Fault.MEDIA_BY_PATCH):
-            document["Actions"] = {
-                f"#VirtualMedia.{name}": {"target": f"{slot.path}/Actions/VirtualMedia.{name}"}
-                for name in ("InsertMedia", "EjectMedia")
-            }
+        is_broken = self._has(Fault.FIRST_SLOT_BROKEN) and slot is self.slots[0]
+        if is_broken or self._has(Fault.MEDIA_BY_PATCH):
+            del document["Actions"]
         return document
-
-    def _hardware(self) -> Iterable[Document]:
-        """Yield what an inventory reads: managers, chassis, network, memory, processors, storage."""
-        yield _collection(f"{ROOT}/Systems", "ComputerSystem", [SYSTEM])
-        yield _collection(f"{ROOT}/Managers", "Manager", [MANAGER])
-        yield _resource(
-            MANAGER, "Manager", "v1_17_0", ManagerType="BMC", FirmwareVersion=self.firmware, Model="Contoso BMC",
-            EthernetInterfaces={"@odata.id": f"{MANAGER}/EthernetInterfaces"},
-            **({} if self._has(Fault.MEDIA_AT_SYSTEM) else {"VirtualMedia": {"@odata.id": f"{MANAGER}/VirtualMedia"}}),
-        )  # fmt: skip
-        yield from _members(
-            f"{MANAGER}/EthernetInterfaces", "EthernetInterface", {"eth0": {"MACAddress": "52:54:00:ff:00:01"}}
-        )
-        yield _resource(
-            f"{ROOT}/SessionService", "SessionService", "v1_1_8", Sessions={"@odata.id": SESSIONS}, SessionTimeout=1800
-        )
-        yield _collection(f"{ROOT}/Chassis", "Chassis", [CHASSIS])
-        adapters = f"{CHASSIS}/NetworkAdapters"
-        yield _resource(
-            CHASSIS, "Chassis", "v1_21_0", ChassisType="RackMount", Manufacturer=self.vendor, Model=self.model,
-            SerialNumber=self.serial, PartNumber="224071-J23", NetworkAdapters={"@odata.id": adapters},
-            PowerSubsystem={"@odata.id": f"{CHASSIS}/PowerSubsystem"},
-        )  # fmt: skip
-        supplies = f"{CHASSIS}/PowerSubsystem/PowerSupplies"
-        yield _resource(f"{CHASSIS}/PowerSubsystem", "PowerSubsystem", "v1_1_0", PowerSupplies={"@odata.id": supplies})
-        yield from _members(supplies, "PowerSupply", {"Bay1": {"SerialNumber": "3488247", "PowerCapacityWatts": 800}})
-        yield from _members(
-            adapters,
-            "NetworkAdapter",
-            {"1": {"Manufacturer": self.vendor, "Ports": {"@odata.id": f"{adapters}/1/Ports"}}},
-        )
-        yield from _members(
-            f"{adapters}/1/Ports",
-            "Port",
-            {"1": {"Ethernet": {"AssociatedMACAddresses": [self.mac.upper()]}, "LinkStatus": "LinkUp"}},
-        )
-        nic = {
-            "MACAddress": self.mac.upper(),
-            "PermanentMACAddress": self.mac.upper(),
-            "SpeedMbps": 25000,
-            "LinkStatus": "LinkUp",
-        }
-        yield from _members(f"{SYSTEM}/EthernetInterfaces", "EthernetInterface", {"NIC1": nic})
-        dimm = {
-            "CapacityMiB": 32768,
-            "MemoryDeviceType": "DDR5",
-            "Manufacturer": "Contoso",
-            "SerialNumber": "1234",
-            "OperatingSpeedMhz": 4800,
-        }
-        yield from _members(f"{SYSTEM}/Memory", "Memory", {"DIMM1": dimm, "DIMM2": dimm | {"SerialNumber": "1235"}})
-        cpu = {
-            "Socket": "CPU 1",
-            "Manufacturer": "Contoso",
-            "Model": "Contoso 7000",
-            "TotalCores": 32,
-            "TotalThreads": 64,
-        }
-        yield from _members(f"{SYSTEM}/Processors", "Processor", {"CPU1": cpu, "CPU2": cpu | {"Socket": "CPU 2"}})
-        drive = f"{SYSTEM}/Storage/1/Drives/0"
-        yield from _members(f"{SYSTEM}/Storage", "Storage", {"1": {"Drives": [{"@odata.id": drive}]}})
-        yield _resource(
-            drive, "Drive", "v1_15_0", Manufacturer="Contoso", Model="NVMe 7", SerialNumber="S5XANX0R", MediaType="SSD",
-            Protocol="NVMe", CapacityBytes=960197124096, Revision="1.0",
-        )  # fmt: skip
 
     # --- power --------------------------------------------------------------------------------------------------------
 
-    def _reset(self, kind: str) -> FakeAnswer:
-        if kind not in RESETS:
-            raise _RefusalError(400, "ActionParameterNotSupported", kind, "ResetType")
+    def _reset(self, kind: str) -> BmcAnswer:
         if kind == "On" and self._has(Fault.ON_CONFLICT) and self._now < self._switched_off + self.fault_seconds:
-            raise _RefusalError(409, "ActionParameterValueConflict", "ResetType", kind)
-        if kind in ("ForceRestart", "PowerCycle", "GracefulShutdown") and self.power == "Off":
-            raise _RefusalError(409, "ResourceCannotBeReset" if "Re" in kind else "ActionNotSupported", kind)
+            raise RefusalError(409, "ActionParameterValueConflict", "ResetType", kind)
+        return super()._reset(kind)
+
+    def _start_reset(self, kind: str) -> BmcAnswer:
+        is_first_on = kind == "On" and "On" not in self.resets
         self.resets.append(kind)
-        self._on_count += kind == "On"
-        if self._has(Fault.RESET_IGNORED) or (
-            self._has(Fault.FIRST_ON_IGNORED) and kind == "On" and self._on_count == 1
-        ):
-            return FakeAnswer(204)
-        return self._started(lambda: self._later(self._reset_seconds(), lambda: self._apply_reset(kind)))
+        if self._has(Fault.RESET_IGNORED) or (self._has(Fault.FIRST_ON_IGNORED) and is_first_on):
+            return BmcAnswer(204)
+        return super()._start_reset(kind)
 
     def _reset_seconds(self) -> float:
-        return self.power_seconds + (self.fault_seconds if self._has(Fault.POWER_LATE) else 0.0)
+        return super()._reset_seconds() + (self.fault_seconds if self._has(Fault.POWER_LATE) else 0.0)
 
-    def _apply_reset(self, kind: str) -> None:
-        if kind == "On":
-            if self.power == "Off":
-                self._switch("On")
-        elif kind == "ForceOff":
-            self._switch("Off")
-        elif kind == "GracefulShutdown":
-            if self.shutdown_seconds is not None:
-                self._later(self.shutdown_seconds, lambda: self._switch("Off"))
-        elif kind == "ForceRestart":
-            self._start_machine()
-        elif kind == "PowerCycle":
-            self._switch("Off")
-            self._later(self.power_seconds, lambda: self._switch("On"))
+    def machine_stopped(self) -> None:
+        """Take note of the power-off."""
+        if self.power != "Off":
+            self._switched_off = self._now
+        super().machine_stopped()
 
-    def _switch(self, power: str) -> None:
-        if power == self.power:
-            return
-        self.power, self._power_changed = power, self._now
-        if power == "Off":
-            self._switched_off, self._post_ends = self._now, float("-inf")
-        else:
-            self._start_machine()
-
-    def _start_machine(self) -> None:
-        # Each restart has a time of its own, also in tests in which no time passes.
-        self._reset_at, self._post_ends = self._now + next(self._count) * 1e-3, self._now + self.post_seconds
-        self.boot |= self.pending_boot
+    def machine_started(self) -> None:
+        """Take note of a start, which activates the settings resource."""
+        self.boot |= self._next_override()
         self.pending_boot = {}
-        if self._has(Fault.BOOT_LOST):
-            self.boot |= {TARGET: "None", ENABLED: "Disabled"}
-        self._later(self.post_seconds, self._boot_machine)
+        super().machine_started()
 
-    def _boot_machine(self) -> None:
-        if self.power == "Off" or self._now < self._post_ends:
-            return
-        self.boots.append(self.boot[TARGET] if self.boot[ENABLED] != "Disabled" else "Hdd")
-        if self.boot[ENABLED] == "Once":
-            self.boot |= {TARGET: "None", ENABLED: "Disabled"}
+    def _next_override(self) -> Document:
+        lost = {TARGET: "None", ENABLED: "Disabled"} if self._has(Fault.BOOT_LOST) else {}
+        return self.boot | self.pending_boot | lost
+
+    def _use_boot(self) -> None:
+        target = self.next_boot.target
+        self.boots.append("Hdd" if target == "None" else target)
+        super()._use_boot()
 
     # --- boot override ------------------------------------------------------------------------------------------------
 
-    def _patch(self, path: str, headers: Mapping[str, str], document: Document) -> FakeAnswer:
-        documents = self.documents()
-        if path not in documents:
-            raise _RefusalError(404, "ResourceMissingAtURI", path)
+    def _patch(self, path: str, headers: Mapping[str, str], document: Document) -> BmcAnswer:
+        slot = next((each for each in self.slots if each.path == path), None)
+        if slot is None or not self._has(Fault.MEDIA_BY_PATCH):
+            return super()._patch(path, headers, document)
         self._check_precondition(path, headers.get("if-match"))
-        for slot in self.slots:
-            if path == slot.path:
-                return self._patch_slot(slot, document)
-        if path not in (SYSTEM, SETTINGS) or set(document) != {"Boot"} or not isinstance(document["Boot"], dict):
-            raise _RefusalError(400, "PropertyUnknown", ", ".join(document))
-        return self._set_boot(document["Boot"], at_settings=path == SETTINGS)
+        if not isinstance(document.get("Inserted"), bool):
+            raise RefusalError(400, "PropertyMissing", "Inserted", properties=("Inserted",))
+        return self._insert(slot, document) if document["Inserted"] else self._started(lambda: self._eject(slot))
+
+    def _overrides(self) -> dict[str, Document]:
+        is_separate = self._has(Fault.SETTINGS_RESOURCE)
+        return super()._overrides() | {SETTINGS: self.pending_boot if is_separate else self.boot}
 
     def _check_precondition(self, path: str, if_match: str | None) -> None:
-        if if_match is None:
-            if self._has(Fault.ETAG_REQUIRED):
-                raise _RefusalError(428, "PreconditionRequired")
-            return
-        tag = self._etag(path).removeprefix("W/") or None  # an empty ETag never matches
-        if self._has(Fault.ETAG_REFUSED) or if_match not in (tag, "*"):
-            raise _RefusalError(412, "PreconditionFailed")
+        if if_match is None and self._has(Fault.ETAG_REQUIRED):
+            raise RefusalError(428, "PreconditionRequired")
+        if if_match is not None and self._has(Fault.ETAG_REFUSED):
+            raise RefusalError(412, "PreconditionFailed")
+        super()._check_precondition(path, if_match)
 
-    def _set_boot(self, changes: Document, *, at_settings: bool) -> FakeAnswer:
-        if self._has(Fault.SETTINGS_RESOURCE) and not at_settings:
-            raise _RefusalError(400, "PropertyNotWritable", *list(changes)[:1], properties=tuple(changes))
+    def _accepted_etag(self, path: str) -> str | None:
+        return self._etag(path).removeprefix("W/") or None  # an empty ETag never matches
+
+    def _set_boot(self, path: str, changes: Document) -> BmcAnswer:
+        if self._has(Fault.SETTINGS_RESOURCE) and path != SETTINGS:
+            raise RefusalError(400, "PropertyNotWritable", *list(changes)[:1], properties=tuple(changes))
         if self._has(Fault.POST_LOCK) and self._now < self._post_ends:
-            raise _RefusalError(400, "UnableToModifyDuringSystemPOST", registry="iLO.2.14")
-        self._check_boot(changes)
-        if self._has(Fault.BOOT_IGNORED):
-            return self._started(lambda: None)
-        target = self.pending_boot if at_settings and self._has(Fault.SETTINGS_RESOURCE) else self.boot
-        return self._started(lambda: target.update(self._as_kept(changes)), failed=self._has(Fault.ERROR_THOUGH_DONE))
+            raise RefusalError(400, "UnableToModifyDuringSystemPOST", registry="iLO.2.14")
+        answer = super()._set_boot(path, changes)
+        if self._has(Fault.ERROR_THOUGH_DONE) and answer.status == 204:
+            raise RefusalError(400, "GeneralError")
+        return answer
 
     def _check_boot(self, changes: Document) -> None:
-        allowed, now = self._allowed(), self.boot
-        for name, value in changes.items():
-            if name not in self._boot_document():
-                raise _RefusalError(400, "PropertyUnknown", name, properties=(name,))
-            if value not in allowed.get(f"{name}@Redfish.AllowableValues", [value]):
-                raise _RefusalError(400, "PropertyValueNotInList", str(value), name, properties=(name,))
+        super()._check_boot(changes)
         if self._has(Fault.MODE_REFUSED) and MODE in changes:
-            raise _RefusalError(400, "PropertyNotWritable", MODE, properties=(MODE,))
+            raise RefusalError(400, "PropertyNotWritable", MODE, properties=(MODE,))
         if self._has(Fault.MODE_ALONE) and MODE in changes and len(changes) > 1:
-            raise _RefusalError(400, "PropertyValueConflict", MODE, TARGET, properties=(MODE,))
-        if self._has(Fault.ENABLED_SAME_REFUSED) and changes.get(ENABLED) == now[ENABLED]:
-            raise _RefusalError(400, "PropertyValueConflict", ENABLED, properties=(ENABLED,))
+            raise RefusalError(400, "PropertyValueConflict", MODE, TARGET, properties=(MODE,))
+        if self._has(Fault.ENABLED_SAME_REFUSED) and changes.get(ENABLED) == self.boot[ENABLED]:
+            raise RefusalError(400, "PropertyValueConflict", ENABLED, properties=(ENABLED,))
         if self._has(Fault.TARGET_NONE_REFUSED) and changes.get(TARGET) == "None":
-            raise _RefusalError(400, "PropertyValueNotInList", "None", TARGET, properties=(TARGET,))
+            raise RefusalError(400, "PropertyValueNotInList", "None", TARGET, properties=(TARGET,))
         required = {TARGET, ENABLED, MODE} if self._has(Fault.FULL_REQUEST_REQUIRED) else set()
         if self._has(Fault.ENABLED_REQUIRED) and TARGET in changes:
             required |= {ENABLED}
         for name in sorted(required - set(changes)):
-            raise _RefusalError(400, "PropertyMissing", name, properties=(name,))
+            raise RefusalError(400, "PropertyMissing", name, properties=(name,))
 
-    def _as_kept(self, changes: Document) -> Document:
+    def _keep_boot(self, path: str, changes: Document) -> None:
+        if self._has(Fault.BOOT_IGNORED):
+            return
         kept = dict(changes)
         if self._has(Fault.WRONG_ENABLED) and kept.get(ENABLED) == "Once":
             kept[ENABLED] = "Continuous"
@@ -762,118 +548,78 @@ class FakeBmc:
             kept[ENABLED] = "Once"
         if self._has(Fault.ONLY_TARGET_KEPT):
             kept |= {MODE: "Legacy", ENABLED: "Disabled"}
-        return kept
+        super()._keep_boot(path, kept)
 
     # --- virtual media ------------------------------------------------------------------------------------------------
 
-    def _media_action(self, slot: FakeSlot, action: str, document: Document | None) -> FakeAnswer:
-        if f"#VirtualMedia.{action}" not in self._slot_document(slot).get("Actions", {}):
-            raise _RefusalError(405, "OperationNotAllowed")
-        if action == "EjectMedia":
-            if document is None and self._has(Fault.EJECT_BODY_REQUIRED):
-                raise _RefusalError(415, "UnsupportedMediaType")
-            return self._started(lambda: self._eject(slot))
-        return self._insert(slot, dict(document or {}))
+    def _media_action(self, slot: VirtualSlot, action: str, document: Document | None) -> BmcAnswer:
+        if action == "EjectMedia" and document is None and self._has(Fault.EJECT_BODY_REQUIRED):
+            raise RefusalError(415, "UnsupportedMediaType")
+        return super()._media_action(slot, action, document)
 
-    def _insert(self, slot: FakeSlot, document: Document) -> FakeAnswer:
-        image = document.pop("Image", None)
-        if not isinstance(image, str):
-            raise _RefusalError(400, "ActionParameterMissing", "InsertMedia", "Image")
-        if self._now < slot.leaving_until:
-            raise _RefusalError(500, "InternalError")
-        if slot.inserted:
-            raise _RefusalError(400, "ResourceInUse")
-        if self._has(Fault.INSERTED_REFUSED) and document:
-            raise _RefusalError(400, "ActionParameterUnknown", "InsertMedia", min(document))
-        for name in ("TransferProtocolType", "TransferMethod"):
-            if self._has(Fault.TRANSFER_REQUIRED) and name not in document:
-                raise _RefusalError(400, "ActionParameterMissing", "InsertMedia", name)
-
-        def insert() -> None:
-            if not self._has(Fault.MEDIA_IGNORED):
-                slot.image, slot.inserted, slot.properties = image, True, document
-
-        return self._started(insert)
-
-    def _eject(self, slot: FakeSlot) -> None:
+    def _insert(self, slot: VirtualSlot, document: Document) -> BmcAnswer:
+        if self._now < self._leaving.get(slot.path, float("-inf")):
+            raise RefusalError(500, "InternalError")
         if self._has(Fault.MEDIA_IGNORED):
-            return
+            self._check_insertion(slot, document)
+            return self._started(lambda: None)
+        return super()._insert(slot, document)
+
+    def _check_insertion(self, slot: VirtualSlot, document: Document) -> None:
+        super()._check_insertion(slot, document)
+        properties = set(document) - {"Image"}
+        if self._has(Fault.INSERTED_REFUSED) and properties:
+            raise RefusalError(400, "ActionParameterUnknown", "InsertMedia", min(properties))
+        for name in ("TransferProtocolType", "TransferMethod"):
+            if self._has(Fault.TRANSFER_REQUIRED) and name not in properties:
+                raise RefusalError(400, "ActionParameterMissing", "InsertMedia", name)
+
+    def _eject(self, slot: VirtualSlot) -> None:
         if self._has(Fault.EJECT_LATE):
-            slot.leaving_until = self._now + self.fault_seconds
-            self._later(self.fault_seconds, lambda: self._emptied(slot))
-        else:
-            self._emptied(slot)
+            self._leaving[slot.path] = self._now + self.fault_seconds
+            self.call_later(self.fault_seconds, lambda: super(FakeBmc, self)._eject(slot))
+        elif not self._has(Fault.MEDIA_IGNORED):
+            super()._eject(slot)
 
-    def _emptied(self, slot: FakeSlot) -> None:
-        slot.inserted = False
-        if not self._has(Fault.IMAGE_STAYS):
-            slot.image = None
-
-    def _patch_slot(self, slot: FakeSlot, document: Document) -> FakeAnswer:
-        if not self._has(Fault.MEDIA_BY_PATCH):
-            raise _RefusalError(400, "PropertyNotWritable", *list(document)[:1])
-        if not isinstance(document.get("Inserted"), bool):
-            raise _RefusalError(400, "PropertyMissing", "Inserted", properties=("Inserted",))
-        if not document["Inserted"]:
-            return self._started(lambda: self._eject(slot))
-        return self._insert(slot, document)
+    def _emptied(self, slot: VirtualSlot) -> None:
+        image = slot.image
+        super()._emptied(slot)
+        if self._has(Fault.IMAGE_STAYS):
+            slot.image = image
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def _started(self, effect: Callable[[], None], *, failed: bool = False) -> FakeAnswer:
-        """Cause an effect at once, or by a task."""
-        if not self.faults & _TASK_FAULTS:
-            effect()
-            if failed:
-                raise _RefusalError(400, "GeneralError")
-            return FakeAnswer(204)
-        number = next(self._count)
-        task = FakeTask(f"{ROOT}/TaskService/Tasks/{number}", f"{ROOT}/TaskService/TaskMonitors/{number}")
-        self.tasks[task.path] = task
+    def _started(self, effect: Callable[[], None]) -> BmcAnswer:
+        self.task_seconds = TASK_SECONDS if self._has(Fault.TASKS) else None
+        if not self.faults & (_TASK_FAULTS - {Fault.TASKS}):
+            return super()._started(effect)
+        task = self._new_task()
         if self._has(Fault.TASK_FAILS):
-            self._later(TASK_SECONDS, lambda: setattr(task, "state", "Exception"))
+            self.call_later(TASK_SECONDS, lambda: setattr(task, "state", "Exception"))
         elif self._has(Fault.TASK_PENDING):
             task.state = "Pending"
             effect()
-        elif self._has(Fault.TASKS):
+        return self._task_answer(task)
 
-            def end() -> None:
-                effect()
-                task.state = "Completed"
+    def _task_answer(self, task: BmcTask) -> BmcAnswer:
+        answer = super()._task_answer(task)
+        return replace(answer, body=b"") if self._has(Fault.TASK_MONITOR_ONLY) else answer
 
-            self._later(TASK_SECONDS, end)
-        body = b"" if self._has(Fault.TASK_MONITOR_ONLY) else _encoded(self._task_document(task))
-        return FakeAnswer(202, body, {"Location": task.monitor})
-
-    def _task_document(self, task: FakeTask) -> Document:
-        failed = task.state == "Exception"
-        messages = [{"MessageId": "Base.1.8.InternalError", "Message": "The task failed."}] if failed else []
-        return _resource(
-            task.path, "Task", "v1_7_1", TaskState=task.state, TaskStatus="Critical" if failed else "OK",
-            TaskMonitor=task.monitor, Messages=messages,
-        )  # fmt: skip
-
-    def _task_read(self, task: FakeTask, path: str) -> FakeAnswer:
-        task.reads += 1
-        if self._has(Fault.TASK_404_FIRST) and task.reads <= 2:
-            raise _RefusalError(404, "ResourceMissingAtURI", path)
-        document = _encoded(self._task_document(task))
-        if path == task.path:
-            return FakeAnswer(200, document)
-        if task.state in ("Running", "Pending"):
-            return FakeAnswer(202, document, {"Location": task.monitor})
-        if self._has(Fault.TASK_MONITOR_DELETES):
+    def _task_read(self, task: BmcTask, path: str) -> BmcAnswer:
+        self._task_reads[task.path] = reads = self._task_reads.get(task.path, 0) + 1
+        if self._has(Fault.TASK_404_FIRST) and reads <= 2:
+            raise RefusalError(404, "ResourceMissingAtURI", path)
+        has_ended = task.state not in ("Running", "Pending")
+        if has_ended and path == task.monitor and self._has(Fault.TASK_MONITOR_DELETES):
             del self.tasks[task.path]
-        if task.state == "Exception":
-            raise _RefusalError(500, "InternalError")
-        return FakeAnswer(204)
+        return super()._task_read(task, path)
 
-    # --- broken answers -----------------------------------------------------------------------------------------------
 
-    def _broken(self, method: str, path: str, answer: FakeAnswer) -> FakeAnswer:
-        if path.rstrip("/") != self.broken_path or not 200 <= answer.status < 300:
-            return answer
-        return next((_BROKEN[fault](answer) for fault in sorted(self.faults & set(_BROKEN))), answer)
+def _encoded(document: Document) -> bytes:
+    return json.dumps(document).encode()
+
+
+# --- broken answers ---------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -904,36 +650,6 @@ _BROKEN: dict[Fault, Callable[[FakeAnswer], FakeAnswer]] = {
     Fault.MANY_HEADERS: lambda answer: FakeAnswer(200, answer.body, {f"X-{number}": "x" for number in range(1000)}),
     Fault.LONG_HEADER: lambda answer: FakeAnswer(200, answer.body, {"X-Long": "x" * 65536}),
 }
-
-
-def _encoded(document: Document) -> bytes:
-    return json.dumps(document).encode()
-
-
-def _resource(path: str, kind: str, version: str, **properties: Any) -> Document:
-    name = path.rpartition("/")[2]
-    return {
-        "@odata.id": path,
-        "@odata.type": f"#{kind}.{version}.{kind}",
-        "Id": name,
-        "Name": f"{kind} {name}",
-    } | properties
-
-
-def _collection(path: str, kind: str, members: list[str]) -> Document:
-    return {
-        "@odata.id": path,
-        "@odata.type": f"#{kind}Collection.{kind}Collection",
-        "Name": f"{kind} collection",
-        "Members@odata.count": len(members),
-        "Members": [{"@odata.id": each} for each in members],
-    }
-
-
-def _members(path: str, kind: str, documents: Mapping[str, Document]) -> Iterable[Document]:
-    yield _collection(path, kind, [f"{path}/{name}" for name in documents])
-    for name, properties in documents.items():
-        yield _resource(f"{path}/{name}", kind, "v1_0_0", **properties)
 
 
 # --- without sockets --------------------------------------------------------------------------------------------------
@@ -1032,54 +748,54 @@ async def serve(
     bmc: FakeBmc, *, address: str = "127.0.0.1", clock: Callable[[], float] | None = None
 ) -> AsyncIterator[Served]:
     """Serve `bmc` on a free port of loopback until the context ends. `address`: the one in its certificate."""
-    now = clock or asyncio.get_running_loop().time
-    ended = asyncio.Event()
-    accepted: set[object] = set()
-
-    async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        accepted.add(request.protocol)
-        if Fault.KEPT_CONNECTION_BREAKS in bmc.faults and received_requests(request.protocol) > 1:
-            if request.transport is not None:
-                request.transport.abort()
-            return web.Response()
-        answer = bmc.handle(request.method, request.path_qs, request.headers, await request.read(), now())
-        return await _deliver(request, answer, ended)
-
-    # A client that has gone cancels the handler, so that no handler of a hanging answer stays.
-    server = web.Server(handler, handler_cancellation=True)
-    runner = web.ServerRunner(server, shutdown_timeout=0.1)
-    await runner.setup()
     made = certificate(address)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     show(context, made.chain)
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
+    server = _FaultyServer(bmc, context, clock)
+    port = await server.start("127.0.0.1")
     try:
-        yield Served(bmc, runner.addresses[0][1], made, lambda: len(server.connections), accepted)
+        yield Served(bmc, port, made, lambda: len(server.server.connections), server.accepted)
     finally:
-        ended.set()
-        await runner.cleanup()
+        server.ended.set()
+        await server.stop()
 
 
-async def _deliver(request: web.BaseRequest, answer: FakeAnswer, ended: asyncio.Event) -> web.StreamResponse:
-    headers = {name: value.replace("{origin}", request.host) for name, value in answer.headers.items()}
-    headers.setdefault("Content-Type", "application/json")
-    if answer.delivery is Delivery.WHOLE:
-        return web.Response(status=answer.status, body=answer.body, headers=headers)
-    if answer.delivery is Delivery.HANG:
-        await ended.wait()
-        return web.Response(status=503)
-    response = web.StreamResponse(status=answer.status, headers=headers)
-    if answer.delivery is Delivery.CUT:
-        response.content_length = len(answer.body)
-    await response.prepare(request)
-    with suppress(ConnectionError):
-        if answer.delivery is Delivery.CUT:
-            await response.write(answer.body[: len(answer.body) // 2])
+class _FaultyServer(BmcServer):
+    """The server of a fake BMC, which also breaks connections and answers."""
+
+    def __init__(self, bmc: FakeBmc, context: ssl.SSLContext, clock: Callable[[], float] | None) -> None:
+        super().__init__(bmc, context, clock)
+        self._fake = bmc
+        self.ended = asyncio.Event()
+        self.accepted: set[object] = set()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.accepted.add(request.protocol)
+        if Fault.KEPT_CONNECTION_BREAKS in self._fake.faults and received_requests(request.protocol) > 1:
             if request.transport is not None:
-                request.transport.close()
-        part = b" " if answer.delivery is Delivery.DRIP else b" " * 65536
-        while answer.delivery is not Delivery.CUT and not ended.is_set():
-            await response.write(part)
-            await asyncio.sleep(0.005 if answer.delivery is Delivery.DRIP else 0)
-    return response
+                request.transport.abort()
+            return web.Response()
+        return await self._deliver(request, await self.ask(request))
+
+    async def _deliver(self, request: web.BaseRequest, answer: BmcAnswer) -> web.StreamResponse:
+        delivery = answer.delivery if isinstance(answer, FakeAnswer) else Delivery.WHOLE
+        headers = {name: value.replace("{origin}", request.host) for name, value in answer.headers.items()}
+        if delivery is Delivery.WHOLE:
+            return http_response(replace(answer, headers=headers))
+        if delivery is Delivery.HANG:
+            await self.ended.wait()
+            return web.Response(status=503)
+        response = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json", **headers})
+        if delivery is Delivery.CUT:
+            response.content_length = len(answer.body)
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            if delivery is Delivery.CUT:
+                await response.write(answer.body[: len(answer.body) // 2])
+                if request.transport is not None:
+                    request.transport.close()
+            part = b" " if delivery is Delivery.DRIP else b" " * 65536
+            while delivery is not Delivery.CUT and not self.ended.is_set():
+                await response.write(part)
+                await asyncio.sleep(0.005 if delivery is Delivery.DRIP else 0)
+        return response
