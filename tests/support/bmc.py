@@ -656,26 +656,27 @@ _BROKEN: dict[Fault, Callable[[FakeAnswer], FakeAnswer]] = {
 
 
 class MemoryTransport:
-    """A connection to a fake BMC inside this process, by the clock of the event loop, which may be virtual.
+    """A connection to a BMC inside this process, by the clock of the event loop, which may be virtual.
 
     seconds: the time that each answer takes. answer_seconds: the time after which an answer that never ends fails.
     """
 
-    def __init__(self, bmc: FakeBmc, *, seconds: float = 0.0, answer_seconds: float = 30.0) -> None:
+    def __init__(self, bmc: SimulatedBmc, *, seconds: float = 0.0, answer_seconds: float = 30.0) -> None:
         self._bmc, self._seconds, self._answer_seconds = bmc, seconds, answer_seconds
         self.closed = 0
 
     async def exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        """Return the answer of the fake BMC; raise BmcError where HTTPS would fail."""
+        """Return the answer of the BMC; raise BmcError where HTTPS would fail."""
         await asyncio.sleep(self._seconds)
         headers = {"Accept-Encoding": "gzip", **headers}
         answer = self._bmc.handle(method, path, headers, body or b"", asyncio.get_running_loop().time())
         coding = answer.headers.get("Content-Encoding", "gzip")
-        if answer.delivery is Delivery.CUT or coding != "gzip":
+        delivery = answer.delivery if isinstance(answer, FakeAnswer) else Delivery.WHOLE
+        if delivery is Delivery.CUT or coding != "gzip":
             raise BmcError(Cause.BAD_ANSWER, "the answer is cut off, or not HTTP")
-        if answer.delivery is not Delivery.WHOLE:
+        if delivery is not Delivery.WHOLE:
             await asyncio.sleep(self._answer_seconds)
-            cause = Cause.UNREACHABLE if answer.delivery is Delivery.HANG else Cause.BAD_ANSWER
+            cause = Cause.UNREACHABLE if delivery is Delivery.HANG else Cause.BAD_ANSWER
             raise BmcError(cause, f"no answer within {self._answer_seconds:g} s")
         text = answer.body
         if "Content-Encoding" in answer.headers:
