@@ -96,7 +96,8 @@ def has_ended(workflow: Raw) -> bool:
 def is_history(workflow: Raw) -> bool:
     """Return True if the Workflow has ended and only its deletion is left to do.
 
-    Returns False for a Workflow that is deleted, moved, held or has a finalizer of ours, or lacks a field that the controller
+    Returns False for a Workflow that is deleted, moved, held or has a finalizer of ours, or lacks a field that the
+    controller
     writes.
     """
     return (

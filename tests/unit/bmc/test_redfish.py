@@ -232,9 +232,9 @@ async def test_firmware_that_was_not_known_is_read_again() -> None:
     assert layout.firmware == ""
     del bmc.overlay[MANAGER]
     seen, read = await resumed(bmc, layout)
-    assert seen.identity.firmware == bmc.firmware
+    assert seen.identity.firmware == bmc.description.firmware
     assert read is not None
-    assert read.firmware == bmc.firmware
+    assert read.firmware == bmc.description.firmware
 
 
 async def test_session_with_a_known_layout_reads_boot_media_and_resets() -> None:
