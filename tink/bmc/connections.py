@@ -7,6 +7,8 @@ A BMC is identified by its address and ports (`bmc_of`). `open` waits until no o
 and a connection is free; waiting namespaces take turns. The protocols of the Machine are tried in their order. The
 next one is tried if the BMC can't be reached by the first or does not support it, never after a refused password or an
 untrusted certificate: the password would go over a weaker connection.
+
+Some operations work by IPMI alone, although Redfish works (`quirks.needs_ipmi`); `BmcSession.by_ipmi` is for them.
 """
 
 from __future__ import annotations
@@ -203,16 +205,23 @@ class BmcSession:
 
         return await self._call(get)
 
+    @property
+    def has_ipmi(self) -> bool:
+        """True if IPMI is a protocol of the Machine."""
+        return "ipmi" in self._connection.protocols
+
     def by_ipmi(self) -> BmcClient:
-        """Return a client that uses IPMI with the same credentials, although Redfish works."""
-        return BmcSession(
-            replace(self._connection, protocols=("ipmi",)),
-            self._credentials,
-            self._clients,
-            self._refused,
-            self._quirks,
-            self._children,
-        )
+        """Return a client of this BMC by IPMI, with the same credentials, for what Redfish can't do.
+
+        It is usable while this session is open. Raises BmcError (UNSUPPORTED) if IPMI is no protocol of the Machine. A
+        login that the BMC refuses is not repeated, and ends neither this session nor later ones by Redfish.
+        """
+        if not self.has_ipmi:
+            text = "this needs IPMI, and providerOptions.preferredOrder of the Machine excludes ipmitool"
+            raise BmcError(Cause.UNSUPPORTED, text)
+        quirks = self._quirks.get(self._bmc, Quirks())
+        client = self._clients["ipmi"](self._connection, self._credentials, quirks)
+        return _ByIpmi(client, self._bmc, self._credentials, self._refused, self._children)
 
     async def close(self) -> None:
         """End the session with the BMC, within 10 s."""
@@ -228,6 +237,8 @@ class BmcSession:
         failures: list[BmcError] = []
         while True:
             self._refused.check(self._bmc, self._credentials)
+            if self._protocols[0] == "ipmi":
+                _check_ipmi(self._refused, self._bmc, self._credentials, failures)
             try:
                 if self._client is None:
                     self._client = await self._exit.enter_async_context(self._new_client())
@@ -254,6 +265,49 @@ class BmcSession:
         if layout is not None and isinstance(client, RedfishClient):
             client.resume(layout)
         return client
+
+
+class _ByIpmi(BmcClient):
+    """IPMI beside a session by Redfish. Each call is a child process with a login of its own, which is closed then."""
+
+    protocol = "ipmi"
+
+    def __init__(
+        self,
+        client: Any,
+        bmc: str,
+        credentials: BmcCredentials,
+        refused: RefusedLogins,
+        children: asyncio.Semaphore,
+    ) -> None:
+        self._client, self._bmc, self._credentials = client, bmc, credentials
+        self._refused, self._children = refused, children
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        seen: Observation = await self._call(lambda client: client.observe(boot=boot, media=media))
+        return seen
+
+    async def send(self, request: Request) -> None:
+        await self._call(lambda client: client.send(request))
+
+    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        self._refused.check(self._bmc, self._credentials)
+        self._refused.check(self._bmc, self._credentials, "ipmi")
+        try:
+            async with self._children, self._client as client:
+                return await call(client)
+        except BmcError as error:
+            if error.cause is Cause.CREDENTIALS_REFUSED:
+                raise self._refused.add(self._bmc, self._credentials, str(error), "ipmi") from error
+            raise
+
+
+def _check_ipmi(refused: RefusedLogins, bmc: str, credentials: BmcCredentials, failures: list[BmcError]) -> None:
+    """Raise BmcError if the BMC has refused these credentials by IPMI; `failures` are those by other protocols."""
+    try:
+        refused.check(bmc, credentials, "ipmi")
+    except BmcError as error:
+        raise _joined([*failures, error]) from error
 
 
 class BmcConnections:

@@ -44,17 +44,23 @@ class RefusedLogins:
         self.count = 0
         """Number of refused logins since the start."""
 
-    def check(self, bmc: str, credentials: BmcCredentials) -> None:
-        """Raise BmcError (CREDENTIALS_REFUSED) if the BMC has refused this version of the Secret."""
-        reason = self._reasons.get((bmc, credentials.version))
-        if reason is not None:
-            raise _refused(reason, credentials)
+    def check(self, bmc: str, credentials: BmcCredentials, protocol: str = "") -> None:
+        """Raise BmcError (CREDENTIALS_REFUSED) if the BMC has refused this version of the Secret.
 
-    def add(self, bmc: str, credentials: BmcCredentials, reason: str) -> BmcError:
-        """Remember a refused login, and return its error. `reason` is a sentence without a full stop."""
+        `protocol`: by this protocol alone (see `add`).
+        """
+        reason = self._reasons.get((f"{bmc}{protocol}", credentials.version))
+        if reason is not None:
+            raise _refused(reason, credentials, protocol)
+
+    def add(self, bmc: str, credentials: BmcCredentials, reason: str, protocol: str = "") -> BmcError:
+        """Remember a refused login, and return its error. `reason` is a sentence without a full stop.
+
+        `protocol`: the BMC has refused the login by this protocol, and accepted it by another one.
+        """
         self.count += 1
-        self._reasons[bmc, credentials.version] = reason
-        return _refused(reason, credentials)
+        self._reasons[f"{bmc}{protocol}", credentials.version] = reason
+        return _refused(reason, credentials, protocol)
 
     def restore(self, machine: Raw, bmc: str, credentials: BmcCredentials) -> None:
         """Remember a login that was refused before the start of this process, if the Machine's annotation says so.
@@ -82,8 +88,11 @@ def refused_login(machine: Raw) -> str:
     return str(annotations.get(CREDENTIALS_REFUSED_ANNOTATION, ""))
 
 
-def _refused(reason: str, credentials: BmcCredentials) -> BmcError:
+def _refused(reason: str, credentials: BmcCredentials, protocol: str) -> BmcError:
     secret = credentials.version.partition("@")[0]
+    if protocol:  # the other protocol works, so the Machine has no annotation
+        text = f"{reason}. The next login by {protocol.upper()} is tried when Secret {secret} changes"
+        return BmcError(Cause.CREDENTIALS_REFUSED, text)
     return BmcError(
         Cause.CREDENTIALS_REFUSED,
         f"{reason}. The next login is tried when Secret {secret} changes, or the annotation "

@@ -1,15 +1,42 @@
-"""The table of quirks: which rows apply to a BMC, and the comparison of firmware versions."""
+"""The table of quirks: which rows apply to a BMC, the comparison of firmware versions, and operations by IPMI."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.bmc.model import Identity
-from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, quirks_for, row, rows_for, version_of
+from tests.support.bmc import USER, FakeBmc, Fault
+from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
+from tink.api.v1alpha2 import PowerState, Raw
+from tink.bmc.model import (
+    BmcConnection,
+    BmcCredentials,
+    BmcError,
+    Boot,
+    BootDevice,
+    BootMode,
+    Cause,
+    ClearedBoot,
+    Identity,
+    Observation,
+    PowerAction,
+    Request,
+    Reset,
+    ResetType,
+    SetBoot,
+    Wanted,
+    WantedBoot,
+    WantedMedium,
+    WantedPower,
+)
+from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, needs_ipmi, quirks_for, row, rows_for, version_of
+from tink.kube.resources import JOB, MACHINE, TASK
+
+virtual = pytest.mark.looptime(start=0)
 
 SWITCHES = {field.name for field in fields(Quirks)} - {"rows"}
 
@@ -136,3 +163,175 @@ def test_no_identity_is_an_error(vendor: str, model: str, firmware: str) -> None
     for name in (vendor, "Dell Inc.", "Supermicro", "Lenovo"):
         assert quirks_for(Identity(name, model, firmware)) is not None
     in_range(firmware, vendor, model)
+
+
+# --- operations whose remedy is IPMI, although Redfish works ----------------------------------------------------------
+
+X10 = Identity("Supermicro", "X10DRT-P", redfish="1.0")
+SR650 = Identity("Lenovo", "ThinkSystem SR650 V4", redfish="1.15")
+MODELESS = Boot("None", "Disabled")
+UEFI_PXE = WantedBoot(BootDevice.PXE, mode=BootMode.UEFI)
+RESET, CYCLE = WantedPower(PowerAction.RESET), WantedPower(PowerAction.CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "identity", "boot", "expected"),
+    [
+        (UEFI_PXE, X10, MODELESS, True),
+        (UEFI_PXE, X10, replace(MODELESS, mode="UEFI"), False),
+        (WantedBoot(BootDevice.PXE), X10, MODELESS, False),
+        (WantedBoot(BootDevice.PXE, mode=BootMode.LEGACY), X10, MODELESS, False),
+        (replace(UEFI_PXE, device=BootDevice.HTTP), X10, MODELESS, False),
+        (UEFI_PXE, replace(X10, redfish=""), MODELESS, False),
+        (UEFI_PXE, Identity("Contoso", redfish="1.15"), MODELESS, False),
+        (UEFI_PXE, Identity("IBM", redfish="1.15"), None, True),
+        (WantedBoot(BootDevice.DISK), Identity("Contoso", redfish="1.15"), Boot(), True),
+        (RESET, SR650, None, True),
+        (CYCLE, SR650, None, False),
+        (RESET, replace(SR650, redfish=""), None, False),
+        (RESET, replace(SR650, model="ThinkSystem SR650 V3"), None, False),
+        (ClearedBoot(), Identity("IBM", redfish="1.15"), None, False),
+        (WantedMedium("CD"), SR650, None, False),
+    ],
+)
+def test_ipmi_is_needed_by_model_and_by_what_redfish_lacks(
+    wanted: Wanted, identity: Identity, boot: Boot | None, expected: bool
+) -> None:
+    assert needs_ipmi(wanted, Observation(PowerState.ON, boot, identity=identity)) is expected
+
+
+class Ipmi:
+    """A client by IPMI for a rig: the flags and resets of a chassis. `errors` are raised by the next calls."""
+
+    protocol = "ipmi"
+
+    def __init__(self, *errors: BmcError) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+        self.sent: list[Request] = []
+        self.boot = Boot("None", "Disabled")
+
+    async def __aenter__(self) -> Ipmi:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return Observation(PowerState.ON, self.boot if boot else None)
+
+    async def send(self, request: Request) -> None:
+        self.calls += 1
+        self.sent.append(request)
+        if isinstance(request, SetBoot):
+            self.boot = Boot(request.target, request.enabled, request.mode)
+
+
+class IpmiRig(Rig):
+    """A rig whose BMC answers by IPMI as well."""
+
+    def __init__(self, bmc: FakeBmc, ipmi: Ipmi, **connection: Any) -> None:
+        super().__init__(machine(**connection), secret(), bmc=bmc)
+        self.ipmi = ipmi
+
+    def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
+        self.tried.append((0.0, "ipmi", connection.host))
+        return self.ipmi
+
+    async def end_of(self, name: str, task: Raw, ended: str = "Completed") -> Raw:
+        """Create a Job with one task, and return the condition of that task when it has ended."""
+        self.api.put(job(name, task))
+        await self.until_condition(JOB, name, ended)
+        return self.condition(TASK, f"{name}-task-0", ended)
+
+
+def supermicro_x10() -> FakeBmc:
+    return FakeBmc(vendor="Supermicro", model="X10DRT-P", faults={Fault.NO_MODE})
+
+
+@virtual
+async def test_quirk_11_task_sets_the_boot_device_by_ipmi() -> None:
+    rig = IpmiRig(supermicro_x10(), Ipmi())
+    async with rig.running():
+        done = await rig.end_of("j", PXE)
+    assert rig.ipmi.sent == [SetBoot("Pxe", "Once", "UEFI")]
+    assert done["message"] == "by IPMI: the BMC reports boot target Pxe, enabled Once, mode UEFI"
+    assert not [write for write in rig.bmc.writes() if write[0] == "PATCH"]
+    assert rig.bmc.failed_logins == 0
+
+
+@virtual
+async def test_quirk_45_task_resets_by_ipmi() -> None:
+    rig = IpmiRig(FakeBmc(vendor="Lenovo", model="ThinkSystem SR650 V4", power="On"), Ipmi())
+    async with rig.running():
+        done = await rig.end_of("j", power("reset"))
+    assert (rig.ipmi.sent, rig.bmc.resets) == ([Reset(ResetType.FORCE_RESTART)], [])
+    assert done["message"].startswith("by IPMI: the BMC accepted Reset ForceRestart and reports On")
+
+
+@virtual
+async def test_other_tasks_of_such_a_bmc_use_redfish() -> None:
+    rig = IpmiRig(supermicro_x10(), Ipmi())
+    async with rig.running():
+        await rig.end_of("on", power("on"))
+        await rig.end_of("disk", {"bootDevice": {"device": "disk"}})
+    assert (rig.ipmi.calls, rig.bmc.resets) == (0, ["On"])
+
+
+@virtual
+async def test_machine_without_ipmi_among_its_protocols_never_uses_it() -> None:
+    rig = IpmiRig(supermicro_x10(), Ipmi(), providerOptions={"preferredOrder": ["gofish"]})
+    async with rig.running():
+        failed = await rig.end_of("j", PXE, "Failed")
+    assert (rig.ipmi.calls, failed["reason"]) == (0, "NotSupported")
+    assert (
+        "set the boot device by IPMI; by IPMI: this needs IPMI, and providerOptions.preferredOrder" in failed["message"]
+    )
+
+
+@virtual
+async def test_reset_is_done_by_redfish_if_ipmi_does_not_answer() -> None:
+    ipmi = Ipmi(BmcError(Cause.UNREACHABLE, "no answer on port 623"))
+    rig = IpmiRig(FakeBmc(vendor="Lenovo", model="ThinkSystem SR650 V4", power="On"), ipmi)
+    async with rig.running():
+        done = await rig.end_of("j", power("reset"))
+    assert (ipmi.sent, rig.bmc.resets) == ([], ["ForceRestart"])
+    assert done["message"].endswith("; by Redfish, because IPMI can't be used: no answer on port 623")
+
+
+@virtual
+async def test_busy_ipmi_is_waited_for() -> None:
+    rig = IpmiRig(supermicro_x10(), Ipmi(*[BmcError(Cause.BUSY, "no session left")] * 3))
+    async with rig.running():
+        await rig.end_of("j", PXE)
+    assert rig.ipmi.sent == [SetBoot("Pxe", "Once", "UEFI")]
+
+
+@virtual
+async def test_login_refused_by_ipmi_is_not_repeated_and_redfish_goes_on() -> None:
+    refusal = BmcError(Cause.CREDENTIALS_REFUSED, "the password in the Secret is wrong for IPMI")
+    rig = IpmiRig(supermicro_x10(), Ipmi(*[refusal] * 9))
+    async with rig.running():
+        failed = await rig.end_of("first", PXE, "Failed")
+        again = await rig.end_of("second", PXE, "Failed")
+        assert rig.ipmi.calls == 1
+        assert failed["message"] == again["message"]
+        assert failed["message"].endswith(
+            "by IPMI: the password in the Secret is wrong for IPMI. "
+            "The next login by IPMI is tried when Secret default/bmc-auth changes"
+        )
+        await rig.end_of("on", power("on"))
+        rig.hanging.add(HOST)  # Redfish no longer answers: IPMI would be next
+        lost = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert rig.ipmi.calls == 1
+        assert lost["reason"] == "BmcUnreachable"
+        assert "wrong for IPMI" in lost["message"]
+        rig.hanging.clear()
+        rig.api.put(secret("changed"))
+        rig.ipmi.errors.clear()
+        rig.bmc.accounts = {USER: "changed"}
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        await rig.end_of("third", PXE)
