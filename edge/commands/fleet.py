@@ -128,6 +128,12 @@ def _size(text: str) -> int:
     "--roles", is_flag=True, help="Run the own stack as four processes, as on a cluster, instead of tinkedge up."
 )
 @click.option(
+    "--bmc",
+    is_flag=True,
+    help="Give each machine a simulated BMC (Redfish). Machines are off until tinkedge powers them on, for their "
+    "Workflows.",
+)
+@click.option(
     "--stack-option", "stack_options", multiple=True, help="Another option for the edge of the own stack. Repeatable."
 )
 @click.option(

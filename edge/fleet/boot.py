@@ -2,7 +2,8 @@
 
     firmware -> boot program -> iPXE -> kernel, initrd -> OSIE -> agent -> Workflow -> disk -> cloud-init
 
-The firmware repeats a boot that has failed. A power cut ends the boot, and erases the agent's memory.
+The firmware repeats a boot that has failed. A power cut ends the boot, and erases the agent's memory. A machine with a
+BMC starts when the BMC powers it on, and starts again after each reset by the BMC.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from edge.fleet import agent
+from edge.fleet.bmc import NETWORK_BOOT, PowerSupply
 from edge.fleet.machine import BootError, GaveUpError, SimulatedMachine
 from edge.fleet.network import DatagramSocket
 from edge.fleet.population import BootOrder, CloudInit, Firmware, HangsAt
@@ -44,11 +46,42 @@ _MAX_NAMES: Final = 1000
 
 async def live(machine: SimulatedMachine) -> None:
     """Run a machine's whole life. Failures go to the recorder; raises nothing."""
-    await asyncio.sleep(machine.traits.power_on)
+    if machine.power is None:
+        await asyncio.sleep(machine.traits.power_on)
+        await _run(machine)
+        return
+    while not await _run_until_interrupted(machine, machine.power):
+        machine.was_cut = True
+        machine.at(FleetStep.OFF, completed=False)
+
+
+async def _run_until_interrupted(machine: SimulatedMachine, power: PowerSupply) -> bool:
+    """Wait until the BMC starts the machine, and run it. Return False if the BMC has cut its power before its end."""
+    await power.started()
+    if power.requested_at is not None:
+        machine.around.recorder.took(Question.POWER_ON, time.monotonic() - power.requested_at)
+        power.requested_at = None
+    life, interruption = asyncio.create_task(_run(machine)), asyncio.create_task(power.interrupted())
+    try:
+        await asyncio.wait({life, interruption}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        life.cancel()
+        interruption.cancel()
+        await asyncio.wait({life, interruption})
+    if life.cancelled():
+        return False
+    life.result()
+    return True
+
+
+async def _run(machine: SimulatedMachine) -> None:
+    """Run a machine from its start to the installed system."""
     loop, recorder = asyncio.get_running_loop(), machine.around.recorder
     began = loop.time()
     machine.power_on()
     try:
+        if machine.power is not None and machine.power.boot_device != NETWORK_BOOT:
+            raise GaveUpError(f"its BMC started it with the boot device {machine.power.boot_device}: its disk is empty")
         await _provision_with_faults(machine)
         recorder.took(Whole.PROVISIONED, loop.time() - began)
         await _boot_disk(machine)
@@ -402,7 +435,10 @@ async def _boot_disk(machine: SimulatedMachine) -> None:
     """Boot the disk and run cloud-init to its end. Raises BootError, HttpError."""
     traits, profile = machine.traits, machine.around.profile
     machine.at(FleetStep.REBOOT)
-    await asyncio.sleep(traits.reboot + traits.post)
+    await asyncio.sleep(traits.reboot)
+    if machine.power is not None and machine.power.restart() == NETWORK_BOOT:
+        raise BootError(f"its BMC has the boot device {NETWORK_BOOT} again, although its Workflow has Succeeded")
+    await asyncio.sleep(traits.post)
     machine.at(FleetStep.DISK_BOOT)
     if profile.boot_order is BootOrder.NETWORK:
         await _try_network_first(machine)

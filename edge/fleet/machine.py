@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from edge.fleet.bmc import PowerSupply
 from edge.fleet.network import DhcpPort
 from edge.fleet.population import Identity, Profile, Traits, chance
 from edge.fleet.results import Failure, FleetStep, Recorder
@@ -59,14 +60,18 @@ class SimulatedMachine:
     """A machine's state, and the methods by which the stages of a boot report to the recorder."""
 
     __slots__ = (
-        "_counter", "_first_error", "_is_blamed", "_since", "around", "edge", "has_hung", "identity", "step", "traits",
-        "was_cut",
+        "_counter", "_first_error", "_is_blamed", "_since", "around", "edge", "has_hung", "identity", "power", "step",
+        "traits", "was_cut",
     )  # fmt: skip
 
-    def __init__(self, around: Surroundings, identity: Identity, traits: Traits) -> None:
+    def __init__(
+        self, around: Surroundings, identity: Identity, traits: Traits, power: PowerSupply | None = None
+    ) -> None:
+        """`power`: the power supply, if a BMC controls it; None: the machine starts by itself."""
         self.around = around
         self.identity = identity
         self.traits = traits
+        self.power = power
         self.step = FleetStep.OFF
         self.edge = ""
         """Host and port of the edge that served the iPXE script."""

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Network
 from typing import Final, TypeVar
 
 from edge.dhcp.wire import options
+from edge.fleet.bmc import BmcAccess
 from edge.fleet.network import FleetError
 from edge.fleet.population import Identity, Profile
-from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import HARDWARE, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.workflow.status import creation_order
 
 LABEL: Final = "tinkedge.org/fleet"
@@ -54,11 +56,17 @@ class Objects:
     # --- generated objects ---
 
     async def generate(
-        self, machines: list[Identity], profile: Profile, network: IPv4Network, gateway: str, boots: Boots
+        self,
+        machines: list[Identity],
+        profile: Profile,
+        network: IPv4Network,
+        gateway: str,
+        boots: Boots,
+        bmc: BmcAccess | None = None,
     ) -> None:
         """Create an OSIE (if none is named), a Template, and a Hardware and a Workflow per machine.
 
-        Raises FleetError.
+        With `bmc`, Hardware refer to Machines, and `request_boots` creates the Workflows. Raises FleetError.
         """
         osie = boots.osie or self._name
         try:
@@ -67,29 +75,63 @@ class Objects:
                 await self._create(OSIE, osie, spec)
             actions = [{"name": name, "image": _IMAGE} for name in profile.action_names]
             await self._create(TEMPLATE, self._name, {"actions": actions})
-            hardware = ((each.name, _hardware(each, network, gateway, osie)) for each in machines)
+            if bmc is not None:
+                await self._put(SECRET, bmc.secret, stringData=bmc.account)
+                specs = ((each.name, bmc.machine_spec(each, self._namespace)) for each in machines)
+                await self._each(specs, lambda item: self._create(MACHINE, *item), "Machines created", len(machines))
+            hardware = (
+                (each.name, _hardware(each, network, gateway, osie, has_bmc=bmc is not None)) for each in machines
+            )
             await self._each(hardware, lambda item: self._create(HARDWARE, *item), "Hardware created", len(machines))
-            reference = {"templateRef": {"name": self._name}}
-            workflows = ((each.name, {"hardwareRef": {"name": each.name}, **reference}) for each in machines)
-            await self._each(workflows, lambda item: self._create(WORKFLOW, *item), "Workflows created", len(machines))
+            if bmc is None:
+                workflows = ((each.name, self._workflow(each)) for each in machines)
+                count = len(machines)
+                await self._each(workflows, lambda item: self._create(WORKFLOW, *item), "Workflows created", count)
         except ApiError as error:
             raise FleetError(f"can't create the fleet's objects: {error}") from error
 
-    async def remove(self) -> None:
+    async def request_boots(
+        self, machines: Sequence[Identity], due: Sequence[float], requesting: Callable[[int], None]
+    ) -> None:
+        """Create the Workflow of each machine at its time in `due` (seconds from now); BMC control then boots it.
+
+        `requesting` is called with the machine's number before that. Raises FleetError.
+        """
+        began = time.monotonic()
+
+        async def create(number: int) -> None:
+            await asyncio.sleep(began + due[number] - time.monotonic())
+            requesting(number)
+            spec = self._workflow(machines[number]) | {"bootOptions": {"bootMode": "netboot"}}
+            await self._create(WORKFLOW, machines[number].name, spec)
+
+        try:
+            await self._each(sorted(range(len(machines)), key=due.__getitem__), create, "Workflows created")
+        except ApiError as error:
+            raise FleetError(f"can't create a Workflow: {error}") from error
+
+    def _workflow(self, machine: Identity) -> Raw:
+        return {"hardwareRef": {"name": machine.name}, "templateRef": {"name": self._name}}
+
+    async def remove(self, *, has_bmc: bool = False) -> None:
         """Remove the objects of this run. Raises FleetError."""
         try:
-            for resource in (WORKFLOW, HARDWARE, TEMPLATE, OSIE):
+            for resource in (WORKFLOW, HARDWARE, TEMPLATE, OSIE, *((MACHINE, SECRET) if has_bmc else ())):
                 names = [name async for name, _ in self._named(resource)]
                 await self._each(names, partial(self._delete, resource), f"{resource.kind} removed")
         except ApiError as error:
+            kinds = "workflow,hardware,template,osie" + (",machines.bmc.tinkerbell.org,secret" if has_bmc else "")
             raise FleetError(
-                f"not all of the fleet's objects are removed: {error}; kubectl delete "
-                f"workflow,hardware,template,osie -n {self._namespace} -l {LABEL}={self._name}"
+                f"not all of the fleet's objects are removed: {error}; kubectl delete {kinds} "
+                f"-n {self._namespace} -l {LABEL}={self._name}"
             ) from error
 
     async def _create(self, resource: ResourceType, name: str, spec: Raw) -> None:
+        await self._put(resource, name, spec=spec)
+
+    async def _put(self, resource: ResourceType, name: str, **content: Raw) -> None:
         meta = {"name": name, "namespace": self._namespace, "labels": {LABEL: self._name}}
-        body = {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": meta, "spec": spec}
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, **content}
         await self._client.create(resource, body)
 
     async def _delete(self, resource: ResourceType, name: str) -> None:
@@ -171,7 +213,7 @@ def identity_of(name: str, hardware: Raw) -> Identity | None:
     return None
 
 
-def _hardware(machine: Identity, network: IPv4Network, gateway: str, osie: str) -> Raw:
+def _hardware(machine: Identity, network: IPv4Network, gateway: str, osie: str, *, has_bmc: bool) -> Raw:
     dhcp = {
         "ip": machine.address,
         "netmask": str(network.netmask),
@@ -184,4 +226,5 @@ def _hardware(machine: Identity, network: IPv4Network, gateway: str, osie: str) 
         "osie": {"name": osie},
         "storageDevices": ["/dev/sda"],
         "instance": {"userdata": f"#cloud-config\nhostname: {machine.name}\n"},
+        **({"bmcRef": {"name": machine.name}} if has_bmc else {}),
     }

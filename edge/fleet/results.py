@@ -59,6 +59,8 @@ class Question(StrEnum):
     SCRIPT_GET = "script-get"
     METADATA_GET = "metadata-get"
     EVENT = "event"
+    POWER_ON = "bmc-power-on"
+    """From the request to boot a machine by its BMC to the machine's first start."""
 
 
 class Whole(StrEnum):
@@ -226,6 +228,7 @@ def numbers(recorder: Recorder, seconds: float) -> dict[str, float]:
         "failed": float(failed),
         "failed-without-fault": float(failed - injected),
         "twice": float(len(recorder.twice)),
+        "powered-on": float(len(recorder.seconds[Question.POWER_ON])),
         "actions": float(recorder.actions),
         "errors": float(recorder.errors.total()),
         "seconds": seconds,
@@ -257,6 +260,8 @@ def lines(report: FleetReport, counts: Mapping[StrEnum, int]) -> list[str]:
     for title, keys in (("from power-on", tuple(Whole)), ("steps", MEASURED), ("answers", tuple(Question))):
         text.append(f"{title + ' (s)':<20}{'count':>8}" + "".join(f"{name:>11}" for name in _PERCENTILES))
         for key in keys:
+            if key is Question.POWER_ON and not counts[key]:
+                continue  # a fleet without BMCs
             values = "".join(f"{found[f'{key}.{name}']:>11.3f}" for name in _PERCENTILES)
             text.append(f"  {key:<18}{counts[key]:>8}{values}")
         text.append("")

@@ -20,18 +20,19 @@ import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from edge.building.screen import ProgressLine
 from edge.building.shell import CommandError
 from edge.dhcp.wire import options
+from edge.fleet.bmc import FleetBmcs
 from edge.fleet.boot import live
 from edge.fleet.machine import SimulatedMachine, Surroundings
 from edge.fleet.network import (
@@ -50,7 +51,7 @@ from edge.fleet.population import Identity, Traits, draw, identity
 from edge.fleet.results import Failure, FleetReport, FleetStep, Process, Recorder, Whole, judged, numbers
 from edge.fleet.settings import FleetSettings, HardwareSource
 from edge.fleet.stack import UPLINK, Stack, own_process
-from edge.lab.namespaces import NAMESPACES, inside
+from edge.lab.namespaces import NAMESPACES, OWN, inside
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0
@@ -98,6 +99,32 @@ class Screen(ProgressLine):
         )
 
 
+async def _run_in_thread(main: Callable[[], Coroutine[Any, Any, None]], namespace: Path) -> None:
+    """Run `main` in an event loop of a thread in a network namespace, until it ends or this is cancelled."""
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+
+    async def work() -> None:
+        task = asyncio.ensure_future(main())
+        running.append((asyncio.get_running_loop(), task))
+        await task
+
+    def thread() -> None:
+        with inside(namespace):
+            asyncio.run(work())
+
+    future = asyncio.ensure_future(asyncio.to_thread(thread))
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        for loop, task in running:
+            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+                loop.call_soon_threadsafe(task.cancel)
+        await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()
+        raise
+
+
 class Fleet:
     """One run of a fleet. `recorder` has its counters."""
 
@@ -110,6 +137,9 @@ class Fleet:
         self._shown_at = time.monotonic()
         self._stack: Stack | None = None
         self._machines_namespace: Path | None = None
+        self._home = OWN
+        """The network namespace of the start, which reaches the API of a target."""
+        self._bmcs: FleetBmcs | None = None
 
     async def run(self) -> FleetReport:
         """Run the fleet and return the report. Raises FleetError."""
@@ -124,6 +154,9 @@ class Fleet:
 
     async def _run(self, stack: AsyncExitStack) -> FleetReport:
         settings = self._settings
+        home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, home)
+        self._home = Path(f"/proc/self/fd/{home}")
         server = await self._place(stack)
         identities = await self._identities(stack, server)
         traits = [draw(settings.profile, settings.seed, number) for number in range(len(identities))]
@@ -138,7 +171,10 @@ class Fleet:
         seconds = time.monotonic() - began
         processes = [*(self._stack.processes() if self._stack is not None else []), own_process(before)]
         await self._verify(identities)
-        return self._report(seconds, processes, _conditions(settings, server, identities, traits))
+        conditions = _conditions(settings, server, identities, traits)
+        if self._bmcs is not None:
+            conditions["BMCs"] = self._bmcs.summary()
+        return self._report(seconds, processes, conditions)
 
     # --- the place ---
 
@@ -170,13 +206,14 @@ class Fleet:
     # --- the objects ---
 
     @contextlib.asynccontextmanager
-    async def _objects(self) -> AsyncIterator[Objects]:
-        """Connect to the API, in the network namespace that reaches it."""
+    async def _objects(self, *, is_quiet: bool = False) -> AsyncIterator[Objects]:
+        """Connect to the API, in the network namespace that reaches it. `is_quiet`: no progress is shown."""
         settings = self._settings
+        progress = self._show_progress if not is_quiet else lambda _what, _done, _count: None
         kubeconfig = self._stack.kubeconfig if self._stack is not None else settings.kubeconfig
         with inside(self._stack.namespace) if self._stack is not None else contextlib.nullcontext():
             async with await KubeClient.connect(kubeconfig) as client:
-                yield Objects(client, settings.api_namespace, self._name, self._show_progress)
+                yield Objects(client, settings.api_namespace, self._name, progress)
 
     def _show_progress(self, what: str, done: int, count: int) -> None:
         """Print the number of written objects, at most once a second. `count`: all of them; 0: not known."""
@@ -200,15 +237,21 @@ class Fleet:
         boots = self._stack.boots if self._stack is not None else settings.boots
         if self._stack is None:  # a stack of its own is removed as a whole
             stack.push_async_callback(self._remove)
+        if settings.bmc:
+            drawn = [draw(settings.profile, settings.seed, number) for number in range(len(found))]
+            self._bmcs = FleetBmcs(found, drawn, f"{self._name}-bmc")
+            with self._among_machines():
+                await self._bmcs.start(stack)
         async with self._objects() as objects:
-            await objects.generate(found, settings.profile, settings.network, gateway, boots)
+            access = self._bmcs.access if self._bmcs is not None else None
+            await objects.generate(found, settings.profile, settings.network, gateway, boots, access)
         await asyncio.sleep(_SETTLE_SECONDS)
         return found
 
     async def _remove(self) -> None:
         self._screen.say("removing the objects of this run")
         async with self._objects() as objects:
-            await objects.remove()
+            await objects.remove(has_bmc=self._bmcs is not None)
 
     # --- the machines ---
 
@@ -225,8 +268,21 @@ class Fleet:
                     settings.profile, settings.seed, port, self.recorder, self._is_allowed(server),
                     by_reference=settings.by_reference,
                 )  # fmt: skip
-                machines = [SimulatedMachine(around, each, traits[number]) for number, each in enumerate(identities)]
-                await self._until_all_have_ended(machines)
+                supplies = self._bmcs.supplies if self._bmcs is not None else [None] * len(identities)
+                machines = [SimulatedMachine(around, *each) for each in zip(identities, traits, supplies, strict=True)]
+                requests = None
+                if self._bmcs is not None:
+                    requests = asyncio.create_task(self._request_boots(identities, traits, self._bmcs))
+                await self._until_all_have_ended(machines, requests)
+
+    async def _request_boots(self, identities: list[Identity], traits: list[Traits], bmcs: FleetBmcs) -> None:
+        """Create each Workflow when its machine is due: beside the machines, in the API's network namespace."""
+
+        async def create() -> None:
+            async with self._objects(is_quiet=True) as objects:
+                await objects.request_boots(identities, [each.power_on for each in traits], bmcs.requesting)
+
+        await _run_in_thread(create, self._home)
 
     def _port(self, interface: str, server: str, identities: list[Identity]) -> DhcpPort:
         if self._settings.link is MachineLink.RELAY:
@@ -244,7 +300,10 @@ class Fleet:
 
         return allowed
 
-    async def _until_all_have_ended(self, machines: list[SimulatedMachine]) -> None:
+    async def _until_all_have_ended(
+        self, machines: list[SimulatedMachine], requests: asyncio.Task[None] | None = None
+    ) -> None:
+        """Run the machines. `requests` is the task that requests their boots: its failure ends the run."""
         loop = asyncio.get_running_loop()
         tasks = {loop.create_task(live(machine)): machine for machine in machines}
         give_up = loop.time() + self._settings.limit
@@ -255,8 +314,13 @@ class Fleet:
                 self._screen.refresh()
                 for task in done:
                     task.result()  # `live` raises nothing: an exception here is a bug
+                if requests is not None and requests.done():
+                    requests.result()
         finally:
             self._screen.clear()
+            if requests is not None:
+                requests.cancel()
+                await asyncio.wait([requests])
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -39,7 +39,7 @@ class FleetSettings:
     the first of the network. `interface`: the link towards the target. With `uplink`, the machines get a namespace of
     their own, with a macvlan on that interface of the host and this address. `netns`: the name of the machines'
     namespace; empty is the current one. `limit`: time after which unfinished machines have failed. `stack_options`:
-    options for the fleet's own stack.
+    options for the fleet's own stack. `bmc`: machines are off until BMC control powers them on.
     """
 
     machines: int
@@ -62,6 +62,7 @@ class FleetSettings:
     kernel_bytes: int = 10_000_000
     initrd_bytes: int = 40_000_000
     roles: bool = False
+    bmc: bool = False
     stack_options: tuple[str, ...] = ()
     bars: Sequence[Bar] = ()
     limit: float = 7200.0
@@ -79,6 +80,8 @@ class FleetSettings:
             yield f"--link direct is for {DIRECT_MACHINES} machines at most: more are behind a relay"
         if self.relay is not None and self.relay not in self.network:
             yield f"--relay-address {self.relay} is not in {self.network}, the machines' network"
+        if self.bmc and self.hardware is HardwareSource.CLUSTER:
+            yield "--bmc needs --hardware generate: existing Hardware has BMCs of its own"
         try:
             judged(self.bars, numbers(Recorder(1), 0.0))  # reject unknown names now, not at the end of the run
         except BarError as error:

@@ -110,7 +110,8 @@ class Stack:
             return
         await self._run(stack, "apiserver", [*data, "--api-port", str(_API_PORT)])
         client = ["--kubeconfig", str(self.kubeconfig)]
-        await self._run(stack, "controller", [*client, "--disable", "webhooks"])
+        bmc = ["--bmc"] if settings.bmc else []
+        await self._run(stack, "controller", [*client, "--disable", "webhooks", *bmc])
         await self._run(stack, "server", [*client, "--interface", f"{_EDGE}={self.server}"])
         await self._run(stack, "edge", [*client, "--data-dir", str(directory / "edge"), *machines])
 

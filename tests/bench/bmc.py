@@ -23,9 +23,9 @@ import asyncio
 import gc
 import json
 import signal
-import ssl
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,12 +37,13 @@ from typing import Any, Final
 import uvloop
 from aiohttp import web
 
+from edge.lab.bmc import InstantMachine, MachineDescription, SimulatedBmc, http_response, served_certificate
 from edge.run.logs import set_up
 from edge.run.process.memory import settle
 from tests.bench.bed import BenchError, Cable, Server, cores, measured, pinned, python
 from tests.bench.results import Round, Row, Sample, row, say
 from tests.support.api import Call, InProcessApi
-from tests.support.bmc import FakeBmc, certificate
+from tests.support.bmc import PASSWORD, USER
 from tests.support.objects import hardware
 from tests.unit.bmc.rig import PXE, job, machine, power, secret
 from tink.api.annotations import REFRESH_INVENTORY_ANNOTATION
@@ -54,8 +55,7 @@ from tink.bmc.quirks import Quirks
 from tink.bmc.redfish import RedfishClient
 from tink.bmc.settings import BmcSettings
 from tink.bmc.status import condition
-from tink.kube.certificates import show
-from tink.kube.resources import HARDWARE, JOB, MACHINE, TASK
+from tink.kube.resources import HARDWARE, JOB, MACHINE, TASK, WORKFLOW
 
 OBJECTS: Final = 10_000
 LIMIT_SECONDS: Final = 3600
@@ -133,11 +133,29 @@ def _address(number: int) -> str:
     return str(IPv4Address(_FIRST + number))
 
 
+class _BootedMachine(InstantMachine):
+    """A machine that remembers the boot device of each start."""
+
+    def __init__(self, bmc: SimulatedBmc) -> None:
+        super().__init__(bmc)
+        self.boots: list[str] = []
+
+    def power_on(self) -> None:
+        """Remember the boot device, and report the start."""
+        self.boots.append(self.boot.target)
+        super().power_on()
+
+
 async def _serve(directory: str, count: int) -> None:
     """Serve all BMCs until SIGTERM, each at its own address, by one socket for all of loopback."""
     loop = asyncio.get_running_loop()
-    bmcs = [FakeBmc(power_seconds=_POWER_SECONDS, mac=_mac(number)) for number in range(count)]
-    requests = 0
+    bmcs, machines, requests = [], [], 0
+    for number in range(count):
+        description = MachineDescription(macs=(_mac(number),), serial=f"C{number:06}")
+        bmc = SimulatedBmc(accounts={USER: PASSWORD}, description=description, power_seconds=_POWER_SECONDS)
+        bmc.machine = booted = _BootedMachine(bmc)
+        bmcs.append(bmc)
+        machines.append(booted)
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         nonlocal requests
@@ -145,29 +163,21 @@ async def _serve(directory: str, count: int) -> None:
         assert request.transport is not None
         bmc = bmcs[int(IPv4Address(request.transport.get_extra_info("sockname")[0])) - _FIRST]
         answer = bmc.handle(request.method, request.path_qs, request.headers, await request.read(), loop.time())
-        bmc.requests.clear()
-        headers = {"Content-Type": "application/json", **answer.headers}
-        return web.Response(status=answer.status, body=answer.body, headers=headers)
+        return http_response(answer)
 
     runner = web.ServerRunner(web.Server(handler))
     await runner.setup()
-    made = certificate("127.0.0.1")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    show(context, made.chain)
-    await web.TCPSite(runner, "0.0.0.0", _PORT, ssl_context=context, backlog=1024).start()
+    served = served_certificate("127.0.0.1")
+    # All addresses, in a network namespace without links to others.
+    await web.TCPSite(runner, "0.0.0.0", _PORT, ssl_context=served.context(), backlog=1024).start()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     settle(huge_pages=False)
-    Path(directory, "fingerprint").write_text(made.fingerprint)
+    Path(directory, "fingerprint").write_text(served.fingerprint)
     await stop.wait()
     await runner.cleanup()
-    boots: dict[str, int] = {}
-    for bmc in bmcs:
-        bmc.run_until(loop.time() + 60)
-        key = ",".join(bmc.boots)
-        boots[key] = boots.get(key, 0) + 1
     ended = {
-        "boots": boots,
+        "boots": Counter(",".join(each.boots) for each in machines),
         "requests": requests,
         **{name: sum(getattr(bmc, name) for bmc in bmcs) for name in ("logins", "failed_logins", "open_sessions")},
     }
@@ -234,7 +244,7 @@ class _Control:
         for number in range(count):
             self._api.put(secret(name=f"auth-{number}"))
             self._put_machine(number, 1)
-        informers = {each: self._api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE)}
+        informers = {each: self._api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE, WORKFLOW)}
         informers[JOB].add_event_handler(partial(_collect, self._done, is_ended))
         informers[HARDWARE].add_event_handler(partial(_collect, self._done, _has_inventory))
         informers[MACHINE].add_event_handler(partial(_collect, self._on, _is_on))
@@ -244,7 +254,7 @@ class _Control:
     def _put_machine(self, number: int, port: int) -> None:
         """Write a Machine. `port` has no effect on the connection, but a changed spec is polled at once."""
         name, reference = f"bmc-{number}", {"name": f"auth-{number}", "namespace": "default"}
-        options = {"redfish": {"port": _PORT}}
+        options = {"redfish": {"port": _PORT}, "preferredOrder": ["gofish"]}
         new = machine(
             name, _address(number), port=port, certificateFingerprint=self._fingerprint, providerOptions=options,
             authSecretRef=reference,
