@@ -14,6 +14,7 @@ ipmi and pxe change places. After the last way the cause is named, and the machi
 person has corrected the cause. `tink.bmc.workflows` carries the ladder out:
 
     rungs -> parts of the first rung -> judge, until it is Booted, or NextRung: the parts of the next one
+    clean_up -> after the end of the Workflow
 
 What an observation proves, and what it does not:
 
@@ -179,6 +180,27 @@ def parts(
         # Off would cut the power of the DPU, whose PXE then starts too late (quirk 45).
         return (*boot, BootPart(BootReason.POWERING_ON, restart, "ipmi"))
     return (off, *boot, start)
+
+
+def clean_up(seen: Observation, *, medium: str, has_installed: bool) -> tuple[Wanted, ...]:
+    """Return what is to be undone on a BMC after the end of a Workflow, in order.
+
+    `seen` was read with `boot` and `media`. `medium` is the kind of the medium that was inserted; empty: none.
+    `has_installed`: the Workflow may have installed an operating system; False if its first action never began.
+
+    Undone are a boot override of the ladder that is still pending, and the medium. A boot override of another target,
+    such as the disk, stays. Nothing is undone on a BMC whose boot must not be changed after an installation (quirk 25).
+    Call it when the installation environment no longer runs (quirk 36), and not for the actions of `custom`.
+    """
+    quirks = quirks_for(seen.identity)
+    if has_installed and quirks.untouched_after_installation:
+        return ()
+    own = {target for device in _DEVICES.values() for target in TARGETS[device]} | {quirks.pending_target}
+    overrides = [each for each in (seen.boot, seen.pending_boot) if each is not None and is_override(each)]
+    boot = (ClearedBoot(),) if any(each.target in own for each in overrides) else ()
+    # Slots that were not read, such as by IPMI, may be full: the operation reads them, or reports that it can't.
+    is_full = seen.slots is None or any(slot.inserted for slot in slots_of(medium, seen.slots, quirks))
+    return (*boot, WantedMedium(medium)) if medium and is_full else boot
 
 
 def _wanted_boot(way: BootWay, seen: Observation, http_url: str = "") -> WantedBoot:

@@ -691,6 +691,8 @@ _INSERTED: Final = (("Inserted", True), ("WriteProtected", True))
 
 def _medium(wanted: WantedMedium, case: _Case) -> _Plan | Done | GiveUp:
     slots = slots_of(wanted.kind, case.seen.slots or (), case.quirks)
+    if case.seen.slots is None:  # an empty drive can't be read either: by IPMI, it would be reported without a look
+        return GiveUp(Cause.UNSUPPORTED, "the BMC was read by IPMI, which has no virtual media; use Redfish, or PXE")
     if not wanted.url:
         return _without_medium(wanted.kind, slots, case)
     if not slots:

@@ -23,16 +23,19 @@ from tink.bmc.boot import (
     Rung,
     Waiting,
     Watch,
+    clean_up,
     judge,
     parts,
     rungs,
 )
+from tink.bmc.decision import Done, decide
 from tink.bmc.model import (
     BmcError,
     Boot,
     BootDevice,
     BootMode,
     Cause,
+    ClearedBoot,
     Identity,
     Observation,
     PowerAction,
@@ -42,7 +45,7 @@ from tink.bmc.model import (
     WantedMedium,
     WantedPower,
 )
-from tink.bmc.quirks import QUIRKS
+from tink.bmc.quirks import QUIRKS, Quirks
 
 TARGETS: Final = ("None", "Pxe", "Hdd", "Cd", "UefiHttp")
 IDLE: Final = Boot("None", "Disabled", "UEFI", "", TARGETS, ("Disabled", "Once", "Continuous"))
@@ -562,6 +565,71 @@ def test_installed_system_is_named_although_the_bmc_cannot_be_read() -> None:
     assert isinstance(judged, Waiting)
     assert (judged.reason, judged.reads_bmc) == (BootReason.OVERRIDE_LOST, False)
     assert f"{DISK}; the BMC can't be read: no answer; " in judged.message
+
+
+# --- after the end ----------------------------------------------------------------------------------------------------
+
+CLEAR, EJECT = ClearedBoot(), WantedMedium("CD")
+FULL_CD: Final = replace(CD, image=ISO, inserted=True)
+LENOVO: Final = Identity("Lenovo", "ThinkSystem SR630", redfish="1.15")
+
+
+@pytest.mark.parametrize(
+    ("case", "seen", "medium", "has_installed", "expected"),
+    [
+        ("nothing pending, nothing inserted", replace(FULL, power=PowerState.ON), "CD", True, ()),
+        ("override pending", RUNNING, "", False, (CLEAR,)),
+        ("override pending after an installation", RUNNING, "", True, (CLEAR,)),
+        ("override pending in the settings", replace(USED, pending_boot=ONCE), "", True, (CLEAR,)),
+        ("override Continuous", replace(FULL, boot=replace(ONCE, enabled="Continuous")), "", True, (CLEAR,)),
+        ("override of UEFI HTTP boot", replace(FULL, boot=replace(ONCE, target="UefiHttp")), "", True, (CLEAR,)),
+        ("override of the disk, by another program", replace(FULL, boot=replace(ONCE, target="Hdd")), "", True, ()),
+        ("target without an override", replace(FULL, boot=replace(ONCE, enabled="Disabled")), "", True, ()),
+        ("no override at all", replace(FULL, boot=None), "", True, ()),
+        ("medium inserted", replace(FULL, slots=(CD, FULL_CD)), "CD", True, (EJECT,)),
+        ("medium of another program", replace(FULL, slots=(FULL_CD,)), "", True, ()),
+        ("medium and override", replace(RUNNING, slots=(FULL_CD,)), "CD", False, (CLEAR, EJECT)),
+        ("slots not read", replace(FULL, slots=None), "CD", True, (EJECT,)),
+        (
+            "quirk 25: nothing after an installation",
+            replace(RUNNING, slots=(FULL_CD,), identity=LENOVO),
+            "CD",
+            True,
+            (),
+        ),
+        (
+            "quirk 25: all if nothing was installed",
+            replace(RUNNING, slots=(FULL_CD,), identity=LENOVO),
+            "CD",
+            False,
+            (CLEAR, EJECT),
+        ),
+        (
+            "quirk 16: UefiTarget stands for Pxe",
+            replace(
+                FULL,
+                boot=replace(ONCE, target="UefiTarget"),
+                identity=Identity("Dell Inc.", "PowerEdge R640", "3.32", redfish="1.6"),
+            ),
+            "",
+            True,
+            (CLEAR,),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) > 2 else "",
+)
+def test_clean_up_undoes_what_the_ladder_has_left_and_nothing_else(
+    case: str, seen: Observation, medium: str, has_installed: bool, expected: tuple[Wanted, ...]
+) -> None:
+    assert clean_up(seen, medium=medium, has_installed=has_installed) == expected
+
+
+def test_nothing_is_left_after_the_clean_up() -> None:
+    dirty = replace(RUNNING, slots=(FULL_CD,))
+    assert clean_up(dirty, medium="CD", has_installed=True) == (CLEAR, EJECT)
+    for wanted in (CLEAR, EJECT):
+        assert not isinstance(decide(wanted, dirty, [], Quirks(), 0.0, 0.0), Done)
+        assert isinstance(decide(wanted, replace(FULL, power=PowerState.ON), [], Quirks(), 0.0, 0.0), Done)
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

@@ -282,6 +282,14 @@ def test_sentence_is_about_the_target_that_was_accepted(reported: str) -> None:
     assert decision.message.startswith(f"the BMC accepted {target}Once and reports ")
 
 
+@pytest.mark.parametrize("url", ["", "http://192.0.2.1/boot.iso"])
+def test_medium_by_ipmi_is_an_error_and_not_an_empty_drive(url: str) -> None:
+    ended = next_of(WantedMedium("CD", url), Observation(PowerState.ON))
+    assert ended == GiveUp(
+        Cause.UNSUPPORTED, "the BMC was read by IPMI, which has no virtual media; use Redfish, or PXE"
+    )
+
+
 def test_medium_that_the_bmc_names_in_another_way_is_ours_only_after_it_was_accepted() -> None:
     slot = Slot("/s/CD", ("CD",), "boot.iso", inserted=True)
     seen = Observation(PowerState.ON, slots=(slot,), identity=REDFISH)
