@@ -45,6 +45,7 @@ from tink.bmc.model import (
     BootMode,
     Cause,
     ClearedBoot,
+    Enabled,
     Observation,
     PowerAction,
     Wanted,
@@ -460,18 +461,24 @@ def _boot_clause(rung: Rung, seen: Observation) -> str:
     """Return what the BMC reports about the boot device, with a comma before; empty if nothing can be concluded."""
     override, boot, pending = _override(rung.way, seen), seen.boot, seen.pending_boot
     if override in (_Override.PENDING, _Override.OTHER) and boot is not None:
-        instead = "" if override is _Override.PENDING else f" instead of {TARGETS[_DEVICES[rung.way]][0]}"
-        return f", boot target {_shown(boot)}{instead}"
+        if override is _Override.OTHER:
+            return f", boot target {_shown(boot)} instead of {TARGETS[_DEVICES[rung.way]][0]}"
+        return f", boot target {_shown(boot, Enabled.ONCE)}"
     if override is _Override.NEXT_RESTART and pending is not None:
-        return f", boot target {_shown(pending)} for the next restart"
+        return f", boot target {_shown(pending, Enabled.ONCE)} for the next restart"
     if override is _Override.GONE:
         return ", no boot override any more"
     return "" if _has_override(seen) or rung.way is BootWay.IPMI else ", no boot override at all"
 
 
-def _shown(boot: Boot) -> str:
-    """Return the target of a boot override, and in brackets how long it holds, and its mode."""
+def _shown(boot: Boot, wanted: Enabled | None = None) -> str:
+    """Return the target of a boot override, and in brackets how long it holds, and its mode.
+
+    `wanted`: how long it was to hold, if that is to be compared.
+    """
     details = [each[:_MAX_SHOWN] for each in (boot.enabled, boot.mode) if each]
+    if wanted is not None and boot.enabled and boot.enabled.casefold() != wanted.casefold():
+        details[0] += f" instead of {wanted}"
     return f"{str(boot.target)[:_MAX_SHOWN]}" + (f" ({', '.join(details)})" if details else "")
 
 

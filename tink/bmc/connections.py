@@ -221,7 +221,7 @@ class BmcSession:
             raise BmcError(Cause.UNSUPPORTED, text)
         quirks = self._quirks.get(self._bmc, Quirks())
         client = self._clients["ipmi"](self._connection, self._credentials, quirks)
-        return _ByIpmi(client, self._bmc, self._credentials, self._refused, self._children)
+        return _SecondaryIpmi(client, self._bmc, self._credentials, self._refused, self._children)
 
     async def close(self) -> None:
         """End the session with the BMC, within 10 s."""
@@ -267,7 +267,7 @@ class BmcSession:
         return client
 
 
-class _ByIpmi(BmcClient):
+class _SecondaryIpmi(BmcClient):
     """IPMI beside a session by Redfish. Each call is a child process with a login of its own, which is closed then."""
 
     protocol = "ipmi"

@@ -116,6 +116,11 @@ def wanted_of(rung: Rung, seen: Observation, protocols: Collection[str] = BOTH) 
             ["pxe 1", "pxe 2", "cd 1", "ipmi 1"],
         ),
         (
+            "the BMC lists no targets, and HttpBootUri",
+            ladder(replace(FULL, boot=replace(IDLE, allowed_targets=()))),
+            ["pxe 1", "pxe 2", "http 1", "cd 1", "ipmi 1"],
+        ),
+        (
             "quirk 11: only IPMI boots in UEFI mode",
             ladder(of("Supermicro", "X10DRT-P", replace(IDLE, mode=None))),
             ["ipmi 1", "ipmi 2", "cd 1", "pxe 1"],
@@ -334,7 +339,7 @@ CONSOLE = "a self-test that is not over (look at the console)"
             "accepted Once, reports Continuous",
             replace(RUNNING, boot=replace(ONCE, enabled="Continuous")),
             "pxe",
-            f"the BMC reports On, boot target Pxe (Continuous, UEFI), {CAUSES}; {SETUP}; {CONSOLE}",
+            f"the BMC reports On, boot target Pxe (Continuous instead of Once, UEFI), {CAUSES}; {SETUP}; {CONSOLE}",
         ),
         (
             "override used or lost",
@@ -402,6 +407,26 @@ CONSOLE = "a self-test that is not over (look at the console)"
             USED,
             "ipmi",
             f"the BMC reports On, {CAUSES}; {SETUP}; {CONSOLE}",
+        ),
+        (
+            "flags of IPMI, and no boot override by Redfish",
+            replace(RUNNING, boot=None),
+            "ipmi",
+            f"the BMC reports On, {CAUSES}; {SETUP}; {CONSOLE}",
+        ),
+        (
+            "a pending target that is disabled",
+            replace(USED, pending_boot=replace(ONCE, target="Cd", enabled="Disabled")),
+            "cd",
+            f"the BMC reports On, no boot override any more, {CAUSES}; the BMC has not fetched the medium (the journey "
+            "shows its download); the installed system started and sent no DHCP packet",
+        ),
+        (
+            "quirk 45: the power of a DPU was cut",
+            replace(RUNNING, identity=Identity("Lenovo", "ThinkSystem SR650 V4", redfish="1.15")),
+            "pxe",
+            f"the BMC reports On, boot target Pxe (Once, UEFI), {CAUSES}; {SETUP}; {CONSOLE}; known of this model: "
+            "ForceRestart cuts the power of a DPU, and its PXE fails: restart by the chassis reset of IPMI (quirk 45)",
         ),
         (
             "quirk 16: UefiTarget stands for Pxe",
@@ -557,6 +582,19 @@ def test_sentence_about_the_installed_system_has_the_report_then_the_causes(
     judged = judge(watch(40.0, seen, rung=Rung(BootWay(way), 1), last_boot=boot_of("OperatingSystem")))
     assert isinstance(judged, Waiting)
     assert judged.message == sentence
+
+
+@pytest.mark.parametrize(
+    ("identity", "way", "number"),
+    [
+        (Identity("Supermicro", "X11DSC+", redfish="1.6"), "ipmi", 15),
+        (Identity("Dell Inc.", "PowerEdge R760", redfish="1.6"), "http", 23),
+    ],
+)
+def test_known_fault_is_named_in_the_way_that_it_concerns(identity: Identity, way: str, number: int) -> None:
+    seen, lost = replace(USED, identity=identity), boot_of("OperatingSystem")
+    assert f"(quirk {number})" in judge(watch(40.0, seen, rung=Rung(BootWay(way), 1), last_boot=lost)).message
+    assert f"(quirk {number})" not in judge(watch(40.0, seen, last_boot=lost)).message
 
 
 def test_installed_system_is_named_although_the_bmc_cannot_be_read() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.support.bmc import USER, FakeBmc, Fault
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
 from tink.api.v1alpha2 import PowerState, Raw
+from tink.bmc.connections import BmcConnections, bmc_of
+from tink.bmc.credentials import RefusedLogins
 from tink.bmc.model import (
     BmcConnection,
     BmcCredentials,
@@ -34,6 +36,7 @@ from tink.bmc.model import (
     WantedPower,
 )
 from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, needs_ipmi, quirks_for, row, rows_for, version_of
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import JOB, MACHINE, TASK
 
 virtual = pytest.mark.looptime(start=0)
@@ -298,7 +301,7 @@ async def test_reset_is_done_by_redfish_if_ipmi_does_not_answer() -> None:
     rig = IpmiRig(FakeBmc(vendor="Lenovo", model="ThinkSystem SR650 V4", power="On"), ipmi)
     async with rig.running():
         done = await rig.end_of("j", power("reset"))
-    assert (ipmi.sent, rig.bmc.resets) == ([], ["ForceRestart"])
+    assert (ipmi.sent, ipmi.calls, rig.bmc.resets) == ([], 1, ["ForceRestart"])
     assert done["message"].endswith("; by Redfish, because IPMI can't be used: no answer on port 623")
 
 
@@ -335,3 +338,17 @@ async def test_login_refused_by_ipmi_is_not_repeated_and_redfish_goes_on() -> No
         rig.bmc.accounts = {USER: "changed"}
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
         await rig.end_of("third", PXE)
+
+
+@virtual
+async def test_login_refused_by_redfish_is_not_tried_by_ipmi() -> None:
+    ipmi, refused = Ipmi(), RefusedLogins()
+    connections = BmcConnections(refused, clients={"ipmi": lambda *_: ipmi})
+    credentials = BmcCredentials("u", "p", "v")
+    async with connections.open(NamespacedName("default", "m"), BmcConnection(HOST), credentials) as session:
+        client = session.by_ipmi()
+        assert (await client.observe()).power is PowerState.ON
+        refused.add(bmc_of(BmcConnection(HOST)), credentials, "wrong password")
+        with pytest.raises(BmcError, match="wrong password"):
+            await client.send(Reset(ResetType.ON))
+    assert ipmi.calls == 1
