@@ -115,10 +115,10 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class BootPart:
-    """One operation of an attempt (`tink.bmc.operation.perform`).
+    """One operation of an attempt (`tink.bmc.connections.BmcSession.perform`).
 
     reason: shown while it runs.
-    protocol: `ipmi`: by IPMI although Redfish works; empty: by the protocol in use.
+    protocol: `ipmi`: by IPMI alone, although Redfish works; empty: by the protocol that the operation needs.
     """
 
     reason: BootReason
@@ -152,8 +152,8 @@ def parts(
 ) -> tuple[BootPart, ...]:
     """Return the operations of a rung, in order; none for the way `custom`.
 
-    `seen` was read with `boot`, before this rung. `protocols` are those of the Machine: a part is by IPMI only if they
-    have it, or if the rung is `ipmi`. `medium_url` is that of the boot medium, or of the image for the way `iso`.
+    `seen` was read with `boot`, before this rung. `protocols` are those of the Machine. `medium_url` is the URL of the
+    boot medium, or of the image for the way `iso`.
 
     The boot mode is the one that the BMC reports, else UEFI; UEFI HTTP boot is always in mode UEFI. Without a boot
     override of the BMC, the machine is only switched off and on.
@@ -165,13 +165,10 @@ def parts(
     start = BootPart(BootReason.POWERING_ON, WantedPower(PowerAction.ON), protocol)
     boot: tuple[BootPart, ...] = ()
     if protocol or _offers(_DEVICES[rung.way], seen):
-        wanted, by = _wanted_boot(rung.way, seen, http_url), protocol
-        if not by and needs_ipmi(wanted, seen):
-            if rung.way is not BootWay.PXE and "ipmi" in protocols:
-                by = "ipmi"
-            else:
-                wanted = WantedBoot(wanted.device)  # quirk 11: without IPMI, the firmware keeps its own mode
-        boot = (BootPart(BootReason.OVERRIDE_SET, wanted, by),)
+        wanted, is_pxe = _wanted_boot(rung.way, seen, http_url), rung.way is BootWay.PXE
+        if needs_ipmi(wanted, seen) and not protocol and (is_pxe or "ipmi" not in protocols):
+            wanted = WantedBoot(wanted.device)  # quirk 11: by Redfish, the firmware keeps its own mode
+        boot = (BootPart(BootReason.OVERRIDE_SET, wanted, protocol),)
     if rung.way in (BootWay.CD, BootWay.ISO):
         # Off comes first: an ejection under a running system corrupts its file system (quirk 36).
         media = (WantedMedium(MEDIUM_KIND), WantedMedium(MEDIUM_KIND, medium_url))
@@ -179,7 +176,7 @@ def parts(
     restart = WantedPower(PowerAction.RESET)
     if boot and seen.power is PowerState.ON and "ipmi" in protocols and needs_ipmi(restart, seen):
         # Off would cut the power of the DPU, whose PXE then starts too late (quirk 45).
-        return (*boot, BootPart(BootReason.POWERING_ON, restart, "ipmi"))
+        return (*boot, BootPart(BootReason.POWERING_ON, restart))
     return (off, *boot, start)
 
 

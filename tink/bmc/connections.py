@@ -8,7 +8,8 @@ and a connection is free; waiting namespaces take turns. The protocols of the Ma
 next one is tried if the BMC can't be reached by the first or does not support it, never after a refused password or an
 untrusted certificate: the password would go over a weaker connection.
 
-Some operations work by IPMI alone, although Redfish works (`quirks.needs_ipmi`); `BmcSession.by_ipmi` is for them.
+Some operations work by IPMI alone, although Redfish works (`quirks.needs_ipmi`): `BmcSession.perform` uses IPMI for
+them, if it is a protocol of the Machine.
 """
 
 from __future__ import annotations
@@ -25,8 +26,21 @@ from typing import Any, TypeVar
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.ipmi import IpmiClient
-from tink.bmc.model import BmcClient, BmcConnection, BmcCredentials, BmcError, Cause, Identity, Observation, Request
-from tink.bmc.quirks import Quirks, quirks_for
+from tink.bmc.model import (
+    BmcClient,
+    BmcConnection,
+    BmcCredentials,
+    BmcError,
+    Cause,
+    Identity,
+    Observation,
+    Request,
+    Reset,
+    ResetType,
+    Wanted,
+)
+from tink.bmc.operation import perform
+from tink.bmc.quirks import Quirks, needs_ipmi, quirks_for
 from tink.bmc.redfish import RedfishClient, RedfishLayout
 from tink.bmc.settings import BmcSettings
 from tink.kube.client import KubeClient
@@ -194,6 +208,36 @@ class BmcSession:
         """Send a request (`BmcClient.send`)."""
         await self._call(lambda client: client.send(request))
 
+    async def perform(
+        self,
+        wanted: Wanted,
+        *,
+        protocol: str = "",
+        on_restart: Callable[[], Awaitable[None]] | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> str:
+        """Make the BMC do what is wanted (`operation.perform`), and return a clause that says what it reports.
+
+        What Redfish can't do on this BMC is done by IPMI (`quirks.needs_ipmi`), if that can be used. `protocol`: `ipmi`
+        for IPMI alone. `on_restart` is called after the BMC has accepted a restart. Raises BmcError.
+        """
+        client = _OperationClient(self, wanted, on_restart)
+        try:
+            message = await perform(
+                self.by_ipmi() if protocol == "ipmi" else client,
+                wanted,
+                clock=asyncio.get_running_loop().time,
+                sleep=asyncio.sleep,
+                progress=progress,
+            )
+        except BmcError as error:
+            if client.ipmi_error is None:
+                raise
+            raise BmcError(error.cause, f"{error}; by IPMI: {client.ipmi_error}") from error
+        if client.ipmi_error is not None:
+            return f"{message}; by Redfish, because IPMI can't be used: {client.ipmi_error}"
+        return f"by IPMI: {message}" if client.is_by_ipmi else message
+
     async def get(self, path: str) -> dict[str, Any]:
         """Return a Redfish document. Raises BmcError (UNSUPPORTED) for IPMI."""
 
@@ -211,7 +255,7 @@ class BmcSession:
         return "ipmi" in self._connection.protocols
 
     def by_ipmi(self) -> BmcClient:
-        """Return a client of this BMC by IPMI, with the same credentials, for what Redfish can't do.
+        """Return a client of this BMC by IPMI, with the same credentials, beside the one in use.
 
         It is usable while this session is open. Raises BmcError (UNSUPPORTED) if IPMI is no protocol of the Machine. A
         login that the BMC refuses is not repeated, and ends neither this session nor later ones by Redfish.
@@ -300,6 +344,51 @@ class _SecondaryIpmi(BmcClient):
             if error.cause is Cause.CREDENTIALS_REFUSED:
                 raise self._refused.add(self._bmc, self._credentials, str(error), "ipmi") from error
             raise
+
+
+class _OperationClient(BmcClient):
+    """The client of one operation: by the session's protocol, or by IPMI if Redfish can't do it (`needs_ipmi`).
+
+    The first observation decides. If the BMC can't be read by IPMI then, Redfish is used: nothing was sent until then.
+    """
+
+    def __init__(
+        self, session: BmcSession, wanted: Wanted, on_restart: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._session, self._wanted, self._on_restart = session, wanted, on_restart
+        self._client: BmcClient | BmcSession | None = None
+        """The client in use; None before the first observation."""
+        self.is_by_ipmi = False
+        """True if IPMI is used, although Redfish works."""
+        self.ipmi_error: BmcError | None = None
+        """Why IPMI can't be used, although the operation needs it."""
+
+    @property
+    def protocol(self) -> str:
+        return (self._client or self._session).protocol
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        if self._client is not None:
+            return await self._client.observe(boot=boot, media=media)
+        seen = await self._session.observe(boot=boot, media=media)
+        if needs_ipmi(self._wanted, seen):
+            try:
+                client = self._session.by_ipmi()
+                seen = await client.observe(boot=boot, media=media)
+            except BmcError as error:
+                if error.cause is Cause.BUSY:
+                    raise  # the operation waits, and observes again
+                self.ipmi_error = error
+            else:
+                self._client, self.is_by_ipmi = client, True
+        self._client = self._client or self._session
+        return seen
+
+    async def send(self, request: Request) -> None:
+        await (self._client or self._session).send(request)
+        is_restart = isinstance(request, Reset) and request.type in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE)
+        if is_restart and self._on_restart is not None:
+            await self._on_restart()
 
 
 def _check_ipmi(refused: RefusedLogins, bmc: str, credentials: BmcCredentials, failures: list[BmcError]) -> None:

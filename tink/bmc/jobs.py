@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,27 +28,20 @@ from prometheus_client.registry import Collector
 from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import OWNER_LABEL, is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
+from tink.bmc.connections import BmcContext, bmc_of, connection_of
 from tink.bmc.model import (
-    BmcClient,
     BmcConnection,
     BmcCredentials,
     BmcError,
     BootDevice,
     BootMode,
     Cause,
-    Observation,
     PowerAction,
-    Request,
-    Reset,
-    ResetType,
     Wanted,
     WantedBoot,
     WantedMedium,
     WantedPower,
 )
-from tink.bmc.operation import perform
-from tink.bmc.quirks import needs_ipmi
 from tink.bmc.status import bounded, condition, is_true, with_condition
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, ConflictError, NotFoundError
@@ -349,51 +342,6 @@ class _Outcome:
     message: str
 
 
-class _StageClient(BmcClient):
-    """The client of a BMC for one stage. It calls `on_reset` after the BMC has accepted a restart.
-
-    The first observation decides if the stage is done by IPMI, although Redfish works (`quirks.needs_ipmi`). If IPMI
-    can't be used, Redfish is: nothing was sent until then.
-    """
-
-    def __init__(self, session: BmcSession, wanted: Wanted, on_reset: Callable[[], Awaitable[None]]) -> None:
-        self._session = session
-        self._wanted = wanted
-        self._on_reset = on_reset
-        self._client: BmcClient | BmcSession | None = None
-        """The client that does the stage; None before the first observation."""
-        self.is_by_ipmi = False
-        """True if IPMI does the stage, although Redfish works."""
-        self.ipmi_error: BmcError | None = None
-        """Why IPMI can't be used, although this stage needs it."""
-
-    @property
-    def protocol(self) -> str:  # type: ignore[override] # it is settled by the first answer
-        return (self._client or self._session).protocol
-
-    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
-        if self._client is not None:
-            return await self._client.observe(boot=boot, media=media)
-        seen = await self._session.observe(boot=boot, media=media)
-        if needs_ipmi(self._wanted, seen):
-            try:
-                client = self._session.by_ipmi()
-                seen = await client.observe(boot=boot, media=media)
-            except BmcError as error:
-                if error.cause is Cause.BUSY:
-                    raise  # the operation waits, and observes again
-                self.ipmi_error = error
-            else:
-                self._client, self.is_by_ipmi = client, True
-        self._client = self._client or self._session
-        return seen
-
-    async def send(self, request: Request) -> None:
-        await (self._client or self._session).send(request)
-        if isinstance(request, Reset) and request.type in (ResetType.FORCE_RESTART, ResetType.POWER_CYCLE):
-            await self._on_reset()
-
-
 class TaskController(Collector):
     """Reconciles Tasks. Its caller runs the informers."""
 
@@ -551,30 +499,14 @@ class TaskController(Collector):
                 if stage.wanted == WantedPower(PowerAction.STATUS):
                     message = f"the power is {(await session.observe()).power.value}"
                     continue
-                client = _StageClient(session, stage.wanted, partial(self._reached, task, _SENT))
-                message = await self._perform(key, client, stage.wanted)
+                message = await session.perform(
+                    stage.wanted,
+                    on_restart=partial(self._reached, task, _SENT),
+                    progress=partial(self._progress.__setitem__, key),
+                )
                 if stage is not stages[-1]:
                     await self._reached(task, stage.name)
             return message
-
-    async def _perform(self, key: NamespacedName, client: _StageClient, wanted: Wanted) -> str:
-        """Do one stage. Return the message of its end. Raises BmcError."""
-        try:
-            message = await perform(
-                client,
-                wanted,
-                None,
-                clock=asyncio.get_running_loop().time,
-                sleep=asyncio.sleep,
-                progress=partial(self._progress.__setitem__, key),
-            )
-        except BmcError as error:
-            if client.ipmi_error is None:
-                raise
-            raise BmcError(error.cause, f"{error}; by IPMI: {client.ipmi_error}") from error
-        if client.ipmi_error is not None:
-            return f"{message}; by Redfish, because IPMI can't be used: {client.ipmi_error}"
-        return f"by IPMI: {message}" if client.is_by_ipmi else message
 
     async def _report_progress(self, key: NamespacedName) -> None:
         """Write to the status what the operation waits for, at most every five seconds, until cancelled."""

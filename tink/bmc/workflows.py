@@ -49,7 +49,6 @@ from tink.bmc.boot import (
 from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
 from tink.bmc.jobs import stages_of
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, Observation, Wanted, WantedMedium
-from tink.bmc.operation import perform
 from tink.bmc.status import bounded
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ConflictError, NotFoundError
@@ -444,7 +443,8 @@ class BootController(Collector):
                     before = self._last_boot_at(case)
                     await self._perform(session, case.key, part.wanted, part.protocol)
             except BmcError as error:
-                if error.cause in _DECIDES:
+                # By IPMI, the BMC may refuse the login or not answer, although Redfish works.
+                if error.cause in _DECIDES and part.protocol != "ipmi":
                     raise
                 failure = error
         if failure is not None:
@@ -473,11 +473,9 @@ class BootController(Collector):
 
     async def _perform(self, session: BmcSession, key: NamespacedName, wanted: Wanted, protocol: str = "") -> None:
         """Make the BMC do what is wanted, by a protocol if one is named. Raises BmcError."""
-        await perform(
-            session.by_ipmi() if protocol == "ipmi" else session,
+        await session.perform(
             wanted,
-            clock=asyncio.get_running_loop().time,
-            sleep=asyncio.sleep,
+            protocol=protocol,
             progress=lambda text: log.debug("Workflow %s: %s", key, bounded(text)),
         )
 

@@ -23,7 +23,17 @@ from tests.support.bmc import PASSWORD, USER, FakeBmc, MemoryTransport
 from tests.support.virtual_time import elapse
 from tink.api.v1alpha2 import Raw
 from tink.bmc.manager import BmcManager
-from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause
+from tink.bmc.model import (
+    BmcConnection,
+    BmcCredentials,
+    BmcError,
+    Boot,
+    Cause,
+    Observation,
+    PowerState,
+    Request,
+    SetBoot,
+)
 from tink.bmc.quirks import Quirks
 from tink.bmc.redfish import Answer, RedfishClient
 from tink.bmc.settings import BmcSettings
@@ -175,3 +185,54 @@ class Rig:
     def everything_written(self) -> str:
         """Return all that was written to the API, without Secrets."""
         return json.dumps([call.body for call in self.api.calls if call.resource is not SECRET])
+
+
+# --- a BMC with Redfish and IPMI --------------------------------------------------------------------------------------
+
+
+class Ipmi:
+    """A client by IPMI for a rig: the flags and resets of a chassis. `errors` are raised by the next calls."""
+
+    protocol = "ipmi"
+
+    def __init__(self, *errors: BmcError) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+        self.sent: list[Request] = []
+        self.boot = Boot("None", "Disabled")
+
+    async def __aenter__(self) -> Ipmi:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return Observation(PowerState.ON, self.boot if boot else None)
+
+    async def send(self, request: Request) -> None:
+        self.calls += 1
+        self.sent.append(request)
+        if isinstance(request, SetBoot):
+            self.boot = Boot(request.target, request.enabled, request.mode)
+
+
+class IpmiRig(Rig):
+    """A rig whose BMC answers by IPMI as well."""
+
+    def __init__(self, bmc: FakeBmc, ipmi: Ipmi, *objects: Raw, **connection: Any) -> None:
+        super().__init__(machine(**connection), secret(), *objects, bmc=bmc)
+        self.ipmi = ipmi
+
+    def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
+        self.tried.append((0.0, "ipmi", connection.host))
+        return self.ipmi
+
+    async def end_of(self, name: str, task: Raw, ended: str = "Completed") -> Raw:
+        """Create a Job with one task, and return the condition of that task when it has ended."""
+        self.api.put(job(name, task))
+        await self.until_condition(JOB, name, ended)
+        return self.condition(TASK, f"{name}-task-0", ended)

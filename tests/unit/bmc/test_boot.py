@@ -209,17 +209,18 @@ def test_bmc_that_cannot_set_the_boot_device_is_only_switched_off_and_on(boot: B
     assert wanted_of(PXE_1, replace(FULL, boot=boot)) == [(OFF, ""), (ON, "")]
 
 
-def test_quirk_11_asks_for_no_mode_by_redfish_and_for_the_cd_by_ipmi() -> None:
+def test_quirk_11_asks_for_no_mode_by_redfish() -> None:
     seen = of("Supermicro", "X10DRT-P", replace(IDLE, mode=None))
     assert (WantedBoot(BootDevice.PXE), "") in wanted_of(PXE_1, seen)
-    assert (WantedBoot(BootDevice.CDROM, mode=BootMode.UEFI), "ipmi") in wanted_of(Rung(BootWay.CD, 1), seen)
+    assert (WantedBoot(BootDevice.CDROM, mode=BootMode.UEFI), "") in wanted_of(Rung(BootWay.CD, 1), seen)
     assert (WantedBoot(BootDevice.CDROM), "") in wanted_of(Rung(BootWay.CD, 1), seen, ["redfish"])
+    assert (WantedBoot(BootDevice.PXE, mode=BootMode.UEFI), "ipmi") in wanted_of(Rung(BootWay.IPMI, 1), seen, [])
 
 
-def test_quirk_45_restarts_a_running_machine_by_ipmi_and_cuts_no_power() -> None:
+def test_quirk_45_restarts_a_running_machine_and_cuts_no_power() -> None:
     seen = of("Lenovo", "ThinkSystem SR650 V4", power=PowerState.ON)
     boot, restart = WantedBoot(BootDevice.PXE, mode=BootMode.UEFI), WantedPower(PowerAction.RESET)
-    assert wanted_of(PXE_1, seen) == [(boot, ""), (restart, "ipmi")]
+    assert wanted_of(PXE_1, seen) == [(boot, ""), (restart, "")]
     assert wanted_of(PXE_1, seen, ["redfish"]) == [(OFF, ""), (boot, ""), (ON, "")]
     assert wanted_of(PXE_1, replace(seen, power=PowerState.OFF)) == [(OFF, ""), (boot, ""), (ON, "")]
     assert wanted_of(Rung(BootWay.CD, 1), seen)[0] == (OFF, ""), "media are changed while the machine is off"
@@ -761,4 +762,5 @@ def test_each_ladder_has_rungs_and_each_rung_ends_with_the_machine_on(
         operations = parts(rung, seen, http_url=URL, medium_url=ISO, protocols=protocols)
         assert operations[-1].reason is BootReason.POWERING_ON
         assert operations[-1].wanted in (ON, WantedPower(PowerAction.RESET))
-        assert "ipmi" in protocols or not any(part.protocol for part in operations)
+        assert all((part.protocol == "ipmi") == (rung.way is BootWay.IPMI) for part in operations)
+        assert "ipmi" in protocols or rung.way is not BootWay.IPMI

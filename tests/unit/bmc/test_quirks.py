@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bmc import USER, FakeBmc, Fault
-from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
-from tink.api.v1alpha2 import PowerState, Raw
+from tests.unit.bmc.rig import HOST, PXE, Ipmi, IpmiRig, power, secret
+from tink.api.v1alpha2 import PowerState
 from tink.bmc.connections import BmcConnections, bmc_of
 from tink.bmc.credentials import RefusedLogins
 from tink.bmc.model import (
@@ -26,7 +25,6 @@ from tink.bmc.model import (
     Identity,
     Observation,
     PowerAction,
-    Request,
     Reset,
     ResetType,
     SetBoot,
@@ -37,7 +35,7 @@ from tink.bmc.model import (
 )
 from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, needs_ipmi, quirks_for, row, rows_for, version_of
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import JOB, MACHINE, TASK
+from tink.kube.resources import MACHINE
 
 virtual = pytest.mark.looptime(start=0)
 
@@ -201,54 +199,6 @@ def test_ipmi_is_needed_by_model_and_by_what_redfish_lacks(
     wanted: Wanted, identity: Identity, boot: Boot | None, expected: bool
 ) -> None:
     assert needs_ipmi(wanted, Observation(PowerState.ON, boot, identity=identity)) is expected
-
-
-class Ipmi:
-    """A client by IPMI for a rig: the flags and resets of a chassis. `errors` are raised by the next calls."""
-
-    protocol = "ipmi"
-
-    def __init__(self, *errors: BmcError) -> None:
-        self.errors = list(errors)
-        self.calls = 0
-        self.sent: list[Request] = []
-        self.boot = Boot("None", "Disabled")
-
-    async def __aenter__(self) -> Ipmi:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-    async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
-        self.calls += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return Observation(PowerState.ON, self.boot if boot else None)
-
-    async def send(self, request: Request) -> None:
-        self.calls += 1
-        self.sent.append(request)
-        if isinstance(request, SetBoot):
-            self.boot = Boot(request.target, request.enabled, request.mode)
-
-
-class IpmiRig(Rig):
-    """A rig whose BMC answers by IPMI as well."""
-
-    def __init__(self, bmc: FakeBmc, ipmi: Ipmi, **connection: Any) -> None:
-        super().__init__(machine(**connection), secret(), bmc=bmc)
-        self.ipmi = ipmi
-
-    def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
-        self.tried.append((0.0, "ipmi", connection.host))
-        return self.ipmi
-
-    async def end_of(self, name: str, task: Raw, ended: str = "Completed") -> Raw:
-        """Create a Job with one task, and return the condition of that task when it has ended."""
-        self.api.put(job(name, task))
-        await self.until_condition(JOB, name, ended)
-        return self.condition(TASK, f"{name}-task-0", ended)
 
 
 def supermicro_x10() -> FakeBmc:

@@ -15,10 +15,10 @@ import pytest
 from tests.support.bmc import FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
-from tests.unit.bmc.rig import HOST, Rig, machine, secret
+from tests.unit.bmc.rig import HOST, Ipmi, IpmiRig, Rig, machine, secret
 from tink.api.annotations import PAUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw
-from tink.bmc.model import Cause
+from tink.bmc.model import BmcError, Cause
 from tink.kube.resources import HARDWARE, SECRET, WORKFLOW
 from tink.timestamps import rfc3339
 from tink.workflow.guards import boot_begun
@@ -424,3 +424,29 @@ async def test_nothing_of_a_secret_or_a_signed_url_is_written() -> None:
     written = rig.everything_written()
     assert "iso/token" not in written
     assert rig.api.read(SECRET, "bmc-auth") is not None
+
+
+@virtual
+@pytest.mark.parametrize("cause", [Cause.UNREACHABLE, Cause.CREDENTIALS_REFUSED])
+async def test_way_by_ipmi_that_fails_is_followed_by_the_next_one_by_redfish(cause: Cause) -> None:
+    ipmi = Ipmi(*[BmcError(cause, "no IPMI")] * 99)
+    bmc = FakeBmc(vendor="Supermicro", model="X10DRT-P", faults={Fault.NO_MODE}, post_seconds=20.0)
+    rig = IpmiRig(bmc, ipmi, computer())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        assert boot(rig)["way"] == "pxe"
+    assert reasons(rig).count(cause.value) >= 1
+    assert (ipmi.sent, bmc.boots) == ([], ["Pxe"])
+    assert ipmi.calls == 1 or cause is Cause.UNREACHABLE, "a refused login is not repeated"
+
+
+@virtual
+async def test_restart_that_needs_ipmi_is_done_by_redfish_without_it() -> None:
+    ipmi = Ipmi(*[BmcError(Cause.UNREACHABLE, "no IPMI")] * 99)
+    bmc = FakeBmc(vendor="Lenovo", model="ThinkSystem SR650 V4", power="On", post_seconds=20.0)
+    rig = IpmiRig(bmc, ipmi, computer())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert (bmc.resets, bmc.boots) == (["ForceRestart"], ["Pxe"])
