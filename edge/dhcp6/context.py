@@ -40,6 +40,11 @@ def server_duid(mac: bytes) -> bytes:
     return b"\x00\x03\x00\x01" + (mac or bytes(6))
 
 
+def report_of(kind: MessageType6, *, renews: bool) -> str:
+    """Return the name of a message in reports. A renewal is no step of a boot, and its report has no detail `dhcp`."""
+    return f"DHCPv6 {kind.name}" + (" (renewal)" if renews else "")
+
+
 class Context6:
     """The objects that both paths use."""
 
@@ -59,6 +64,8 @@ class Context6:
         self.replies = Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES)
         self.clock = site.clock
 
-    def report_sent(self, mac: str, kind: MessageType6, client: Client, boot: BootAnswer, *, lease: bool) -> None:
-        """Report that a message of this kind was sent to `client`; `lease`: with its address."""
-        self.reports.sent(mac, f"DHCPv6 {kind.name}", client, boot, lease=kind.name.lower() if lease else "")
+    def report_sent(
+        self, mac: str, kind: MessageType6, client: Client, boot: BootAnswer, *, lease: bool, renews: bool = False
+    ) -> None:
+        """Report that a message was sent to `client`; `lease`: with an address that the client did not have before."""
+        self.reports.sent(mac, report_of(kind, renews=renews), client, boot, lease=kind.name.lower() if lease else "")

@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 from edge.dhcp6 import wire
 from edge.dhcp6.boot import identify, is_netboot
-from edge.dhcp6.context import Context6
+from edge.dhcp6.context import Context6, report_of
 from edge.dhcp6.reservation import Network6, Reservation6
 from edge.dhcp6.wire import CLIENT_PORT, RENEWALS, SERVER_PORT, Message6, MessageType6, Option, Relay, text_of
 from edge.dhcp_common import (
@@ -140,13 +140,14 @@ class _KnownLayout:
         advertises = message.type is MessageType6.SOLICIT and not at_once
         kind = MessageType6.ADVERTISE if advertises else MessageType6.REPLY
         self.start = bytes((kind,))
-        self.report, self.lease = f"DHCPv6 {kind.name}", kind.name.lower() if self.iaids else ""
+        renews = message.type in RENEWALS
+        self.report, self.lease = report_of(kind, renews=renews), kind.name.lower() if self.iaids and not renews else ""
         self.before = wire.option(Option.RAPID_COMMIT, b"") if at_once else wire.PREFERRED if advertises else b""
         client_id_bytes = self.client_id.stop - self.client_id.start
         self.size = 4 + client_id_bytes + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
-        self.acknowledges = bool(self.iaids) and not advertises and message.type not in RENEWALS
+        self.acknowledges = bool(self.iaids) and not advertises and not renews
         # The report of a renewal does not state what the machine boots.
-        self.names_boot = message.type not in RENEWALS
+        self.names_boot = not renews
         self.no_boot = self.prepare(NOTHING)
         self.boots: dict[BootPath | None, _BootParts] = {}
         self.networks: Newest[Network6, _NetworkParts] = Newest(MAX_NETWORKS_OF_A_LAYOUT)

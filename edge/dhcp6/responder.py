@@ -257,7 +257,8 @@ class Responder6:
             self.declines.recent_leases.newest.add(mac)
             if query.is_by_own_relay:
                 self._context.relays.carried(received.source.packed, mac)
-        self._context.report_sent(machine.mac, kind, client, NOTHING if renews else boot, lease=asks)
+        named = NOTHING if renews else boot
+        self._context.report_sent(machine.mac, kind, client, named, lease=asks and not renews, renews=renews)
         return self._reply(message, body, kind)
 
     def _refused(self, query: Query6, reason: str, why: Status) -> bytes | None:
