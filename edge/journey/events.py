@@ -21,6 +21,7 @@ class Step(StrEnum):
     """A part of the journey, in the order of a boot."""
 
     SEEN = "seen"  # a packet of an unregistered machine
+    POWER = "power"  # BMC control: what it does for a Workflow, and changes of the power that the BMC reports
     MEDIUM = "medium"  # the image of a CD or USB stick for the machine
     DHCP = "dhcp"
     TFTP = "tftp"
@@ -95,6 +96,10 @@ NOT_STARTED = "failed"
 """`phase` of iPXE's report that the kernel did not start."""
 UP = "up"
 """`phase` of the OSIE's first report."""
+POWERING_ON = "PoweringOn"
+"""`reason` of a step of `Step.POWER` between off and on: the BMC has reported that the machine is off."""
+OFF = "off"
+"""`power` of a step of `Step.POWER`: the BMC reports that the machine is off."""
 
 _ROM = (Milestone.OFFERED, Milestone.LEASED)
 _DHCP = {
@@ -121,6 +126,11 @@ _DONE = {
 }
 _BEGUN = {Step.TFTP: Milestone.PROGRAM_BEGUN, Step.KERNEL: Milestone.KERNEL_BEGUN, Step.INITRD: Milestone.INITRD_BEGUN}
 _ENDS = {"Succeeded", "Failed", "Canceled"}
+
+
+def shows_power_off(step: Step, detail: Mapping[str, Value]) -> bool:
+    """Return True if a machine was off when an event with these facts was recorded: its next packet begins a boot."""
+    return step is Step.POWER and (detail.get("reason") == POWERING_ON or detail.get("power") == OFF)
 
 
 def is_uki(detail: Mapping[str, Value]) -> bool:

@@ -114,12 +114,12 @@ class History(list[Any]):
         """Return the last event that shows the machine's progress, or None if it was never heard (`is_heard`).
 
         A Workflow that runs or ends shows the progress of a machine that was heard. A Workflow that was only created or
-        scheduled does not, and neither does a diagnosis.
+        scheduled does not, and neither does a diagnosis or a report of BMC control.
         """
         ended: Last | None = None
         for index in range(len(self) - 1, -1, -1):
             entry = self[index]
-            if is_finding(entry):
+            if is_finding(entry) or step_of(entry) is Step.POWER:
                 continue
             if step_of(entry) is not Step.WORKFLOW:
                 return ended or Last(self.first_seen, self.times[index], entry)
@@ -158,9 +158,9 @@ def is_finding(entry: Entry) -> bool:
 def is_heard(entry: Entry) -> bool:
     """Return True if the machine itself caused the entry.
 
-    Other components change its Workflow, and the edge makes its diagnoses.
+    Other components change its Workflow and its power, and the edge makes its diagnoses.
     """
-    return step_of(entry) is not Step.WORKFLOW and not is_finding(entry)
+    return step_of(entry) not in _OF_OTHERS and not is_finding(entry)
 
 
 def kept_bytes(entry: Entry) -> int:
@@ -225,7 +225,8 @@ PLACE: Final = "seen_by_kind"
 """The detail with the kind of that process: EDGE or SERVER."""
 EDGE: Final[Literal["edge"]] = "edge"
 SERVER: Final[Literal["server"]] = "server"
-_NOT_WITH_AN_EDGE: Final = frozenset({Step.AGENT, Step.WORKFLOW, Step.ACTION})
+_OF_OTHERS: Final = frozenset({Step.WORKFLOW, Step.POWER})
+_NOT_WITH_AN_EDGE: Final = frozenset({Step.AGENT, Step.WORKFLOW, Step.ACTION, Step.POWER})
 
 
 def is_elsewhere(newest_first: Iterable[Entry]) -> bool:

@@ -15,6 +15,7 @@ restored before it is looked up (`recall`).
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,6 +84,8 @@ class Machine:
 
 ChangeHandler = Callable[[str], None]
 """Called with the MAC of a machine that appeared, changed or went."""
+PowerHandler = Callable[[NamespacedName, str, str], None]
+"""Called with a Hardware, the new state of its power and the former one."""
 
 _Index = dict[str, Machine | tuple[Machine, ...]]
 """By MAC or address: one machine, or all that claim it."""
@@ -98,6 +101,8 @@ class Inventory:
         self._by_mac: _Index = {}
         self._by_ip: _Index = {}
         self._handlers: list[ChangeHandler] = []
+        self._powers: dict[NamespacedName, str] = {}
+        self._power_handlers: list[PowerHandler] = []
         self._compressor = compressor or ObjectCompressor()
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
         self._recall: Callable[..., object] | None = None
@@ -118,6 +123,14 @@ class Inventory:
     def on_change(self, handler: ChangeHandler) -> None:
         """Call `handler(mac)` after every change of what `by_mac(mac)` answers, or `by_ip` for its address."""
         self._handlers.append(handler)
+
+    def on_power_change(self, handler: PowerHandler) -> None:
+        """Call `handler(hardware, power, before)` when the power of a Hardware has changed; see `power`."""
+        self._power_handlers.append(handler)
+
+    def power(self, machine: Machine) -> str:
+        """Return the state of a machine's power as its BMC reported it last: on, off, unknown; empty without a BMC."""
+        return self._powers.get(NamespacedName(machine.namespace, machine.name), "")
 
     def by_mac(self, mac: str) -> Machine | None:
         """Return the machine with this MAC (lower case, colons); None if no Hardware has it, or several claim it."""
@@ -184,6 +197,7 @@ class Inventory:
     def apply(self, obj: Raw) -> None:
         """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go."""
         key = NamespacedName.of(obj)
+        self._take_power(key, str(as_mapping(obj.get("status")).get("power") or ""))
         served = _served(obj)
         digest = hash(orjson.dumps(served))
         # No answer depends on the change (of the status, say).
@@ -205,7 +219,19 @@ class Inventory:
         """Forget a Hardware that was deleted."""
         key = NamespacedName.of(obj)
         self._digests.pop(key, None)
+        self._powers.pop(key, None)
         self._replace(key, ())
+
+    def _take_power(self, key: NamespacedName, power: str) -> None:
+        before = self._powers.get(key, "")
+        if power == before:
+            return
+        if power:
+            self._powers[key] = sys.intern(power)
+        else:
+            del self._powers[key]
+        for handler in self._power_handlers:
+            handler(key, power, before)
 
     # --- the indexes --------------------------------------------------------------------------------------------
 

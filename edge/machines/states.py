@@ -1,14 +1,20 @@
-"""Writes a machine's `state`, `mac` and `ip` into the status of its Hardware, which `kubectl get hw` prints.
+"""Writes a machine's `state`, `mac`, `ip` and `lastBoot` into the status of its Hardware; `kubectl get hw` prints most.
 
 `state` is one of a few words (`MachineState`), `stateSince` the time of its last change. `mac` and `ip` are those of
 the last heard interface, or before that of the first one with an address. They are in the status because printer
 columns use JSONPath, which can't read the keys of a map such as `spec.networkInterfaces`.
 
-The rate of writes is limited: an edge writes at most `WRITES_PER_SECOND` in all, and each Hardware once in
-`REST_SECONDS`. The current state is written; states that last for a shorter time are skipped.
+`lastBoot` is the first DHCP packet of the machine's last boot (`edge.journey.boots`). BMC control waits for it: a later
+time there is the proof that the machine has booted.
+
+The rate of writes is limited: an edge writes at most `WRITES_PER_SECOND` in all, and the state of each Hardware once in
+`REST_SECONDS`. The current state is written; states that last for a shorter time are skipped. A boot does not wait for
+the rest.
 
 Several edges may see one machine. Each writes a state when its own view of the machine changes, and never because of
-what another edge has written, so two edges that differ do not overwrite each other in turn.
+what another edge has written, so two edges that differ do not overwrite each other in turn. Edges that have seen the
+same boot differ in its time by the time of a packet and by their clocks: a boot is not written if one less than
+`SAME_BOOT_SECONDS` before it is there already, or a later one.
 """
 
 from __future__ import annotations
@@ -17,22 +23,25 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edge.machines.conditions import StatusWriter
 from edge.machines.inventory import Machine
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import BootClient, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.limits import Newest
 from tink.timestamps import rfc3339
+from tink.workflow.status import parse_timestamp
 
 WRITES_PER_SECOND: Final = 20.0
 """Maximum rate of one edge, for all Hardware together."""
 REST_SECONDS: Final = 5.0
-"""Minimum interval between two writes of one Hardware."""
+"""Minimum interval between two writes of the state of one Hardware."""
+SAME_BOOT_SECONDS: Final = 5.0
+"""Boots that edges have seen within this time are one."""
 _SOON_SECONDS: Final = 0.01
 """A shorter remaining interval counts as passed, because timers are inexact."""
 MAX_KNOWN: Final = 100_000
@@ -48,6 +57,14 @@ class MachineState(StrEnum):
     WORKING = "Working"  # the agent runs a Workflow
     FAILED = "Failed"  # its last Workflow failed
     INSTALLED = "Installed"  # its last Workflow succeeded, or its installed system was heard
+
+
+class _Boot(NamedTuple):
+    """A boot: the time of its first packet in Unix seconds, and the DHCP client and the MAC that sent it."""
+
+    at: float
+    client: BootClient
+    mac: str
 
 
 class StateWriter(StatusWriter):
@@ -68,6 +85,10 @@ class StateWriter(StatusWriter):
         """The last reported state of each machine, by MAC."""
         self._news: dict[NamespacedName, tuple[str, MachineState]] = {}
         """The MAC and the state to write, by Hardware."""
+        self._boots: dict[NamespacedName, _Boot] = {}
+        """The boot to write, by Hardware."""
+        self._last_boots: Newest[NamespacedName, float] = Newest(MAX_KNOWN)
+        """The time of the last reported boot, by Hardware."""
         self._written: Newest[NamespacedName, float] = Newest(MAX_KNOWN)
         hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
 
@@ -80,6 +101,15 @@ class StateWriter(StatusWriter):
         self._news[key] = (machine.mac, state)
         self._queue.add(key)
 
+    def booted(self, machine: Machine, at: float, client: BootClient) -> None:
+        """Queue a boot of a machine for writing, which began at Unix time `at`. Never waits."""
+        key = NamespacedName(machine.namespace, machine.name)
+        if self._last_boots.get(key, 0.0) >= at:
+            return
+        self._last_boots[key] = at
+        self._boots[key] = _Boot(at, client, machine.mac)
+        self._queue.add(key)
+
     def _look_at(self, obj: Raw) -> None:
         status = as_mapping(obj.get("status"))
         if _identity(obj) != (status.get("mac"), status.get("ip")) or NamespacedName.of(obj) in self._news:
@@ -87,19 +117,20 @@ class StateWriter(StatusWriter):
 
     def _gone(self, old: Raw) -> None:
         key = NamespacedName.of(old)
-        self._news.pop(key, None)
-        self._written.pop(key, None)
+        for pending in (self._news, self._boots, self._last_boots, self._written):
+            pending.pop(key, None)
         for mac in _interfaces(old):
             self._shown.pop(mac, None)
 
     async def _write(self, key: NamespacedName) -> None:
         await self._turn()
-        obj, news, now = self._hardware.get(*key), self._news.get(key), self._elapsed()
+        obj, news, boot, now = self._hardware.get(*key), self._news.get(key), self._boots.get(key), self._elapsed()
         if obj is None:
             self._news.pop(key, None)
+            self._boots.pop(key, None)
             return
         rest = self._written.get(key, now - REST_SECONDS) + REST_SECONDS - now
-        if news is not None and rest > _SOON_SECONDS:
+        if news is not None and boot is None and rest > _SOON_SECONDS:
             self._queue.add_after(key, rest)
             return
         status = as_mapping(obj.get("status"))
@@ -107,6 +138,8 @@ class StateWriter(StatusWriter):
         wanted: dict[str, Any] = {"mac": mac, "ip": ip}
         if news is not None and status.get("state") != news[1]:
             wanted |= {"state": news[1].value, "stateSince": rfc3339(self._clock())}
+        if boot is not None and self._is_new(boot, as_mapping(status.get("lastBoot"))):
+            wanted["lastBoot"] = {"at": rfc3339(boot.at, "milliseconds"), "client": boot.client.value, "mac": boot.mac}
         # None as a value removes a field.
         if changes := {field: value for field, value in wanted.items() if status.get(field) != value}:
             self._written[key] = now
@@ -117,6 +150,14 @@ class StateWriter(StatusWriter):
                 await self._client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
         if self._news.get(key) == news:
             self._news.pop(key, None)
+        if self._boots.get(key) == boot:
+            self._boots.pop(key, None)
+
+    def _is_new(self, boot: _Boot, written: Raw) -> bool:
+        """Return True if a boot is another one than the one in the status, and later."""
+        at = parse_timestamp(written.get("at"))
+        # A time in the future is from a clock that was wrong: it must not hide the boots until then.
+        return at is None or boot.at >= at + SAME_BOOT_SECONDS or at > self._clock() + SAME_BOOT_SECONDS
 
 
 def _interfaces(obj: Raw) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 journey --sweep--> edge.journey.expectations --finding--> the journey, and `edge.machines.BootProblemWriter`
 inventory, Workflows, networks --facts--^    `--progress of each machine--> `edge.machines.StateWriter`
+DHCP packets of each machine --edge.journey.boots--> its last boot --------------------^
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
+from edge.journey.boots import is_boot_packet, last_boot
 from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import NOT_RUN, Diagnosis, Expectations, Facts, KnownNetworks, Registered, Story, read
-from edge.journey.history import detail_of, milestone, step_of
-from edge.journey.recorder import Journey
+from edge.journey.history import Happened, detail_of, is_heard, is_printed, milestone, outcome_of, step_of
+from edge.journey.recorder import Journey, News
 from edge.machines import (
     BootProblem,
     BootProblemWriter,
@@ -37,7 +39,7 @@ from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.table import delivery_problem
 from edge.page import due_at
 from edge.run.networks.follow import HostNetworks
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import PowerState, Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.limits import Newest
 
@@ -54,6 +56,10 @@ MAX_STATES_PER_SWEEP: Final = 500
 """Maximum number of machines whose state is computed in one sweep; the others follow in the next."""
 MAX_EVENTS: Final = 150
 """Maximum number of a machine's events that are read to distinguish an OSIE from an installed system."""
+MAX_BOOT_EVENTS: Final = 250
+"""Maximum number of the events of one card that are read to find the machine's last boot."""
+MAX_OFF: Final = 100_000
+"""Maximum number of machines whose power-off is stored."""
 _AMBIGUOUS: Final = frozenset(
     {Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
 )
@@ -120,6 +126,10 @@ class BootWatch:
         """Called with the MAC of a machine whose firmware has fetched its boot program and did not run it."""
         self._knocks = Knocks(lambda: self.networks.states, *ports)
         self.inventory.on_change(self._machine_changed)
+        self.inventory.on_power_change(self._power_changed)
+        self._off: Newest[NamespacedName, float] = Newest(MAX_OFF)
+        """The time (Unix seconds) at which the BMC of a Hardware began to report that the machine is off."""
+        self._packets = News(self.journey, is_boot_packet, self.clock)
         self.expectations = Expectations(self.journey, self._facts, self._show, self.clock)
         self._moved = self.expectations.changes()
         self._changed: dict[str, None] = {}  # MACs of machines whose state may have changed
@@ -133,12 +143,13 @@ class BootWatch:
                 rest = rest_after(await self._sweep())
         finally:
             self._knocks.close()
+            self._packets.close()
 
     async def _sweep(self) -> float:
         """Sweep once. Return the processor time that it took, in seconds."""
         spent, began = 0.0, time.thread_time()
         try:
-            for work in (self.expectations.sweep, self._count_knocks, self.place):
+            for work in (self.find_boots, self.expectations.sweep, self._count_knocks, self.place):
                 for _ in work():
                     spent += time.thread_time() - began
                     await asyncio.sleep(0)
@@ -207,6 +218,36 @@ class BootWatch:
                 self.problems.found_of_another(key, mac, None)
         if shown:
             self._shown_on[mac] = shown
+
+    def _power_changed(self, hardware: NamespacedName, power: str, before: str) -> None:
+        """Record that the BMC reports another state of the power: on the journey of the card that was heard last."""
+        if power == PowerState.OFF:
+            self._off[hardware] = self.clock()
+        cards = [machine.mac for machine in self.inventory.by_name(hardware.name, hardware.namespace)]
+        if cards and before and power in (PowerState.ON, PowerState.OFF):
+            heard = max(cards, key=lambda mac: self.journey.last_seen(mac) or 0.0)
+            self.journey.record(heard, Step.POWER, Outcome.INFO, f"its BMC reports that it is {power}", power=power)
+        for mac in cards:
+            self.expectations.look_at(mac)
+
+    def find_boots(self) -> Iterator[None]:
+        """Hand the boots that have begun to the writer of states. The caller runs other work between the steps."""
+        for number, happened in enumerate(self._packets.take(), start=1):
+            machine = self.inventory.by_mac(happened[-1].mac)
+            if machine is not None and self.states is not None:
+                boot = last_boot(self._events_of(machine))
+                card = self.inventory.by_mac(boot.mac) if boot is not None else None
+                if boot is not None and boot.is_seen_here and card is not None:
+                    self.states.booted(card, boot.time, boot.client)
+            if number % 20 == 0:
+                yield
+
+    def _events_of(self, machine: Machine) -> Iterator[Happened]:
+        """Yield the last events of all cards of a machine, without what it has printed."""
+        for card in self.inventory.by_name(machine.name, machine.namespace):
+            for at, entry in self.journey.after(card.mac, 0.0, MAX_BOOT_EVENTS):
+                if not is_printed(entry):
+                    yield Happened(at, card.mac, entry)
 
     def place(self) -> Iterator[None]:
         """Write the changed states of machines. The caller runs other work between the steps."""
@@ -302,8 +343,22 @@ class BootWatch:
             behind_router=ip if ip and ":" in ip and self._is_behind_router(ip) else "",
             solicited=self.solicitations.get(mac),
             api_away=self.api_away(),
+            is_off=machine is not None and self._is_off(machine),
             http_port=self._http_port,
             grpc_port=self._grpc_port,
+        )
+
+    def _is_off(self, machine: Machine) -> bool:
+        """Return True if the BMC has reported that a machine is off, and none of its cards has sent a packet since."""
+        off = self._off.get(NamespacedName(machine.namespace, machine.name))
+        if off is None or self.inventory.power(machine) != PowerState.OFF:
+            return False
+        cards = self.inventory.by_name(machine.name, machine.namespace)
+        later = (entry for card in cards for _, entry in self.journey.after(card.mac, off, MAX_RECENT_EVENTS))
+        # The end of an agent's connection is noticed long after its machine was switched off.
+        return not any(
+            is_heard(entry) and (step_of(entry) is not Step.AGENT or outcome_of(entry) is not Outcome.INFO)
+            for entry in later
         )
 
     def _relay(self, machine: Machine) -> str:

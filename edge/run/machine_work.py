@@ -2,7 +2,8 @@
 
 Workflows: an informer calls `on_change(new, old)`. The differences between the statuses become events of the Workflow's
 machine (`edge.machines.inventory`). An unchanged object (a relist, a resync) causes no event. The MAC of each running
-Workflow is stored, so that its end is recorded even if its Hardware has been deleted.
+Workflow is stored, so that its end is recorded even if its Hardware has been deleted. BMC control may run in another
+process, so its progress comes the same way: by `status.boot` and the condition BootPrepared.
 
 Agents: the gRPC server reports their connections and the output of actions, one event for each piece of output
 (`tink.agent.output` limits their rate). Reports of an agent about actions are in the Workflow's status.
@@ -27,7 +28,7 @@ from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
 from edge.journey.history import detail_of, message_of, step_of
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
-from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
+from tink.api.v1alpha2 import ActionState, ActionStatus, ConditionStatus, Raw, Workflow, WorkflowState
 from tink.limits import Newest
 from tink.mac import is_mac
 from tink.server import ActivityKind, AgentActivity
@@ -115,6 +116,13 @@ _LOOKED_AT = 100  # number of a machine's last events that are searched for the 
 
 _REMEMBERED = 10_000  # maximum number of Workflows whose machine is stored, even after the deletion of its Hardware
 
+_BOOT_PREPARED = "BootPrepared"
+"""The type of the condition of a Workflow that shows the progress of BMC control."""
+_PROGRESS = frozenset(
+    {"PoweringOff", "InsertingMedium", "OverrideSet", "PoweringOn", "WaitingForDiscover", "OtherWorkflow"}
+)
+"""The reasons of the condition BootPrepared that are no problem. Others name the cause of one."""
+
 _STATE_OUTCOME = {WorkflowState.SUCCEEDED: Outcome.OK, WorkflowState.FAILED: Outcome.FAILED}  # others: INFO
 
 
@@ -189,7 +197,8 @@ class WorkflowJourney:
         newest: dict[Step, str] = {}
         for _, kept in self._journey.earlier(machine.mac, _LOOKED_AT):
             detail = dict(detail_of(kept))
-            if detail.get("workflow") == _name(workflow) and "state" in detail:
+            is_about = "state" in detail or step_of(kept) is Step.POWER
+            if detail.get("workflow") == _name(workflow) and is_about:
                 newest[step_of(kept)] = message_of(kept)
         return [entry for entry in entries if newest.get(entry.step) != entry.message]
 
@@ -211,9 +220,35 @@ def _changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
     state_changed = state is not None and (old is None or old.status.state is not state)
     if state_changed and state is not None and not state.terminal:
         yield _state_entry(new, state)
+    power = _power_entry(new)
+    if power is not None and (old is None or power != _power_entry(old)):
+        yield power
     yield from _action_changes(new, old)
     if state_changed and state is not None and state.terminal:
         yield _state_entry(new, state)
+
+
+def _power_entry(workflow: Workflow) -> _Entry | None:
+    """Return the progress of BMC control, or None if it has done nothing for the Workflow.
+
+    BMC control writes the same sentence into the condition and into `status.boot`. It is over when the Workflow ends.
+    """
+    boot = workflow.status.boot
+    prepared = next((each for each in workflow.status.conditions or [] if each.type == _BOOT_PREPARED), None)
+    message = (prepared.message if prepared is not None else None) or (boot.message if boot is not None else None)
+    if not message:
+        return None
+    detail: dict[str, Value] = {}
+    if boot is not None and boot.way is not None:
+        detail |= {"way": boot.way.value, "attempt": boot.attempt or 1}
+    reason = prepared.reason if prepared is not None else None
+    if reason:
+        detail["reason"] = reason
+    if prepared is not None and prepared.status is ConditionStatus.TRUE:
+        return _Entry(Step.POWER, Outcome.OK, message, detail)
+    if workflow.status.state is WorkflowState.FAILED:
+        return _Entry(Step.POWER, Outcome.FAILED, f"BMC control has given up: {message}", detail)
+    return _Entry(Step.POWER, Outcome.INFO if reason in _PROGRESS or not reason else Outcome.WARNING, message, detail)
 
 
 def _state_entry(workflow: Workflow, state: WorkflowState) -> _Entry:

@@ -99,7 +99,8 @@ class BootEnds:
 
     def _boot(self, mac: str, chain: BootChain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
         events = [event for boot in chain.boots for event in boot.events if began <= event.time <= ended]
-        warned = [event for event in events if event.outcome is Outcome.WARNING][:_MAX_WARNINGS]
+        diagnoses = (event for event in events if event.step is not Step.POWER)
+        warned = [event for event in diagnoses if event.outcome is Outcome.WARNING][:_MAX_WARNINGS]
         bars = timeline_of(chain, ended, self._limits, None).bars
         facts = {name: str(value) for event in events for name in _FACTS if (value := event.detail.get(name))}
         return EndedBoot(

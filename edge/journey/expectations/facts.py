@@ -78,6 +78,7 @@ class Facts:
         router is needed, or that is not known.
     solicited: when the machine last solicited an IPv6 router (seconds since the epoch); None if this edge heard none.
     api_away: a clause that says since when the Kubernetes API has not answered; empty if it answers.
+    is_off: its BMC has reported that the machine is off, and the machine has sent nothing since.
     """
 
     now: float
@@ -100,6 +101,7 @@ class Facts:
     behind_router: str = ""
     solicited: float | None = None
     api_away: str = ""
+    is_off: bool = False
     http_port: int = 7080
     grpc_port: int = 42113
 

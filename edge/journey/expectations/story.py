@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edge.journey.events import JourneyEvent, Milestone, Outcome, Step, Value, milestone
+from edge.journey.events import JourneyEvent, Milestone, Outcome, Step, Value, milestone, shows_power_off
 from edge.journey.history import RULE
 
 GAP_SECONDS = 300.0
@@ -42,6 +42,16 @@ ENDS = {
 
 _WORK = frozenset(
     {Milestone.WORKFLOW_RUNNING, Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED, Milestone.WORKFLOW_ENDED}
+)
+_DHCP = frozenset(
+    {
+        Milestone.OFFERED,
+        Milestone.LEASED,
+        Milestone.IPXE_OFFERED,
+        Milestone.IPXE_LEASED,
+        Milestone.OS_OFFERED,
+        Milestone.OS_LEASED,
+    }
 )
 _OF_THE_MACHINE = frozenset({"osie", "boots", "model", "client", "uuid", "memory_bytes", "clock_ahead_seconds"})
 """Details that stay true until the machine restarts."""
@@ -76,6 +86,8 @@ class MachineBoot:
     """NAMESPACE/NAME of the Workflow that runs, or ran, in this boot; empty: none has begun."""
     continues: bool = False
     """True if the machine did not restart: its agent got another Workflow in the OSIE of the boot before."""
+    after_power_off: bool = False
+    """True if the BMC has reported that the machine was off before this boot."""
 
     def take(self, event: JourneyEvent, reached: Milestone | None) -> None:
         """Add an event of this boot."""
@@ -112,6 +124,11 @@ class MachineBoot:
     def boots_osie(self) -> bool:
         """True if the machine got a kernel from this edge: then its agent is expected."""
         return Milestone.KERNEL_SENT in self.reached or Milestone.INITRD_SENT in self.reached
+
+    @property
+    def ends_off(self) -> bool:
+        """True if the BMC has reported after the last step that the machine is off."""
+        return any(shows_power_off(event.step, event.detail) for event in self.events[self.after :])
 
     def last(self, *steps: Step) -> JourneyEvent | None:
         """Return the last event of these steps (default: any) that is no finding, or None."""
@@ -166,8 +183,11 @@ def read(mac: str, events: Iterable[JourneyEvent]) -> Story:
         elif _begins_work(boots[-1], event, reached):
             boots.append(_next_in_the_same_osie(boots[-1], event))
         elif _begins(boots[-1], event, reached):
-            by_disk = reached is Milestone.OS_OFFERED  # the system that was installed, for no further Workflow
+            # The system that was installed, for no further Workflow.
+            by_disk = reached in (Milestone.OS_OFFERED, Milestone.OS_LEASED)
+            ends_off = boots[-1].ends_off
             boots.append(MachineBoot(event.time) if by_disk else _next(boots[-1], event))
+            boots[-1].after_power_off = ends_off
         boot = boots[-1]
         if reached is not None and _is_late(boot, event, reached):
             boot.take_late(event, reached)
@@ -232,6 +252,8 @@ def _begins(boot: MachineBoot, event: JourneyEvent, reached: Milestone | None) -
     at = boot.at
     if reached is None or at is None:
         return False
+    if reached in _DHCP and boot.ends_off:
+        return True
     # The first packet of a boot is from the firmware, from iPXE in the card's ROM, or from a medium without DHCP.
     from_ipxe = reached is Milestone.IPXE_OFFERED or (reached is Milestone.SCRIPT_SENT and "medium" in event.detail)
     if reached is Milestone.OFFERED or from_ipxe:

@@ -201,6 +201,10 @@ class Expectations:
             awaited.finding, awaited.heard = said, last.time
             self._changes.mark(mac)
             return
+        if step_of(last.entry) is Step.POWER:
+            self._due[mac] = None
+            self._changes.mark(mac)
+            return
         if is_finding(last.entry):
             return  # a diagnosis of this edge
         if reached is None:

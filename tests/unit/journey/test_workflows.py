@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Note, Outcome, Step
+from edge.journey.history import Happened, plain, read
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
 from edge.run.machine_work import AgentJourney, WorkflowJourney
@@ -286,3 +287,74 @@ def test_coming_going_and_refusal_of_an_agent_are_entries_on_its_machines_journe
 def test_machine_of_an_agent_is_the_one_that_it_is_about(journey, observe, seen, mac):
     observe(seen)
     assert [machine.mac for machine in journey.machines()] == ([mac] if mac else [])
+
+
+# --- BMC control ------------------------------------------------------------------------------------------------------
+
+
+def booting(
+    reason: str, message: str, state: str = "Pending", *, way: str = "pxe", status: str = "False", **boot: Any
+) -> Raw:
+    """Return a Workflow whose machine is being booted by its BMC."""
+    prepared = {"type": "BootPrepared", "status": status, "reason": reason, "message": message}
+    return workflow(state, boot={"way": way, "attempt": 1, "message": message, **boot}, conditions=[prepared])
+
+
+def power(journey: Journey) -> list[tuple[Outcome, str, Any]]:
+    return [
+        (each.outcome, each.message, each.detail["reason"]) for each in journey.events(MAC) if each.step is Step.POWER
+    ]
+
+
+def test_progress_of_bmc_control_is_on_the_journey_once_each(inventory, clock):
+    journey = Journey(clock)
+    workflows = WorkflowJourney(journey, inventory)
+    stages = [
+        booting("PoweringOff", "pxe (attempt 1): switching the machine off"),
+        booting("PoweringOn", "pxe (attempt 1): switching the machine on"),
+        booting("WaitingForDiscover", "pxe (attempt 1): the machine is on", since=T0),
+        booting("WaitingForDiscover", "pxe (attempt 1): the machine is on", since=T0, lastBoot=T1),
+        booting("NoDiscover", "BMC says On, no DISCOVER: cable, VLAN, or wrong MAC", since=T0),
+        booting("BmcUnreachable", "no connection to 10.9.9.9"),
+        booting("Booted", "a DISCOVER has arrived", status="True", since=T0),
+        booting("Booted", "a DISCOVER has arrived", "Scheduled", status="True", since=T0),
+    ]
+    before = workflow("Pending")
+    for stage in stages:
+        workflows.on_change(stage, before)
+        workflows.on_change(stage, copy.deepcopy(stage))  # a resync
+        before = stage
+    assert power(journey) == [
+        (Outcome.INFO, "pxe (attempt 1): switching the machine off", "PoweringOff"),
+        (Outcome.INFO, "pxe (attempt 1): switching the machine on", "PoweringOn"),
+        (Outcome.INFO, "pxe (attempt 1): the machine is on", "WaitingForDiscover"),
+        (Outcome.WARNING, "BMC says On, no DISCOVER: cable, VLAN, or wrong MAC", "NoDiscover"),
+        (Outcome.WARNING, "no connection to 10.9.9.9", "BmcUnreachable"),
+        (Outcome.OK, "a DISCOVER has arrived", "Booted"),
+    ]
+    detail = journey.events(MAC)[0].detail
+    assert (detail["way"], detail["attempt"], detail["workflow"]) == ("pxe", 1, "default/install")
+    assert not journey.was_heard(MAC), "the machine itself has sent nothing"
+
+
+def test_workflow_that_fails_before_its_machine_has_booted_ends_bmc_control(journey, workflows):
+    before = booting("NoDiscover", "no DISCOVER")
+    workflows.on_change(booting("NoDiscover", "no DISCOVER", "Failed"), before)
+    assert power(journey) == [(Outcome.FAILED, "BMC control has given up: no DISCOVER", "NoDiscover")]
+    assert messages(journey)[-1].startswith(f"{INSTALL} Failed"), "the Workflow ends after it"
+
+
+def test_progress_of_bmc_control_is_not_recorded_again_after_a_restart(inventory, clock):
+    stage = booting("NoDiscover", "no DISCOVER")
+    first = Journey(clock)
+    WorkflowJourney(first, inventory).on_change(stage, workflow("Pending"))
+    clock.now += 60
+    second = Journey(clock, began=clock.now)
+    for time, entry in first.after(MAC, 0.0, 100):
+        _, mac, note = read(plain(Happened(time, MAC, entry)))
+        second.take_in(mac, time, note, now=False)
+    workflows = WorkflowJourney(second, inventory)
+    workflows.on_change(stage, None)
+    assert power(second) == [(Outcome.WARNING, "no DISCOVER", "NoDiscover")]
+    workflows.on_change(booting("Booted", "late", status="True"), stage)
+    assert power(second)[1:] == [(Outcome.OK, "late", "Booted")]

@@ -33,10 +33,11 @@ from tests.support.informer import InMemoryInformer
 from tests.support.virtual_time import elapse
 from tink.api import mistakes
 from tink.api.mistakes import NetworkSet, Reason, Site, hardware_mistakes, osie_mistakes
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import BootClient, Raw
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import EVENT, HARDWARE, OSIE
+from tink.timestamps import rfc3339
 
 pytestmark = pytest.mark.looptime
 
@@ -766,3 +767,66 @@ async def test_api_that_refuses_states_is_called_at_the_same_rate_and_logged_in_
     assert 190 <= api.count("patch") <= 210
     assert 1 <= len(caplog.records) <= 40
     assert "its state is not written" in caplog.text
+
+
+def boot_in(api: InProcessApi) -> Raw:
+    found: Raw = api.read(HARDWARE, "a", "d").get("status", {}).get("lastBoot", {})
+    return found
+
+
+async def test_boot_is_written_within_two_seconds_though_the_state_was_written_a_moment_ago(api: InProcessApi) -> None:
+    async with placing(api) as writer:
+        await elapse(60)
+        for number in range(4):
+            writer.seen(machine(), MachineState.NETBOOTING if number % 2 else MachineState.INSTALLED)
+            await elapse(1)
+            writer.booted(machine(), NOW + 61.25 + 20 * number, BootClient.NETBOOT)
+            await elapse(2)
+            at = rfc3339(NOW + 61.25 + 20 * number, "milliseconds")
+            assert boot_in(api) == {"at": at, "client": "Netboot", "mac": MAC}
+            await elapse(17)
+    assert placed(api)[0] == "Netbooting"
+
+
+async def test_boot_is_written_once_with_its_state(api: InProcessApi) -> None:
+    async with placing(api) as writer:
+        await elapse(60)
+        written = api.count("patch")
+        for _ in range(3):
+            writer.booted(machine(), NOW + 60, BootClient.OPERATING_SYSTEM)
+            writer.seen(machine(), MachineState.INSTALLED)
+            await elapse(10)
+        assert boot_in(api)["client"] == "OperatingSystem"
+        assert api.count("patch") == written + 1
+
+
+@pytest.mark.parametrize(
+    ("others", "is_replaced"),
+    [(0.0, False), (4.9, False), (5.0, True), (-3.0, False), (-60.0, False), (-7200.0, True)],
+    ids=["same", "a-little-before", "another-boot", "a-little-later", "next-boot", "a-wrong-clock"],
+)
+async def test_boot_of_another_edge_is_replaced_by_a_later_boot_alone(
+    api: InProcessApi, others: float, is_replaced: bool
+) -> None:
+    """`others`: how many seconds before this edge's boot the other edge's one is."""
+    there = {"at": rfc3339(NOW + 60 - others, "milliseconds"), "client": "Netboot", "mac": OTHER}
+    api.put(api.read(HARDWARE, "a", "d") | {"status": {"lastBoot": there}})
+    async with placing(api) as writer:
+        await elapse(120)
+        writer.booted(machine(), NOW + 60, BootClient.NETBOOT)
+        await elapse(10)
+        assert (boot_in(api) != there) is is_replaced
+
+
+async def test_two_edges_that_see_one_boot_write_it_once(api: InProcessApi) -> None:
+    async with placing(api) as one, placing(api) as two:
+        await elapse(60)
+        for writer, at in ((one, 60.0), (two, 60.8)):
+            writer.booted(machine(), NOW + at, BootClient.NETBOOT)
+        await elapse(60)
+        assert boot_in(api)["at"] in {rfc3339(NOW + at, "milliseconds") for at in (60.0, 60.8)}
+        before = boot_in(api)
+        for writer, at in ((two, 100.0), (one, 100.8)):
+            writer.booted(machine(), NOW + at, BootClient.NETBOOT)
+            await elapse(10)
+        assert boot_in(api)["at"] == rfc3339(NOW + 100, "milliseconds") != before["at"]

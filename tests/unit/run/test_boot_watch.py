@@ -10,13 +10,13 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machines import BootProblem, BootProblemWriter, Inventory, PendingWorkflows, StateWriter
+from edge.machines import BootProblem, BootProblemWriter, Inventory, Machine, PendingWorkflows, StateWriter
 from edge.neighbour.host import NetworkState
 from edge.run.boot_watch import BootWatch, rest_after
 from edge.run.networks.follow import HostNetworks
 from tests.support import objects
 from tests.support.objects import MAC
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import BootClient, Raw
 
 STRANGER = "52:54:00:ff:ff:01"
 UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
@@ -44,7 +44,12 @@ class Site:
         ports, clock, away = (7080, 42113), lambda: self.now, lambda: self.away
         self.states: list[str] = []
         """The states of the machine that were handed on."""
-        states = cast(StateWriter, SimpleNamespace(seen=lambda _, state: self.states.append(state.value)))
+        self.boots: list[tuple[float, str, str]] = []
+        """The boots that were handed on: time, client and MAC."""
+        states = cast(
+            StateWriter,
+            SimpleNamespace(seen=lambda _, state: self.states.append(state.value), booted=self._booted),
+        )
         self.watch = BootWatch(
             self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away, states
         )
@@ -55,8 +60,13 @@ class Site:
     def _found_of_another(self, hardware: object, mac: str, problem: BootProblem | None) -> None:
         self.shown[str(hardware)] = (mac, problem.reason if problem is not None else "")
 
+    def _booted(self, machine: Machine, at: float, client: BootClient) -> None:
+        if (at, client.value, machine.mac) not in self.boots:  # as the writer does
+            self.boots.append((at, client.value, machine.mac))
+
     def sweep(self) -> None:
         self.now += 1
+        list(self.watch.find_boots())
         list(self.watch.expectations.sweep())
         list(self.watch.place())
 
@@ -323,3 +333,96 @@ def test_journey_says_that_the_hardware_was_deleted_while_a_workflow_needs_it() 
     site.watch.hardware_gone(hardware())
     (event,) = site.journey.events(MAC)
     assert event.message.startswith("workflow d/w: its Hardware d/a was deleted: nothing is served to this machine")
+
+
+# --- its boots and its power ------------------------------------------------------------------------------------------
+
+
+def is_offered(site: Site, mac: str = MAC, stage: str = "PXE ROM", what: str = "offer") -> None:
+    site.journey.record(mac, Step.DHCP, Outcome.OK, f"DHCP{what.upper()}", stage=stage, dhcp=what)
+
+
+def pause(site: Site, seconds: int) -> None:
+    for _ in range(seconds):
+        site.sweep()
+
+
+def test_each_boot_is_handed_on_once_in_the_sweep_after_its_first_packet() -> None:
+    site, began = Site(), []
+    for _ in range(3):
+        site.now += 0.5
+        began.append(site.now)
+        is_offered(site)
+        site.sweep()
+        assert [at for at, _, _ in site.boots] == began
+        site.now += 0.5
+        is_offered(site, what="ack")
+        pause(site, 20)
+    assert [(client, mac) for _, client, mac in site.boots] == [("Netboot", MAC)] * 3
+
+
+def test_boot_of_an_installed_system_is_handed_on_though_the_state_stays() -> None:
+    site = Site()
+    for _ in range(2):
+        site.now += 0.5
+        is_offered(site, stage="operating system")
+        pause(site, 120)
+    assert set(site.states) == {"Installed"}
+    assert [client for _, client, _ in site.boots] == ["OperatingSystem"] * 2
+
+
+def test_cards_of_one_hardware_have_the_same_boot_and_unregistered_machines_have_none() -> None:
+    site = Site()
+    second = objects.hardware("a", interfaces={MAC: {"dhcp": {"ip": "10.0.0.5"}}, STRANGER: {}}, namespace="d")
+    site.inventory.apply(second)
+    site.now += 0.5
+    is_offered(site)
+    pause(site, 30)
+    site.now += 0.5
+    is_offered(site, STRANGER)
+    pause(site, 2)
+    assert {mac for _, _, mac in site.boots} == {MAC}
+    site = Site()
+    site.now += 0.5
+    is_offered(site, STRANGER)
+    pause(site, 2)
+    assert site.boots == []
+
+
+def test_machine_is_off_from_the_report_of_its_bmc_to_its_next_packet() -> None:
+    site = Site()
+    site.now += 0.5
+    is_offered(site)
+    site.inventory.apply(hardware() | {"status": {"power": "on"}})
+    pause(site, 1)
+    site.inventory.apply(hardware() | {"status": {"power": "off"}})
+    pause(site, 40)
+    assert site.watch.shown(MAC)["finding"]["message"] == "its power is off (BMC). 'tinkedge power a on' switches it on"
+    assert site.shown["d/a"] == (MAC, "PoweredOff")
+    site.journey.record(MAC, Step.AGENT, Outcome.INFO, "agent disconnected")
+    pause(site, 1)
+    assert site.watch.shown(MAC)["finding"]["reason"] == "PoweredOff", "that is noticed late"
+    # Its BMC is asked every half hour, and a person has switched it on meanwhile.
+    site.now += 0.5
+    first = site.now
+    is_offered(site)
+    pause(site, 4)
+    assert site.watch.shown(MAC)["finding"] is None
+    assert site.boots[-1][0] == first
+    pause(site, 20)
+    assert "was offered 10.0.0.5 once" in site.watch.shown(MAC)["finding"]["message"], "not before it was off"
+    logged = [event.message for event in site.journey.newest(MAC, 50) if event.step is Step.POWER]
+    assert logged == ["its BMC reports that it is off"]
+
+
+def test_machine_that_was_switched_off_boots_with_its_next_packet_even_if_it_looks_like_a_repetition() -> None:
+    site = Site()
+    site.now += 0.5
+    is_offered(site)
+    site.sweep()
+    for power in ("on", "off", "on"):
+        site.inventory.apply(hardware() | {"status": {"power": power}})
+    site.now += 4
+    is_offered(site)
+    site.sweep()
+    assert len(site.boots) == 2

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from edge.journey.expectations.facts import Diagnosis, Facts
-from edge.journey.expectations.rules import address, files, loops, osie, program, work
+from edge.journey.expectations.rules import address, files, loops, osie, power, program, work
 from edge.journey.expectations.rules.program import NOT_RUN
 from edge.journey.expectations.rules.work import SILENCE
 from edge.journey.expectations.story import Story
@@ -25,6 +25,7 @@ RULES: Final[tuple[Rule, ...]] = (
     address.almost_registered,
     address.second_card,
     address.not_known,
+    power.not_booted,
     files.upstream_stalls,
     files.user_data_dropped,
     files.last_failure,
@@ -51,9 +52,24 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
+WITHOUT_POWER: Final[tuple[Rule, ...]] = (
+    address.duplicate_mac,
+    address.almost_registered,
+    address.second_card,
+    address.not_known,
+    power.not_booted,
+    files.user_data_dropped,
+    files.last_failure,
+    files.last_refusal,
+    power.is_off,
+)
+"""The rules for a machine that is off, or that BMC control is switching: no next step of it is missing."""
+
+
 def diagnose(story: Story, facts: Facts) -> Diagnosis | None:
     """Return the first finding that explains why this machine does not progress, or None if no rule finds a problem."""
-    found = next((finding for rule in RULES if (finding := rule(story, facts)) is not None), None)
+    rules = WITHOUT_POWER if facts.is_off or power.is_switching(story) else RULES
+    found = next((finding for rule in rules if (finding := rule(story, facts)) is not None), None)
     if found is None or found.began:
         return found
     boot = story.boot

@@ -53,7 +53,12 @@ def netboots_again(story: Story, facts: Facts) -> Diagnosis | None:
 def interrupted_action(story: Story, _facts: Facts) -> Diagnosis | None:
     """The machine restarted during an action other than the last one, which may be intended to restart it."""
     boot, before = story.boot, story.before
-    if before is None or before.at is not Milestone.ACTION_BEGUN or boot.at not in _BEFORE_KERNEL:
+    if (
+        before is None
+        or before.at is not Milestone.ACTION_BEGUN
+        or boot.at not in _BEFORE_KERNEL
+        or boot.after_power_off
+    ):
         return None
     action = before.detail
     if action.get("number") == action.get("of"):
@@ -69,8 +74,8 @@ def boot_loop(story: Story, facts: Facts) -> Diagnosis | None:
     """Several boots in a row end at the same step."""
     boots = [boot for boot in story.boots if facts.now - boot.began <= LOOP_SECONDS and boot.at is not None]
     alike: list[MachineBoot] = []
-    for boot in reversed(boots[:-1]):
-        if boot.at not in _WORDS or (alike and boot.at is not alike[-1].at):
+    for boot, after in zip(reversed(boots[:-1]), reversed(boots[1:]), strict=True):
+        if after.after_power_off or boot.at not in _WORDS or (alike and boot.at is not alike[-1].at):
             break
         alike.append(boot)
     if len(alike) < LOOP - 1:
@@ -89,6 +94,8 @@ def kernel_restarted(story: Story, _facts: Facts) -> Diagnosis | None:
     """The kernel ran, and then the firmware requested an address again."""
     boot, before = story.boot, story.before
     if before is None or before.at not in _KERNEL_RAN or boot.at not in _BEFORE_KERNEL or not before.boots_osie:
+        return None
+    if boot.after_power_off:
         return None
     where = _WORDS[before.at] if before.at is not None else ""
     fact = f"{where}, and {seconds(before.latest, boot.began)} later its firmware requested an address again"

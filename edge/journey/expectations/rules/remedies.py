@@ -133,6 +133,9 @@ _BY_STEP: Final[dict[Step, tuple[_Known, ...]]] = {
     ),
 }
 _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
+    Step.POWER: (
+        "'tinkedge bmc check NAME' shows what works on its BMC, and 'kubectl describe workflow' the progress",
+    ),
     Step.MEDIUM: ("create the boot medium again with `tinkedge iso`, and look at --public-ip",),
     Step.DHCP: ("look at dhcp of this card in the Hardware's spec.networkInterfaces",),
     Step.TFTP: ("look at --tftp-dir and --ipxe-dir, and at the machine's screen",),

@@ -19,14 +19,17 @@ from edge.callers import Callers
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import codec, options
 from edge.dhcp_common import DhcpSite
+from edge.journey.boots import is_boot_packet, last_boot
 from edge.journey.events import BEGUN, Outcome, Step, Value
 from edge.journey.expectations import KnownNetworks, Registered
+from edge.journey.history import Happened
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from edge.tftp import BootFiles
 from edge.tftp.source import TftpRefusal, TftpRequest
 from ipxe.binaries import BootBinaries, is_optional
 from tests.unit.dhcp.harness import hardware
 from tests.unit.journey.expectations.play import FACTS, MAC, Play
+from tink.api.v1alpha2 import BootClient
 
 Line = tuple[float, list[str]]
 
@@ -146,3 +149,13 @@ def test_firmware_that_boots_well_is_warned_about_nothing(name, tmp_path):
     logged = firmware.play.journey.events(MAC)
     assert len(logged) >= 2
     assert [event.message for event in logged if event.outcome in (Outcome.FAILED, Outcome.REFUSED)] == []
+
+
+@pytest.mark.parametrize("name", sorted(name for name, lines in BOOTS.items() if [*_messages(lines)]))
+def test_all_dhcp_packets_of_a_recorded_boot_are_one_boot(name, tmp_path):
+    firmware = Firmware(_with_ends(BOOTS[name]), tmp_path)
+    firmware.run()
+    entries = firmware.play.journey.after(MAC, 0.0, 500)
+    first = next(time for time, entry in entries if is_boot_packet(entry))
+    boot = last_boot(Happened(time, MAC, entry) for time, entry in entries)
+    assert boot == (first, BootClient.NETBOOT, MAC, True)

@@ -1,0 +1,57 @@
+"""Rules for the power of a machine: it is off, or BMC control is switching it, or could not boot it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edge.journey.events import POWERING_ON, JourneyEvent, Outcome, Step
+from edge.journey.expectations.facts import Diagnosis, Facts
+from edge.journey.expectations.rules.remedies import remedy
+from edge.journey.expectations.story import Story
+from edge.journey.history import RULE
+
+_SWITCHING: Final = frozenset({"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "WaitingForDiscover"})
+"""Reasons of the condition BootPrepared while BMC control boots a machine."""
+
+
+def is_switching(story: Story) -> bool:
+    """Return True if BMC control is booting the machine, which has sent nothing since: its last boot is over."""
+    report = _last_report(story)
+    return report is not None and report.outcome is Outcome.INFO and report.detail.get("reason") in _SWITCHING
+
+
+def is_off(story: Story, facts: Facts) -> Diagnosis | None:
+    """The BMC reports that the machine is off, and its next step is awaited."""
+    boot = story.boot
+    if not facts.is_off or facts.registered is None or is_switching(story):
+        return None
+    if boot.at is None or not facts.limit(boot.at):
+        return None
+    name = facts.registered.hardware.rpartition("/")[2]
+    check = f"'tinkedge power {name} on' switches it on"
+    fact = "its power is off (BMC)"
+    return Diagnosis("PoweredOff", Step.POWER, fact, checks=(check,), outcome=Outcome.INFO, reported=True)
+
+
+def not_booted(story: Story, _facts: Facts) -> Diagnosis | None:
+    """BMC control could not boot the machine, and has reported the cause; the machine has sent nothing since."""
+    report = _last_report(story)
+    if report is None or report.outcome not in (Outcome.WARNING, Outcome.FAILED):
+        return None
+    reason = str(report.detail.get("reason", ""))
+    rule = reason if reason.isalnum() else "PowerFailed"
+    _, checks = remedy(report)
+    return Diagnosis(rule, Step.POWER, report.message, checks=checks, reported=True, began=report.time)
+
+
+def _last_report(story: Story) -> JourneyEvent | None:
+    """Return the last report of BMC control, or None if the machine has caused an event since."""
+    for event in reversed(story.boot.events):
+        if event.step is Step.POWER and "reason" in event.detail:
+            return event
+        # The end of an agent's connection is noticed long after its machine was switched off.
+        is_late = event.step is Step.AGENT and event.outcome is Outcome.INFO
+        is_finding = event.outcome is Outcome.WARNING or RULE in event.detail
+        if not (is_late or is_finding or event.step in (Step.WORKFLOW, Step.POWER)):
+            return None
+    return None
