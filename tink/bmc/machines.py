@@ -11,7 +11,8 @@ Task, after an error, and once a day.
 A refused password is not tried again: only its Secret is read, until it changes (`tink.bmc.credentials`).
 
 The inventory is read once a day, and at the annotation `tinkerbell.org/refresh-inventory: "true"` on the Machine. It is
-written to `status.inventory.outOfBand` of each Hardware whose `spec.bmcRef` names the Machine.
+written to `status.inventory.outOfBand` of each Hardware whose `spec.bmcRef` names the Machine, and the Machine's power
+state to `status.power`.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class MachineController(Collector):
             workers=settings.poll_workers,
         )
         self.references = Controller(
-            "Hardware", self._check_reference, retry_first=first, retry_longest=longest, limited_log=limited_log
+            "Hardware", self._follow_machine, retry_first=first, retry_longest=longest, limited_log=limited_log
         )
         machines.add_event_handler(self._changed, self._gone)
         hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
@@ -163,6 +164,9 @@ class MachineController(Collector):
         is_permitted = old is not None and refused_login(old) != "" and refused_login(new) == ""
         if is_permitted:
             self._permitted.add(key)
+        if self._following and _power(new) != _power(old or {}):
+            for hardware in self._by_machine.keys(key):
+                self.references.queue.add(hardware)
         is_changed = old is None or old.get("spec") != new.get("spec") or is_permitted
         if self._following and (is_changed or (_wants_inventory(new) and not _wants_inventory(old or {}))):
             self.runtime.queue.add(key)
@@ -179,9 +183,12 @@ class MachineController(Collector):
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
         key, machine = NamespacedName.of(new), _machine_of(new)
         self._by_machine.set(key, (machine,) if machine else ())
-        if self._following and machine is not None and (old is None or _machine_of(old) != machine):
-            self.references.queue.add_after(key, _SOON_SECONDS)
+        if not self._following or (old is not None and _machine_of(old) == machine):
+            return
+        if machine is not None:
             self._inventory_due.pop(machine, None)
+        if machine is not None or _power_of_hardware(new):
+            self.references.queue.add_after(key, _SOON_SECONDS)
 
     def _hardware_gone(self, old: Raw) -> None:
         self._by_machine.set(NamespacedName.of(old), ())
@@ -345,13 +352,27 @@ class MachineController(Collector):
                     partial(self._client.patch, HARDWARE, name.name, name.namespace, body, subresource="status"),
                 )
 
-    # --- Hardware whose Machine is missing ----------------------------------------------------------------------------
+    # --- the Hardware of a Machine ------------------------------------------------------------------------------------
 
-    async def _check_reference(self, key: NamespacedName) -> Result:
-        """Report a Hardware whose `spec.bmcRef` names a Machine that does not exist."""
+    async def _follow_machine(self, key: NamespacedName) -> Result:
+        """Write the power state of a Hardware, and report it if its `spec.bmcRef` names a Machine that does not exist.
+
+        The power state is that of its Machine, and is removed without one.
+        """
         hardware = self._hardware.get(*key)
-        machine = _machine_of(hardware) if hardware is not None else None
-        if hardware is None or machine is None or self._machines.get(*machine) is not None:
+        if hardware is None:
+            return DONE
+        machine = _machine_of(hardware)
+        found = self._machines.get(*machine) if machine is not None else None
+        power = (_power(found) if found is not None else "") or None
+        if _power_of_hardware(hardware) != (power or ""):
+            body: Raw = {"status": {"power": power}}
+            with suppress(NotFoundError):
+                await while_leading(
+                    self._elector,
+                    lambda: self._client.patch(HARDWARE, key.name, key.namespace, body, subresource="status"),
+                )
+        if machine is None or found is not None:
             return DONE
         message = f"spec.bmcRef: there is no Machine {machine} of {RUFIO_GROUP}"
         self._recorder.event(hardware, HARDWARE, Event("MachineNotFound", message, warning=True))
@@ -377,6 +398,10 @@ def _annotation(obj: Raw, name: str) -> str:
 
 def _power(machine: Raw) -> str:
     return str(as_mapping(machine.get("status")).get("powerState") or "")
+
+
+def _power_of_hardware(hardware: Raw) -> str:
+    return str(as_mapping(hardware.get("status")).get("power") or "")
 
 
 def _machine_of(hardware: Raw) -> NamespacedName | None:

@@ -542,6 +542,57 @@ async def test_hardware_that_names_a_missing_machine_gets_an_event() -> None:
     assert "default/gone" in event["message"]
 
 
+def power_of(rig: Rig, name: str) -> str | None:
+    """Return status.power of a Hardware."""
+    found = rig.api.read(HARDWARE, name)
+    assert found is not None
+    power: str | None = found.get("status", {}).get("power")
+    return power
+
+
+@virtual
+async def test_power_state_of_a_machine_is_in_the_status_of_each_hardware_that_names_it() -> None:
+    others = [
+        hardware("m2", "52:54:00:00:00:02", "192.0.2.2", bmcRef={"name": "bmc1"}),
+        hardware("m3", "52:54:00:00:00:03", "192.0.2.3"),
+    ]
+    rig = Rig(machine(), secret(), hardware(bmcRef={"name": "bmc1"}), *others, bmc=FakeBmc(power="On"))
+    async with rig.running():
+        await rig.until(lambda: power_of(rig, "m1") == power_of(rig, "m2") == "on")
+        assert power_of(rig, "m3") is None
+        rig.api.put(job("j", power("off")))
+        await rig.until(lambda: power_of(rig, "m1") == power_of(rig, "m2") == "off")
+        writes = rig.api.count("patch", of=HARDWARE)
+        await elapse(7200)
+        assert rig.api.count("patch", of=HARDWARE) == writes, "only changes are written"
+        rig.hanging.add(HOST)
+        await rig.until(lambda: power_of(rig, "m1") == "unknown", within=3600)
+
+
+@virtual
+async def test_power_state_goes_with_the_reference_to_the_machine_or_with_the_machine() -> None:
+    others = [hardware("m2", "52:54:00:00:00:02", "192.0.2.2", bmcRef={"name": "bmc1"})]
+    rig = Rig(machine(), secret(), hardware(bmcRef={"name": "bmc1"}), *others, bmc=FakeBmc(power="On"))
+    async with rig.running():
+        await rig.until(lambda: power_of(rig, "m1") == power_of(rig, "m2") == "on")
+        obj = rig.api.read(HARDWARE, "m1")
+        assert obj is not None
+        rig.api.put(obj | {"spec": {key: value for key, value in obj["spec"].items() if key != "bmcRef"}})
+        await rig.until(lambda: power_of(rig, "m1") is None)
+        rig.api.change(HARDWARE, "m1", spec={"bmcRef": {"name": "bmc1"}})
+        await rig.until(lambda: power_of(rig, "m1") == "on")
+        rig.api.remove(MACHINE, "bmc1")
+        await rig.until(lambda: power_of(rig, "m1") is None and power_of(rig, "m2") is None)
+
+
+@virtual
+async def test_power_state_that_changed_while_no_process_ran_is_written_at_the_start() -> None:
+    rig = Rig(machine(), secret(), hardware(bmcRef={"name": "bmc1"}), bmc=FakeBmc(power="On"))
+    rig.api.change(HARDWARE, "m1", status={"power": "off"})
+    async with rig.running():
+        await rig.until(lambda: power_of(rig, "m1") == "on")
+
+
 # --- Rufio's Lease ----------------------------------------------------------------------------------------------------
 
 LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
@@ -662,7 +713,7 @@ async def test_inventory_is_written_once_an_interval_and_when_the_annotation_ask
         assert found["collectionMethod"] == "redfish"
         rig.bmc.serial = "NEW1"
         await elapse(1800)
-        assert rig.api.count("patch", of=HARDWARE) == 1
+        assert rig.api.count("patch", of=HARDWARE) == 2, "the power, too"
         await rig.api.patch(
             MACHINE, "bmc1", "default", {"metadata": {"annotations": {"tinkerbell.org/refresh-inventory": "true"}}}
         )
