@@ -1,8 +1,13 @@
-"""BMC control as an operator uses it: `tinkedge up`, kubectl with manifests like Rufio's, `tinkedge power`."""
+"""BMC control as an operator uses it: `tinkedge up`, kubectl with manifests like Rufio's, `tinkedge power`.
+
+With the variable RUFIO, a command that runs a real Rufio with the kubeconfig of KUBECONFIG, the test of the Lease uses
+that. Without, the test holds the Lease itself.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -132,4 +137,40 @@ def test_manifests_of_rufio_power_a_machine_and_kubectl_waits_for_the_effect(sit
     written = kubectl("get", "machine.bmc,job.bmc,task.bmc", "-o", "json") + events + done.err + checked.out
     assert PASSWORD not in written + site.served.err
     wait_until(lambda: site.state()["open_sessions"] == 0, lambda: site.bmc.out)
+    assert site.state()["failed_logins"] == 0
+
+
+LEASE = """
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: e74dec1a.bmc.tinkerbell.org, namespace: default}
+spec: {holderIdentity: HOLDER, leaseDurationSeconds: 600}
+"""
+
+
+def test_control_waits_while_a_rufio_holds_its_lease_and_continues_after_that(site: BmcSite) -> None:
+    kubectl, data = site.kubectl, site.directory / "data"
+    lease = ("get", "lease", "e74dec1a.bmc.tinkerbell.org", "-o", "jsonpath={.spec.holderIdentity}")
+    rufio = os.environ.get("RUFIO")
+    if rufio:
+        process = site.start(IN_EDGE, "sh", "-c", f"exec {rufio}", KUBECONFIG=str(data / "kubeconfig"))
+        wait_until(lambda: kubectl.run(*lease).out, lambda: process.err, every=0.5)
+    else:
+        kubectl.apply(LEASE.replace("HOLDER", "rufio-7d9f_4f6c"))
+    holder = kubectl(*lease)
+    kubectl.apply(site.manifest)
+    waits = f"BMC control waits: the Rufio {holder}"
+    wait_until(lambda: f"{waits} works" in site.served.err, lambda: site.served.err)
+    assert waits in site.operators(data, "/readyz")
+    assert "\ntinkedge_bmc_waits_for_rufio 1.0\n" in site.operators(data, "/metrics")
+    assert "tink.bmc.machines: " not in site.served.err
+
+    if rufio:  # it keeps the Lease, which expires
+        process.end()
+    else:
+        kubectl.apply(LEASE.replace("HOLDER", '""'))
+    assert site.command("power", "node-0", "off").popen.returncode == 0
+    assert kubectl(*lease).startswith("tinkedge_")
+    assert "waits" not in site.operators(data, "/readyz")
+    assert "\ntinkedge_bmc_waits_for_rufio 0.0\n" in site.operators(data, "/metrics")
     assert site.state()["failed_logins"] == 0

@@ -43,6 +43,7 @@ LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
 _OWN_PREFIX = "tinkedge_"
 """The beginning of the identity by which a tinkedge holds the Lease. A Rufio's begins with its host name."""
 _CHECK_SECONDS = 10.0
+_WAITS = "BMC control waits: the Rufio %s works. Stop it, or start with --no-bmc"
 _FORBIDDEN = 403
 _MAX_DURATION_SECONDS = 3600.0
 """A Lease with a longer duration was written by hand, and would stop BMC control for good."""
@@ -95,7 +96,7 @@ class OtherRufio:
         holders = [f"{name}/{_holder(spec)}" for name, spec in specs.items() if self._holds(name, spec, now)]
         self.holder = holders[0] if holders else ""
         if self.holder and not before:
-            log.warning("BMC control waits: the Rufio %s works. Stop it, or start with --no-bmc", self.holder)
+            log.warning(_WAITS, self.holder)
         elif before and not self.holder:
             log.info("BMC control: the Rufio %s has stopped", before)
         for event, is_set in ((self.is_there, bool(self.holder)), (self.is_gone, not self.holder)):
@@ -116,6 +117,12 @@ class OtherRufio:
 
 def _holder(spec: Raw) -> str:
     return printable(str(spec.get("holderIdentity") or ""))[:128]
+
+
+def _log_new_leader(holder: str) -> None:
+    """Log that a Rufio has taken the Lease of this namespace."""
+    if not holder.startswith(_OWN_PREFIX):
+        log.warning(_WAITS, printable(holder)[:128])
 
 
 class BmcManager(Collector):
@@ -143,7 +150,9 @@ class BmcManager(Collector):
         duration = settings.lease_duration
         config = LeaderElectionConfig(LEASE_NAME, namespace, duration, duration * 2 / 3, duration / 3)
         identity = f"{_OWN_PREFIX}{socket.gethostname()}_{secrets.token_hex(8)}"
-        self._elector = LeaderElector(client, config, identity=identity, clock=elapsed, now=now)
+        self._elector = LeaderElector(
+            client, config, identity=identity, clock=elapsed, now=now, on_new_leader=_log_new_leader
+        )
         self._rufio = OtherRufio(client, namespace, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
         self._connections = BmcConnections(
@@ -198,11 +207,20 @@ class BmcManager(Collector):
         """A note for operators while another program controls the BMCs; else empty."""
         if self._rufio.holder:
             return f"BMC control waits: the Rufio {printable(self._rufio.holder)} works on the BMCs"
-        holder = self._elector.leader
-        if not self._needed.is_set() or self._elector.is_leader or not holder:
+        if not (holder := self._other_leader):
             return ""
         what = "another tinkedge" if holder.startswith(_OWN_PREFIX) else "the Rufio"
         return f"BMC control waits: {what} {printable(holder)} holds the Lease {LEASE_NAME}"
+
+    @property
+    def _other_leader(self) -> str:
+        """The program that holds the Lease of this namespace, if this process waits for it; else empty."""
+        return self._elector.leader if self._needed.is_set() and not self._elector.is_leader else ""
+
+    @property
+    def _waits_for_rufio(self) -> bool:
+        other = self._other_leader
+        return bool(self._rufio.holder) or (other != "" and not other.startswith(_OWN_PREFIX))
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for one scrape."""
@@ -214,7 +232,7 @@ class BmcManager(Collector):
         text = "Logins that a BMC has refused: at most one for each version of a Secret."
         yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._connections.refused.count})
         text = "1: BMC control waits, because a Rufio works on the BMCs."
-        yield gauge("tinkedge_bmc_waits_for_rufio", text, [], {(): bool(self._rufio.holder)})
+        yield gauge("tinkedge_bmc_waits_for_rufio", text, [], {(): self._waits_for_rufio})
         text = "1: this process controls the BMCs; 0: it waits, or there are no Machines."
         yield gauge("tinkedge_bmc_leads", text, [], {(): self._elector.is_leader})
 

@@ -611,6 +611,11 @@ def lease(renewed: int, namespace: str = "rufio-system", holder: str = "rufio-7d
     }
 
 
+def waits_for_rufio(rig: Rig) -> float:
+    found = (sample for metric in rig.manager.collect() for sample in metric.samples)
+    return next(sample.value for sample in found if sample.name == "tinkedge_bmc_waits_for_rufio")
+
+
 async def renew(rig: Rig, namespace: str = "rufio-system") -> None:
     for renewed in range(0, 3600, 2):
         rig.api.put(lease(renewed, namespace))
@@ -619,7 +624,9 @@ async def renew(rig: Rig, namespace: str = "rufio-system") -> None:
 
 @virtual
 @pytest.mark.parametrize("namespace", ["rufio-system", "default"])
-async def test_control_waits_while_a_rufio_renews_its_lease_and_begins_after_that(namespace: str) -> None:
+async def test_control_waits_while_a_rufio_renews_its_lease_and_begins_after_that(
+    namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = Rig(machine(), secret(), lease(0, namespace))
     rufio = asyncio.create_task(renew(rig, namespace))
     async with rig.running():
@@ -627,9 +634,12 @@ async def test_control_waits_while_a_rufio_renews_its_lease_and_begins_after_tha
         assert rig.tried == []
         assert "Rufio" in rig.manager.note
         assert "rufio-7d9f_4f6c" in rig.manager.note
+        assert waits_for_rufio(rig) == 1
+        assert re.findall("BMC control waits: the Rufio (?:rufio-system/)?rufio-7d9f_4f6c works", caplog.text)
         rufio.cancel()
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
         assert rig.manager.note == ""
+        assert waits_for_rufio(rig) == 0
         own = rig.api.read(LEASE, LEASE_NAME)
         assert own is not None
         assert own["spec"]["holderIdentity"].startswith("tinkedge_")

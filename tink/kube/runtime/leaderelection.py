@@ -155,11 +155,13 @@ class LeaderElector:
         clock: Callable[[], float] = steady,
         now: Callable[[], float] = time.time,
         uniform: Callable[[float, float], float] = random.uniform,
+        on_new_leader: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Create an elector.
 
         `identity` must be unique, also among earlier processes of this host; by default it is random. `clock` measures
-        time (see `steady`); `now` returns the Unix time for the Lease.
+        time (see `steady`); `now` returns the Unix time for the Lease. `on_new_leader` is called with the identity of
+        another replica that has taken the Lease (client-go's OnNewLeader).
         """
         self._client = client
         self._config = config
@@ -167,6 +169,7 @@ class LeaderElector:
         self._clock = clock
         self._now = now
         self._uniform = uniform
+        self._on_new_leader = on_new_leader
         self._where = f"Lease {config.namespace}/{config.name}"
         self._observed: Any = None
         self._observed_at = -math.inf
@@ -351,6 +354,7 @@ class LeaderElector:
             return
         if _holder(lease) not in ("", self.identity) and _holder(lease) != (self._observed or {}).get("holderIdentity"):
             log.info("%s: %s leads", self._where, _holder(lease))
+            self._on_new_leader(_holder(lease))
         self._observed, self._observed_at = spec, self._clock()
 
     def _held_by_another(self) -> bool:
