@@ -51,8 +51,11 @@ def run(
 
 _SUITES = {"12": "bookworm", "13": "trixie"}
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_WANTED = ("ipxe", "ca-certificates")
-"""Packages that tinkedge recommends: boot programs, and TLS authorities."""
+_WANTED = ("ipxe", "ca-certificates", "ipmitool")
+"""Packages that tinkedge recommends: boot programs, and TLS authorities; and the program for BMCs with IPMI alone.
+
+A site without a network can't install ipmitool when it turns out that a BMC has no Redfish. It takes 3 MB.
+"""
 _INSTALLED = re.compile(r"^Inst (\S+) \((\S+) .*\)", re.MULTILINE)
 _TARGETS = "$(ORIGIN) $(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)"
 

@@ -230,6 +230,7 @@ PACKAGES = {
     "apt": "Depends: base",
     "python3": "Depends: libpython (>= 3.11), base\nVersion: 3.11.2-1",
     "libpython": "Version: 1:3.11.2-6+deb12u9",
+    "ipmitool": "",
     "ipxe": "",
     "ca-certificates": "Depends: openssl",
     "openssl": "",
@@ -310,9 +311,10 @@ def test_only_packages_missing_on_an_empty_debian_are_fetched(mirror: Path, tmp_
     program = sources.program_of(deb)
     assert (program.version, program.suite) == (BOOKWORM.version, BOOKWORM.suite)
     found = sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", output.append)
-    names = ["ca-certificates_1.0_all.deb", "ipxe_1.0_all.deb", "libpython_1%3a3.11.2-6+deb12u9_all.deb"]
-    assert [path.name for path in found] == [*names, "openssl_1.0_all.deb", "python3_3.11.2-1_all.deb"]
-    assert output[-1] == "fetching 5 of 5 Debian packages"
+    names = ["ca-certificates_1.0_all.deb", "ipmitool_1.0_all.deb", "ipxe_1.0_all.deb"]
+    names += ["libpython_1%3a3.11.2-6+deb12u9_all.deb", "openssl_1.0_all.deb", "python3_3.11.2-1_all.deb"]
+    assert [path.name for path in found] == names
+    assert output[-1] == "fetching 6 of 6 Debian packages"
     # A second call downloads nothing.
     assert sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", output.append) == found
     assert output[2:] == ["asking apt what an empty Debian bookworm lacks"]
