@@ -28,13 +28,14 @@ from tests.api import serving
 from tests.interop.privileges import ROLES, Gate, Upstream, Wish, grants
 from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
+from tests.support.bmc import PASSWORD, USER, FakeBmc, serve
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
-from tink.api.crds import generate
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION, JOB_TTL_ANNOTATION, REFRESH_INVENTORY_ANNOTATION
+from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
-from tink.kube.resources import EVENT, HARDWARE, LEASE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, SECRET, TASK, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Pod
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.webhooks.registration import CONFIGURATION
@@ -42,6 +43,7 @@ from tink.webhooks.registration import CONFIGURATION
 ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
 """Applied to a namespace, for an edge."""
 ROLES_FOR_PEERS = ROLES.with_name("rbac-peers.yaml")
+ROLES_FOR_BMC = ROLES.with_name("rbac-bmc.yaml")
 ROLES_FOR_ATTRIBUTES = ROLES.with_name("rbac-attributes.yaml")
 WEBHOOKS = ROLES.with_name("webhooks.yaml")
 """The Service of the webhooks, the Secret of their authority, and their configuration."""
@@ -56,6 +58,8 @@ AUTHORITY = "tinkedge-webhooks-ca"
 REGISTERED = "tinkedge-webhooks.tinkedge"
 USERDATA = "machine-userdata"
 """A Secret."""
+ACCOUNT = {"username": USER, "password": PASSWORD}
+"""Of a BMC."""
 LOOPBACK = ("--interface", "lo=127.0.0.1")
 
 
@@ -119,6 +123,9 @@ class Site:
         events = (await self.client.list(EVENT, WORK))["items"]
         return any(one["involvedObject"]["name"] == name and reason in ("", one["reason"]) for one in events)
 
+    async def has_job(self, name: str) -> bool:
+        return name in [each["metadata"]["name"] for each in (await self.client.list(JOB, WORK))["items"]]
+
     async def holder(self) -> str:
         try:
             lease = await self.client.get(LEASE, "tinkedge-controller", HOME)
@@ -129,7 +136,10 @@ class Site:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    async with serving(tmp_path / "api", generate()) as (api, client), contextlib.AsyncExitStack() as exits:
+    async with (
+        serving(tmp_path / "api", (*generate(), *generate_bmc())) as (api, client),
+        contextlib.AsyncExitStack() as exits,
+    ):
         namespaces = ResourceType("", "v1", "namespaces", "Namespace", namespaced=False)
         for name in (HOME, WORK):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -374,6 +384,71 @@ async def test_edge_reads_a_machines_secret_with_the_secrets_role_and_names_an_a
     gate.allow(granted)
     await site.until(served_it, edge)
     assert [grant for grant in gate.unused() if grant in granted] == []
+
+
+async def test_controller_controls_bmcs_with_the_role_for_that_and_needs_every_rule(site: Site) -> None:
+    granted = grants("tinkedge-controller", ROLES_FOR_BMC)
+    gate = await site.gate("tinkedge-controller")
+    gate.allow(granted)
+    about = {"name": "bmc", "namespace": WORK}
+    data = {name: base64.b64encode(text.encode()).decode() for name, text in ACCOUNT.items()}
+    await site.client.create(SECRET, {"metadata": about, "data": data})
+    spec = {"bmcRef": {"name": "bmc"}, "networkInterfaces": {MAC: {}}}
+    await site.create(HARDWARE, "machine", spec)
+
+    options: list[str | Path] = ["controller", "--bmc", "--kubeconfig", gate.kubeconfig, "--lease-namespace", HOME]
+    options += ["--disable", "webhooks", "--no-leader-elect", "--metrics-address", "none"]
+    control = site.start(*options)
+    await site.ready(control)
+    tasks = [{"powerAction": "on"}]
+
+    async def interfere(wish: Wish) -> None:
+        """Create a Task of the name that the controller is about to create."""
+        if (wish.verb, wish.resource) == ("create", "tasks") and await site.has_job("lost"):
+            spec = (await site.client.get(TASK, "on-task-0", WORK))["spec"]
+            about = {"name": "lost-task-0", "namespace": WORK}
+            await site.client.create(
+                TASK, {"apiVersion": TASK.api_version, "kind": TASK.kind, "metadata": about, "spec": spec}
+            )
+
+    async def has_inventory() -> bool:
+        status = (await site.client.get(HARDWARE, "machine", WORK)).get("status", {})
+        return "outOfBand" in status.get("inventory", {})
+
+    async with serve(FakeBmc()) as bmc:
+        connection = {"host": "127.0.0.1", "insecureTLS": False, "authSecretRef": about}
+        connection |= {"certificateFingerprint": bmc.certificate.fingerprint}
+        connection |= {"providerOptions": {"redfish": {"port": bmc.port}}}
+        await create_bmc(site, MACHINE, "bmc", {"connection": connection}, REFRESH_INVENTORY_ANNOTATION, "true")
+        await create_bmc(site, JOB, "on", {"machineRef": about, "tasks": tasks}, JOB_TTL_ANNOTATION, "3600")
+        await site.until(lambda: site.has_event("on", "TasksCompleted"), control)
+        assert bmc.bmc.resets == ["On"]
+        await site.until(has_inventory, control)
+        gate.before = interfere
+        await create_bmc(site, JOB, "lost", {"machineRef": about, "tasks": tasks}, JOB_TTL_ANNOTATION, "0")
+        await site.until(lambda: site.has_event("lost", "TaskExists"), control)
+        absent = {"machineRef": {"name": "absent", "namespace": WORK}, "tasks": tasks}
+        await create_bmc(site, JOB, "early", absent, JOB_TTL_ANNOTATION, "0")
+        await site.until(lambda: site.has_event("early", "MachineNotFound"), control)
+
+    async def is_deleted() -> bool:
+        return not await site.has_job("lost")
+
+    await site.until(is_deleted, control)
+    other = site.start(*options)
+    await site.until(lambda: "e74dec1a.bmc.tinkerbell.org: tinkedge_" in other.err, other)
+    for process in (control, other):
+        assert await asyncio.to_thread(process.terminate) == 0
+        assert "orbidden" not in process.err, process.err
+    assert gate.refused == []
+    # A controller for some namespaces gets the Machines that Jobs name in others; this one watches all.
+    assert [(grant.verb, grant.resource) for grant in gate.unused() if grant in granted] == [("get", "machines")]
+
+
+async def create_bmc(site: Site, resource: ResourceType, name: str, spec: Raw, annotation: str, value: str) -> None:
+    metadata = {"name": name, "namespace": WORK, "annotations": {annotation: value}}
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+    await site.client.create(resource, body)
 
 
 def test_roles_are_bound_to_their_service_accounts() -> None:
