@@ -31,6 +31,8 @@ INSTALLERS = {
     "preseed": "url=http://192.0.2.1:7080/latest/user-data",
     "talos": "talos.config=http://192.0.2.1:7080/latest/user-data",
 }
+PLACEHOLDERS = ("192.0.2.", "198.51.100.", "255.")
+"""Beginnings of addresses for documentation (RFC 5737), and of netmasks."""
 ADDRESS = re.compile(r"\b\d+\.\d+\.\d+\.\d+\b")
 
 each_directory = pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
@@ -386,6 +388,59 @@ def test_script_that_a_machine_netboots_over_ipv6_is_shown() -> None:
     assert "grpc_authority=[fd31:77::1]:42113" in result.output
     refused = render(EXAMPLES, "--netboot", "fe80::1")
     assert "fe80::1 is not the address of one host" in refused.output
+
+
+# --- the example with a BMC ---------------------------------------------------------------------------------------
+
+
+def bmc_checkers() -> dict[str, Checker]:
+    found = [compile_definition(definition)["v1alpha1"] for definition in crds.generate_bmc()]
+    return checkers() | {each.kind: each for each in found}
+
+
+def test_machine_with_a_bmc_passes_the_checks_of_the_api_and_its_objects_refer_to_each_other() -> None:
+    (file,) = (EXAMPLES / "bmc").glob("*.yaml")
+    found = {each["kind"]: each for each in yaml.safe_load_all(file.read_text())}
+    assert list(found) == ["Secret", "Machine", "Hardware", "Workflow"]
+    for kind, each in found.items():
+        if kind != "Secret":
+            checked = bmc_checkers()[kind].check(each | {"metadata": {**each["metadata"], "namespace": "default"}})
+            assert list(checked.problems) == [], kind
+    secret, machine, hardware, workflow = found.values()
+    assert set(secret["stringData"]) == {"username", "password"}
+    reference = machine["spec"]["connection"]["authSecretRef"]
+    assert reference == {"name": secret["metadata"]["name"], "namespace": "default"}
+    assert hardware["spec"]["bmcRef"]["name"] == machine["metadata"]["name"]
+    assert workflow["spec"]["hardwareRef"]["name"] == hardware["metadata"]["name"]
+    assert workflow["spec"]["bootOptions"] == {"toggleAllowNetboot": True, "bootMode": "netboot"}
+    for kind, name in (
+        ("Template", workflow["spec"]["templateRef"]["name"]),
+        ("OSIE", hardware["spec"]["osie"]["name"]),
+    ):
+        assert only(EXAMPLES / "debian", kind)["metadata"]["name"] == name
+    assert {text for text in ADDRESS.findall(file.read_text()) if not text.startswith(PLACEHOLDERS)} == set()
+    (mac,) = hardware["spec"]["networkInterfaces"]
+    assert mac.startswith("00:00:5e:00:53:")
+
+
+def test_workflow_of_a_machine_with_a_bmc_renders_with_the_template_of_debian(tmp_path: Path) -> None:
+    for kind in ("Template", "OSIE"):
+        (tmp_path / f"{kind}.yaml").write_text(yaml.safe_dump(only(EXAMPLES / "debian", kind)))
+    (tmp_path / "machine.yaml").write_text((EXAMPLES / "bmc" / "machine.yaml").read_text())
+    result = render(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert yaml.safe_load(result.output)[0]["env"]["DEST_DISK"] == "/dev/sda"
+
+
+def test_boot_options_in_the_readme_of_a_machine_with_a_bmc_are_accepted() -> None:
+    paper = (EXAMPLES / "bmc" / "README.md").read_text()
+    variants = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", paper, re.DOTALL)]
+    assert [each["bootOptions"]["bootMode"] for each in variants] == ["isoboot", "customboot"]
+    workflow = next(each for each in objects(EXAMPLES / "bmc") if each["kind"] == "Workflow")
+    for variant in variants:
+        changed = workflow | {"spec": workflow["spec"] | variant}
+        changed["metadata"] = {**workflow["metadata"], "namespace": "default"}
+        assert list(checkers()["Workflow"].check(changed).problems) == []
 
 
 # --- docs/operating.md and the alerts go together, and with the names and values that there are -----------------------
