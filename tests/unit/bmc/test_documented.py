@@ -11,6 +11,7 @@ import yaml
 
 from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import BootMode, BootWay
+from tink.bmc.boot import BootReason
 from tink.bmc.model import Cause
 from tink.bmc.quirks import QUIRKS, Quirk
 from tink.kubeapi.schema.checker import compile_definition
@@ -48,13 +49,6 @@ def test_each_reason_has_its_meaning_and_remedy(cause: Cause) -> None:
     assert all(row)
 
 
-REASONS = (
-    *("PoweringOff", "InsertingMedium", "OverrideSet", "PoweringOn", "WaitingForDiscover", "NoDiscover"),
-    *("OverrideLost", "Booted", "ActionsDone", "NoBmc", "OtherWorkflow"),
-)
-"""The reasons of the condition BootPrepared. A failure of the BMC has those of `Cause`."""
-
-
 def section(heading: str) -> str:
     """Return the text below a heading."""
     text = re.split(r"^#+ ", PAGE.partition(f" {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
@@ -64,7 +58,7 @@ def section(heading: str) -> str:
 
 def test_each_reason_of_a_boot_has_its_meaning_and_what_to_do() -> None:
     rows = re.findall(r"^\| (`.+`) \| (.+) \| (.+) \|$", section("Reasons of BootPrepared"), re.MULTILINE)
-    assert sorted(name for names, *_ in rows for name in re.findall(r"`(\w+)`", names)) == sorted(REASONS)
+    assert sorted(name for names, *_ in rows for name in re.findall(r"`(\w+)`", names)) == sorted(BootReason)
 
 
 def test_each_way_and_mode_of_a_boot_is_described() -> None:
