@@ -368,7 +368,23 @@ def test_keys_are_generated_once_and_each_role_mounts_only_its_own(objects: dict
     volumes = {role: objects["everything"].volumes(role) for role in ("edge", "server", "controller")}
     assert volumes["server"]["keys"]["secret"]["items"] == [{"key": "agent-token.key", "path": "agent-token.key"}]
     assert "items" not in volumes["edge"]["keys"]["secret"]
-    assert "keys" not in volumes["controller"]
+    signing = [{"key": "metadata-token.key", "path": "metadata-token.key"}]
+    assert volumes["controller"]["keys"]["secret"]["items"] == signing, "for the URLs of boot media"
+    assert "keys" not in objects["service"].volumes("controller")
+
+
+def test_controller_gives_bmcs_signed_urls_of_an_edge_only_if_one_is_named(
+    helm: Helm, objects: dict[str, Objects]
+) -> None:
+    controller, edge = (objects["everything"].settings(role) for role in ("controller", "edge"))
+    assert controller["bmc-edge-url"] == "http://192.0.2.1:7080"
+    assert controller["metadata-token-key"] == edge["metadata-token-key"], "the edges check what the controller signs"
+    assert not {"bmc-edge-url", "metadata-token-key"} & objects["default"].settings("controller").keys()
+    without = helm.template(*with_values("bmc.enabled=true"))
+    assert "bmc-edge-url" not in without
+    assert "metadata-token.key" not in without
+    alone = helm.template(*with_values("bmc.enabled=true", "bmc.edgeURL=http://192.0.2.1:7080"))
+    assert alone.count("metadata-token.key") >= 3, "the Secret, and the settings of both roles"
 
 
 def test_separate_server_sends_events_of_agents_to_the_edges(objects: dict[str, Objects]) -> None:

@@ -56,11 +56,18 @@ labels:
 {{- default (ternary (printf "%s-%s" (include "tinkedge.fullname" $top) (index . 1)) "default" $account.create) $account.name -}}
 {{- end }}
 
-{{- /* "true" if the edge and the servers share keys, or nothing. */}}
+{{- /* "true" if the controller gives BMCs signed URLs of boot media, or nothing. */}}
+{{- define "tinkedge.signsMedia" -}}
+{{- if and .Values.controller.enabled .Values.bmc.enabled .Values.bmc.edgeURL -}}
+true
+{{- end -}}
+{{- end }}
+
+{{- /* "true" if the roles share keys, or nothing. */}}
 {{- define "tinkedge.needsKeys" -}}
 {{- $edge := mergeOverwrite (dict) .Values.settings .Values.edge.settings -}}
 {{- $server := mergeOverwrite (dict) .Values.settings .Values.server.settings -}}
-{{- if or .Values.keys.existingSecret (eq (get $edge "agent-auth" | default "") "token") (eq (get $server "agent-auth" | default "") "token") (get $edge "metadata-tokens") .Values.edge.peers -}}
+{{- if or .Values.keys.existingSecret (eq (get $edge "agent-auth" | default "") "token") (eq (get $server "agent-auth" | default "") "token") (get $edge "metadata-tokens") .Values.edge.peers (include "tinkedge.signsMedia" .) -}}
 true
 {{- end -}}
 {{- end }}

@@ -37,7 +37,8 @@ spec:
   {{- end }}
   terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
   {{- $security := $values.podSecurityContext }}
-  {{- if and (has .role (list "edge" "server")) (or (include "tinkedge.needsKeys" $top) (include "tinkedge.tlsSecret" $top)) }}
+  {{- $mounts := and (has .role (list "edge" "server")) (or (include "tinkedge.needsKeys" $top) (include "tinkedge.tlsSecret" $top)) }}
+  {{- if or $mounts (and (eq .role "controller") (include "tinkedge.signsMedia" $top)) }}
   {{- /* Files of Secrets are readable by this group only. */}}
   {{- $security = merge (dict) $security (dict "fsGroup" 65532) }}
   {{- end }}

@@ -78,6 +78,10 @@ agent-token-key: /run/secrets/tinkedge/keys/agent-token.key
 lease-namespace: {{ .Release.Namespace }}
 {{- if .Values.bmc.enabled }}
 bmc: true
+{{- if include "tinkedge.signsMedia" . }}
+bmc-edge-url: {{ .Values.bmc.edgeURL | quote }}
+metadata-token-key: /run/secrets/tinkedge/keys/metadata-token.key
+{{- end }}
 {{- end }}
 {{- if .Values.controller.webhooks.enabled }}
 webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.webhookService" . }}
