@@ -1,10 +1,11 @@
-"""docs/bmc.md: the test types the commands of its chapters in order, with kubectl, against a fake BMC.
+"""docs/bmc.md and deploy/examples/bmc: the tests type their commands in order, with kubectl, against a fake BMC.
 
-Its manifests get the address and the account of the fake BMC.
+The manifests get the address and the account of the fake BMC.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import textwrap
@@ -23,7 +24,9 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "bmc.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "bmc.md"
+EXAMPLES = ROOT / "deploy" / "examples"
 _BLOCK = re.compile(r"^ *```yaml\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -114,4 +117,43 @@ def test_commands_of_the_page_work_in_their_order(site: Site) -> None:
     annotate, get = commands("Inventory")
     site.type(annotate)
     wait_until(lambda: site.type(get) == "52:54:00:00:00:01", lambda: site.served.err, every=0.5)
+    assert site.state()["failed_logins"] == 0
+
+
+def test_machine_of_the_example_is_booted_by_its_bmc_before_its_workflow(site: Site) -> None:
+    """The edge's report of the DISCOVER is written by the test: the fake BMC has no machine."""
+    site.kubectl.apply((EXAMPLES / "debian" / "debian.yaml").read_text())
+    site.save("machine.yaml", (EXAMPLES / "bmc" / "machine.yaml").read_text())
+    site.type("kubectl apply -f machine.yaml")
+
+    def workflow() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(site.kubectl("get", "workflow", "install-machine-1", "-o", "json"))
+        return found
+
+    def reason() -> str:
+        conditions = workflow().get("status", {}).get("conditions", [])
+        return next((each["reason"] for each in conditions if each["type"] == "BootPrepared"), "")
+
+    def card() -> dict[str, Any]:
+        (found,) = json.loads(site.kubectl("get", "hardware", "machine-1", "-o", "json"))["spec"][
+            "networkInterfaces"
+        ].values()
+        return dict(found)
+
+    wait_until(lambda: reason() == "WaitingForDiscover", lambda: site.served.err, every=0.3)
+    wait_until(lambda: site.state()["boots"] == ["Pxe"], lambda: site.bmc.out)
+    assert card()["disableNetboot"] is False
+    shown, boot, *_ = commands("Boot before a Workflow")
+    assert "boot: pxe, attempt 1: " in site.type(shown)
+    assert json.loads(site.type(boot))["way"] == "pxe"
+
+    last = {"at": "2099-01-01T00:00:00Z", "client": "Netboot", "mac": "00:00:5e:00:53:61"}
+    patch = ["patch", "hardware", "machine-1", "--subresource=status", "--type=merge", "-p"]
+    site.kubectl(*patch, json.dumps({"status": {"lastBoot": last}}))
+    site.kubectl("wait", "--for=condition=BootPrepared", "--timeout=120s", "workflow/install-machine-1")
+    assert reason() == "Booted"
+
+    site.kubectl("delete", "workflow", "install-machine-1")
+    wait_until(lambda: card()["disableNetboot"] is True, lambda: site.served.err, every=0.3)
+    assert site.state()["resets"] == ["ForceOff", "On"]
     assert site.state()["failed_logins"] == 0
