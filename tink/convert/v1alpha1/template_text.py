@@ -214,6 +214,31 @@ def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
     return any(each.role is not Role.OUTPUT for index, each in enumerate(inside) if index not in edges)
 
 
+def may_print_nothing(text: str, inside: list[Expression]) -> bool:
+    """Return True if the line of the last expression consists of control flow, of which an arm may print nothing."""
+    at = text.rfind("\n", 0, inside[-1].start) + 1
+    depth, prints, has_else, is_blank = 0, False, False, False
+    for each in inside:
+        if each.start < at:
+            continue
+        prints_here = bool(text[at : each.start].strip()) or each.role is Role.OUTPUT
+        at = each.end
+        if prints_here and not depth:
+            return False
+        prints = prints or (prints_here and depth == 1)  # deeper control flow may print nothing itself
+        if each.role is Role.OPEN:
+            depth += 1
+            if depth == 1:
+                prints = has_else = False
+        elif depth == 1 and each.role in (Role.MIDDLE, Role.CLOSE):
+            is_closed = each.role is Role.CLOSE
+            is_blank = is_blank or not prints or (is_closed and not has_else)
+            has_else = text[each.start : each.end].strip("{}- ") == "else"
+            prints = False
+        depth -= each.role is Role.CLOSE
+    return is_blank
+
+
 _NULLS = ("", "~", "null", "Null", "NULL")
 _FRAMING = (yaml.DocumentStartEvent, yaml.DocumentEndEvent, yaml.StreamEndEvent)
 _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")))
@@ -426,7 +451,9 @@ class _Reading:
             self._problem(first.line, "the dash in {{- joins this with the line above: take it out")
         if ends and last.trims_right and last.joins and self._text[last.end :].strip():
             self._problem(last.line, "the dash in -}} joins this with the field below: take it out")
-        return "blank lines" if (starts and first.alone and first.trims_left) or (ends and last.alone) else ""
+        begins_blank = starts and first.alone and first.trims_left
+        ends_blank = ends and (last.alone or may_print_nothing(self._text, inside))
+        return "blank lines" if begins_blank or ends_blank else ""
 
     def _source(self, each: Expression, block: bool) -> str:
         """Return the expression as it is written into a scalar."""

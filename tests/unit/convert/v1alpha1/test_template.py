@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import objects
@@ -237,6 +237,8 @@ def field(draw: st.DrawFn) -> str:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(field(), min_size=1, max_size=3))
+@example(["|\n          first\n          {{ if .word }}{{/* nothing */}}{{ else }}other{{ end }}"])
+@example(["|\n          first\n          {{ if .empty }}some{{ end }}"])
 def test_no_text_renders_otherwise_after_the_conversion(fields: list[str]) -> None:
     """Check that a text is refused with a reason, or that each field renders as the old controller rendered it."""
     env = "\n".join(f"        V{number}: {text}" for number, text in enumerate(fields))
@@ -263,6 +265,25 @@ def test_no_text_renders_otherwise_after_the_conversion(fields: list[str]) -> No
                 folded = finding.reason.startswith("line breaks")
                 each["env"][name] = "".join(each["env"][name].split()) if folded else each["env"][name].strip(" \n")
     assert now == was
+
+
+@pytest.mark.parametrize(
+    ("line", "warns"),
+    [
+        ("{{ if .word }}a{{ end }}", True),
+        ("{{ if .word }}{{ else }}a{{ end }}", True),
+        ("{{ if .word }}a{{ else if .empty }}b{{ end }}", True),
+        ("{{ if .word }}{{ if .empty }}a{{ end }}{{ else }}b{{ end }}", True),
+        ("{{ if .word }}a{{ else }}{{ .word }}{{ end }}", False),
+        ("a{{ if .word }}b{{ end }}", False),
+        ("{{ .word }}{{ if .word }}b{{ end }}", False),
+    ],
+)
+def test_last_line_of_a_block_that_control_flow_may_leave_blank_is_reported(line: str, warns: bool) -> None:
+    findings = Findings(SOURCE)
+    body = action(f"environment:\n  V: |\n    first\n    {line}")
+    template.convert_template(with_data(body), findings)
+    assert any(each.reason.startswith("blank lines ") for each in findings) is warns
 
 
 @settings(max_examples=150, deadline=None)
