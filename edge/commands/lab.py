@@ -48,6 +48,12 @@ from edge.settings import FilePath
     type=click.Choice([drive.value for drive in Drive]),
     help="Boot the machine from its boot medium, in this drive. Default: from the network.",
 )
+@click.option(
+    "--bmc",
+    is_flag=True,
+    help="Start with the machine off. The controller boots it by its simulated BMC, and switches it off and on after "
+    "the installation.",
+)
 @click.option("--static", is_flag=True, help="With --medium: boot without DHCP.")
 @click.option(
     "--wheel",
@@ -68,6 +74,8 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("--ipv6 is a rack without IPv4, --dual-stack one with both: leave one of them out")
     if given["full"] and medium == Drive.USB and firmware == Firmware.BIOS:
         raise click.UsageError("a BIOS boots a USB stick, but not the disk after it: use --medium cdrom with --full")
+    if given["bmc"] and medium is not None:
+        raise click.UsageError("--bmc boots the machine from the network, not from a medium: leave one of them out")
     drive = Drive(medium) if medium is not None else None
     settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
     screen = Screen()

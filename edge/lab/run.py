@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import json
 import re
+import secrets
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import indent
 
@@ -25,11 +27,15 @@ from edge.building.builder import Builder, locked, recipes
 from edge.building.screen import Screen
 from edge.building.shell import CommandError, Daemon, run
 from edge.doctor import check_lab, kubectl_path
-from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.follow import follow
-from edge.lab.machine import Drive, Firmware, MachineSettings, VirtualMachine
+from edge.journey.events import JourneyEvent, Notice, Outcome, Step
+from edge.journey.follow import Lost, follow
+from edge.lab.bmc import TARGETS, BmcServer, MachineDescription, SimulatedBmc, served_certificate
+from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine, http_boot_program
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
+from tink.api.v1alpha2 import API_VERSION, BootMode, Raw
+from tink.api.yaml import YamlError, objects
 from tink.errors import TinkedgeError
+from tink.kube.resources import HARDWARE, MACHINE, SECRET, WORKFLOW
 
 _COUNTED_BYTES = 64 * 1024
 """More bytes than a DHCP server, router advertisements and a script send to a machine within minutes."""
@@ -92,10 +98,15 @@ class MachineProgress:
 
 
 MAC = "52:54:00:12:34:56"
+_HARDWARE = "lab-machine"
 _ADMIN = "http://127.0.0.1:7081"
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
 _READY_SECONDS = 30.0
+_MANIFESTS = (".json", ".yaml", ".yml")
+"""The endings of the files that kubectl reads in a directory."""
+_BMC_PORT = 443
+_POWER_SECONDS = 120.0
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
 
 
@@ -123,6 +134,97 @@ class LabSettings:
     """The rack has IPv6 beside IPv4."""
     medium: Drive | None = None
     static: bool = False
+    bmc: bool = False
+    """The machine is off until the controller switches it on by its BMC."""
+
+
+class LabBmc(BmcServer):
+    """The BMC of the lab's machine, with an account and a certificate of its own. It announces each start and stop."""
+
+    NAME = "lab-machine-bmc"
+    """The name of the Machine and of the Secret."""
+    USER = "tinkedge"
+
+    def __init__(self, machine: ManagedMachine, address: str, announce: Callable[[str], None]) -> None:
+        settings = machine.machine.settings
+        self.address = address
+        self._password = secrets.token_urlsafe(18)
+        self._certificate = served_certificate(address)
+        self._announce = announce
+        is_bios = settings.firmware is Firmware.BIOS
+        has_http = not is_bios and settings.firmware is not Firmware.ARM64 and http_boot_program() is not None
+        bmc = SimulatedBmc(
+            accounts={self.USER: self._password},
+            machine=machine,
+            description=MachineDescription(
+                vendor="tinkedge",
+                model="lab",
+                serial="LAB0001",
+                macs=(settings.mac,),
+                processors=(settings.processors,),
+                dimms=(settings.memory_mib,),
+                drives=(settings.disk_mib << 20,),
+            ),
+            targets=(*TARGETS, "UefiHttp") if has_http else TARGETS,
+            modes=("Legacy",) if is_bios else ("UEFI",),
+        )
+        super().__init__(bmc, self._certificate.context())
+
+    def machine_started(self) -> None:
+        """Announce the start with the boot device that the BMC has set."""
+        target = self.bmc.next_boot.target
+        self._announce(f"machine {self.bmc.description.macs[0]} starts, boot device {target}")
+        super().machine_started()
+
+    def machine_stopped(self) -> None:
+        """Announce the power-off."""
+        self._announce(f"machine {self.bmc.description.macs[0]} is off")
+        super().machine_stopped()
+
+    def manifests(self, files: list[Path]) -> bytes:
+        """Return the objects in manifests as a JSON List, and before them a Secret and a Machine for this BMC.
+
+        Hardware with the MAC address of the machine gets the BMC, and Workflows boot their machine by it. Raises
+        OSError, YamlError.
+        """
+        reference = {"name": self.NAME, "namespace": "default"}
+        connection = {
+            "host": self.address,
+            "insecureTLS": False,
+            "certificateFingerprint": self._certificate.fingerprint,
+            "authSecretRef": reference,
+        }
+        secret = {
+            "apiVersion": SECRET.api_version,
+            "kind": SECRET.kind,
+            "metadata": reference,
+            "stringData": {"username": self.USER, "password": self._password},
+        }
+        machine = {
+            "apiVersion": MACHINE.api_version,
+            "kind": MACHINE.kind,
+            "metadata": reference,
+            "spec": {"connection": connection},
+        }
+        others = [self._connected(each) for file in files for each in objects(file.read_bytes())]
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [secret, machine, *others]}).encode()
+
+    def _connected(self, obj: Raw) -> Raw:
+        """Return an object of the lab with its connection to this BMC."""
+        spec, kind = obj.get("spec", {}), obj.get("kind")
+        if obj.get("apiVersion") != API_VERSION:
+            return obj
+        if kind == HARDWARE.kind and set(self.bmc.description.macs) & set(spec.get("networkInterfaces", {})):
+            return obj | {"spec": spec | {"bmcRef": {"name": self.NAME}}}
+        if kind == WORKFLOW.kind:
+            options = {"toggleAllowNetboot": True, "bootMode": BootMode.NETBOOT.value}
+            return obj | {"spec": spec | {"bootOptions": options}}
+        return obj
+
+
+Kubectl = Callable[..., Awaitable[str]]
+"""Runs kubectl with arguments, and with bytes for its standard input as `stdin`; returns its output."""
+Events = AsyncGenerator[JourneyEvent | Notice | Lost, None]
 
 
 class Lab:
@@ -135,6 +237,7 @@ class Lab:
         self._workflow = ""
         self._network = IPV6 if settings.ipv6 else DUAL_STACK if settings.dual_stack else RackNetwork()
         self._logs = settings.cache / "lab-logs"
+        self._managed: ManagedMachine | None = None
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
     async def run(self) -> None:
@@ -199,22 +302,21 @@ class Lab:
             raise CommandError("kubectl is not on PATH; `make run` brings one")
         kubeconfig, cache = str(directory / "data" / "kubeconfig"), str(directory / "kubectl-cache")
 
-        async def kubectl(*arguments: str) -> str:
+        async def kubectl(*arguments: str | Path, stdin: bytes | None = None) -> str:
             command = [program, "--kubeconfig", kubeconfig, "--cache-dir", cache, *arguments]
-            return (await run(command, timeout=30)).rstrip()
+            return (await run(command, timeout=30, stdin=stdin)).rstrip()
 
-        for line in (await kubectl("apply", *self._manifests())).splitlines():
-            self._done("kubectl", line)
-
-        medium = await self._medium(directory) if settings.medium is not None else None
-        machine = VirtualMachine(self._machine_settings(medium), directory)
-        stack.push_async_callback(self._keep_screen, machine)
-        stack.push_async_callback(machine.power_off)
-        await machine.power_on()
-        self._screen.power_on()
         before = edge.cpu_seconds()
-        self._done("power", f"machine {MAC} is on ({settings.firmware.upper()}, {settings.accel}, blank disk)")
-        await self._follow(edge, machine, read(token_file(directory / "data", None)))
+        if settings.bmc:
+            machine = await self._boot_by_bmc(stack, kubectl, directory)
+        else:
+            machine = await self._boot(stack, kubectl, directory)
+        events = follow(_ADMIN, read(token_file(directory / "data", None)), history=True)
+        stack.push_async_callback(events.aclose)
+        await self._follow(events, edge, machine, self._is_last)
+        if settings.bmc and not settings.full:  # whose Template restarts the machine
+            await self._power_cycle(kubeconfig)
+            await self._follow(events, edge, machine, self._is_disk_booted)
         took = self._screen.since_power_on()
         self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
@@ -223,7 +325,8 @@ class Lab:
 
         used = edge.cpu_seconds() - before
         self._screen.block("")
-        self._screen.block(await kubectl("get", "workflow,hardware"))
+        kinds = f"workflow,hardware,{MACHINE.plural}.{MACHINE.group}" if settings.bmc else "workflow,hardware"
+        self._screen.block(await kubectl("get", kinds))
         self._screen.block(
             f"{took:.1f} s from power-on; our servers used {used:.2f} s of processor time ({used / took:.1%} of that)"
         )
@@ -256,6 +359,7 @@ class Lab:
             *([] if self._settings.ipv6 else ["--public-ip", self._network.address]),
             *(["--ipv6", "--ipv6-router", self._network.bridge] if ":" in "".join(self._network.addresses) else []),
             *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
+            *(["--bmc"] if self._settings.bmc else []),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
@@ -269,19 +373,68 @@ class Lab:
             command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
 
-    def _manifests(self) -> list[str]:
-        if self._settings.manifests is not None:
-            return ["-f", str(self._settings.manifests)]
+    def _manifests(self) -> list[Path]:
+        """Return the files with the objects to apply."""
+        given = self._settings.manifests
+        if given is not None:
+            return sorted(each for each in given.iterdir() if each.suffix in _MANIFESTS) if given.is_dir() else [given]
         examples = recipes() / "examples"
         if self._settings.ipv6:
             names = ["ipv6/full.yaml", "full/template.yaml"] if self._settings.full else []
             names = names or ["ipv6/machine.yaml", "template.yaml"]
-            return [argument for name in names for argument in ("-f", str(examples / name))]
+            return [examples / name for name in names]
         files = ["dual-stack/hardware.yaml" if self._settings.dual_stack else "hardware.yaml", "osie.yaml"]
         files += ["full/template.yaml"] if self._settings.full else ["template.yaml"]
         workflow = "dual-stack/workflow.yaml" if self._settings.dual_stack else "full/workflow.yaml"
         files += [workflow] if self._settings.full else ["workflow.yaml"]
-        return [argument for file in files for argument in ("-f", str(examples / file))]
+        return [examples / file for file in files]
+
+    async def _boot(self, stack: AsyncExitStack, kubectl: Kubectl, directory: Path) -> VirtualMachine:
+        """Apply the manifests and switch the machine on. Raises CommandError, LabError."""
+        settings = self._settings
+        files = [argument for file in self._manifests() for argument in ("-f", file)]
+        for line in (await kubectl("apply", *files)).splitlines():
+            self._done("kubectl", line)
+        medium = await self._medium(directory) if settings.medium is not None else None
+        machine = VirtualMachine(self._machine_settings(medium), directory)
+        stack.push_async_callback(self._keep_screen, machine)
+        stack.push_async_callback(machine.power_off)
+        await machine.power_on()
+        self._screen.power_on()
+        self._done("power", f"machine {MAC} is on ({settings.firmware.upper()}, {settings.accel}, blank disk)")
+        return machine
+
+    async def _boot_by_bmc(self, stack: AsyncExitStack, kubectl: Kubectl, directory: Path) -> VirtualMachine:
+        """Start the BMC of a machine that is off, and apply the manifests. The controller then switches it on.
+
+        Raises CommandError, LabError.
+        """
+        machine = VirtualMachine(replace(self._machine_settings(None), is_managed=True), directory)
+        machine.screen.touch()
+        stack.push_async_callback(self._keep_screen, machine)
+        managed = self._managed = ManagedMachine(machine, directory)
+        running = asyncio.create_task(managed.run(), name="machine of the lab")
+        stack.push_async_callback(_end, running)
+        server = LabBmc(managed, self._network.address, lambda what: self._done("power", what))
+        await server.start(server.address, _BMC_PORT)
+        stack.push_async_callback(server.stop)
+        firmware = self._settings.firmware.upper()
+        self._done("bmc", f"Redfish at https://{self._network.host}; machine {MAC} is off ({firmware}, blank disk)")
+        try:
+            manifests = server.manifests(self._manifests())
+        except (OSError, YamlError) as error:
+            raise LabError(f"can't read the manifests: {error}") from error
+        self._screen.power_on()
+        for line in (await kubectl("apply", "-f", "-", stdin=manifests)).splitlines():
+            self._done("kubectl", line)
+        return machine
+
+    async def _power_cycle(self, kubeconfig: str) -> None:
+        """Switch the machine off and on by its BMC, as an operator does. Raises CommandError."""
+        command = [sys.executable, "-m", "edge.cli", "power", _HARDWARE, "cycle", "--kubeconfig", kubeconfig]
+        self._doing = lambda: " ".join(command[2:6])
+        reported = (await run(command, timeout=_POWER_SECONDS)).strip()
+        self._done("power", f"tinkedge power {_HARDWARE} cycle: {reported}")
 
     async def _medium(self, directory: Path) -> Path:
         """Fetch the machine's boot medium as a BMC does. Raises CommandError, LabError."""
@@ -321,9 +474,10 @@ class Lab:
 
     # --- the journey ----------------------------------------------------------------------------------------------
 
-    async def _follow(self, edge: Daemon, machine: VirtualMachine, token: str) -> None:
+    async def _follow(
+        self, events: Events, edge: Daemon, machine: VirtualMachine, is_last: Callable[[JourneyEvent], bool]
+    ) -> None:
         """Show each step until the last. Raises LabError if the machine takes a wrong path, or stops."""
-        events = follow(_ADMIN, token, history=True)
         reader = asyncio.ensure_future(anext(events))
         progress = MachineProgress(machine.screen, self._network.tap)
         self._doing = lambda: f"{progress.bytes_sent() / 1e6:.1f} MB loaded; its screen: {_last(machine)}"
@@ -341,7 +495,7 @@ class Lab:
                 event = reader.result()
                 if isinstance(event, JourneyEvent):
                     self._show(event)
-                    if self._arrived(event):
+                    if is_last(event):
                         return
                 reader = asyncio.ensure_future(anext(events))
         except StopAsyncIteration:
@@ -350,7 +504,6 @@ class Lab:
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
                 await reader
-            await events.aclose()
 
     def _check_edge(self, edge: Daemon) -> None:
         if edge.returncode is not None:
@@ -358,7 +511,10 @@ class Lab:
 
     def _check(self, edge: Daemon, machine: VirtualMachine) -> None:
         self._check_edge(edge)
-        if machine.ended is not None:
+        if self._managed is not None:
+            if self._managed.failure:
+                raise LabError(f"the machine does not do what its BMC asks for: {self._managed.failure}")
+        elif machine.ended is not None:
             raise LabError(f"the machine went off: {machine.ended}{_quoted(machine.last_lines(12))}")
 
     def _show(self, event: JourneyEvent) -> None:
@@ -369,8 +525,8 @@ class Lab:
         if event.outcome is Outcome.OK:
             self._last_step = f"{event.step}: {event.message}"
 
-    def _arrived(self, event: JourneyEvent) -> bool:
-        """Return True if this was the last step. Raises LabError if the Workflow failed."""
+    def _is_last(self, event: JourneyEvent) -> bool:
+        """Return True if this was the last step of the installation. Raises LabError if the Workflow failed."""
         state = event.detail.get("state")
         if event.step is Step.WORKFLOW and state in _TERMINAL:
             if state != "Succeeded":
@@ -380,13 +536,17 @@ class Lab:
         # cloud-init reports to the phone_home URL of the user-data when all of it is done.
         return event.step is Step.METADATA and "instance_id" in event.detail
 
+    def _is_disk_booted(self, event: JourneyEvent) -> bool:
+        """Return True if the system on the tiny image has fetched its instance id."""
+        return event.step is Step.METADATA and event.detail.get("document") == "meta-data"
+
     def _stuck(self, machine: VirtualMachine, waited: float) -> str:
         return (
             f"no step, nothing loaded and nothing new on the screen for {waited:.0f} s; "
             f"on a slow host give it more with --patience SECONDS{_quoted(machine.last_lines(15))}"
         )
 
-    async def _prove(self, kubectl: Callable[..., Awaitable[str]], machine: VirtualMachine, image: Path) -> None:
+    async def _prove(self, kubectl: Kubectl, machine: VirtualMachine, image: Path) -> None:
         """Check that the API reports success, and that the disk has the image's bytes."""
         namespace, name = self._workflow.split("/")
         state = await kubectl("get", "-n", namespace, "workflow", name, "-o", "jsonpath={.status.state}")
@@ -407,6 +567,11 @@ def _compare(image: Path, disk: Path) -> int:
                 raise LabError(f"the machine's disk differs from the image in the MiB at byte {size}")
             size += len(chunk)
     return size
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _megabytes(*paths: Path) -> str:
