@@ -2,17 +2,34 @@
 
 The boot order is disk, then network, as on many real machines: firmware skips a blank disk and boots a written one. The
 default is `-accel tcg`: a /dev/kvm that opens may still be unable to run firmware.
+
+A machine with `MachineSettings.is_managed` also does what a BMC asks for (`ManagedMachine`). Each of its starts is a
+new QEMU with the disk and the firmware's variables of the last one, after a restart by its operating system, too. So
+the boot order of each start is on QEMU's command line, and a device can be preferred for one start.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import logging
 import re
 import shutil
+import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 from edge.building.shell import CommandError, Daemon, run
+from edge.lab.bmc import MachineBoot, MachineObserver
+from edge.lab.qmp import QmpClient
+
+log = logging.getLogger(__name__)
 
 
 class Firmware(StrEnum):
@@ -50,6 +67,29 @@ class Firmware(StrEnum):
         return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP, Firmware.OWN_KEYS_HTTP)
 
 
+class Device(StrEnum):
+    """A device that a managed machine boots from; the value is its id in QEMU."""
+
+    DISK = "disk0"
+    NETWORK = "net0"
+    CDROM = "cdrom0"
+
+    @property
+    def bootindex(self) -> int:
+        """Return the place in the usual boot order."""
+        return {Device.DISK: 1, Device.NETWORK: 2, Device.CDROM: 3}[self]
+
+
+_DEVICES = {
+    "Pxe": Device.NETWORK,
+    "UefiHttp": Device.NETWORK,  # without a URI, the firmware asks DHCP for it
+    "Cd": Device.CDROM,
+    "UsbCd": Device.CDROM,
+    "Hdd": Device.DISK,
+}
+"""The device for each value of Redfish's BootSourceOverrideTarget. With others, the usual order holds."""
+
+
 class Drive(StrEnum):
     """The drive of a boot medium."""
 
@@ -62,7 +102,8 @@ class MachineSettings:
     """Settings of a virtual machine: its network card's MAC and tap, memory in MiB, disk size in MiB.
 
     `icount`: each instruction takes 2**icount ns of the machine's own clock (QEMU's `-icount shift`); None: real time.
-    `medium` is an image that the machine boots from, in `drive`, instead of its network card.
+    `medium` is an image that the machine boots from, in `drive`, instead of its network card. `is_managed`: the machine
+    has a CD drive and a QMP socket, for the methods that a BMC uses.
     """
 
     mac: str
@@ -77,6 +118,7 @@ class MachineSettings:
     """Boot by IPv6: HTTP Boot after an attempt with IPv4, PXE without."""
     medium: Path | None = None
     drive: Drive = Drive.CDROM
+    is_managed: bool = False
 
     @property
     def switched_off(self) -> tuple[str, ...]:
@@ -102,6 +144,13 @@ _EMULATED = "max,-erms,-fsrm"
 # Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
 _CONTROL = re.compile(r"\x1b\[[0-9;?=]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b.|[\x00-\x09\x0b-\x1f\x7f]")
 
+_MAX_IMAGE_BYTES = 1 << 30
+_FETCH_SECONDS = 120.0
+"""Limits for an image in the CD drive."""
+
+_FIRST = 0
+"""The `bootindex` of the preferred device. The usual order begins with 1: QEMU refuses an index that is in use."""
+
 _OVMF = Path("/usr/share/OVMF")
 _AAVMF = Path("/usr/share/AAVMF")
 # Only code in System Management Mode may write the variables with the keys.
@@ -109,7 +158,10 @@ _GUARDED_VARIABLES = ("-global", "driver=cfi.pflash01,property=secure,value=on",
 
 
 class VirtualMachine:
-    """A QEMU process. `directory` holds its disk, its firmware's variables and its screen output."""
+    """A QEMU process. `directory` holds its disk, its firmware's variables and its screen output.
+
+    Calls must not overlap.
+    """
 
     def __init__(self, settings: MachineSettings, directory: Path) -> None:
         self.settings = settings
@@ -117,20 +169,64 @@ class VirtualMachine:
         self.screen = directory / "screen.log"
         self._variables = directory / "variables.fd"
         self._log = directory / "qemu.log"
+        self._socket = directory / "qmp"
         self._process: Daemon | None = None
+        self._qmp: QmpClient | None = None
+        self._medium: Path | None = None
+        self._first: Device | None = None
+        self._restarts = False
 
-    async def power_on(self) -> None:
-        """Create a blank disk and switch the machine on. Raises CommandError."""
+    async def power_on(self, first: Device | None = None) -> None:
+        """Switch the machine on. At the first time, create a blank disk, unless there is one. Raises CommandError.
+
+        A managed machine boots from `first` if it can; otherwise in the usual order.
+        """
+        if self.ended is not None:
+            await self.power_off()
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
-        if self.settings.firmware is not Firmware.BIOS:
-            variables, package = _OVMF / self.settings.firmware.variables, "ovmf"
-            if self.settings.firmware is Firmware.ARM64:
-                variables, package = _AAVMF / "AAVMF_VARS.fd", "qemu-efi-aarch64"
-            if not variables.exists():
-                raise CommandError(f"{variables} is missing (Debian package {package})")
-            shutil.copyfile(variables, self._variables)
+        self._create_variables()
+        self._socket.unlink(missing_ok=True)
+        self._first, self._restarts = first, False
         self._process = await Daemon.start("machine", self._command(), self._log)
+        if not self.settings.is_managed:
+            return
+        try:
+            self._qmp = await QmpClient.connect(self._socket, self._receive, is_alive=lambda: self.is_on)
+        except BaseException as error:
+            ended = self.ended
+            await self.power_off()
+            if isinstance(error, CommandError) and ended is not None:
+                raise CommandError(ended) from error
+            raise
+
+    def _receive(self, event: str, data: dict[str, Any]) -> None:
+        if event == "SHUTDOWN":
+            self._restarts = data.get("reason") == "guest-reset"
+
+    async def wait_off(self) -> bool:
+        """Wait until a managed machine goes off. Return True if its operating system or firmware restarts it."""
+        if self._process is not None:
+            await self._process.wait()
+        if self._qmp is not None:
+            await self._qmp.wait_closed()  # the reason is one of the last messages
+        return self._restarts
+
+    def _create_variables(self) -> None:
+        """Create the firmware's variables at the first start. Later starts keep them, as hardware does."""
+        if self.settings.firmware is Firmware.BIOS or self._variables.exists():
+            return
+        variables, package = _OVMF / self.settings.firmware.variables, "ovmf"
+        if self.settings.firmware is Firmware.ARM64:
+            variables, package = _AAVMF / "AAVMF_VARS.fd", "qemu-efi-aarch64"
+        if not variables.exists():
+            raise CommandError(f"{variables} is missing (Debian package {package})")
+        shutil.copyfile(variables, self._variables)
+
+    @property
+    def is_on(self) -> bool:
+        """Return True while QEMU runs. It ends when the operating system switches the machine off."""
+        return self._process is not None and self._process.returncode is None
 
     @property
     def ended(self) -> str | None:
@@ -141,9 +237,45 @@ class VirtualMachine:
 
     async def power_off(self) -> None:
         """Switch off, like pulling the plug."""
+        if self._qmp is not None:
+            await self._qmp.close()
+            self._qmp = None
         if self._process is not None:
             await self._process.stop(grace=5)
             self._process = None
+
+    async def press_power_button(self) -> None:
+        """Ask the operating system of a managed machine to switch it off (ACPI). Raises QmpError."""
+        await self._connection().execute("system_powerdown")
+
+    async def insert(self, image: Path) -> None:
+        """Put an image into the CD drive of a managed machine, on or off, instead of another one. Raises QmpError."""
+        self._medium = image
+        if self.is_on:
+            change = {"filename": str(image), "format": "raw", "read_only_mode": "read-only"}
+            await self._connection().execute("blockdev-change-medium", id=Device.CDROM.value, **change)
+
+    async def eject(self) -> None:
+        """Empty the CD drive of a managed machine, on or off. Raises QmpError."""
+        self._medium = None
+        if self.is_on:
+            await self._connection().execute("eject", id=Device.CDROM.value, force=True)
+
+    async def set_http_uri(self, uri: str) -> None:
+        """Make the firmware boot once from `uri` by UEFI HTTP Boot at the next start. The machine must be off.
+
+        The program `virt-fw-vars` writes the UEFI variable BootNext (UEFI 2.10 section 3.3). Raises CommandError.
+        """
+        program = http_boot_program()
+        if program is None or self.settings.firmware in (Firmware.BIOS, Firmware.ARM64):
+            raise CommandError("a machine with an HTTP boot URI needs UEFI for x86-64, and virt-fw-vars on PATH")
+        self._create_variables()
+        await run([program, "--inplace", self._variables, "--set-boot-uri", uri])
+
+    def _connection(self) -> QmpClient:
+        if self._qmp is None:
+            raise CommandError("the machine is off, or not managed")
+        return self._qmp
 
     def last_lines(self, count: int) -> list[str]:
         """Return the last lines of the machine's screen."""
@@ -154,6 +286,7 @@ class VirtualMachine:
     def _command(self) -> list[str | Path]:
         settings = self.settings
         is_arm64 = settings.firmware is Firmware.ARM64
+        append = ",append=on" if settings.is_managed else ""  # the screens of all starts
         command: list[str | Path] = [
             "qemu-system-aarch64" if is_arm64 else "qemu-system-x86_64",
             *("-name", "tinkedge-lab", "-nodefaults", "-no-user-config"),
@@ -161,16 +294,21 @@ class VirtualMachine:
             *("-m", str(settings.memory_mib), "-smp", str(settings.processors)),
             *(() if settings.icount is None else ("-icount", f"shift={settings.icount}")),
             *("-display", "none", "-monitor", "none"),
-            *("-chardev", f"file,id=screen,path={self.screen}", "-serial", "chardev:screen"),
+            *("-chardev", f"file,id=screen,path={self.screen}{append}", "-serial", "chardev:screen"),
             *("-smbios", "type=1,manufacturer=tinkedge,product=lab,serial=LAB0001"),
             *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
             *("-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={self.disk}"),
-            *("-device", "virtio-blk-pci,drive=disk,bootindex=1"),
+            *("-device", f"virtio-blk-pci,drive=disk{_place(Device.DISK, self._first)}"),
             *("-netdev", f"tap,id=net,ifname={settings.tap},script=no,downscript=no"),
         ]
         card = f"virtio-net-pci,netdev=net,mac={settings.mac}"
+        if settings.is_managed:
+            # A restart ends QEMU. In the same process, SeaBIOS would cause another one (its handle_resume), and QEMU
+            # would read the boot order twice.
+            command += ["-qmp", f"unix:{self._socket},server=on,wait=off", "-action", "reboot=shutdown"]
+            command += _cd_drive(self._medium, self._first)
         if settings.medium is None:
-            card += ",bootindex=2"
+            card += _place(Device.NETWORK, self._first)
         else:
             # A BIOS boots only the first hard disk, and a stick counts as one.
             is_first = settings.drive is Drive.USB and settings.firmware is Firmware.BIOS
@@ -204,6 +342,217 @@ class VirtualMachine:
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),
         ]
+
+
+class ManagedMachine:
+    """A managed virtual machine behind the port of its BMC (`edge.lab.bmc.PoweredMachine`).
+
+    `run` carries out what the BMC asks for, one after the other. `failure` is the reason of the last start, ejection or
+    press of the power button that failed; empty: none.
+    """
+
+    def __init__(self, machine: VirtualMachine, directory: Path) -> None:
+        """`directory` holds the images of the CD drive."""
+        self.machine = machine
+        self.failure = ""
+        self._directory = directory
+        self._boot = MachineBoot()
+        self._observer: MachineObserver | None = None
+        self._is_on = False
+        """True from a start until the report of its end."""
+        self._orders: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._watching: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._image: Path | None = None
+        self._images = itertools.count(1)
+
+    async def run(self) -> None:
+        """Carry out orders until cancelled; then switch the machine off."""
+        try:
+            while True:
+                order = await self._orders.get()
+                try:
+                    await order()
+                except CommandError as error:
+                    self.failure = str(error)
+                    log.warning("the virtual machine does not do what its BMC asks for: %s", error)
+        finally:
+            for task in filter(None, (self._watching, self._fetching)):
+                task.cancel()
+                await asyncio.wait([task])
+            await self.machine.power_off()
+
+    def connect(self, observer: MachineObserver) -> None:
+        """Report all further changes to `observer`."""
+        self._observer = observer
+
+    def prepare(self, boot: MachineBoot) -> None:
+        """Use `boot` for each start from now on. Its mode has no effect: the machine has one firmware."""
+        self._boot = boot
+
+    def power_on(self) -> None:
+        """Start the machine if it is off."""
+        self._orders.put_nowait(self._power_on)
+
+    def power_off(self) -> None:
+        """Cut the power if the machine is on."""
+        self._orders.put_nowait(self._power_off)
+
+    def reset(self) -> None:
+        """Restart the machine if it is on."""
+        self._orders.put_nowait(self._reset)
+
+    def press_power_button(self) -> None:
+        """Ask the operating system to shut down, if the machine is on."""
+        self._orders.put_nowait(self._press_power_button)
+
+    def insert(self, url: str) -> None:
+        """Fetch the image at `url` and put it into the CD drive."""
+        self.cancel_fetch()
+        self._fetching = asyncio.create_task(self._fetch(url), name="virtual medium")
+
+    def eject(self) -> None:
+        """Empty the CD drive."""
+        self.cancel_fetch()
+        self._orders.put_nowait(self._eject)
+
+    def cancel_fetch(self) -> None:
+        """End the download of an image."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    async def _power_on(self) -> None:
+        if not self._is_on:
+            await self._start()
+
+    async def _power_off(self) -> None:
+        if self._is_on:
+            await self._stop()
+            self._is_on = False
+            self._report(lambda observer: observer.machine_stopped())
+
+    async def _reset(self) -> None:
+        if self._is_on:
+            await self._stop()
+            await self._start()
+
+    async def _press_power_button(self) -> None:
+        if self._is_on:
+            await self.machine.press_power_button()
+
+    async def _start(self) -> None:
+        boot = self._boot
+        first = _DEVICES.get(boot.target)
+        try:
+            if boot.http_uri:
+                first = None
+                await self.machine.set_http_uri(boot.http_uri)
+            await self.machine.power_on(first)
+        except CommandError:
+            self._is_on = False
+            self._report(lambda observer: observer.machine_stopped())
+            raise
+        self._is_on = True
+        self._watching = asyncio.create_task(self._watch(), name="virtual machine")
+        self._report(lambda observer: observer.machine_started())
+
+    async def _stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+            self._watching = None
+        await self.machine.power_off()
+
+    async def _watch(self) -> None:
+        """Notice that the operating system or the firmware restarts the machine or switches it off."""
+        watching = asyncio.current_task()
+        restarts = await self.machine.wait_off()
+        self._orders.put_nowait(lambda: self._ended(watching, restarts=restarts))
+
+    async def _ended(self, watching: asyncio.Task[None] | None, *, restarts: bool) -> None:
+        if watching is not self._watching:
+            return  # an order of the BMC came first
+        if restarts:
+            await self._start()
+        else:
+            await self._power_off()
+
+    # --- the CD drive -------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, url: str) -> None:
+        image = self._directory / f"cd-{next(self._images)}.iso"
+        try:
+            await _download(url, image)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            image.unlink(missing_ok=True)
+            why = f"{type(error).__name__}: {error}"
+            self._report(lambda observer: observer.medium_refused(why))
+        else:
+            self._orders.put_nowait(lambda: self._insert(image))
+
+    async def _insert(self, image: Path) -> None:
+        try:
+            await self.machine.insert(image)
+        except CommandError as error:
+            image.unlink()
+            why = str(error)
+            self._report(lambda observer: observer.medium_refused(why))
+            return
+        self._drop_image()
+        self._image = image
+        self._report(lambda observer: observer.medium_inserted())
+
+    async def _eject(self) -> None:
+        await self.machine.eject()
+        self._drop_image()
+        self._report(lambda observer: observer.medium_ejected())
+
+    def _drop_image(self) -> None:
+        if self._image is not None:
+            self._image.unlink()
+            self._image = None
+
+    def _report(self, report: Callable[[MachineObserver], None]) -> None:
+        if self._observer is not None:
+            report(self._observer)
+
+
+async def _download(url: str, file: Path) -> None:
+    """Fetch an image. Raises aiohttp.ClientError, OSError, TimeoutError, ValueError."""
+    timeout = aiohttp.ClientTimeout(total=_FETCH_SECONDS)
+    size = 0
+    async with (
+        aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session,
+        session.get(url, allow_redirects=False) as response,
+    ):
+        if response.status != HTTPStatus.OK:
+            raise ValueError(f"the answer has status {response.status}")
+        with file.open("wb") as opened:
+            async for part in response.content.iter_chunked(1 << 20):
+                size += len(part)
+                if size > _MAX_IMAGE_BYTES:
+                    raise ValueError(f"the image has more than {_MAX_IMAGE_BYTES >> 20} MiB")
+                opened.write(part)
+
+
+def http_boot_program() -> str | None:
+    """Return the program `virt-fw-vars` of virt-firmware, from PATH or beside this Python; None if there is none."""
+    beside = Path(sys.prefix) / "bin" / "virt-fw-vars"
+    return shutil.which("virt-fw-vars") or (str(beside) if beside.exists() else None)
+
+
+def _place(device: Device, first: Device | None) -> str:
+    """Return QEMU's properties for the id of a device and its place in the boot order."""
+    return f",bootindex={_FIRST if device is first else device.bootindex},id={device}"
+
+
+def _cd_drive(image: Path | None, first: Device | None) -> list[str | Path]:
+    """Return QEMU's options for a CD drive with an image, or an empty one."""
+    drive = [] if image is None else ["-drive", f"if=none,id=cd,format=raw,readonly=on,file={image}"]
+    medium = "" if image is None else ",drive=cd"
+    return [*drive, "-device", "virtio-scsi-pci", "-device", f"scsi-cd{medium}{_place(Device.CDROM, first)}"]
 
 
 def _medium(image: Path, drive: Drive, place: int) -> list[str | Path]:
