@@ -85,8 +85,8 @@ _STALE_SECONDS = 0.5
 _CONFLICTS = 5
 """Number of times that a status is written, each on top of a newer version."""
 _RETRY_SECONDS = 30.0
-"""Pause after the first failed attempt; it doubles up to `_LONGEST_RETRY_SECONDS`."""
-_LONGEST_RETRY_SECONDS = 300.0
+"""Pause after the first failed attempt; it doubles up to `_MAX_RETRY_SECONDS`."""
+_MAX_RETRY_SECONDS = 300.0
 _REFUSED_SECONDS = 3600.0
 """Pause before an action of a custom boot is repeated that the BMC has refused or ignored."""
 _AGAIN_SECONDS = 600.0
@@ -215,7 +215,7 @@ class BootController(Collector):
         self._failed_rungs: dict[str, set[Rung]] = {}
         """The ways that could not be carried out, by uid."""
         self._readings: dict[str, tuple[Rung, float, Observation | BmcError]] = {}
-        """What the BMC reported last while its machine booted, and when (Unix seconds), by uid."""
+        """The last reading of the BMC while its machine booted, and its time (Unix seconds), by uid."""
         self._lost_since: dict[str, tuple[Rung, float]] = {}
         """The time (Unix seconds) at which OverrideLost was first shown in an attempt, by uid."""
         self._failures: Counter[str] = Counter()
@@ -410,7 +410,7 @@ class BootController(Collector):
         elif case.mode == BootMode.CUSTOMBOOT and error.cause not in (*_DECIDES, Cause.CONFLICT):
             pause = _REFUSED_SECONDS
         else:
-            pause = max(min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _LONGEST_RETRY_SECONDS), error.retry_after)
+            pause = max(min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS), error.retry_after)
         self._not_before[uid] = self._now() + pause
         await self._wait_for(case, error.cause, str(error))
         return Result(pause)
@@ -665,7 +665,7 @@ class BootController(Collector):
                 )
                 if age < _CLEAN_UP_SECONDS:
                     count = self._failures[uid] = self._failures[uid] + 1
-                    pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _LONGEST_RETRY_SECONDS)
+                    pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS)
                     self._not_before[uid] = self._now() + pause
                     return Result(pause)
         await self._set_finalizer(case, present=False)

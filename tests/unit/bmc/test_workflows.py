@@ -177,7 +177,7 @@ async def test_after_the_last_way_the_workflow_stays_pending_with_the_cause_and_
     assert status["state"] == "Pending"
     assert rig.condition(WORKFLOW, "w1", "BootPrepared")["reason"] == "NoDiscover"
     assert rig.bmc.power == "On"
-    assert rig.bmc.resets == resets  # it is not restarted for ever
+    assert rig.bmc.resets == resets  # it is not restarted again and again
 
 
 @virtual
