@@ -649,14 +649,15 @@ class BootController(Collector):
         age = max(0.0, self._now() - ended)
         if case.boot.get("way") and case.hardware:
             has_image = case.boot.get("medium") and case.options.get("isoURL")
-            has_installed = state_of(case.workflow) is WorkflowState.SUCCEEDED
-            if has_image and has_installed and age < _INSTALLED_SECONDS:
+            has_succeeded = state_of(case.workflow) is WorkflowState.SUCCEEDED
+            if has_image and has_succeeded and age < _INSTALLED_SECONDS:
                 return Result(_INSTALLED_SECONDS - age)
             uid = case.uid
             if (left := self._not_before.get(uid, 0.0) - self._now()) > 0:
                 return Result(left)
             try:
-                await self._clean_bmc(case, has_installed=has_installed)
+                # An action that has begun may have written an operating system.
+                await self._clean_bmc(case, has_installed=bool(status_of(case.workflow).get("startedAt")))
             except BmcError as error:
                 message = f"the BMC is not cleaned up: {error}"
                 self._recorder.event(case.workflow, WORKFLOW, Event(error.cause.value, message, warning=True))
