@@ -90,6 +90,14 @@ def test_thirty_machines_boot_without_a_failure_over_tls_and_with_tokens(tmp_pat
     assert namespaces() == before, "what it made is gone"
 
 
+def test_machines_that_are_off_are_powered_on_by_bmc_control(tmp_path: Path) -> None:
+    options = ["--machines", "12", "--bmc", "--initrd-size", "4MB", "--kernel-size", "1MB", "--limit", "240"]
+    status, report, printed = run(tmp_path, QUICK, *options, "--bar", "powered-on=12", "--bar", "installed=12")
+    assert status == 0, printed
+    assert "12 machines powered on, in 12 starts" in report["conditions"]["BMCs"]
+    assert report["conditions"]["BMCs"].endswith(" 0 refused, 0 sessions left")
+
+
 def test_no_host_is_attacked_by_accident(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text("{}")
     options = ["--target", "127.0.0.1", "--kubeconfig", str(tmp_path / "kubeconfig"), "--osie", "lab"]

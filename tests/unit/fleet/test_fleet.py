@@ -182,6 +182,7 @@ def test_address_is_taken_only_in_the_own_namespace_or_if_it_is_named(kind, allo
         ({"machines": 1001, "link": MachineLink.DIRECT}, "direct is for 1000"),
         ({"relay": IPv4Address("10.200.0.1")}, "--relay-address"),
         ({"hardware": HardwareSource.CLUSTER}, "needs --target"),
+        ({"hardware": HardwareSource.CLUSTER, "bmc": True}, "needs --hardware generate"),
         ({"interface": "eth1"}, "need --target"),
         ({"bars": [parse("failled=0")]}, "there is no failled"),
         ({"target": TARGET}, "needs --kubeconfig"),
