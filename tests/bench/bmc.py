@@ -10,7 +10,8 @@ objects in the same process. Each has one core. Three phases, each over all BMCs
     inventory   the documents of each BMC (30 of a small machine), written to its Hardware
 
 The simulation reports at the end that every machine has booted PXE once, that no login was refused, and that no session
-is left. The costs are processor time of our process, compared with the same for a tenth of the BMCs in a run before.
+is left. The costs are processor time of our process. They are compared with those for a tenth of the BMCs, as the mean
+of a run before and one after, because a shared machine drifts.
 
 The bars are goals of the project. The published figure nearest to them is an inventory pipeline that reads 13,500 BMCs
 in 3.9 hours on 288 cores, 300 core seconds each. It does more (sensors, logs, stores of its own) and reads real BMCs,
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final
 
 import uvloop
@@ -75,12 +77,14 @@ _BARS: Final = {
 def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
     """Measure BMC control with so many BMCs, and with a tenth of them; return the rows of the table."""
     few = max(objects // 10, 1)
-    say(f"bmc: {few:,} BMCs")
-    before = _sample(directory / "few", few)
-    say(f"bmc: {objects:,} BMCs")
-    sample = {**_sample(directory / "all", objects)}
+    counts = {"before": few, "all": objects, "after": few}
+    samples = {}
+    for name, count in counts.items():
+        say(f"bmc: {count:,} BMCs")
+        samples[name] = _sample(directory / name, count)
+    sample = {**samples["all"]}
     for phase in ("poll", "set", "inventory"):
-        sample[f"more_{phase}"] = sample[phase] / before[phase]
+        sample[f"more_{phase}"] = sample[phase] / mean((samples["before"][phase], samples["after"][phase]))
     rounds = [Round(sample, _BARS)]
     note = f"a ratio is to the goal; {sample['requests']:,.0f} requests in all, {sample['logins']:,.0f} logins"
     many = f"{objects:,} BMCs"
@@ -96,7 +100,10 @@ def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
         line("poll", "CPU of a poll", "ms"),
         line("set", "CPU of a boot device and power on", "ms"),
         line("inventory", "CPU of an inventory", "ms"),
-        *(line(f"more_{phase}", f"CPU of a {phase}, with {few:,}: 1", "") for phase in ("poll", "set", "inventory")),
+        *(
+            line(f"more_{phase}", f"CPU of each {phase}, as a multiple of that with {few:,}", "")
+            for phase in ("poll", "set", "inventory")
+        ),
         line("resident", "resident, with the API and all objects", "MB"),
         line("wall_poll", f"wall time of {POLLS} polls each", "s"),
         line("wall_set", "wall time of the boot devices and power on", "s"),
