@@ -29,6 +29,7 @@ from tink.kubeapi.cel import types
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path, part_type
 from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, Path, invalid_whole, render, steps
 from tink.kubeapi.schema.shapes import json_text
+from tink.limits import shrink_to_fit
 
 Schema = Mapping[str, Any]
 Key = tuple[tuple[type, Any], ...]
@@ -454,6 +455,8 @@ class Validations:
 
     def cache(self, node: RuleTree, text: str | bytes, cost: int) -> None:
         """Cache a valid value of a node. All caches are cleared when they become too large together."""
+        if isinstance(text, bytes):
+            text = shrink_to_fit(text)
         self._cached_bytes += len(text) + _ENTRY_BYTES
         if self._cached_bytes > MAX_CACHED:
             for full in self._caching.values():

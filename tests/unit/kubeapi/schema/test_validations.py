@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,21 @@ def test_cache_of_valid_values_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < len(cached) <= 2000 // 200
     assert sum(map(len, cached)) < 2000
     assert not rules._root.valid, "a whole object is never the same again: its metadata change"
+
+
+def test_cached_values_take_about_as_much_memory_as_they_count() -> None:
+    part = {"type": "object", "properties": {name: {"type": "string"} for name in "ab"}}
+    rules = compiled(under(a=ruled(part, "self.a.size() > 1")))
+    values = [{"a": {"a": f"value {index}", "b": "x" * 500}} for index in range(300)]
+    assert rules.check(values.pop()) == []
+    tracemalloc.start()
+    try:
+        for value in values:
+            assert rules.check(value) == []
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 300 * 500 < taken < 300 * 1500
 
 
 def test_long_values_are_not_cached() -> None:
