@@ -162,6 +162,9 @@ def summary(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
     for_since = f", for {span(now - since)} (since {clock(since)})" if since else ""
     yield from wrapped(printable(str(found["state"])) + for_since, width, _INDENT)
     yield from _problem(found, now, width)
+    if found.get("power"):
+        commands = "".join(f"; {command}" for command in found.get("power_commands", ()))
+        yield from wrapped(printable(f"power: {found['power']}, as its BMC reported it last{commands}"), width, _INDENT)
     if found["workflow"]:
         parts = (f"Workflow {found['workflow']}", found.get("workflow_state"), found.get("workflow_failure"))
         yield from wrapped(printable(": ".join(filter(None, parts))), width, _INDENT)
@@ -276,7 +279,7 @@ class Table:
             self._has_head = True
             self.echo(line_of(HEAD, shape))
         for row in rows:
-            state = row["state"], row.get("waiting_for"), row["reason"], row["wrong"]
+            state = row["state"], row.get("power"), row.get("waiting_for"), row["reason"], row["wrong"]
             if self._written.get(row["mac"]) != state:
                 self._written[row["mac"]] = state
                 for line in lines_of(row, now, shape):
@@ -324,13 +327,14 @@ class Shape(NamedTuple):
         """Return the shape in which these rows fit."""
         most = _MAX_NAME if width is None or width >= 100 else _MIN_NAME + 3
         name = min(max([_MIN_NAME, *(cells(_name(row)) for row in rows)]), most)
-        return cls(name, min(max([len(HEAD[1]), *(cells(printable(row["state"])) for row in rows)]), _MAX_STATE), width)
+        states = (cells(printable(row["state"]) + _off(row)) for row in rows)
+        return cls(name, min(max([len(HEAD[1]), *states]), _MAX_STATE), width)
 
 
 def lines_of(row: Row, now: float, shape: Shape, most: int | None = None) -> Iterator[str]:
     """Yield the lines of a machine, at most `most` (None: no limit)."""
     since = row["since"] or row["heard"]
-    columns = _name(row), printable(row["state"]), span(now - since) if since else "-"
+    columns = _name(row), printable(row["state"]) + _off(row), span(now - since) if since else "-"
     reason, text = _more(row, now)
     whole = f"{reason}: {text}" if reason and text else reason or text
     if shape.width is None or cells(line_of((*columns, whole), shape, whole=True)) <= shape.width:
@@ -358,6 +362,11 @@ def line_of(columns: tuple[str, str, str, str], shape: Shape, *, whole: bool = F
 
 def _name(row: Row) -> str:
     return printable(str(row["hardware"] or row["mac"]))
+
+
+def _off(row: Row) -> str:
+    """Return the mark of a machine that is off, as its BMC reported it last."""
+    return ", off" if row.get("power") == "off" else ""
 
 
 def _more(row: Row, now: float) -> tuple[str, str]:

@@ -72,6 +72,7 @@ def row_json(row: Row) -> dict[str, object]:
         "actions": row.of or None,
         "osie": row.osie or None,
         "model": row.model or None,
+        "power": row.power or None,
         "waiting_for": row.awaited or None,
         "deadline": row.until or None,
         "usual_seconds": row.usual or None,
@@ -96,6 +97,7 @@ def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
         "workflow_state": workflow.line if workflow is not None else None,
         "workflow_failure": (workflow.failure or None) if workflow is not None else None,
         "last_output": shown.last_line or None,
+        "power_commands": [command.text for command in shown.power.commands] if shown.power is not None else [],
         "problem": {
             "reason": wrong.reason,
             "began": wrong.began,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations import Diagnosis, Expectations, read
@@ -83,6 +83,21 @@ class Wrong:
     remedy: tuple[str, ...] = ()
 
 
+class Command(NamedTuple):
+    """A command line to copy, with the identifier of its element."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerShown:
+    """The power of a machine with a BMC, as the BMC reported it last, and the commands for its BMC."""
+
+    words: str
+    commands: tuple[Command, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class MachineShown:
     """One machine. `output` has the last lines of its actions and its system; `last_line` came at `printed`."""
@@ -91,6 +106,7 @@ class MachineShown:
     wrong: Wrong | None
     machine: Machine | None
     facts: tuple[tuple[str, str], ...]
+    power: PowerShown | None
     timeline: Timeline | None
     number: int  # the boot that is shown, counted back from the last; 0: the one that is under way, or was the last
     earlier: tuple[tuple[int, Timeline], ...]
@@ -126,7 +142,8 @@ class Machines:
         last = self.journey.last_sign(mac)
         workflow = self.workflow(machine.namespace, machine.name) if machine is not None else None
         version = as_mapping(workflow.get("metadata")).get("resourceVersion") if workflow is not None else None
-        return last, awaited.finding if awaited is not None else None, version, machine
+        power = self.inventory.power(machine) if machine is not None else ""
+        return last, awaited.finding if awaited is not None else None, version, machine, power
 
     def shown(self, mac: str, number: int = 0) -> MachineShown | None:
         """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
@@ -147,12 +164,16 @@ class Machines:
         next_step = awaited if number == 0 and awaited and awaited.deadline else None
         proposed = (str(each.detail["manifest"]) for each in reversed(events) if each.detail.get("manifest"))
         its_traits = traits(self.journey, mac, last, awaited, None)
-        its_row = row(named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=its_traits)
+        power = self.inventory.power(machine) if machine is not None else ""
+        its_row = row(
+            named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=its_traits, power=power
+        )
         return MachineShown(
             row=its_row,
             wrong=_wrong(its_row, awaited.finding if awaited is not None else None),
             machine=machine,
             facts=tuple(_facts(machine, events, its_traits.osie)),
+            power=_power(machine, power) if machine is not None else None,
             timeline=timeline(found[number], now, limits, next_step, found[number + 1 :][:EARLIER]) if found else None,
             number=number,
             earlier=tuple(
@@ -229,6 +250,20 @@ def _facts(machine: Machine | None, events: list[JourneyEvent], booted: str) -> 
         known = next((str(event.detail[name]) for event in reversed(events) if event.detail.get(name)), "")
         if known:
             yield words, known
+
+
+_POWER_WORDS: Final = {"": "not read yet", "unknown": "unknown, because its BMC could not be read"}
+
+
+def _power(machine: Machine, power: str) -> PowerShown | None:
+    """Return the power of a machine and the commands that change it; None without a BMC."""
+    if not power and machine.hardware.spec.bmc_ref is None:
+        return None
+    where = f" -n {machine.namespace}" if machine.namespace != "default" else ""
+    actions = [each for each in ("on", "off", "cycle") if each != power and (power != "off" or each == "on")]
+    commands = [Command(each, f"tinkedge power {machine.name} {each}{where}") for each in actions]
+    commands.append(Command("check", f"tinkedge bmc check {machine.name}{where}"))
+    return PowerShown(_POWER_WORDS.get(power, power), tuple(commands))
 
 
 def _osie(wanted: str, booted: str) -> str:

@@ -14,7 +14,7 @@ from edge.page.render import Templates
 from edge.page.rows import Row
 from edge.page.status import EdgeStatus
 
-_MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
+_MACHINE_PARTS: Final = ("summary", "power", "timeline", "workflow", "output", "manifest", "events")
 
 
 @dataclass(eq=False)
@@ -137,6 +137,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.warning,
         row.osie,
         row.model,
+        row.power,
     )
 
 

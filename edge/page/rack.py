@@ -23,6 +23,7 @@ from edge.machines import Inventory, Machine
 from edge.page.live import TimeSlice
 from edge.page.query import Query, Selection, select
 from edge.page.rows import Named, Packed, Row, Traits, as_it_was, named, row, traits
+from tink.kube.objects import NamespacedName
 
 LINGER_SECONDS: Final = 30.0  # the rows are kept so long after the last look, for the next one
 MORE_STRANGERS: Final = 512
@@ -42,6 +43,7 @@ class Rack:
         self.expectations = expectations
         self._hardware = Changes()
         inventory.on_change(self._hardware.mark)
+        inventory.on_power_change(self._power_changed)
         self._subscribers: list[PendingChanges] = []
         self._names: list[tuple[str, str]] = []  # `order` and MAC of all rows, sorted
         self._named: dict[str, Packed] = {}
@@ -189,10 +191,15 @@ class Rack:
         of_boot = traits(self.journey, mac, last, awaited, Traits._make(known) if known is not None else None)
         if of_boot != known:
             self._traits[mac] = tuple(of_boot)
-        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed, traits=of_boot))
+        power = self.inventory.power(machine) if machine is not None else ""
+        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed, traits=of_boot, power=power))
         if self.rows.get(mac) != new:
             self.rows[mac] = new
             self.version += 1
+
+    def _power_changed(self, hardware: NamespacedName, _power: str, _before: str) -> None:
+        for machine in self.inventory.by_name(hardware.name, hardware.namespace):
+            self._hardware.mark(machine.mac)
 
     def _name(self, mac: str, machine: Machine | None) -> None:
         self._forget_name(mac)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from edge.journey.events import Milestone, Outcome, Step
+from edge.journey.events import OFF, Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, StepLimits
 from edge.journey.history import (
     Entry,
@@ -76,6 +76,8 @@ Packed = tuple[Any, ...]
 class Row(NamedTuple):
     """A row. Times are in seconds since the epoch, or 0. See `Named` and `Traits` for the fields of the same name.
 
+    `power` is the state of the power as its BMC reported it last: on, off, unknown; empty without a BMC.
+
     `rank` is that of its kind. The step that the machine waits for (`awaited`) is due at `until`; `usual` is its
     longest duration in the last boots of such machines (seconds; 0: not known).
     """
@@ -101,6 +103,7 @@ class Row(NamedTuple):
     of: int = 0
     osie: str = ""
     model: str = ""
+    power: str = ""
 
     @property
     def kind(self) -> RowKind:
@@ -112,7 +115,7 @@ class Row(NamedTuple):
         """The text that is searched, in lower case."""
         kind = KIND_WORDS[self.kind]
         words = self.name, self.mac, self.ip, self.state, self.message, self.wrong, self.reason, kind
-        return "\n".join((*words, self.osie, self.model)).lower()
+        return "\n".join((*words, self.osie, self.model, "power off" if self.power == OFF else "")).lower()
 
 
 def named(mac: str, machine: Machine | None) -> Named:
@@ -130,10 +133,11 @@ def row(
     *,
     claimed: bool = False,
     traits: Traits = NO_TRAITS,
+    power: str = "",
 ) -> Row:
     """Return the row of a machine. `last` is its last sign of life. `claimed`: several Hardware have its MAC."""
     if last is None:
-        silent = Row(RANKS[RowKind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[RowKind.SILENT])
+        silent = Row(RANKS[RowKind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[RowKind.SILENT], power=power)
         if awaited is None or awaited.finding is None or awaited.finding.outcome is Outcome.INFO:
             return silent
         found = awaited.finding  # its Workflow failed before it was switched on
@@ -168,6 +172,7 @@ def row(
     return Row(
         RANKS[kind], int(reached or 0), since, last.time, *name, state, message_of(entry), last.first_seen,
         awaits, until, wrong, reason, warning, usual, traits.number, traits.of, traits.osie, traits.model,
+        power,
     )  # fmt: skip
 
 

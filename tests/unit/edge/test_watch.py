@@ -352,6 +352,25 @@ async def test_one_machine_in_an_action_is_shown_with_workflow_and_last_output(
     assert "\nlast output: grow-partition: resizing /dev/nvme0n1p1 to 1.8 TiB\n" in out
 
 
+async def test_power_is_shown_where_machines_are_listed_and_with_the_commands_of_one(
+    site: PageSite, watch_site: Watch
+) -> None:
+    mac = site.hardware("m1", 1, power="off")
+    site.hardware("m2", 2, power="on")
+    site.hardware("m3", 3)
+    site.journey.record(mac, Step.POWER, Outcome.WARNING, "no DISCOVER: cable, VLAN, or wrong MAC", reason="NoDiscover")
+    _, *lines = (await watch_site("--once")).stdout.splitlines()
+    assert [line.split()[0] for line in lines if "never seen, off" in line] == ["default/m1"]
+    shown = [json.loads(line) for line in (await watch_site("--once", "--json")).stdout.splitlines()]
+    assert {each["hardware"]: each["power"] for each in shown} == {
+        "default/m1": "off", "default/m2": "on", "default/m3": None,
+    }  # fmt: skip
+    out = (await watch_site("--once", "m1")).stdout
+    assert "\npower: off, as its BMC reported it last; tinkedge power m1 on; tinkedge bmc check m1\n" in out
+    assert re.search(r"power     warning  no DISCOVER: cable, VLAN, or wrong MAC$", out, re.M)
+    assert "power:" not in (await watch_site("--once", "m3")).stdout
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -122,6 +122,49 @@ async def test_card_of_a_machine_says_state_workflow_last_output_and_when_it_was
     assert fields(await browser.html(f"/machine/{mac}"))["Last heard:"] == "now"
 
 
+@pytest.mark.parametrize(
+    ("power", "words", "actions"),
+    [
+        ("on", "on", ["off", "cycle"]),
+        ("off", "off", ["on"]),
+        ("unknown", "unknown, because its BMC could not be read", ["on", "off", "cycle"]),
+        ("", "not read yet", ["on", "off", "cycle"]),
+    ],
+)
+async def test_power_of_a_machine_is_shown_with_the_commands_to_copy(site, browser, power, words, actions):
+    html = await browser.html(f"/machine/{site.hardware('m1', 1, power=power)}")
+    assert f"Power: {words}</h2>" in html
+    commands = re.findall(r'<code id="(command-\w+)">(.*?)</code> <button type="button" data-copy="(.*?)"', html)
+    assert [text for _, text, _ in commands] == [
+        *(f"tinkedge power m1 {each}" for each in actions),
+        "tinkedge bmc check m1",
+    ]
+    assert all(name == copied for name, _, copied in commands)
+    html = await browser.html(f"/machine/{site.hardware('m2', 2, power=power, namespace='lab')}")
+    assert f"tinkedge power m2 {actions[0]} -n lab<" in html
+    assert "tinkedge bmc check m2 -n lab<" in html
+
+
+async def test_machine_without_a_bmc_has_no_power(site, browser):
+    html = await browser.html(f"/machine/{site.hardware('m1', 1)}")
+    assert '<div id="power"></div>' in html
+    assert "tinkedge power" not in html
+
+
+async def test_machine_that_is_off_has_a_mark_in_the_list_as_soon_as_its_bmc_reports_it(site, browser):
+    mac = site.hardware("m1", 1, power="on")
+    site.hardware("m2", 2, power="unknown")
+    async with site.rack.looked_at():
+        assert "off</b>" not in await browser.html("/")
+        known = site.pages.machines.state(mac)
+        site.hardware("m1", 1, power="off")
+        assert site.pages.machines.state(mac) != known, "an open page of it is drawn again"
+        html = await browser.html("/")
+        assert html.count(">off</b>") == 1
+        assert "m1" in html.partition(">off</b>")[0]
+        assert ">off</b>" in await browser.html("/?q=power+off")
+
+
 async def test_problem_of_a_machine_has_a_cause_a_remedy_and_a_beginning(site, browser):
     macs = populate(site, T0 + 1000)
     page = await browser.words(f"/machine/{macs['node-37']}")

@@ -397,7 +397,10 @@ def test_machine_is_off_from_the_report_of_its_bmc_to_its_next_packet() -> None:
     pause(site, 1)
     site.inventory.apply(hardware() | {"status": {"power": "off"}})
     pause(site, 40)
-    assert site.watch.shown(MAC)["finding"]["message"] == "its power is off (BMC). 'tinkedge power a on' switches it on"
+    assert (
+        site.watch.shown(MAC)["finding"]["message"]
+        == "its power is off (BMC). 'tinkedge power a on -n d' switches it on"
+    )
     assert site.shown["d/a"] == (MAC, "PoweredOff")
     site.journey.record(MAC, Step.AGENT, Outcome.INFO, "agent disconnected")
     pause(site, 1)

@@ -27,8 +27,9 @@ def is_off(story: Story, facts: Facts) -> Diagnosis | None:
         return None
     if boot.at is None or not facts.limit(boot.at):
         return None
-    name = facts.registered.hardware.rpartition("/")[2]
-    check = f"'tinkedge power {name} on' switches it on"
+    namespace, _, name = facts.registered.hardware.rpartition("/")
+    where = f" -n {namespace}" if namespace != "default" else ""
+    check = f"'tinkedge power {name} on{where}' switches it on"
     fact = "its power is off (BMC)"
     return Diagnosis("PoweredOff", Step.POWER, fact, checks=(check,), outcome=Outcome.INFO, reported=True)
 
