@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from edge.journey.boots import is_boot_packet, last_boot
+from edge.journey.boots import Boot, is_boot_packet, last_boot
 from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import NOT_RUN, Diagnosis, Expectations, Facts, KnownNetworks, Registered, Story, read
 from edge.journey.history import Happened, detail_of, is_heard, is_printed, milestone, outcome_of, step_of
@@ -58,8 +59,8 @@ MAX_EVENTS: Final = 150
 """Maximum number of a machine's events that are read to distinguish an OSIE from an installed system."""
 MAX_BOOT_EVENTS: Final = 250
 """Maximum number of the events of one card that are read to find the machine's last boot."""
-MAX_OFF: Final = 100_000
-"""Maximum number of machines whose power-off is stored."""
+MAX_STORED: Final = 100_000
+"""Maximum number of machines whose power-off is stored, and of those whose last boot is."""
 _AMBIGUOUS: Final = frozenset(
     {Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
 )
@@ -127,7 +128,9 @@ class BootWatch:
         self._knocks = Knocks(lambda: self.networks.states, *ports)
         self.inventory.on_change(self._machine_changed)
         self.inventory.on_power_change(self._power_changed)
-        self._off: Newest[NamespacedName, float] = Newest(MAX_OFF)
+        self._boots: Newest[NamespacedName, float] = Newest(MAX_STORED)
+        """The time (Unix seconds) of the first packet of the last boot of a Hardware."""
+        self._off: Newest[NamespacedName, float] = Newest(MAX_STORED)
         """The time (Unix seconds) at which the BMC of a Hardware began to report that the machine is off."""
         self._packets = News(self.journey, is_boot_packet, self.clock)
         self.expectations = Expectations(self.journey, self._facts, self._show, self.clock)
@@ -234,18 +237,26 @@ class BootWatch:
         """Hand the boots that have begun to the writer of states. The caller runs other work between the steps."""
         for number, happened in enumerate(self._packets.take(), start=1):
             machine = self.inventory.by_mac(happened[-1].mac)
-            if machine is not None and self.states is not None:
-                boot = last_boot(self._events_of(machine))
-                card = self.inventory.by_mac(boot.mac) if boot is not None else None
-                if boot is not None and boot.is_seen_here and card is not None:
-                    self.states.booted(card, boot.time, boot.client)
+            boot = self._last_boot(machine) if machine is not None else None
+            card = self.inventory.by_mac(boot.mac) if boot is not None else None
+            if boot is not None and boot.is_seen_here and card is not None and self.states is not None:
+                self.states.booted(card, boot.time, boot.client)
             if number % 20 == 0:
                 yield
 
-    def _events_of(self, machine: Machine) -> Iterator[Happened]:
-        """Yield the last events of all cards of a machine, without what it has printed."""
+    def _last_boot(self, machine: Machine) -> Boot | None:
+        key = NamespacedName(machine.namespace, machine.name)
+        # From the first packet of the known boot on, the events say the same as the whole journey.
+        since = math.nextafter(self._boots.get(key, 0.0), 0.0)
+        boot = last_boot(self._events_of(machine, since))
+        if boot is not None:
+            self._boots[key] = boot.time
+        return boot
+
+    def _events_of(self, machine: Machine, since: float) -> Iterator[Happened]:
+        """Yield the last events of all cards of a machine after a time, without what it has printed."""
         for card in self.inventory.by_name(machine.name, machine.namespace):
-            for at, entry in self.journey.after(card.mac, 0.0, MAX_BOOT_EVENTS):
+            for at, entry in self.journey.after(card.mac, since, MAX_BOOT_EVENTS):
                 if not is_printed(entry):
                     yield Happened(at, card.mac, entry)
 

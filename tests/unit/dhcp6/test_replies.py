@@ -75,6 +75,17 @@ def test_request_and_renewal_are_answered_by_the_server_that_they_name_alone(edg
     assert edge.send(ask(kind, ia(ADDRESS))) is None
 
 
+@pytest.mark.parametrize("kind", [M.RENEW, M.REBIND])
+def test_report_of_a_renewal_is_no_step_of_a_boot(edge: Edge6, kind: M) -> None:
+    rapid = option(Option.RAPID_COMMIT, b"")
+    server_id = (SERVER_ID,) if kind is M.RENEW else ()
+    for _ in range(3):  # in full at first, then by the fast path
+        edge.answer(ask(M.SOLICIT, ia(), rapid))
+        edge.answer(ask(kind, *server_id, ia(ADDRESS)))
+    reports = [(event.message.partition(" to ")[0], event.detail.get("dhcp")) for event in edge.events]
+    assert reports == [("DHCPv6 REPLY", "reply"), ("DHCPv6 REPLY (renewal)", None)] * 3
+
+
 def test_any_edge_rebinds_the_lease_of_another_and_replaces_other_addresses(
     edge: Edge6,
 ) -> None:

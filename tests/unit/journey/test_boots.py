@@ -44,6 +44,21 @@ def boots(play: Play) -> list[tuple[float, str]]:
     return [*found.items()]
 
 
+def test_events_from_the_first_packet_of_a_boot_on_say_the_same_as_the_whole_journey() -> None:
+    play = Play()
+    for run in (play.to_kernel, play.installed, play.to_agent):
+        run().wait(40)
+        system(play).wait(15)
+        dhcp(play, "offer", "PXE ROM", mac=OTHER).wait(90)
+    known = sorted(events(play), key=lambda each: each.time)
+    boot = None
+    for number in range(1, len(known) + 1):
+        whole = last_boot(known[:number])
+        assert last_boot(each for each in known[:number] if boot is None or each.time >= boot.time) == whole
+        boot = whole
+    assert len(boots(play)) > 5
+
+
 def dhcp(play: Play, what: str, stage: str, client: str = "", mac: str = MAC) -> Play:
     detail = {"stage": stage, "dhcp": what} | ({"client": client} if client else {})
     play.journey.record(mac, Step.DHCP, Outcome.OK, f"DHCP{what.upper()}", **detail)
@@ -170,6 +185,12 @@ def test_other_cards_of_the_machine_are_of_the_same_boot() -> None:
     dhcp(play, "offer", "PXE ROM", mac=OTHER).wait(4)
     dhcp(play, "ack", "PXE ROM", mac=OTHER)
     assert boots(play) == [(0.0, "Netboot")]
+    play = system(Play())
+    dhcp(play.wait(30), "offer", SYSTEM, mac=OTHER)
+    assert len(boots(play)) == 1
+    play = system(Play())
+    dhcp(play.wait(600), "ack", SYSTEM, mac=OTHER)
+    assert len(boots(play)) == 2, "long after the first card"
     play = Play().to_kernel().osie()
     dhcp(play.wait(3), "offer", SYSTEM, mac=OTHER)
     assert boots(play) == [(0.0, "Netboot")], "the OSIE configures all cards"

@@ -335,6 +335,7 @@ def test_progress_of_bmc_control_is_on_the_journey_once_each(inventory, clock):
     detail = journey.events(MAC)[0].detail
     assert (detail["way"], detail["attempt"], detail["workflow"]) == ("pxe", 1, "default/install")
     assert not journey.was_heard(MAC), "the machine itself has sent nothing"
+    assert journey.last_sign(MAC) is None
 
 
 def test_workflow_that_fails_before_its_machine_has_booted_ends_bmc_control(journey, workflows):

@@ -778,14 +778,23 @@ async def test_boot_is_written_within_two_seconds_though_the_state_was_written_a
     async with placing(api) as writer:
         await elapse(60)
         for number in range(4):
-            writer.seen(machine(), MachineState.NETBOOTING if number % 2 else MachineState.INSTALLED)
+            writer.seen(machine(), MachineState.FAILED)
             await elapse(1)
+            writer.seen(machine(), MachineState.NETBOOTING if number % 2 else MachineState.INSTALLED)
             writer.booted(machine(), NOW + 61.25 + 20 * number, BootClient.NETBOOT)
             await elapse(2)
             at = rfc3339(NOW + 61.25 + 20 * number, "milliseconds")
             assert boot_in(api) == {"at": at, "client": "Netboot", "mac": MAC}
             await elapse(17)
     assert placed(api)[0] == "Netbooting"
+
+
+async def test_earlier_boot_replaces_no_later_one_that_waits(api: InProcessApi) -> None:
+    async with placing(api) as writer:
+        writer.booted(machine(), NOW + 40, BootClient.NETBOOT)
+        writer.booted(machine(), NOW + 20, BootClient.OPERATING_SYSTEM)
+        await elapse(60)
+        assert boot_in(api)["at"] == rfc3339(NOW + 40, "milliseconds")
 
 
 async def test_boot_is_written_once_with_its_state(api: InProcessApi) -> None:
