@@ -63,12 +63,12 @@ WITHOUT_POWER: Final[tuple[Rule, ...]] = (
     files.last_refusal,
     power.is_off,
 )
-"""The rules for a machine that is off, or that BMC control is switching: no next step of it is missing."""
+"""The rules for a machine that is off, or that BMC control has switched: no next step of it is missing."""
 
 
 def diagnose(story: Story, facts: Facts) -> Diagnosis | None:
     """Return the first finding that explains why this machine does not progress, or None if no rule finds a problem."""
-    rules = WITHOUT_POWER if facts.is_off or power.is_switching(story) else RULES
+    rules = WITHOUT_POWER if facts.is_off or power.is_switched(story) else RULES
     found = next((finding for rule in rules if (finding := rule(story, facts)) is not None), None)
     if found is None or found.began:
         return found

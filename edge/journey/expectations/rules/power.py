@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from edge.journey.events import POWERING_ON, JourneyEvent, Outcome, Step
@@ -14,16 +15,15 @@ _SWITCHING: Final = frozenset({"PoweringOff", "InsertingMedium", "OverrideSet", 
 """Reasons of the condition BootPrepared while BMC control boots a machine."""
 
 
-def is_switching(story: Story) -> bool:
-    """Return True if BMC control is booting the machine, which has sent nothing since: its last boot is over."""
-    report = _last_report(story)
-    return report is not None and report.outcome is Outcome.INFO and report.detail.get("reason") in _SWITCHING
+def is_switched(story: Story) -> bool:
+    """Return True if BMC control has begun to boot the machine, which has sent nothing since: its last boot is over."""
+    return any(report.detail["reason"] in _SWITCHING for report in _reports(story))
 
 
 def is_off(story: Story, facts: Facts) -> Diagnosis | None:
     """The BMC reports that the machine is off, and its next step is awaited."""
     boot = story.boot
-    if not facts.is_off or facts.registered is None or is_switching(story):
+    if not facts.is_off or facts.registered is None or is_switched(story):
         return None
     if boot.at is None or not facts.limit(boot.at):
         return None
@@ -34,10 +34,14 @@ def is_off(story: Story, facts: Facts) -> Diagnosis | None:
     return Diagnosis("PoweredOff", Step.POWER, fact, checks=(check,), outcome=Outcome.INFO, reported=True)
 
 
-def not_booted(story: Story, _facts: Facts) -> Diagnosis | None:
-    """BMC control could not boot the machine, and has reported the cause; the machine has sent nothing since."""
-    report = _last_report(story)
-    if report is None or report.outcome not in (Outcome.WARNING, Outcome.FAILED):
+def not_booted(story: Story, facts: Facts) -> Diagnosis | None:
+    """BMC control could not boot the machine, and has reported the cause; the machine has sent nothing since.
+
+    The cause counts while a Workflow waits for the boot, or if the Workflow has failed by it.
+    """
+    report = next(_reports(story), None)
+    is_awaited = report is not None and report.outcome is Outcome.WARNING and bool(facts.workflow)
+    if report is None or not (is_awaited or report.outcome is Outcome.FAILED):
         return None
     reason = str(report.detail.get("reason", ""))
     rule = reason if reason.isalnum() else "PowerFailed"
@@ -45,14 +49,13 @@ def not_booted(story: Story, _facts: Facts) -> Diagnosis | None:
     return Diagnosis(rule, Step.POWER, report.message, checks=checks, reported=True, began=report.time)
 
 
-def _last_report(story: Story) -> JourneyEvent | None:
-    """Return the last report of BMC control, or None if the machine has caused an event since."""
+def _reports(story: Story) -> Iterator[JourneyEvent]:
+    """Yield the reports of BMC control since the last event that the machine has caused, newest first."""
     for event in reversed(story.boot.events):
-        if event.step is Step.POWER and "reason" in event.detail:
-            return event
         # The end of an agent's connection is noticed long after its machine was switched off.
         is_late = event.step is Step.AGENT and event.outcome is Outcome.INFO
         is_finding = event.outcome is Outcome.WARNING or RULE in event.detail
-        if not (is_late or is_finding or event.step in (Step.WORKFLOW, Step.POWER)):
-            return None
-    return None
+        if event.step is Step.POWER and "reason" in event.detail:
+            yield event
+        elif not (is_late or is_finding or event.step in (Step.WORKFLOW, Step.POWER)):
+            return
