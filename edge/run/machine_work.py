@@ -33,7 +33,7 @@ from tink.limits import Newest
 from tink.mac import is_mac
 from tink.server import ActivityKind, AgentActivity
 from tink.workflow.guards import has_ended
-from tink.workflow.status import status_of, unprepared
+from tink.workflow.status import ConditionType, status_of, unprepared
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +116,16 @@ _LOOKED_AT = 100  # number of a machine's last events that are searched for the 
 
 _REMEMBERED = 10_000  # maximum number of Workflows whose machine is stored, even after the deletion of its Hardware
 
-_BOOT_PREPARED = "BootPrepared"
-"""The type of the condition of a Workflow that shows the progress of BMC control."""
 _PROGRESS = frozenset(
-    {"PoweringOff", "InsertingMedium", "OverrideSet", "PoweringOn", "WaitingForDiscover", "OtherWorkflow"}
+    {
+        "PoweringOff",
+        "InsertingMedium",
+        "OverrideSet",
+        "PoweringOn",
+        "RunningActions",
+        "WaitingForDiscover",
+        "OtherWorkflow",
+    }
 )
 """The reasons of the condition BootPrepared that are no problem. Others name the cause of one."""
 
@@ -234,7 +240,9 @@ def _power_entry(workflow: Workflow) -> _Entry | None:
     BMC control writes the same sentence into the condition and into `status.boot`. It is over when the Workflow ends.
     """
     boot = workflow.status.boot
-    prepared = next((each for each in workflow.status.conditions or [] if each.type == _BOOT_PREPARED), None)
+    prepared = next(
+        (each for each in workflow.status.conditions or [] if each.type == ConditionType.BOOT_PREPARED), None
+    )
     message = (prepared.message if prepared is not None else None) or (boot.message if boot is not None else None)
     if not message:
         return None

@@ -17,6 +17,8 @@ from tests.support import objects
 from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER
 from tink.api.v1alpha2 import Raw
+from tink.bmc.boot import BootReason
+from tink.bmc.model import Cause
 from tink.server import ActivityKind, AgentActivity
 from tink.server.service import MAX_LINE_CHARACTERS, fitting
 
@@ -336,6 +338,17 @@ def test_progress_of_bmc_control_is_on_the_journey_once_each(inventory, clock):
     assert (detail["way"], detail["attempt"], detail["workflow"]) == ("pxe", 1, "default/install")
     assert not journey.was_heard(MAC), "the machine itself has sent nothing"
     assert journey.last_sign(MAC) is None
+
+
+@pytest.mark.parametrize("reason", [*BootReason, *Cause])
+def test_reason_of_bmc_control_is_a_warning_unless_it_goes_on(
+    journey: Journey, workflows: WorkflowJourney, reason: str
+) -> None:
+    is_done = reason in (BootReason.BOOTED, BootReason.ACTIONS_DONE)
+    workflows.on_change(booting(reason, "m", status="True" if is_done else "False"), workflow("Pending"))
+    problems = {BootReason.NO_DISCOVER, BootReason.OVERRIDE_LOST, BootReason.NO_BMC, *Cause}
+    expected = Outcome.OK if is_done else Outcome.WARNING if reason in problems else Outcome.INFO
+    assert power(journey) == [(expected, "m", reason)]
 
 
 def test_workflow_that_fails_before_its_machine_has_booted_ends_bmc_control(journey, workflows):

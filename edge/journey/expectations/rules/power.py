@@ -11,7 +11,9 @@ from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.story import Story
 from edge.journey.history import RULE
 
-_SWITCHING: Final = frozenset({"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "WaitingForDiscover"})
+_SWITCHING: Final = frozenset(
+    {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", "WaitingForDiscover"}
+)
 """Reasons of the condition BootPrepared while BMC control boots a machine."""
 
 
