@@ -905,12 +905,13 @@ class BmcServer:
         self._context = context
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
-        # A client that has gone cancels the handler.
-        self.server = web.Server(self._handle, handler_cancellation=True)
-        self._runner = web.ServerRunner(self.server, shutdown_timeout=0.1)
+        self._runner: web.ServerRunner | None = None
 
     async def start(self, address: str, port: int = 0) -> int:
         """Listen, and return the port; 0 is a free one. Raises OSError if the port is taken."""
+        # A client that has gone cancels the handler.
+        server = web.Server(self._handle, handler_cancellation=True)
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, address, port, ssl_context=self._context).start()
         self.bmc.machine.connect(self)
@@ -921,7 +922,14 @@ class BmcServer:
         """Close the connections and stop to listen. The machine stays as it is."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._runner.cleanup()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        server = self._runner.server if self._runner is not None else None
+        return len(server.connections) if server is not None else 0
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         return http_response(await self.ask(request))

@@ -306,11 +306,9 @@ class Lab:
             command = [program, "--kubeconfig", kubeconfig, "--cache-dir", cache, *arguments]
             return (await run(command, timeout=30, stdin=stdin)).rstrip()
 
+        boot = self._boot_by_bmc if settings.bmc else self._boot
+        machine = await boot(stack, kubectl, directory)
         before = edge.cpu_seconds()
-        if settings.bmc:
-            machine = await self._boot_by_bmc(stack, kubectl, directory)
-        else:
-            machine = await self._boot(stack, kubectl, directory)
         events = follow(_ADMIN, read(token_file(directory / "data", None)), history=True)
         stack.push_async_callback(events.aclose)
         await self._follow(events, edge, machine, self._is_last)
@@ -327,8 +325,9 @@ class Lab:
         self._screen.block("")
         kinds = f"workflow,hardware,{MACHINE.plural}.{MACHINE.group}" if settings.bmc else "workflow,hardware"
         self._screen.block(await kubectl("get", kinds))
+        begun = "the manifests of a machine that was off" if settings.bmc else "power-on"
         self._screen.block(
-            f"{took:.1f} s from power-on; our servers used {used:.2f} s of processor time ({used / took:.1%} of that)"
+            f"{took:.1f} s from {begun}; our servers used {used:.2f} s of processor time ({used / took:.1%} of that)"
         )
 
     # --- preparation ----------------------------------------------------------------------------------------------
@@ -537,8 +536,8 @@ class Lab:
         return event.step is Step.METADATA and "instance_id" in event.detail
 
     def _is_disk_booted(self, event: JourneyEvent) -> bool:
-        """Return True if the system on the tiny image has fetched its instance id."""
-        return event.step is Step.METADATA and event.detail.get("document") == "meta-data"
+        """Return True if the system on the tiny image has fetched its instance id; no OSIE does that."""
+        return event.step is Step.METADATA and event.outcome is not Outcome.FAILED
 
     def _stuck(self, machine: VirtualMachine, waited: float) -> str:
         return (

@@ -55,6 +55,28 @@ def test_bios_machine_boots_from_power_on_to_succeeded(lab: Run) -> None:
     assert re.search(r"workflow\.tinkerbell\.org/install +Succeeded", outcome.shown)
 
 
+def test_machine_that_is_off_is_booted_by_its_bmc_to_succeeded_and_back_to_its_disk(lab: Run) -> None:
+    outcome = lab("--bmc", "--firmware", "bios", "--patience", 200)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    in_order_of_boot = (
+        "is off (BIOS, blank disk)",
+        "machine.bmc.tinkerbell.org/lab-machine-bmc created",
+        "starts, boot device Pxe",
+        "DHCPACK to iPXE (x86 BIOS)",
+        "agent connected from 172.31.77.50",
+        "Succeeded after",
+        "52:54:00:12:34:56 is off",
+        "starts, boot device None",
+        "tinkedge power lab-machine cycle: the BMC reports On",
+        "DHCPACK to operating system",
+        "instance-id to Wget",
+    )
+    assert in_order(in_order_of_boot, matching_sentences(outcome.shown, in_order_of_boot)), outcome.shown
+    assert in_order(("bmc", "power", *BOOT, "power", "metadata", "disk"), steps(outcome.shown)), outcome.shown
+    assert re.search(r"lab-machine-bmc +on +True", outcome.shown), outcome.shown
+    print(outcome.shown)
+
+
 @pytest.mark.smoke
 def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path) -> None:
     outcome = lab("--firmware", "uefi")

@@ -755,7 +755,7 @@ async def serve(
     server = _FaultyServer(bmc, context, clock)
     port = await server.start("127.0.0.1")
     try:
-        yield Served(bmc, port, made, lambda: len(server.server.connections), server.accepted)
+        yield Served(bmc, port, made, lambda: server.connections, server.accepted)
     finally:
         server.ended.set()
         await server.stop()

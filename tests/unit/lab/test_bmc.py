@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -33,9 +34,14 @@ from edge.lab.bmc import (
     SimulatedBmc,
     served_certificate,
 )
+from edge.lab.machine import Firmware, MachineSettings, ManagedMachine, VirtualMachine
+from edge.lab.run import LabBmc
+from tests.support.api import InProcessApi
 from tests.support.bmc import CONNECTION, MemoryTransport
+from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.waiting import until
+from tink.api.yaml import objects
 from tink.bmc.model import (
     BmcConnection,
     BmcCredentials,
@@ -54,6 +60,7 @@ from tink.bmc.model import (
 )
 from tink.bmc.operation import perform
 from tink.bmc.redfish import RedfishClient
+from tink.kube.resources import HARDWARE, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW
 
 USER, PASSWORD = "lab", "green-Tea-19"
 CREDENTIALS = BmcCredentials(USER, PASSWORD, version="1")
@@ -563,3 +570,49 @@ async def test_server_refuses_a_large_body(machine: SlowMachine) -> None:
                 assert answer.status == 400
     finally:
         await server.stop()
+
+
+# --- the BMC of the lab -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab_bmc(tmp_path: Path) -> LabBmc:
+    settings = MachineSettings("52:54:00:12:34:56", "machine0", Firmware.BIOS, is_managed=True)
+    managed = ManagedMachine(VirtualMachine(settings, tmp_path), tmp_path)
+    return LabBmc(managed, "172.31.77.1", lambda _: None)
+
+
+async def test_manifests_of_the_lab_boot_the_machine_by_its_bmc(lab_bmc: LabBmc) -> None:
+    examples = Path(__file__).resolve().parents[3] / "deploy" / "examples"
+    names = ("hardware.yaml", "osie.yaml", "template.yaml", "workflow.yaml")
+    files = [examples / name for name in names]
+    secret, machine, *found = json.loads(lab_bmc.manifests(files))["items"]
+    given = [each for file in files for each in objects(file.read_bytes())]
+
+    assert [each["kind"] for each in (secret, machine, *found)] == [
+        "Secret", "Machine", "Hardware", "OSIE", "Template", "Workflow",
+    ]  # fmt: skip
+    async with InProcessApi() as api:
+        kinds = (SECRET, MACHINE, HARDWARE, OSIE, TEMPLATE, WORKFLOW)
+        for resource, obj in zip(kinds, (secret, machine, *found), strict=True):
+            await api.create(resource, obj, "default")
+    assert machine["spec"]["connection"]["host"] == "172.31.77.1"
+    assert machine["spec"]["connection"]["authSecretRef"] == secret["metadata"]
+    assert machine["spec"]["connection"]["insecureTLS"] is False
+    assert found[0]["spec"].pop("bmcRef") == {"name": machine["metadata"]["name"]}
+    assert found[3]["spec"].pop("bootOptions")["bootMode"] == "netboot"
+    assert found == given
+    password = secret["stringData"]["password"]
+    assert lab_bmc.bmc.accounts == {secret["stringData"]["username"]: password}
+    assert password not in json.dumps([machine, *found])
+
+
+def test_hardware_of_another_machine_gets_no_bmc(lab_bmc: LabBmc, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(hardware("other", "52:54:00:00:00:99")))
+    assert "bmcRef" not in json.loads(lab_bmc.manifests([other]))["items"][2]["spec"]
+
+
+def test_bmc_of_a_bios_machine_has_neither_uefi_nor_http_boot(lab_bmc: LabBmc) -> None:
+    assert lab_bmc.bmc.modes == ("Legacy",)
+    assert "UefiHttp" not in lab_bmc.bmc.targets
