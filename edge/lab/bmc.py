@@ -487,10 +487,11 @@ class SimulatedBmc:
         document = self.documents().get(path)
         if document is None:
             raise RefusalError(404, "ResourceMissingAtURI", path)
-        return BmcAnswer(200, _encoded(document), {"ETag": self._etag(path)})
+        body = _encoded(document)
+        return BmcAnswer(200, body, {"ETag": self._etag(body)})
 
-    def _etag(self, path: str) -> str:
-        return f'"{hashlib.sha256(_encoded(self.documents()[path])).hexdigest()[:8]}"'
+    def _etag(self, body: bytes) -> str:
+        return f'"{hashlib.sha256(body).hexdigest()[:8]}"'
 
     def _error(self, refusal: RefusalError) -> BmcAnswer:
         info: Document = {
@@ -700,9 +701,10 @@ class SimulatedBmc:
     # --- boot override ------------------------------------------------------------------------------------------------
 
     def _patch(self, path: str, headers: Mapping[str, str], document: Document) -> BmcAnswer:
-        if path not in self.documents():
+        present = self.documents().get(path)
+        if present is None:
             raise RefusalError(404, "ResourceMissingAtURI", path)
-        self._check_precondition(path, headers.get("if-match"))
+        self._check_precondition(_encoded(present), headers.get("if-match"))
         if path not in self._overrides() or set(document) != {"Boot"} or not isinstance(document["Boot"], dict):
             raise RefusalError(400, "PropertyUnknown", ", ".join(document))
         return self._set_boot(path, document["Boot"])
@@ -711,12 +713,13 @@ class SimulatedBmc:
         """Return the writable boot overrides by the paths of their resources."""
         return {SYSTEM: self.boot}
 
-    def _check_precondition(self, path: str, if_match: str | None) -> None:
-        if if_match is not None and if_match not in (self._accepted_etag(path), "*"):
+    def _check_precondition(self, body: bytes, if_match: str | None) -> None:
+        """Check If-Match against the present body of a resource (RFC 9110 section 13.1.1)."""
+        if if_match is not None and if_match not in (self._accepted_etag(body), "*"):
             raise RefusalError(412, "PreconditionFailed")
 
-    def _accepted_etag(self, path: str) -> str | None:
-        return self._etag(path)
+    def _accepted_etag(self, body: bytes) -> str | None:
+        return self._etag(body)
 
     def _set_boot(self, path: str, changes: Document) -> BmcAnswer:
         self._check_boot(changes)

@@ -173,7 +173,8 @@ class LabBmc(BmcServer):
     def machine_started(self) -> None:
         """Announce the start with the boot device that the BMC has set."""
         target = self.bmc.next_boot.target
-        self._announce(f"machine {self.bmc.description.macs[0]} starts, boot device {target}")
+        order = "in its own boot order" if target == "None" else f"boot device {target} by its BMC"
+        self._announce(f"machine {self.bmc.description.macs[0]} starts, {order}")
         super().machine_started()
 
     def machine_stopped(self) -> None:
@@ -238,6 +239,8 @@ class Lab:
         self._network = IPV6 if settings.ipv6 else DUAL_STACK if settings.dual_stack else RackNetwork()
         self._logs = settings.cache / "lab-logs"
         self._managed: ManagedMachine | None = None
+        self._running: asyncio.Task[None] | None = None
+        """Carries out what the BMC asks for."""
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
     async def run(self) -> None:
@@ -412,7 +415,7 @@ class Lab:
         machine.screen.touch()
         stack.push_async_callback(self._keep_screen, machine)
         managed = self._managed = ManagedMachine(machine, directory)
-        running = asyncio.create_task(managed.run(), name="machine of the lab")
+        running = self._running = asyncio.create_task(managed.run(), name="machine of the lab")
         stack.push_async_callback(_end, running)
         server = LabBmc(managed, self._network.address, lambda what: self._done("power", what))
         await server.start(server.address, _BMC_PORT)
@@ -510,7 +513,9 @@ class Lab:
 
     def _check(self, edge: Daemon, machine: VirtualMachine) -> None:
         self._check_edge(edge)
-        if self._managed is not None:
+        if self._managed is not None and self._running is not None:
+            if self._running.done():
+                self._running.result()  # raises what it ended with
             if self._managed.failure:
                 raise LabError(f"the machine does not do what its BMC asks for: {self._managed.failure}")
         elif machine.ended is not None:

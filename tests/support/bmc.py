@@ -372,10 +372,10 @@ class FakeBmc(SimulatedBmc):
                 raise RefusalError(400, "InvalidOperationForSystemState", registry="iLO.2.14")
         return super()._routed(method, path, headers, document)
 
-    def _etag(self, path: str) -> str:
+    def _etag(self, body: bytes) -> str:
         if self._has(Fault.ETAG_EMPTY):
             return ""
-        return f"W/{super()._etag(path)}" if self._has(Fault.ETAG_WEAK) else super()._etag(path)
+        return f"W/{super()._etag(body)}" if self._has(Fault.ETAG_WEAK) else super()._etag(body)
 
     def _message(self, refusal: RefusalError) -> str:
         text = super()._message(refusal)
@@ -491,7 +491,7 @@ class FakeBmc(SimulatedBmc):
         slot = next((each for each in self.slots if each.path == path), None)
         if slot is None or not self._has(Fault.MEDIA_BY_PATCH):
             return super()._patch(path, headers, document)
-        self._check_precondition(path, headers.get("if-match"))
+        self._check_precondition(_encoded(self.documents()[path]), headers.get("if-match"))
         if not isinstance(document.get("Inserted"), bool):
             raise RefusalError(400, "PropertyMissing", "Inserted", properties=("Inserted",))
         return self._insert(slot, document) if document["Inserted"] else self._started(lambda: self._eject(slot))
@@ -500,15 +500,15 @@ class FakeBmc(SimulatedBmc):
         is_separate = self._has(Fault.SETTINGS_RESOURCE)
         return super()._overrides() | {SETTINGS: self.pending_boot if is_separate else self.boot}
 
-    def _check_precondition(self, path: str, if_match: str | None) -> None:
+    def _check_precondition(self, body: bytes, if_match: str | None) -> None:
         if if_match is None and self._has(Fault.ETAG_REQUIRED):
             raise RefusalError(428, "PreconditionRequired")
         if if_match is not None and self._has(Fault.ETAG_REFUSED):
             raise RefusalError(412, "PreconditionFailed")
-        super()._check_precondition(path, if_match)
+        super()._check_precondition(body, if_match)
 
-    def _accepted_etag(self, path: str) -> str | None:
-        return self._etag(path).removeprefix("W/") or None  # an empty ETag never matches
+    def _accepted_etag(self, body: bytes) -> str | None:
+        return self._etag(body).removeprefix("W/") or None  # an empty ETag never matches
 
     def _set_boot(self, path: str, changes: Document) -> BmcAnswer:
         if self._has(Fault.SETTINGS_RESOURCE) and path != SETTINGS:

@@ -576,10 +576,15 @@ async def test_server_refuses_a_large_body(machine: SlowMachine) -> None:
 
 
 @pytest.fixture
-def lab_bmc(tmp_path: Path) -> LabBmc:
+def announced() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def lab_bmc(tmp_path: Path, announced: list[str]) -> LabBmc:
     settings = MachineSettings("52:54:00:12:34:56", "machine0", Firmware.BIOS, is_managed=True)
     managed = ManagedMachine(VirtualMachine(settings, tmp_path), tmp_path)
-    return LabBmc(managed, "172.31.77.1", lambda _: None)
+    return LabBmc(managed, "172.31.77.1", announced.append)
 
 
 async def test_manifests_of_the_lab_boot_the_machine_by_its_bmc(lab_bmc: LabBmc) -> None:
@@ -616,3 +621,15 @@ def test_hardware_of_another_machine_gets_no_bmc(lab_bmc: LabBmc, tmp_path: Path
 def test_bmc_of_a_bios_machine_has_neither_uefi_nor_http_boot(lab_bmc: LabBmc) -> None:
     assert lab_bmc.bmc.modes == ("Legacy",)
     assert "UefiHttp" not in lab_bmc.bmc.targets
+
+
+async def test_lab_announces_each_start_with_its_boot_device(lab_bmc: LabBmc, announced: list[str]) -> None:
+    lab_bmc.bmc.boot |= ONCE
+    lab_bmc.machine_started()
+    lab_bmc.machine_stopped()
+    lab_bmc.machine_started()
+    assert announced == [
+        "machine 52:54:00:12:34:56 starts, boot device Pxe by its BMC",
+        "machine 52:54:00:12:34:56 is off",
+        "machine 52:54:00:12:34:56 starts, in its own boot order",
+    ]
