@@ -32,7 +32,7 @@ from edge.journey.follow import Lost, follow
 from edge.lab.bmc import TARGETS, BmcServer, MachineDescription, SimulatedBmc, served_certificate
 from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine, http_boot_program
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
-from tink.api.v1alpha2 import API_VERSION, BootMode, Raw
+from tink.api.v1alpha2 import API_VERSION, BOOT_FINALIZER, BootMode, Raw
 from tink.api.yaml import YamlError, objects
 from tink.errors import TinkedgeError
 from tink.kube.resources import HARDWARE, MACHINE, SECRET, WORKFLOW
@@ -107,6 +107,7 @@ _MANIFESTS = (".json", ".yaml", ".yml")
 """The endings of the files that kubectl reads in a directory."""
 _BMC_PORT = 443
 _POWER_SECONDS = 120.0
+_CLEAN_UP_SECONDS = 120
 _TERMINAL = ("Succeeded", "Failed", "Canceled")
 
 
@@ -151,6 +152,8 @@ class LabBmc(BmcServer):
         self._password = secrets.token_urlsafe(18)
         self._certificate = served_certificate(address)
         self._announce = announce
+        self._managed = machine
+        self._running: asyncio.Task[None] | None = None
         is_bios = settings.firmware is Firmware.BIOS
         has_http = not is_bios and settings.firmware is not Firmware.ARM64 and http_boot_program() is not None
         bmc = SimulatedBmc(
@@ -169,6 +172,25 @@ class LabBmc(BmcServer):
             modes=("Legacy",) if is_bios else ("UEFI",),
         )
         super().__init__(bmc, self._certificate.context())
+
+    async def start(self, address: str, port: int = 0) -> int:
+        """Listen, and carry out what the BMC asks of the machine. Raises OSError if the port is taken."""
+        self._running = asyncio.create_task(self._managed.run(), name="machine of the lab")
+        return await super().start(address, port)
+
+    async def stop(self) -> None:
+        """Stop to listen, and switch the machine off."""
+        await super().stop()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    def check(self) -> None:
+        """Raise LabError if the machine did not do what the BMC asked for."""
+        if self._running is not None and self._running.done():
+            self._running.result()  # raises what it ended with
+        if self._managed.failure:
+            raise LabError(f"the machine does not do what its BMC asks for: {self._managed.failure}")
 
     def machine_started(self) -> None:
         """Announce the start with the boot device that the BMC has set."""
@@ -238,9 +260,7 @@ class Lab:
         self._workflow = ""
         self._network = IPV6 if settings.ipv6 else DUAL_STACK if settings.dual_stack else RackNetwork()
         self._logs = settings.cache / "lab-logs"
-        self._managed: ManagedMachine | None = None
-        self._running: asyncio.Task[None] | None = None
-        """Carries out what the BMC asks for."""
+        self._bmc: LabBmc | None = None
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
     async def run(self) -> None:
@@ -414,16 +434,14 @@ class Lab:
         machine = VirtualMachine(replace(self._machine_settings(None), is_managed=True), directory)
         machine.screen.touch()
         stack.push_async_callback(self._keep_screen, machine)
-        managed = self._managed = ManagedMachine(machine, directory)
-        running = self._running = asyncio.create_task(managed.run(), name="machine of the lab")
-        stack.push_async_callback(_end, running)
-        server = LabBmc(managed, self._network.address, lambda what: self._done("power", what))
-        await server.start(server.address, _BMC_PORT)
-        stack.push_async_callback(server.stop)
+        managed = ManagedMachine(machine, directory)
+        bmc = self._bmc = LabBmc(managed, self._network.address, lambda what: self._done("power", what))
+        stack.push_async_callback(bmc.stop)
+        await bmc.start(bmc.address, _BMC_PORT)
         firmware = self._settings.firmware.upper()
         self._done("bmc", f"Redfish at https://{self._network.host}; machine {MAC} is off ({firmware}, blank disk)")
         try:
-            manifests = server.manifests(self._manifests())
+            manifests = bmc.manifests(self._manifests())
         except (OSError, YamlError) as error:
             raise LabError(f"can't read the manifests: {error}") from error
         self._screen.power_on()
@@ -513,11 +531,8 @@ class Lab:
 
     def _check(self, edge: Daemon, machine: VirtualMachine) -> None:
         self._check_edge(edge)
-        if self._managed is not None and self._running is not None:
-            if self._running.done():
-                self._running.result()  # raises what it ended with
-            if self._managed.failure:
-                raise LabError(f"the machine does not do what its BMC asks for: {self._managed.failure}")
+        if self._bmc is not None:
+            self._bmc.check()
         elif machine.ended is not None:
             raise LabError(f"the machine went off: {machine.ended}{_quoted(machine.last_lines(12))}")
 
@@ -556,10 +571,29 @@ class Lab:
         state = await kubectl("get", "-n", namespace, "workflow", name, "-o", "jsonpath={.status.state}")
         if state != "Succeeded":
             raise LabError(f"the journey ended, but the Workflow's state is {state!r}")
+        if self._bmc is not None:
+            await self._await_clean_up(kubectl, self._bmc.bmc)
         if self._settings.full:
             return  # the machine has booted from its disk, and changed it
         size = await asyncio.to_thread(_compare, image, machine.disk)
         self._done("disk", f"the machine's disk holds the image: {size / 1e6:.0f} MB compared")
+
+    async def _await_clean_up(self, kubectl: Kubectl, bmc: SimulatedBmc) -> None:
+        """Wait until the controller has cleaned up after the boot. Raises LabError if something of it is left."""
+        namespace, name = self._workflow.split("/")
+        self._doing = lambda: "waiting until the controller has cleaned up"
+        for _ in range(_CLEAN_UP_SECONDS):
+            if BOOT_FINALIZER not in await kubectl("get", "-n", namespace, "workflow", name, "-o", "yaml"):
+                break
+            await asyncio.sleep(1)
+        else:
+            raise LabError(f"Workflow {self._workflow} still has the finalizer {BOOT_FINALIZER}")
+        hardware = json.loads(await kubectl("get", "-n", namespace, "hardware", _HARDWARE, "-o", "json"))
+        if not all(each.get("disableNetboot") for each in hardware["spec"]["networkInterfaces"].values()):
+            raise LabError(f"Hardware {_HARDWARE} may still netboot after its installation")
+        if bmc.next_boot.target != "None":
+            raise LabError(f"the BMC still has the boot device {bmc.next_boot.target}")
+        self._done("bmc", "netbooting is disabled again, and no boot device is set")
 
 
 def _compare(image: Path, disk: Path) -> int:
@@ -571,11 +605,6 @@ def _compare(image: Path, disk: Path) -> int:
                 raise LabError(f"the machine's disk differs from the image in the MiB at byte {size}")
             size += len(chunk)
     return size
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 def _megabytes(*paths: Path) -> str:
