@@ -144,7 +144,7 @@ _EMULATED = "max,-erms,-fsrm"
 # Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
 _CONTROL = re.compile(r"\x1b\[[0-9;?=]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b.|[\x00-\x09\x0b-\x1f\x7f]")
 
-_MAX_IMAGE_BYTES = 1 << 30
+MAX_IMAGE_BYTES = 1 << 30
 _FETCH_SECONDS = 120.0
 """Limits for an image in the CD drive."""
 
@@ -408,15 +408,15 @@ class ManagedMachine:
 
     def insert(self, url: str) -> None:
         """Fetch the image at `url` and put it into the CD drive."""
-        self.cancel_fetch()
+        self._cancel_fetch()
         self._fetching = asyncio.create_task(self._fetch(url), name="virtual medium")
 
     def eject(self) -> None:
         """Empty the CD drive."""
-        self.cancel_fetch()
+        self._cancel_fetch()
         self._orders.put_nowait(self._eject)
 
-    def cancel_fetch(self) -> None:
+    def _cancel_fetch(self) -> None:
         """End the download of an image."""
         if self._fetching is not None:
             self._fetching.cancel()
@@ -485,7 +485,10 @@ class ManagedMachine:
         image = self._directory / f"cd-{next(self._images)}.iso"
         try:
             await _download(url, image)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except asyncio.CancelledError:
+            image.unlink(missing_ok=True)
+            raise
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             image.unlink(missing_ok=True)
             why = f"{type(error).__name__}: {error}"
             self._report(lambda observer: observer.medium_refused(why))
@@ -520,7 +523,7 @@ class ManagedMachine:
 
 
 async def _download(url: str, file: Path) -> None:
-    """Fetch an image. Raises aiohttp.ClientError, OSError, TimeoutError, ValueError."""
+    """Fetch an image. Raises aiohttp.ClientError, OSError (TimeoutError too), ValueError."""
     timeout = aiohttp.ClientTimeout(total=_FETCH_SECONDS)
     size = 0
     async with (
@@ -532,8 +535,8 @@ async def _download(url: str, file: Path) -> None:
         with file.open("wb") as opened:
             async for part in response.content.iter_chunked(1 << 20):
                 size += len(part)
-                if size > _MAX_IMAGE_BYTES:
-                    raise ValueError(f"the image has more than {_MAX_IMAGE_BYTES >> 20} MiB")
+                if size > MAX_IMAGE_BYTES:
+                    raise ValueError(f"the image has more than {MAX_IMAGE_BYTES >> 20} MiB")
                 opened.write(part)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from edge.building.shell import CommandError, Daemon, bound_to, run
 from edge.lab import machine as module
-from edge.lab.machine import Device, Drive, Firmware, MachineSettings, VirtualMachine
+from edge.lab.machine import Drive, Firmware, MachineSettings, VirtualMachine
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
 from tests.waiting import until, wait_until
@@ -335,113 +334,3 @@ async def test_machine_with_a_medium_starts_from_it_and_never_from_its_card(qemu
     card = called.one("-device", "virtio-net")
     assert "bootindex" not in card
     assert card.endswith("romfile=")
-
-
-@pytest.fixture
-def managed(qemu, tmp_path):
-    """A managed machine whose QEMU accepts each command, and a function that returns the commands so far."""
-    log = tmp_path / "commands"
-    server = Path(__file__).with_name("listening_qemu.py")
-    qemu.write_text(f'echo $$ >{tmp_path}/pid; exec {sys.executable} {server} {log} "$@"\n')
-
-    def commands():
-        lines = log.read_text().splitlines() if log.exists() else []
-        return [tuple(json.loads(line)) for line in lines if "qmp_capabilities" not in line]
-
-    return machine(tmp_path, is_managed=True), commands
-
-
-def places(tmp_path):
-    """Return the boot order of the last start, and the image in its CD drive."""
-    called = Called((tmp_path / "called").read_text().splitlines())
-    devices = [each for each in called["-device"] if "bootindex=" in each]
-    order = sorted(devices, key=lambda each: int(each.partition("bootindex=")[2].partition(",")[0]))
-    drives = [each for each in called["-drive"] if each.startswith("if=none,id=cd,")]
-    return [each.rpartition("id=")[2] for each in order], [each.rpartition("file=")[2] for each in drives]
-
-
-async def test_managed_machine_prefers_a_device_for_one_start_only(managed, tmp_path):
-    made, _ = managed
-    for first, order in ((Device.NETWORK, ["net0", "disk0", "cdrom0"]), (Device.CDROM, ["cdrom0", "disk0", "net0"])):
-        await made.power_on(first)
-        assert made.is_on
-        assert places(tmp_path) == (order, [])
-        await made.power_off()
-        assert not made.is_on
-    await made.power_on()
-    assert places(tmp_path)[0] == ["disk0", "net0", "cdrom0"]
-    await made.power_off()
-
-
-async def test_managed_machine_keeps_its_disk_and_variables_when_it_is_off(managed, tmp_path):
-    made, _ = managed
-    await made.power_on()
-    made.disk.write_bytes(b"installed")
-    await made.power_off()
-    await made.power_on()
-    assert made.disk.read_bytes().startswith(b"installed")
-    await made.power_off()
-    (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
-    other = machine(tmp_path, Firmware.UEFI, is_managed=True)
-    await other.power_on()
-    (tmp_path / "variables.fd").write_text("written by the firmware")
-    await other.power_off()
-    await other.power_on()
-    assert (tmp_path / "variables.fd").read_text() == "written by the firmware"
-    await other.power_off()
-
-
-async def test_cd_is_changed_while_the_machine_is_on_and_stays_in_the_drive_when_it_is_off(managed, tmp_path):
-    made, commands = managed
-    await made.insert(tmp_path / "a.iso")
-    await made.power_on()
-    assert places(tmp_path)[1] == [f"{tmp_path}/a.iso"]
-    await made.insert(tmp_path / "b.iso")
-    await made.press_power_button()
-    await made.eject()
-    changed = {"id": "cdrom0", "filename": f"{tmp_path}/b.iso", "format": "raw", "read-only-mode": "read-only"}
-    assert commands() == [
-        ("blockdev-change-medium", changed),
-        ("system_powerdown", {}),
-        ("eject", {"id": "cdrom0", "force": True}),
-    ]
-    await made.power_off()
-    await made.power_on()
-    assert places(tmp_path)[1] == []
-    await made.power_off()
-    with pytest.raises(CommandError, match="the machine is off"):
-        await made.press_power_button()
-
-
-async def test_managed_machine_that_goes_off_by_itself_can_be_switched_on_again(managed, tmp_path):
-    made, commands = managed
-    await made.power_on()
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    await until(lambda: not made.is_on)
-    assert made.ended == "QEMU ended with status -9: "
-    await made.power_on(Device.DISK)
-    await made.power_off()
-    assert commands() == []
-
-
-async def test_managed_machine_that_does_not_start_gives_qemus_last_words(qemu, tmp_path):
-    qemu.write_text("echo 'could not configure /dev/net/tun: Device busy' >&2; exit 1\n")
-    made = machine(tmp_path, is_managed=True)
-    with pytest.raises(CommandError, match=r"QEMU ended with status 1: could not configure .*: Device busy"):
-        await made.power_on()
-    assert not made.is_on
-
-
-async def test_http_boot_uri_is_written_to_the_variables_of_a_machine_that_can_boot_so(managed, tmp_path, monkeypatch):
-    made, _ = managed
-    uri = "http://192.0.2.1/ipxe.efi"
-    with pytest.raises(CommandError, match="needs UEFI"):
-        await made.set_http_uri(uri)
-    (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
-    other = machine(tmp_path, Firmware.UEFI, is_managed=True)
-    program = tmp_path / "bin" / "virt-fw-vars"
-    program.write_text('#!/bin/sh\necho "$@" >"$2"\n')
-    program.chmod(0o755)
-    await other.set_http_uri(uri)
-    variables = tmp_path / "variables.fd"
-    assert variables.read_text() == f"--inplace {variables} --set-boot-uri {uri}\n"
