@@ -1,0 +1,318 @@
+"""One machine after the other behind a BMC that lies, in a rack with `tinkedge up`: what happens, and what is reported.
+
+    python -m tests.boot.bmc_rig
+
+A program of its own, because the rack's network namespace becomes that of the process. It prints `ready`. Then it reads
+a `Case` as JSON from each line of its input, and prints an `Outcome` as JSON on a line. It ends with its input.
+
+The machine of a case is a QEMU with a disk that boots and reports so on its screen. It netboots only if its BMC makes
+it. The case ends when the machine has requested its iPXE script and the boot is reported as done, or when a sentence
+matches `expected`, or after `within` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge.admin_token import read, token_file
+from edge.building.shell import Daemon
+from edge.journey.events import JourneyEvent, Step
+from edge.journey.events import Outcome as StepOutcome
+from edge.journey.follow import follow
+from edge.lab.machine import Firmware, MachineSettings, ManagedMachine, VirtualMachine
+from edge.lab.rack import HTTP_PORT, Rack, RackNetwork
+from tests.support.bmc import ENABLED, PASSWORD, USER, FakeBmc, Fault, Served, serve
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.resources import HARDWARE, MACHINE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+
+_READY_SECONDS = 120.0
+_ICOUNT = 5
+"""The machine's clock counts instructions, so that waits of its firmware cost little (`tests/boot/netboot.py`)."""
+_POLL_SECONDS = 0.1
+NAMED_AFTER_SECONDS, NEXT_AFTER_SECONDS = 10, 20
+"""Seconds after power-on until the cause is named, and until the next way is tried. The machine needs three to boot."""
+_CLEAN_UP_SECONDS = 20.0
+_BMC_API = f"{MACHINE.group}/{MACHINE.version}"
+DISK_BOOTED = ">>DISKBOOT"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A lie of a BMC. `settings` are keywords of `FakeBmc`; `faults` are names of `Fault`.
+
+    `password` is the one in the Secret; `fingerprint` replaces that of the certificate in the Machine. `expected`: a
+    regular expression for the sentence of the Workflow that names the cause; empty: the machine netboots. `power` is
+    the power state before. `heals`: the faults end with the first boot. `further`: seconds for which the case goes on
+    after the sentence, so that a retry shows.
+    """
+
+    name: str
+    faults: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    password: str = PASSWORD
+    fingerprint: str = ""
+    expected: str = ""
+    power: str = "On"
+    heals: bool = False
+    further: float = 0.0
+    within: float = 150.0
+
+
+@dataclass
+class Outcome:
+    """The end of a case. All times are in seconds since the wish to netboot.
+
+    `netbooted`: the time of the request for the iPXE script, None if it never came. `discovered`: the same of the first
+    DISCOVER. `sentences`: time, object, reason and message of each condition and warning in order.
+    """
+
+    seconds: float = 0.0
+    discovered: float | None = None
+    netbooted: float | None = None
+    is_done: bool = False
+    """True if the boot was reported as done."""
+    sentences: list[tuple[float, str, str, str]] = field(default_factory=list)
+    journey: list[str] = field(default_factory=list)
+    screen: list[str] = field(default_factory=list)
+    resets: list[str] = field(default_factory=list)
+    boots: list[str] = field(default_factory=list)
+    disk_boots: int = 0
+    logins: int = 0
+    failed_logins: int = 0
+    open_sessions: int = 0
+    is_cleaned_up: bool = False
+    """True if the Workflow was released after its deletion."""
+    override: str = ""
+    medium: str | None = None
+    """The boot override and the medium in the virtual CD drive after the case."""
+    log: str = ""
+
+
+def boot_sector(text: str) -> bytes:
+    """Return the first sector of a disk that a BIOS boots: it writes `text` to the serial port and halts."""
+    # xor ax,ax; mov ds,ax; mov si,text; mov dx,3F8h; next: lodsb; test al,al; jz halt; out dx,al; jmp next; halt: hlt
+    code = bytearray(b"\x31\xc0\x8e\xd8\xbe\0\0\xba\xf8\x03\xac\x84\xc0\x74\x03\xee\xeb\xf8\xf4\xeb\xfd")
+    struct.pack_into("<H", code, 5, 0x7C00 + len(code))
+    return (bytes(code) + text.encode() + b"\r\n\0").ljust(510, b"\0") + b"\x55\xaa"
+
+
+class Site:
+    """A rack with `tinkedge up`. `directory` has the data of the edge and of the machines."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._network = RackNetwork()
+        self._rack = Rack(self._network)
+        self._events: list[tuple[float, JourneyEvent]] = []
+        self._number = 0
+        self._client: KubeClient
+
+    async def up(self, stack: AsyncExitStack) -> None:
+        """Start the stack and follow its journeys until `stack` closes."""
+        stack.push_async_callback(self._rack.down)
+        await self._rack.up()
+        data = self._directory / "data"
+        network = f"{self._network.bridge}={self._network.address}"
+        command = [sys.executable, "-m", "edge.cli", "up", "--interface", network, "--data-dir", data]
+        self._log = self._directory / "up.log"
+        command += ["--bmc-boot-named-after", str(NAMED_AFTER_SECONDS)]
+        command += ["--bmc-boot-next-after", str(NEXT_AFTER_SECONDS)]
+        edge = await Daemon.start("up", command, self._log)
+        stack.push_async_callback(edge.stop)
+        if not await edge.answers(f"http://{self._network.host}:{HTTP_PORT}/readyz", _READY_SECONDS):
+            raise SystemExit(f"tinkedge up is not ready:\n{edge.log_tail(30)}")
+        self._client = await stack.enter_async_context(await KubeClient.connect(data / "kubeconfig"))
+        following = asyncio.create_task(self._follow(read(token_file(data, None))))
+        stack.push_async_callback(_cancelled, following)
+        actions = [{"name": "none", "image": "example.org/none"}]
+        await self._client.create(TEMPLATE, _object(API_VERSION, "Template", "stub", {"actions": actions}))
+
+    async def _follow(self, token: str) -> None:
+        async for event in follow("http://127.0.0.1:7081", token, history=True):
+            if isinstance(event, JourneyEvent):
+                self._events.append((time.monotonic(), event))
+
+    async def run(self, case: Case) -> Outcome:
+        """Carry out a case, and remove its machine."""
+        self._number += 1
+        directory = self._directory / f"machine-{self._number}"
+        directory.mkdir()
+        mac = f"52:54:00:77:00:{self._number:02x}"
+        settings = MachineSettings(
+            mac, self._network.tap, Firmware.BIOS, memory_mib=128, processors=1, disk_mib=1, icount=_ICOUNT,
+            is_managed=True,
+        )  # fmt: skip
+        machine = VirtualMachine(settings, directory)
+        machine.disk.write_bytes(boot_sector(DISK_BOOTED))
+        async with self._bmc(case, machine, directory) as served:
+            return await self._observed(case, mac, machine, served)
+
+    @asynccontextmanager
+    async def _bmc(self, case: Case, machine: VirtualMachine, directory: Path) -> AsyncIterator[Served]:
+        """Serve the BMC of a machine, which has the power state of the case."""
+        managed = ManagedMachine(machine, directory)
+        running = asyncio.create_task(managed.run())
+        try:
+            if case.power == "On":
+                managed.power_on()
+                while not machine.is_on:
+                    await asyncio.sleep(_POLL_SECONDS)
+            bmc = FakeBmc(
+                faults=[Fault[each] for each in case.faults], machine=managed, power=case.power, **case.settings
+            )
+            async with serve(bmc) as served:
+                yield served
+        finally:
+            await _cancelled(running)
+
+    async def _observed(self, case: Case, mac: str, machine: VirtualMachine, served: Served) -> Outcome:
+        name, outcome = f"m{self._number}", Outcome()
+        boots_before = list(served.bmc.boots)
+        objects = list(self._objects(case, name, mac, served))
+        started, first_event, log_start = time.monotonic(), len(self._events), self._log.stat().st_size
+        for resource, obj in objects:
+            await self._client.create(resource, obj)
+        while outcome.seconds < case.within:
+            outcome.seconds = round(time.monotonic() - started, 2)
+            await self._look(name, outcome)
+            self._read_journey(mac, first_event, started, outcome)
+            if outcome.netbooted is not None and outcome.is_done:
+                break
+            if case.expected and (named := _time_of(case.expected, outcome)) is not None:
+                if outcome.seconds >= named + case.further:
+                    break
+            if case.heals and served.bmc.boots != boots_before:
+                served.bmc.faults.clear()
+            await asyncio.sleep(_POLL_SECONDS)
+        outcome.is_cleaned_up = await self._delete_workflow(name)
+        for resource, _ in reversed(objects[:-1]):
+            await self._client.delete(resource, name, "default")
+        bmc = served.bmc
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLEAN_UP_SECONDS):
+                while bmc.open_sessions:
+                    await asyncio.sleep(_POLL_SECONDS)
+        outcome.resets, outcome.boots = list(bmc.resets), list(bmc.boots)
+        outcome.logins, outcome.failed_logins = bmc.logins, bmc.failed_logins
+        outcome.override, outcome.medium = str(bmc.boot[ENABLED]), bmc.slots[0].image
+        outcome.open_sessions = bmc.open_sessions
+        outcome.screen = machine.last_lines(20)
+        outcome.disk_boots = machine.screen.read_bytes().count(DISK_BOOTED.encode())
+        with self._log.open("rb") as log:
+            log.seek(log_start)
+            outcome.log = log.read()[-8000:].decode(errors="replace")
+        return outcome
+
+    async def _delete_workflow(self, name: str) -> bool:
+        """Delete the Workflow of a case. Return True if BMC control cleans up and releases it."""
+        await self._client.delete(WORKFLOW, name, "default")
+        with suppress(NotFoundError, TimeoutError):
+            async with asyncio.timeout(_CLEAN_UP_SECONDS):
+                while True:
+                    await self._client.get(WORKFLOW, name, "default")
+                    await asyncio.sleep(_POLL_SECONDS)
+        try:
+            await self._client.patch(WORKFLOW, name, "default", {"metadata": {"finalizers": None}})
+        except NotFoundError:
+            return True
+        return False
+
+    def _objects(self, case: Case, name: str, mac: str, served: Served) -> Iterator[tuple[ResourceType, Raw]]:
+        """Yield the objects of a case; the last one is the wish to netboot."""
+        secret = _object("v1", "Secret", name, None)
+        yield SECRET, secret | {"stringData": {"username": USER, "password": case.password}}
+        connection = {
+            "host": "127.0.0.1",
+            "insecureTLS": False,
+            "certificateFingerprint": case.fingerprint or served.certificate.fingerprint,
+            "authSecretRef": {"name": name, "namespace": "default"},
+            "providerOptions": {"redfish": {"port": served.port}, "preferredOrder": ["gofish"]},
+        }
+        yield MACHINE, _object(_BMC_API, "Machine", name, {"connection": connection})
+        dhcp = {"ip": f"172.31.77.{10 + self._number}", "netmask": "255.255.255.0", "gateway": self._network.address}
+        hardware = {
+            "networkInterfaces": {mac: {"dhcp": dhcp}},
+            "ipxe": {"inline": "#!ipxe\necho netbooted\nsleep 3600"},
+            "bmcRef": {"name": name},
+        }
+        yield HARDWARE, _object(API_VERSION, "Hardware", name, hardware)
+        references = {"hardwareRef": {"name": name}, "templateRef": {"name": "stub"}}
+        yield WORKFLOW, _object(API_VERSION, "Workflow", name, references | {"bootOptions": {"bootMode": "netboot"}})
+
+    async def _look(self, name: str, outcome: Outcome) -> None:
+        """Record new conditions of the objects of a case."""
+        for resource in (MACHINE, WORKFLOW):
+            obj = await self._client.get(resource, name, "default")
+            for condition in obj.get("status", {}).get("conditions", ()):
+                kind = f"{resource.kind} {condition['type']}={condition['status']}"
+                _record(outcome, kind, condition.get("reason", ""), condition.get("message", ""))
+                outcome.is_done |= kind == "Workflow BootPrepared=True"
+
+    def _read_journey(self, mac: str, first: int, started: float, outcome: Outcome) -> None:
+        outcome.journey.clear()
+        for at, event in self._events[first:]:
+            if event.mac != mac:
+                continue
+            seconds = round(at - started, 2)
+            outcome.journey.append(f"{seconds:7.2f} {event.step} {event.outcome}: {event.message}")
+            if event.step is Step.DHCP and outcome.discovered is None:
+                outcome.discovered = seconds
+            if event.step is Step.SCRIPT and event.outcome is StepOutcome.OK and outcome.netbooted is None:
+                outcome.netbooted = seconds
+            if event.outcome in (StepOutcome.WARNING, StepOutcome.FAILED):
+                _record(outcome, f"journey {event.step} {event.outcome}", "", event.message)
+
+
+def _time_of(expected: str, outcome: Outcome) -> float | None:
+    """Return the time of the first sentence of the Workflow that matches."""
+    times = (
+        seconds
+        for seconds, kind, _, message in outcome.sentences
+        if kind.startswith("Workflow ") and re.search(expected, message)
+    )
+    return next(times, None)
+
+
+def _record(outcome: Outcome, kind: str, reason: str, message: str) -> None:
+    if not any((kind, reason, message) == tuple(known[1:]) for known in outcome.sentences):
+        outcome.sentences.append((outcome.seconds, kind, reason, message))
+
+
+def _object(version: str, kind: str, name: str, spec: Raw | None) -> Raw:
+    obj = {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}}
+    return obj if spec is None else obj | {"spec": spec}
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def main() -> None:
+    """Carry out the cases of the input."""
+    with tempfile.TemporaryDirectory(prefix="tinkedge-bmc-") as directory:
+        async with AsyncExitStack() as stack:
+            site = Site(Path(directory))
+            await site.up(stack)
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+            while line := await asyncio.to_thread(sys.stdin.readline):
+                outcome = await site.run(Case(**json.loads(line)))
+                sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

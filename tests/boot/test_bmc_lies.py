@@ -1,0 +1,228 @@
+"""BMCs that lie, in front of a real machine: it netboots by itself, or the true cause is named, and nothing false.
+
+`tests/boot/bmc_rig.py` has the machine, the BMC and `tinkedge up`; all tests of this file share one.
+`TINKEDGE_RECORD=1 python -m pytest tests/boot/test_bmc_lies.py` writes docs/engineering/bmc-faults.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.boot.bmc_rig import NAMED_AFTER_SECONDS, NEXT_AFTER_SECONDS, Case, Outcome
+from tests.support.bmc import PASSWORD, Fault
+
+pytestmark = pytest.mark.long
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "engineering" / "bmc-faults.md"
+_HEAD = f"""# BMCs that lie, and what is reported
+
+A simulated BMC with one fault stands in front of a QEMU that starts from its disk unless the BMC makes it netboot. A
+Workflow with `bootOptions.bootMode: netboot` is created for it, with a real `tinkedge up`. The machine netboots, or the
+condition `BootPrepared` of the Workflow names the cause. The seconds count from the creation of the Workflow, in one
+run on two processors, with `--bmc-boot-named-after {NAMED_AFTER_SECONDS}` and
+`--bmc-boot-next-after {NEXT_AFTER_SECONDS}`. No other problem is reported.
+`TINKEDGE_RECORD=1 python -m pytest tests/boot/test_bmc_lies.py` writes this page.
+
+| the BMC | s | outcome | failed logins |
+|---|---|---|---|
+"""
+_WRONG_PASSWORD = "not-the-password"
+_MAC = r"52:54:00:77:00:[0-9a-f]{2}"
+_PROGRESS = ("PoweringOff", "InsertingMedium", "OverrideSet", "PoweringOn", "WaitingForDiscover")
+"""Reasons of BootPrepared that are no problem."""
+
+
+@dataclass(frozen=True)
+class Lie:
+    """A lie of a BMC, and the reason and the message of BootPrepared that it leads to; a regular expression.
+
+    Without `cause`, the machine netboots. `also`: regular expressions of further true sentences.
+    """
+
+    name: str
+    case: Case
+    reason: str = ""
+    cause: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        return re.sub(r"\W+", "-", self.name)
+
+
+def lie(
+    name: str, *faults: Fault, reason: str = "", cause: str = "", also: tuple[str, ...] = (), **fields: object
+) -> Lie:
+    names = tuple(each.name for each in faults)
+    return Lie(name, Case(name, names, expected=cause, **fields), reason, cause, also)  # type: ignore[arg-type]
+
+
+_NO_DISCOVER = (
+    rf"pxe, attempt 1: the BMC reports On, no boot override any more, no DISCOVER from {_MAC}; possible causes: "
+    r"cable, VLAN, or wrong MAC; network boot disabled in the firmware's setup; "
+    r"the installed system started and sent no DHCP packet"
+)
+_BUSY_REASON, _BAD_REASON = "BmcBusy", "BadAnswer"
+_STORM = r"it answers 503 to GET /redfish/v1/: ServiceTemporarilyUnavailable"
+
+LIES = (
+    lie("is honest"),
+    lie(
+        "accepts the boot device and ignores it",
+        Fault.BOOT_IGNORED,
+        reason="RequestIgnored",
+        cause="the BMC accepted Pxe, Once and reports None, Disabled",
+    ),
+    lie(
+        "turns Once into Continuous",
+        Fault.WRONG_ENABLED,
+        reason="RequestIgnored",
+        cause="the BMC accepted Once and reports Continuous",
+    ),
+    lie(
+        "has no session left",
+        Fault.LIMIT_REACHED,
+        reason=_BUSY_REASON,
+        cause=r"it answers 503 to POST /redfish/v1/SessionService/Sessions: RAC0218",
+    ),
+    lie("answers 503 to everything for 15 s", Fault.STORM_503, settings={"fault_seconds": 15}, also=(_STORM,)),
+    lie("changes the power 10 s late", Fault.POWER_LATE, settings={"fault_seconds": 10}),
+    lie("loses the boot device at each start", Fault.BOOT_LOST, reason="NoDiscover", cause=_NO_DISCOVER),
+    lie("loses the boot device at the first start", Fault.BOOT_LOST, heals=True, also=(_NO_DISCOVER,)),
+    lie("demands an ETag", Fault.ETAG_REQUIRED),
+    lie("redirects each request to a path of its own", Fault.REDIRECT_SAME),
+    lie(
+        "redirects to another host",
+        Fault.REDIRECT_OTHER,
+        reason=_BAD_REASON,
+        cause=r"it redirects to 'https://other\.invalid/redfish/v1/Systems/1', which is elsewhere",
+    ),
+    lie(
+        "sends half of its JSON",
+        Fault.CUT_JSON,
+        reason=_BAD_REASON,
+        cause=r"the answer to GET /redfish/v1/Systems/1 is not JSON in UTF-8 \(\d+ bytes, ",
+    ),
+    lie(
+        "has another certificate",
+        fingerprint="ab" * 32,
+        reason="CertificateNotTrusted",
+        cause=r"its certificate has the fingerprint [0-9a-f]{64}, not the Machine's certificateFingerprint",
+    ),
+    lie(
+        "locks the account after one wrong password",
+        Fault.LOCK_OUT,
+        password=_WRONG_PASSWORD,
+        further=35,  # the Secret is read again after 30 s
+        reason="CredentialsRefused",
+        cause=r"it refuses the user or the password, or the account is locked\. The next login is tried when Secret "
+        r"default/m\d+ changes",
+    ),
+)
+
+
+class Rig:
+    """The process of `tests/boot/bmc_rig.py`."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.boot.bmc_rig"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._line() == "ready\n", "tinkedge up is not ready, see standard error"
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def run(self, case: Case) -> Outcome:
+        """Carry out a case."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(case)) + "\n")
+        self._process.stdin.flush()
+        line = self._line()
+        assert line, "the rig has ended, see standard error"
+        return Outcome(**json.loads(line))
+
+    def close(self) -> None:
+        """End the rig, and wait until its rack is removed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        assert self._process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[list[str]]:
+    """The rows of the page, which is written at the end if all lies are in it."""
+    rows: list[str] = []
+    yield rows
+    if os.environ.get("TINKEDGE_RECORD") and len(rows) == len(LIES):
+        PAGE.write_text(_HEAD + "\n".join(rows) + "\n")
+
+
+def problems(outcome: Outcome) -> list[str]:
+    """Return the sentences about problems: of conditions, and of the journey."""
+    found = []
+    for _, kind, reason, message in outcome.sentences:
+        is_problem = kind == "Workflow BootPrepared=False" and reason not in _PROGRESS
+        is_problem |= kind == "Machine Contactable=False" or kind.startswith("journey ")
+        if is_problem and message not in found:
+            found.append(message)
+    return found
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [pytest.param(each, id=each.slug, marks=[pytest.mark.smoke] if not each.case.faults else []) for each in LIES],
+)
+def test_machine_netboots_or_the_true_cause_is_named(lie: Lie, rig: Rig, page: list[str]) -> None:
+    outcome = rig.run(lie.case)
+    about = json.dumps(asdict(outcome), indent=1)
+    print(about)
+    named = [
+        (seconds, message)
+        for seconds, kind, reason, message in outcome.sentences
+        if kind == "Workflow BootPrepared=False"
+        and reason == lie.reason
+        and lie.cause
+        and re.search(lie.cause, message)
+    ]
+    if lie.cause:
+        assert named, about
+        assert outcome.netbooted is None, about
+    else:
+        assert outcome.netbooted is not None, about
+        assert outcome.is_done, about
+    true = [each for each in (lie.cause, *lie.also) if each]
+    false = [each for each in problems(outcome) if not any(re.search(pattern, each) for pattern in true)]
+    assert not false, about
+    assert outcome.failed_logins == (1 if lie.case.password != PASSWORD else 0)
+    assert outcome.open_sessions == 0, about
+    assert lie.case.password not in about, "in a condition, the journey or the log"
+    if outcome.is_cleaned_up:
+        assert (outcome.override, outcome.medium) == ("Disabled", None), about
+    seconds, sentence = named[0] if named else (outcome.netbooted, "")
+    end = f"`{lie.reason}`: {_example(sentence)}" if sentence else "netboots"
+    page.append(f"| {lie.name} | {seconds:.0f} | {end} | {outcome.failed_logins} |")
+
+
+def _example(sentence: str) -> str:
+    """Replace the names and addresses of the test by examples."""
+    sentence = re.sub(r"52:54:00:77:00:..", "52:54:00:12:34:56", sentence).replace("127.0.0.1", "192.168.2.10")
+    return re.sub(r"\b[0-9a-f]{64}\b", lambda found: f"{found[0][:8]}…", re.sub(r"\bm\d+\b", "m1", sentence))
