@@ -190,9 +190,8 @@ class Site:
             self._read_journey(mac, first_event, started, outcome)
             if outcome.netbooted is not None and outcome.is_done:
                 break
-            if case.expected and (named := _time_of(case.expected, outcome)) is not None:
-                if outcome.seconds >= named + case.further:
-                    break
+            if outcome.seconds >= _time_of(case.expected, outcome) + case.further:
+                break
             if case.heals and served.bmc.boots != boots_before:
                 served.bmc.faults.clear()
             await asyncio.sleep(_POLL_SECONDS)
@@ -275,14 +274,12 @@ class Site:
                 _record(outcome, f"journey {event.step} {event.outcome}", "", event.message)
 
 
-def _time_of(expected: str, outcome: Outcome) -> float | None:
-    """Return the time of the first sentence of the Workflow that matches."""
-    times = (
-        seconds
-        for seconds, kind, _, message in outcome.sentences
-        if kind.startswith("Workflow ") and re.search(expected, message)
-    )
-    return next(times, None)
+def _time_of(expected: str, outcome: Outcome) -> float:
+    """Return the time of the first sentence of the Workflow that matches; infinity without one."""
+    for seconds, kind, _, message in outcome.sentences:
+        if expected and kind.startswith("Workflow ") and re.search(expected, message):
+            return seconds
+    return float("inf")
 
 
 def _record(outcome: Outcome, kind: str, reason: str, message: str) -> None:
