@@ -89,6 +89,12 @@ LIES = (
         cause="the BMC accepted Once and reports Continuous",
     ),
     lie(
+        "starts tasks that never end",
+        Fault.TASK_NEVER_ENDS,
+        reason="PoweringOff",
+        cause=r"the task /redfish/v1/TaskService/Tasks/\d+ has not ended after 45 s \(TaskState Running\)",
+    ),
+    lie(
         "has no session left",
         Fault.LIMIT_REACHED,
         reason=_BUSY_REASON,

@@ -91,7 +91,9 @@ class _Operation:
         else:
             next_step = self._decide(seen)
             if isinstance(next_step, Send):
-                self._report(f"the BMC is asked for {describe(next_step.request)}")
+                failed = self._attempts[-1].error if self._attempts else None
+                again = "" if failed is None else f" again, because {failed}"
+                self._report(f"the BMC is asked for {describe(next_step.request)}{again}")
                 await self._send(next_step, seen)
         if isinstance(next_step, Wait):
             self._report(next_step.reason)

@@ -51,10 +51,10 @@ from tink.bmc.jobs import stages_of
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, Observation, Wanted, WantedMedium
 from tink.bmc.status import bounded
 from tink.kube.cache import Index, Informer
-from tink.kube.client import ConflictError, NotFoundError
+from tink.kube.client import ApiError, ConflictError, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, WORKFLOW
-from tink.kube.runtime import DONE, Controller, Event, Result, while_leading
+from tink.kube.runtime import DONE, Controller, Event, LeadershipLostError, Result, while_leading
 from tink.metrics.families import counter, gauge
 from tink.template import TemplateError, render_text
 from tink.timestamps import rfc3339
@@ -84,6 +84,8 @@ _STALE_SECONDS = 0.5
 """Pause if the informer's copy is not the newest version. Its change is usually noticed sooner."""
 _CONFLICTS = 5
 """Number of times that a status is written, each on top of a newer version."""
+_PROGRESS_SECONDS = 5.0
+"""Time between two reports of what an operation waits for."""
 _RETRY_SECONDS = 30.0
 """Pause after the first failed attempt; it doubles up to `_MAX_RETRY_SECONDS`."""
 _MAX_RETRY_SECONDS = 300.0
@@ -441,7 +443,13 @@ class BootController(Collector):
                     fields = {"way": rung.way.value, "attempt": rung.attempt, "since": None, "lastBoot": None}
                     await self._wait_for(case, part.reason, message, **fields, **({"medium": medium} if medium else {}))
                     before = self._last_boot_at(case)
-                    await self._perform(session, case.key, part.wanted, part.protocol)
+                    progress: list[str] = []
+                    reporting = asyncio.create_task(self._report_progress(case, part.reason, message, progress))
+                    try:
+                        await self._perform(session, case.key, part.wanted, part.protocol, progress)
+                    finally:
+                        reporting.cancel()
+                        await asyncio.wait([reporting])
             except BmcError as error:
                 # By IPMI, the BMC may refuse the login or not answer, although Redfish works.
                 if error.cause in _DECIDES and part.protocol != "ipmi":
@@ -471,13 +479,39 @@ class BootController(Collector):
         failed = self._failed_rungs.get(case.uid, ())
         return tuple(each for each in ladder if each not in failed) or ladder
 
-    async def _perform(self, session: BmcSession, key: NamespacedName, wanted: Wanted, protocol: str = "") -> None:
-        """Make the BMC do what is wanted, by a protocol if one is named. Raises BmcError."""
-        await session.perform(
-            wanted,
-            protocol=protocol,
-            progress=lambda text: log.debug("Workflow %s: %s", key, bounded(text)),
-        )
+    async def _perform(
+        self,
+        session: BmcSession,
+        key: NamespacedName,
+        wanted: Wanted,
+        protocol: str = "",
+        progress: list[str] | None = None,
+    ) -> None:
+        """Make the BMC do what is wanted, by a protocol if one is named. Raises BmcError.
+
+        `progress`: a list that gets a clause at each step of the operation.
+        """
+
+        def note(text: str) -> None:
+            log.debug("Workflow %s: %s", key, bounded(text))
+            if progress is not None:
+                progress.append(text)
+
+        await session.perform(wanted, protocol=protocol, progress=note)
+
+    async def _report_progress(self, case: _Case, reason: BootReason, message: str, progress: Sequence[str]) -> None:
+        """Write what an operation waits for, at most every five seconds, until cancelled.
+
+        A BMC may take minutes, such as one whose task never ends. The message shows the cause meanwhile.
+        """
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            if not progress:
+                continue
+            try:
+                await self._wait_for(case, reason, f"{message}: {progress[-1]}")  # unchanged: no write
+            except (ApiError, LeadershipLostError) as error:
+                log.debug("Workflow %s: its progress is not written: %s", case.key, error)
 
     async def _watch(self, case: _Case, reach: _Reach, *, rung: Rung) -> Result:
         """Wait for the machine's DISCOVER, and name the cause if it does not arrive."""

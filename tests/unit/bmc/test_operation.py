@@ -480,6 +480,7 @@ async def test_task_that_never_ends_is_named() -> None:
     outcome = await run(bmc, PXE)
     assert outcome.cause is Cause.CONFLICT
     assert "has not ended" in outcome.message
+    assert any("again, because" in each and "has not ended" in each for each in outcome.progress)
 
 
 # --- virtual media ----------------------------------------------------------------------------------------------------

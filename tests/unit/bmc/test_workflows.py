@@ -153,6 +153,17 @@ async def test_cause_is_named_a_minute_after_power_on_and_a_late_discover_still_
 
 
 @virtual
+async def test_operation_that_waits_for_a_task_of_the_bmc_without_end_says_so_within_a_minute() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(faults=[Fault.TASK_NEVER_ENDS], power="On"))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await elapse(60)
+        waiting = rig.condition(WORKFLOW, "w1", "BootPrepared")
+    assert waiting["reason"] == "PoweringOff"
+    assert "has not ended after 45 s (TaskState Running)" in waiting["message"]
+
+
+@virtual
 async def test_ladder_goes_on_to_http_and_to_the_medium_until_one_way_works() -> None:
     rig = Rig(computer(), machine(), secret())
     rig.urls = Urls()
