@@ -1,7 +1,8 @@
 """A fake BMC as a process: `python -m tests.interop.fake_bmc POWER`.
 
 It listens on a free port of 127.0.0.1. Its first line is JSON with `port` and `fingerprint`; then each second a line
-with `power`, `resets`, `boots`, `failed_logins` and `open_sessions`, if one of them has changed.
+with `power`, `resets`, `boots`, `failed_logins`, `open_sessions`, `writes` and `image`, if one of them has changed.
+`writes` are the bodies of the boot overrides; `image` is the medium in the CD drive.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ async def main(power: str) -> None:
         while True:
             bmc.run_until(loop.time())
             names = ("power", "resets", "boots", "failed_logins", "open_sessions")
-            state = json.dumps({name: getattr(bmc, name) for name in names})
+            overrides = [body["Boot"] for _, _, body in bmc.writes() if "Boot" in body]
+            more = {"writes": overrides, "image": bmc.slots[0].image}
+            state = json.dumps({name: getattr(bmc, name) for name in names} | more)
             if state != before:
                 print(state, flush=True)
             before = state

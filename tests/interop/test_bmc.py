@@ -6,6 +6,7 @@ that. Without, the test holds the Lease itself.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -174,3 +175,97 @@ def test_control_waits_while_a_rufio_holds_its_lease_and_continues_after_that(si
     assert "waits" not in site.operators(data, "/readyz")
     assert "\ntinkedge_bmc_waits_for_rufio 0.0\n" in site.operators(data, "/metrics")
     assert site.state()["failed_logins"] == 0
+
+
+EVERY_KIND = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: sample}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: bm-auth, namespace: sample}
+type: Opaque
+data: {username: USER64, password: PASSWORD64}
+---
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Machine
+metadata: {name: machine-sample, namespace: sample}
+spec:
+  connection:
+    host: 127.0.0.1
+    port: 623
+    authSecretRef: {name: bm-auth, namespace: sample}
+    insecureTLS: true
+    providerOptions:
+      preferredOrder: [gofish, IPMITool]
+      redfish: {port: PORT}
+---
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Job
+metadata: {name: job-sample, namespace: sample}
+spec:
+  machineRef: {name: machine-sample, namespace: sample}
+  tasks:
+    - powerAction: "off"
+    - powerAction: status
+    - oneTimeBootDeviceAction: {device: [pxe], efiBoot: false}
+    - bootDevice: {device: disk, persistent: true, efiBoot: true}
+    - virtualMediaAction: {kind: CD, mediaURL: "http://192.0.2.1/a.iso"}
+    - bootDevice: {device: cdrom, efiBoot: true}
+    - powerAction: "on"
+    - powerAction: cycle
+    - powerAction: reset
+    - powerAction: soft
+    - virtualMediaAction: {kind: CD, mediaURL: ""}
+"""
+"""The fields of the examples in Rufio's documentation, and each kind of task."""
+
+
+def test_each_kind_of_task_of_rufio_is_completed_with_its_effect(site: BmcSite) -> None:
+    words = {"PORT": str(json.loads(site.bmc.out.splitlines()[0])["port"])}
+    words |= {
+        f"{name}64": base64.b64encode(text.encode()).decode() for name, text in (("USER", USER), ("PASSWORD", PASSWORD))
+    }
+    manifest = EVERY_KIND
+    for word, value in words.items():
+        manifest = manifest.replace(word, value)
+    site.kubectl.apply(manifest)
+    site.kubectl("wait", WAIT, "--for=condition=Completed", "-n", "sample", "job.bmc/job-sample")
+    assert (
+        len(site.kubectl("get", "tasks.bmc", "-n", "sample", "-l", "owner-name=job-sample", "-o", "name").split()) == 11
+    )
+    wait_until(lambda: site.state()["image"] is None, lambda: site.bmc.out)
+    state = site.state()
+    assert [each["BootSourceOverrideTarget"] for each in state["writes"]] == ["Pxe", "Hdd", "Cd"]
+    assert [each["BootSourceOverrideEnabled"] for each in state["writes"]] == ["Once", "Continuous", "Once"]
+    assert state["boots"][0] == "Cd"
+    assert state["resets"] == ["ForceOff", "On", "ForceOff", "On", "ForceRestart", "GracefulShutdown"]
+    assert state["power"] == "Off"
+
+
+POWER_OFF = """
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Job
+metadata:
+  name: tm1-poweroff
+  namespace: default
+  labels: {cluster.x-k8s.io/cluster-name: c1}
+  ownerReferences:
+    - apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+      kind: TinkerbellMachine
+      name: tm1
+      uid: 7f3e0f7a-52f0-4a0c-8f0c-0e5b1f7a9c11
+      controller: true
+spec:
+  machineRef: {name: node-0, namespace: default}
+  tasks:
+    - powerAction: "off"
+"""
+
+
+def test_job_by_which_cluster_api_powers_a_machine_off_is_completed(site: BmcSite) -> None:
+    site.kubectl.apply(site.manifest)
+    site.kubectl.apply(POWER_OFF)
+    site.kubectl("wait", WAIT, "--for=condition=Completed", "job.bmc/tm1-poweroff")
+    wait_until(lambda: site.state()["power"] == "Off", lambda: site.bmc.out)
