@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +38,7 @@ from tink.bmc.model import (
 )
 from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, needs_ipmi, quirks_for, row, rows_for, version_of
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import MACHINE
+from tink.kube.resources import HARDWARE, JOB, MACHINE, TASK
 
 virtual = pytest.mark.looptime(start=0)
 
@@ -302,3 +305,122 @@ async def test_login_refused_by_redfish_is_not_tried_by_ipmi() -> None:
         with pytest.raises(BmcError, match="wrong password"):
             await client.send(Reset(ResetType.ON))
     assert ipmi.calls == 1
+
+
+# --- rows whose remedy is in the Redfish client -----------------------------------------------------------------------
+
+DELL, HPE = {"vendor": "Dell Inc.", "model": "PowerEdge R660"}, {"vendor": "HPE", "model": "ProLiant DL380 Gen10 Plus"}
+LENOVO, GIGABYTE = {"vendor": "Lenovo", "model": "ThinkSystem SR655"}, {"vendor": "GIGABYTE", "model": "R292-4S0"}
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("number", "identity", "faults"),
+    [
+        (26, LENOVO, {Fault.ETAG_REQUIRED}),
+        (27, LENOVO, {Fault.ETAG_REFUSED}),
+        (28, GIGABYTE, {Fault.ETAG_WEAK}),
+        (28, GIGABYTE, {Fault.ETAG_EMPTY}),
+        (28, {"vendor": "OpenBMC"}, {Fault.ETAG_WEAK, Fault.ETAG_REQUIRED}),
+        (30, LENOVO, {Fault.TASKS, Fault.TASK_MONITOR_DELETES}),
+        (30, LENOVO, {Fault.TASKS, Fault.TASK_MONITOR_ONLY, Fault.TASK_MONITOR_DELETES}),
+        (31, DELL, {Fault.STORM_503}),
+        (31, DELL, {Fault.SYS518}),
+        (32, DELL, {Fault.TASKS, Fault.TASK_404_FIRST}),
+        (39, HPE, {Fault.EJECT_BODY_REQUIRED}),
+        (42, {"vendor": "Huawei", "model": "1288H"}, {Fault.NO_MANAGED_BY}),
+        (48, HPE, {Fault.GZIP_REQUIRED}),
+        (49, {}, {Fault.TRAILING_SLASH}),
+        (49, {}, {Fault.REDIRECT_SAME}),
+    ],
+)
+async def test_job_reaches_its_effect_in_spite_of_a_fault_of_the_service(
+    number: int, identity: dict[str, str], faults: set[Fault]
+) -> None:
+    bmc = FakeBmc(**identity, faults=faults, fault_seconds=120.0)
+    known = Identity(identity.get("vendor", ""), identity.get("model", ""), redfish="1.15")
+    assert number in {each.number for each in rows_for(known)} or not row(number).vendors
+    rig = Rig(machine(), secret(), bmc=bmc)
+    url = "http://192.0.2.1/boot.iso"
+    insert, eject = ({"virtualMediaAction": {"kind": "CD", "mediaURL": each}} for each in (url, ""))
+    async with rig.running():
+        rig.api.put(job("j", PXE, insert, eject, power("on")))
+        await rig.until_condition(JOB, "j", "Completed")
+        await rig.until(lambda: bmc.boots == ["Pxe"])
+    assert not any(slot.inserted for slot in bmc.slots)
+    assert [body["Image"] for _, _, body in bmc.writes() if "Image" in body] == [url]
+    assert (bmc.failed_logins, bmc.open_sessions) == (0, 0)
+
+
+@virtual
+async def test_quirk_29_bmc_without_a_free_session_is_waited_for_and_its_503_is_no_refused_password() -> None:
+    bmc = FakeBmc(**DELL, faults={Fault.LIMIT_REACHED})
+    rig = Rig(machine(), secret(), bmc=bmc)
+    async with rig.running():
+        rig.api.put(job("j", power("on")))
+        busy = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert busy["reason"] == "BmcBusy"
+        bmc.faults.clear()
+        await rig.until_condition(JOB, "j", "Completed")
+    assert (bmc.failed_logins, bmc.open_sessions, bmc.power) == (0, 0, "On")
+
+
+@virtual
+async def test_quirk_33_account_that_a_failed_login_locks_gets_one_until_the_secret_changes() -> None:
+    bmc = FakeBmc(faults={Fault.LOCK_OUT})
+    rig = Rig(machine(), secret("mistyped"), bmc=bmc)
+    async with rig.running(secret_interval=60.0):
+        rig.api.put(job("j", power("on")))
+        await rig.until_condition(JOB, "j", "Failed")
+        refused = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert refused["reason"] == "CredentialsRefused"
+        bmc.locked.clear()
+        rig.api.put(secret())
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+    assert bmc.failed_logins == 1
+
+
+@virtual
+async def test_quirk_53_part_that_is_not_served_leaves_the_rest_of_the_inventory() -> None:
+    bmc = FakeBmc(vendor="NVIDIA", model="BlueField-3 DPU", faults={Fault.ETHERNET_404})
+    about = {"metadata": {"name": "dpu", "namespace": "default"}, "spec": {"bmcRef": {"name": "bmc1"}}}
+    about |= {"apiVersion": HARDWARE.api_version, "kind": HARDWARE.kind}
+    rig = Rig(machine(), secret(), about, bmc=bmc)
+    async with rig.running():
+        found = await rig.until(
+            lambda: (rig.api.read(HARDWARE, "dpu") or {}).get("status", {}).get("inventory", {}).get("outOfBand")
+        )
+    assert found["product"]["serialNumber"] == bmc.serial
+    assert {"memory", "cpu", "bios"} <= set(found)
+
+
+# --- a test for each row ----------------------------------------------------------------------------------------------
+
+BY_ANOTHER_NAME = {
+    15: "test_board_that_ignores_bootdev_gets_the_bytes_and_its_answer_counts",
+    18: "test_machine_that_boots_its_disk_is_reported_as_override_lost",
+    25: "test_clean_up_undoes_what_the_ladder_has_left_and_nothing_else",
+    36: "test_cd_is_inserted_between_off_and_on_after_an_ejection",
+    44: "test_sentence_about_a_missing_packet_has_the_report_then_the_causes",
+    46: "test_boot_flags_are_set_by_name_or_by_their_bytes_after_the_60_seconds_are_lifted",
+    47: "test_boot_flags_are_set_by_name_or_by_their_bytes_after_the_60_seconds_are_lifted",
+    50: "test_kept_connection_that_breaks_is_not_kept_again",
+    51: "test_inventory_of_lenovo_has_the_mac_of_the_adapters_port",
+    52: "test_placeholder_is_no_serial_number",
+} | dict.fromkeys(
+    (26, 27, 28, 30, 31, 32, 39, 42, 48, 49), "test_job_reaches_its_effect_in_spite_of_a_fault_of_the_service"
+)
+WITHOUT = {
+    13: "FixedBootOrder is an attribute of one vendor's firmware; tinkedge writes no firmware settings",
+    14: "the lockdown is a property of one vendor, and ends in its licensed tools alone",
+}
+"""Rows that tinkedge can only name to the operator."""
+
+
+def test_each_row_has_a_test_or_the_reason_why_it_has_none() -> None:
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    names = set(re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE))
+    numbered = {int(number) for name in names for number in re.findall(r"_quirk_(\d+)_", name)}
+    assert set(BY_ANOTHER_NAME.values()) <= names
+    assert numbered | set(BY_ANOTHER_NAME) | set(WITHOUT) == {each.number for each in QUIRKS}
+    assert not (numbered | set(BY_ANOTHER_NAME)) & set(WITHOUT)
