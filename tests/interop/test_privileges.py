@@ -393,8 +393,9 @@ async def test_controller_controls_bmcs_with_the_role_for_that_and_needs_every_r
     about = {"name": "bmc", "namespace": WORK}
     data = {name: base64.b64encode(text.encode()).decode() for name, text in ACCOUNT.items()}
     await site.client.create(SECRET, {"metadata": about, "data": data})
-    spec = {"bmcRef": {"name": "bmc"}, "networkInterfaces": {MAC: {}}}
+    spec = {"bmcRef": {"name": "bmc"}, "networkInterfaces": {MAC: {"disableNetboot": True}}}
     await site.create(HARDWARE, "machine", spec)
+    await site.create(TEMPLATE, "one", {"actions": [{"name": "a", "image": "i"}]})
 
     options: list[str | Path] = ["controller", "--bmc", "--kubeconfig", gate.kubeconfig, "--lease-namespace", HOME]
     options += ["--disable", "webhooks", "--no-leader-elect", "--metrics-address", "none"]
@@ -431,15 +432,27 @@ async def test_controller_controls_bmcs_with_the_role_for_that_and_needs_every_r
         await create_bmc(site, JOB, "early", absent, JOB_TTL_ANNOTATION, "0")
         await site.until(lambda: site.has_event("early", "MachineNotFound"), control)
 
-    async def is_deleted() -> bool:
-        return not await site.has_job("lost")
+        async def is_deleted() -> bool:
+            return not await site.has_job("lost")
 
-    await site.until(is_deleted, control)
+        await site.until(is_deleted, control)
+
+        async def may_netboot() -> bool:
+            found = (await site.client.get(HARDWARE, "machine", WORK))["spec"]["networkInterfaces"][MAC]
+            return not found.get("disableNetboot")
+
+        await site.workflow("boots", bootOptions={"toggleAllowNetboot": True, "bootMode": "netboot"})
+        await site.until(may_netboot, control)
+        await site.until(lambda: bmc.bmc.boots[-1:] == ["Pxe"], control)
+        await site.client.delete(WORKFLOW, "boots", WORK)
+        await site.until(lambda: site.is_gone("boots"), control)
+        assert not await may_netboot()
+
     other = site.start(*options)
     await site.until(lambda: "e74dec1a.bmc.tinkerbell.org: tinkedge_" in other.err, other)
     for process in (control, other):
         assert await asyncio.to_thread(process.terminate) == 0
-        assert "orbidden" not in process.err, process.err
+        assert "Traceback" not in process.err, process.err
     assert gate.refused == []
     # A controller for some namespaces gets the Machines that Jobs name in others; this one watches all.
     assert [(grant.verb, grant.resource) for grant in gate.unused() if grant in granted] == [("get", "machines")]
