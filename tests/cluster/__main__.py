@@ -5,8 +5,8 @@
     build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
     each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
-    keys survive an upgrade; the tokens of the release's accounts allow no attack; a drain leaves a server and a
-    controller; `helm uninstall` leaves only the documented objects
+    keys survive an upgrade; the tokens of the release's accounts allow no attack; the controllers power a machine
+    by its BMC; a drain leaves a server and a controller; `helm uninstall` leaves only the documented objects
 
 It prints its progress with the time of each step, and exits with 1 at the first failure. It needs root and Debian; the
 first run needs Go. The network is a namespace of its own without a route out of it, like that of `tinkedge lab`.
@@ -24,7 +24,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,11 @@ from edge.building.shell import CommandError, run
 from edge.lab.machine import Firmware, MachineSettings, VirtualMachine
 from edge.lab.rack import Rack, RackNetwork, start_depot, start_registry
 from tests.cluster.attacks import Thief
-from tests.cluster.machines import Machines, listed, template
+from tests.cluster.machines import Machines, listed, machine_with_bmc, power_job, template
 from tests.cluster.node import NEEDED, Node
 from tests.cluster.pki import NODE
 from tests.programs.build import built, kubernetes_version, version_of
+from tests.support.bmc import FakeBmc, serve
 
 NAMESPACE = "tinkedge"
 VIP = "172.31.77.10"
@@ -51,6 +53,9 @@ MAC = "52:54:00:12:34:56"
 BOOT_SECONDS = 600
 KEYS = {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
 SETS = sorted((CHART / "ci").glob("*-values.yaml"))
+MACHINES_OF_BMC = "machines.bmc.tinkerbell.org"
+RUFIO_LEASE = "e74dec1a.bmc.tinkerbell.org"
+HOLDER = "{.spec.holderIdentity}"
 ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 """Kinds that other projects define."""
 
@@ -107,6 +112,7 @@ class Trial:
             await self._many(stack)
             await self._keys()
             await self._rights()
+            await self._bmcs()
             await self._drain()
             await self._beside()
             await self._uninstall()
@@ -357,6 +363,43 @@ class Trial:
         names_of_leases = await self._node.kubectl("get", "leases", "-n", NAMESPACE, "-o", "name")
         return {each.partition("/")[2] for each in names_of_leases.split()} == names
 
+    async def _bmcs(self) -> None:
+        """Power a machine by its BMC with the chart's roles, also after the controller that leads has gone."""
+        upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
+        await self._helm(*upgrade, "--set", "bmc.enabled=true", "--wait")
+        async with AsyncExitStack() as stack:
+            bmc = await stack.enter_async_context(serve(FakeBmc()))
+            # Pods reach the address of the node, not its loopback.
+            relay = await asyncio.start_server(partial(_relay, bmc.port), self._network.address, 0)
+            stack.push_async_callback(relay.wait_closed)
+            stack.callback(relay.close)
+            port = relay.sockets[0].getsockname()[1]
+            objects = machine_with_bmc(self._network.address, port, bmc.certificate.fingerprint)
+            await self._node.kubectl("apply", "-f", "-", stdin=listed(objects))
+            await self._node.kubectl("wait", "--for=condition=Contactable", "--timeout=60s", f"{MACHINES_OF_BMC}/bmc")
+            await self._bmc_job("off", "on")
+            leader = await self._node.kubectl("get", "lease", "-n", NAMESPACE, RUFIO_LEASE, "-o", f"jsonpath={HOLDER}")
+            pod = leader.removeprefix("tinkedge_").rpartition("_")[0]
+            await self._node.kubectl("delete", "pod", "-n", NAMESPACE, pod, "--wait=false")
+            await self._bmc_job("on", "off")
+            if bmc.bmc.resets != ["On", "ForceOff"] or bmc.bmc.failed_logins:
+                raise CommandError(f"the BMC got {bmc.bmc.resets}, and {bmc.bmc.failed_logins} failed logins")
+            await self._node.kubectl("delete", "-f", "-", stdin=listed(objects))
+        await self._helm(*upgrade, "--wait")
+        await self._node.kubectl("delete", "lease", "-n", NAMESPACE, RUFIO_LEASE)
+        self._log(f"the controllers powered a machine on and off by its BMC; {pod}, which led, was deleted in between")
+
+    async def _bmc_job(self, before: str, after: str) -> None:
+        """Change the power state of the machine by a Job. Raises CommandError."""
+        await self._node.until(f"the power state {before}", lambda: self._power_is(before))
+        await self._node.kubectl("apply", "-f", "-", stdin=listed([power_job(after)]))
+        job = f"jobs.bmc.tinkerbell.org/{after}"
+        await self._node.kubectl("wait", "--for=condition=Completed", "--timeout=90s", job, timeout=100)
+
+    async def _power_is(self, state: str) -> bool:
+        path = "jsonpath={.status.powerState}"
+        return await self._node.kubectl("get", f"{MACHINES_OF_BMC}/bmc", "-o", path) == state
+
     async def _drain(self) -> None:
         """Drain the only node. Evicted pods have no other node, so the last pod of each role must stay."""
         drain = ["drain", NODE, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=20s"]
@@ -420,6 +463,20 @@ class Trial:
 
     async def _no_pods(self) -> bool:
         return not await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")
+
+
+async def _relay(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass the bytes of a connection to a port of loopback, and back."""
+    other_reader, other_writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                target.write(data)
+                await target.drain()
+        target.close()
+
+    await asyncio.gather(copy(reader, other_writer), copy(other_reader, writer))
 
 
 def _namespace(name: str, labels: dict[str, str]) -> dict[str, Any]:

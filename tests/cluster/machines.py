@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from edge.building.shell import CommandError, Daemon, run
+from tests.support.bmc import PASSWORD, USER
 
 API_VERSION = "tinkerbell.org/v1alpha2"
+BMC_API_VERSION = "bmc.tinkerbell.org/v1alpha1"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,30 @@ def template(directory: Path, actions: int, seconds: float) -> dict[str, Any]:
 
 def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def machine_with_bmc(host: str, port: int, fingerprint: str) -> list[dict[str, Any]]:
+    """Return a Machine named `bmc`, whose fake BMC is at this address, and its Secret."""
+    about = {"name": "bmc", "namespace": "default"}
+    connection = {
+        "host": host,
+        "insecureTLS": False,
+        "certificateFingerprint": fingerprint,
+        "authSecretRef": about,
+        "providerOptions": {"redfish": {"port": port}},
+    }
+    account = {"username": USER, "password": PASSWORD}
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": account},
+        {"apiVersion": BMC_API_VERSION, "kind": "Machine", "metadata": about, "spec": {"connection": connection}},
+    ]
+
+
+def power_job(action: str) -> dict[str, Any]:
+    """Return a Job of the name `action` for the Machine of `machine_with_bmc`."""
+    spec = {"machineRef": {"name": "bmc", "namespace": "default"}, "tasks": [{"powerAction": action}]}
+    about = {"name": action, "namespace": "default"}
+    return {"apiVersion": BMC_API_VERSION, "kind": "Job", "metadata": about, "spec": spec}
 
 
 def listed(objects: list[dict[str, Any]]) -> str:
