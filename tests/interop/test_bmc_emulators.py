@@ -52,14 +52,14 @@ class Site(BmcHost):
         self.process = self.start(IN_EDGE, program, *words, PYTHONUNBUFFERED="1")
         wait_until(lambda: listens in self.listening(), lambda: self.process.err, every=0.1)
 
-    def machine(self, password: str, contactable: str = "True", **connection: Any) -> None:
+    def machine(self, password: str, contactable: str = "True", *, user: str = "admin", **connection: Any) -> None:
         """Create the Machine and its Secret, and wait until its condition Contactable has this status."""
         about = {"name": "node-0", "namespace": "default"}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": about}
         machine = {"apiVersion": "bmc.tinkerbell.org/v1alpha1", "kind": "Machine", "metadata": about}
         connection = {"host": "127.0.0.1", "insecureTLS": False, "authSecretRef": about, **connection}
         items = [
-            secret | {"stringData": {"username": "admin", "password": password}},
+            secret | {"stringData": {"username": user, "password": password}},
             machine | {"spec": {"connection": connection}},
         ]
         self.kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -78,7 +78,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-IPMI = {"preferredOrder": ["ipmitool"], "ipmitool": {"port": IPMI_PORT, "cipherSuite": "3"}}
+IPMI: dict[str, Any] = {"preferredOrder": ["ipmitool"], "ipmitool": {"port": IPMI_PORT, "cipherSuite": "3"}}
 
 
 def test_fakebmc_of_pyghmi_switches_power_and_its_lost_efi_bit_is_named(site: Site) -> None:
@@ -112,12 +112,24 @@ def test_fakebmc_of_pyghmi_switches_power_and_its_lost_efi_bit_is_named(site: Si
     assert "login         ok" in checked
 
 
-def test_cipher_suite_that_fakebmc_lacks_is_named_and_is_no_refused_password(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("account", "options", "reason", "words"),
+    [
+        (("admin", "password"), {"port": IPMI_PORT}, "NotSupported", "it does not have cipher suite 17"),
+        (("admin", "wrong"), IPMI["ipmitool"], "CredentialsRefused", "the password in the Secret is wrong for IPMI"),
+        (("stranger", "password"), IPMI["ipmitool"], "BmcUnreachable", "check the user in the Secret"),
+    ],
+    ids=["cipher suite", "password", "user"],
+)
+def test_refusal_of_fakebmc_has_its_own_cause(
+    site: Site, account: tuple[str, str], options: dict[str, Any], reason: str, words: str
+) -> None:
     site.emulator("fakebmc", "--port", str(IPMI_PORT), listens=f"udp:{IPMI_PORT}")
-    site.machine("password", "False", providerOptions={"preferredOrder": ["ipmitool"], "ipmitool": {"port": IPMI_PORT}})
+    user, password = account
+    providers = {"preferredOrder": ["ipmitool"], "ipmitool": options}
+    site.machine(password, "False", user=user, providerOptions=providers)
     (condition,) = json.loads(site.kubectl("get", "machine.bmc", "node-0", "-o", "json"))["status"]["conditions"]
-    assert condition["reason"] == "NotSupported"
-    assert "it does not have cipher suite 17" in condition["message"]
+    assert (condition["reason"], words in condition["message"]) == (reason, True), condition
 
 
 def test_sushy_emulator_switches_power_and_its_lie_about_once_is_named(site: Site) -> None:

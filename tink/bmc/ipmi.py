@@ -209,6 +209,12 @@ _SESSION_FAILURES: Final = (
         "it refuses cipher suite {suite}; set spec.connection.providerOptions.ipmitool.cipherSuite (17 or 3)",
     ),
     (
+        rb"no response from RAKP",
+        Cause.UNREACHABLE,
+        "it answers at UDP port {port}, but not to the login; check the user in the Secret, since some BMCs do not "
+        "answer an unknown one, and the network between",
+    ),
+    (
         rb"Authentication Capabilities|Get Auth Capabilities error|Could not open socket|no response from",
         Cause.UNREACHABLE,
         "it does not answer at UDP port {port}; check that IPMI over LAN is enabled and that no firewall is between",

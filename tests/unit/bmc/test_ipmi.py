@@ -165,7 +165,8 @@ def test_identity_has_the_vendor_by_number_and_the_machine_of_the_fru() -> None:
             "it does not have cipher suite 17",
         ),
         (b"Get Auth Capabilities error\n", Cause.UNREACHABLE, "UDP port 623"),
-        (b"> Error: no response from RAKP 1 message\n", Cause.UNREACHABLE, "UDP port 623"),
+        (b"> Error: no response from open session\n", Cause.UNREACHABLE, "does not answer at UDP port 623"),
+        (b"> Error: no response from RAKP 1 message\n", Cause.UNREACHABLE, "check the user in the Secret"),
         (b"Address lookup for bmc failed\nCould not open socket!\n", Cause.UNREACHABLE, "host name"),
     ],
 )
