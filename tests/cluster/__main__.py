@@ -173,7 +173,7 @@ class Trial:
 
     async def _namespace(self) -> None:
         labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-        names = {"machines", "hosts"}
+        names = {"bmcs", "machines", "hosts"}
         for values in SETS:  # a set may restrict a role to namespaces, which must exist
             names.update((yaml.safe_load(values.read_text()).get("scope") or {}).get("namespaces", ()))
         made = [_namespace(NAMESPACE, labels), *(_namespace(name, {}) for name in sorted(names - {NAMESPACE}))]
