@@ -10,7 +10,8 @@ use. It is held until the operator releases it. A Workflow that was running in t
 any case. A Job or Task of a BMC that had not ended in the backup is failed: it could switch off a machine that works.
 Every controller respects that status, and a new Job takes one command. For the same reason, the progress of a boot
 (`status.boot` of a Workflow) is removed: a held Workflow boots its machine from the first step when it is released,
-and for one that has begun or ended, BMC control sends no request of the clean-up.
+and for one that has begun or ended, BMC control sends no request of the clean-up. BMC control boots machines
+for Pending Workflows alone, so a held Workflow that was Scheduled after such a boot becomes Pending.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.files.archive import Contents, Progress, extract
 from tink.kubeapi import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
+from tink.workflow.events import GivenBack
 from tink.workflow.guards import begun, paused
+from tink.workflow.machine import apply
 from tink.workflow.status import ConditionType, InvalidStatusError, deleted, name_of
+from tink.workflow.table import Author
 
 WORKFLOWS = "tinkerbell.org/workflows"
 BMC_WORK: Final = (f"{GROUP}/jobs", f"{GROUP}/tasks")
@@ -106,7 +110,7 @@ def restore(
         since = max(0, int((now - manifest.created).total_seconds()))
         why = f"restored from the backup of {manifest.created:%Y-%m-%dT%H:%M:%SZ}, and may have run since"
         skipped = _MARGIN + since * _PER_SECOND
-        made = _complete(staging, directory, skipped, None if resume else why)
+        made = _complete(staging, directory, skipped, None if resume else why, now)
         made.manifest = manifest
         made.aside = _put_in_place(staging, directory, now)
         return made
@@ -167,13 +171,15 @@ def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = Fals
             found = salvage_state(damaged / contents.STATE, staging / contents.STATE, work)
         answered = newest_answered(damaged)
         why = "salvaged from a damaged state, and may have run"
-        made = _complete(staging, directory, _MARGIN, None if resume else why, answered)
+        made = _complete(staging, directory, _MARGIN, None if resume else why, now, answered)
         made.lost, made.older, made.uncertain = found.lost, found.older, found.uncertain
         made.aside = _put_in_place(staging, directory, now)
         return made
 
 
-def _complete(staging: Path, directory: Path, skipped: int, why: str | None, answered: int = 0) -> Restored:
+def _complete(
+    staging: Path, directory: Path, skipped: int, why: str | None, now: datetime, answered: int = 0
+) -> Restored:
     """Check the new state, hold Workflows and fail Jobs that may have run, and continue at a later version."""
     state = staging / contents.STATE
     if not state.is_file():
@@ -200,7 +206,10 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
         is_changed = _forget_boot(workflow, boots_again=may_run)
         if is_changed and not may_run:
             without_clean_up.append(name_of(workflow))
-        return (may_run and hold(workflow)) or is_changed
+        is_held = may_run and hold(workflow)  # `Held` has the state of the backup
+        if is_changed and may_run:
+            _give_back(workflow, now)
+        return is_held or is_changed
 
     def hold(workflow: Raw) -> bool:
         annotations = workflow["metadata"].setdefault("annotations", {})
@@ -241,6 +250,13 @@ def _forget_boot(workflow: Raw, *, boots_again: bool) -> bool:
         prepared = ConditionType.BOOT_PREPARED
         status["conditions"] = [each for each in conditions if as_mapping(each).get("type") != prepared]
     return True
+
+
+def _give_back(workflow: Raw, now: datetime) -> None:
+    """Make a Scheduled Workflow Pending. It becomes Running if its agent reports that it runs it all the same."""
+    status = apply(workflow, GivenBack(), now.timestamp(), Author.SERVER)
+    if status is not None:
+        workflow["status"] = status
 
 
 def _may_run(workflow: Raw) -> bool:

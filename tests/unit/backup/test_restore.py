@@ -151,21 +151,27 @@ async def test_boot_by_a_bmc_begins_again_if_its_workflow_is_held_and_is_not_cle
     def status(state: str) -> dict[str, Any]:
         return {"state": state, "boot": boot, "conditions": conditions}
 
-    for state in ("Pending", "Running", "Succeeded"):
+    for state in ("Pending", "Scheduled", "Running", "Succeeded"):
         await site.put(WORKFLOWS, state.lower(), finalizers=(BOOT_FINALIZER,), status=status(state))
     await site.put(WORKFLOWS, "finished", finalizers=(FINALIZER,), status=status("Succeeded"))
     paused = {PAUSED_ANNOTATION: "x"}
     await site.put(WORKFLOWS, "moved", annotations=paused, finalizers=(BOOT_FINALIZER,), status=status("Pending"))
     content = backup_of(site)
     made = restored(content, tmp_path / "new")
-    assert [each.name for each in made.held] == ["default/pending"]
+    assert {(each.name, each.state) for each in made.held} == {
+        ("default/pending", "Pending"),
+        ("default/scheduled", "Scheduled"),
+    }
     assert sorted(made.without_clean_up) == ["default/running", "default/succeeded"]
     other = await opened(tmp_path / "new")
     after = {
         name: (await other.get(WORKFLOWS, name))["status"]
-        for name in ("pending", "running", "succeeded", "finished", "moved")
+        for name in ("pending", "scheduled", "running", "succeeded", "finished", "moved")
     }
     assert after["pending"] == {"state": "Pending", "conditions": others}
+    scheduled = after["scheduled"]
+    assert (scheduled["state"], scheduled["conditions"]) == ("Pending", others), "BMC control boots a Pending Workflow"
+    assert scheduled["lastTransitioned"] == "2026-11-23T13:00:00.000Z"
     for name in ("running", "succeeded"):
         assert after[name] == {"state": name.capitalize(), "conditions": conditions}
     for name in ("finished", "moved"):
