@@ -406,8 +406,20 @@ def boot_options(spec: Object) -> Iterator[Case]:
     condition = {"type": "BootPrepared", "status": "False", "reason": "NoDiscover", "message": "no DISCOVER"}
     both = {"boot": progress, "conditions": [condition]}
     yield update("Workflow", "the progress of a boot is stored", spec | netboot, {}, ["status", both])
-    tape = {"boot": progress | {"way": "tape"}}
-    yield update("Workflow", "an unknown way", spec | netboot, {}, ["status", tape], "status.boot.way")
+    for name, change, *blamed in (
+        ("an unknown way", {"way": "tape"}, "status.boot.way"),
+        ("an attempt before the first", {"attempt": 0}, "status.boot.attempt"),
+        ("an attempt that is no integer", {"attempt": 1.5}, "status.boot.attempt", "status"),
+        ("an attempt above all integers", {"attempt": 1 << 80}, "status.boot.attempt", "status"),
+        ("less than no action is done", {"done": -1}, "status.boot.done"),
+        ("a time of another form", {"since": "today"}, "status.boot.since"),
+        ("a message that is no text", {"message": ["m"]}, "status.boot.message"),
+        ("two mistakes", {"attempt": 0, "done": -1}, "status.boot.attempt", "status.boot.done"),
+    ):
+        status = {"boot": progress | change}
+        yield update("Workflow", f"the progress of a boot: {name}", spec | netboot, {}, ["status", status], *blamed)
+    for name, value in (("a list", []), ("a text", "done")):
+        yield update("Workflow", f"a status that is {name}", spec, {}, ["status", value], "status")
 
 
 def connection(**fields: Any) -> Object:

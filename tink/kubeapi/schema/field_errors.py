@@ -90,7 +90,7 @@ CompiledSchema = Callable[[Any, Path, "WalkResult"], None]
 """A compiled schema or keyword: prunes, completes and checks a value in place, and reports to the outcome."""
 
 NOWHERE = "<nil>"
-"""The path of errors that Kubernetes reports without a path."""
+"""The path of errors that Kubernetes reports without a path, in a check of a whole object."""
 MAX_ERRORS = 100
 """Maximum number of errors in an answer, which should not be larger than the request."""
 MAX_ADDED = 3 << 20
@@ -110,6 +110,9 @@ class WalkResult:
     """The result of one walk: errors, and the paths of unknown fields, which the walk has dropped.
 
     With `keeps_nulls`, a null stays if no default replaces it, so that it is rejected where null is not allowed.
+    `part` is the top-level field that is checked alone, such as status; empty: the whole object. Kubernetes then names
+    a field in the words of a message without that field (k8s.io/apiextensions-apiserver,
+    pkg/registry/customresource/validator.go, ValidateStatusUpdate).
     """
 
     errors: list[FieldError] = field(default_factory=list)
@@ -117,6 +120,19 @@ class WalkResult:
     late: list[str] = field(default_factory=list)
     added: int = 0
     keeps_nulls: bool = False
+    part: str = ""
+
+    @property
+    def nowhere(self) -> str:
+        """The path of errors that Kubernetes reports without a path."""
+        return self.part or NOWHERE
+
+    def name(self, path: Path) -> str:
+        """Return a path as the words of a message name it."""
+        at = render(path)
+        if not self.part or not f"{at}.".startswith(f"{self.part}."):
+            return at
+        return at[len(self.part) + 1 :]
 
     def report(self, error: FieldError) -> None:
         """Add an error."""

@@ -23,7 +23,6 @@ import orjson
 from tink.kubeapi.cel import pattern_tester
 from tink.kubeapi.schema import meta, structs
 from tink.kubeapi.schema.field_errors import (
-    NOWHERE,
     CompiledSchema,
     FieldError,
     Path,
@@ -44,19 +43,20 @@ from tink.limits import shrink_to_fit
 
 Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
 Compare = Callable[[Any, Any], bool]
-Error = Callable[[str, Any], FieldError]
+Error = Callable[[str, str, Any], FieldError]
+"""Function of the path, its name in the words of the message, and the value."""
 
 
 def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], error: str | Error) -> CompiledSchema:
     """Return a check of values of some JSON types. It ignores other values, since `type` has its own check.
 
-    `error` are the words of the error, or a function of the path and the value.
+    `error` are the words of the error, or a function.
     """
-    make = error if callable(error) else lambda at, value: invalid(at, value, f"{at} in body {error}")
+    make = error if callable(error) else lambda at, name, value: invalid(at, value, f"{name} in body {error}")
 
     def apply(value: Any, path: Path, found: WalkResult) -> None:
         if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
-            found.report(make(render(path), value))
+            found.report(make(render(path), found.name(path), value))
 
     return apply
 
@@ -90,8 +90,8 @@ def _pattern(pattern: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 
 def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
-    def error(at: str, value: Any) -> FieldError:
-        return type_invalid(at, value, f"{at} in body must be of type {name}: {quote(value)}")
+    def error(at: str, field: str, value: Any) -> FieldError:
+        return type_invalid(at, value, f"{field} in body must be of type {name}: {quote(value)}")
 
     return _rule(str, CHECKS.get(name, lambda _: True), error)
 
@@ -110,15 +110,15 @@ def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
 
 def _at_most(applies: type[Any]) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        return _rule(applies, lambda value: len(value) <= limit, lambda at, value: too_many(at, len(value), limit))
+        return _rule(applies, lambda value: len(value) <= limit, lambda at, _, value: too_many(at, len(value), limit))
 
     return make
 
 
 def _at_least(applies: type[Any], unit: str) -> Make:
     def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
-        def error(at: str, value: Any) -> FieldError:
-            return invalid(at, len(value), f"{at} in body should have at least {limit} {unit}")
+        def error(at: str, name: str, value: Any) -> FieldError:
+            return invalid(at, len(value), f"{name} in body should have at least {limit} {unit}")
 
         return _rule(applies, lambda value: len(value) >= limit, error)
 
@@ -183,15 +183,15 @@ def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
 
 
 def complete_by_schema(
-    compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]], *, keeps_nulls: bool = False
+    compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]], *, keeps_nulls: bool = False, part: str = ""
 ) -> WalkResult:
     """Prune, complete and check an object in place.
 
     `read` reads the parts for which Kubernetes has Go types, in place, and returns the paths of their unknown fields.
-    `keeps_nulls`: see `WalkResult`. Raises what `read` raises, and TooMuchAddedError.
+    `keeps_nulls` and `part`: see `WalkResult`. Raises what `read` raises, and TooMuchAddedError.
     """
     unknown = read(new)
-    found = WalkResult(keeps_nulls=keeps_nulls)
+    found = WalkResult(keeps_nulls=keeps_nulls, part=part)
     compiled(new, None, found)
     if unknown or found.unknown or found.late:
         found.unknown = [*unknown, *sorted(found.unknown), *found.late]
@@ -257,7 +257,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
             # Kubernetes compares formats here, and the format of a number is its Go type.
             is_float = isinstance(value, float) or not is_integer(value)
             wanted, got = form, "" if isinstance(value, bool | dict) else "float64" if is_float else "int64"
-        found.report(type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
+        found.report(type_invalid(at, got, f'{found.name(path)} in body must be of type {wanted}: "{got}"'))
         for check in others:
             check(value, path, found)
         if loses and isinstance(value, dict):
@@ -287,7 +287,7 @@ def _number_range(kind: str, form: str) -> CompiledSchema:
         else:
             fits = form != "float" or abs(value) < _MAX_FLOAT
         if not fits:
-            found.report(invalid(NOWHERE, "", f"{words} in {render(path)}"))
+            found.report(invalid(found.nowhere, "", f"{words} in {found.name(path)}"))
 
     return apply
 
@@ -469,19 +469,19 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
         key: [_compile(part, prune=False) for part in schema.get(key) or ()] for key in ("allOf", "anyOf", "oneOf")
     }
 
-    def errors_of(compiled: CompiledSchema, value: Any, path: Path) -> list[FieldError]:
-        found = WalkResult()
+    def errors_of(compiled: CompiledSchema, value: Any, path: Path, part: str) -> list[FieldError]:
+        found = WalkResult(part=part)
         compiled(value, path, found)
         return found.errors
 
     def report(found: WalkResult, path: Path, words: str, *more: list[FieldError]) -> None:
-        found.report(invalid(NOWHERE, "", f'"{render(path)}" {words}'))
+        found.report(invalid(found.nowhere, "", f'"{found.name(path)}" {words}'))
         for listed in more:
             for error in listed:
                 found.report(error)
 
     def all_of(value: Any, path: Path, found: WalkResult) -> None:
-        wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path))]
+        wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path, found.part))]
         if wrong:
             none = ". None validated" if len(wrong) == len(parts["allOf"]) else ""
             report(found, path, f"must validate all the schemas (allOf){none}", *wrong)
@@ -489,13 +489,13 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
     def any_of(value: Any, path: Path, found: WalkResult) -> None:
         first: list[FieldError] = []
         for compiled in parts["anyOf"]:
-            if not (wrong := errors_of(compiled, value, path)):
+            if not (wrong := errors_of(compiled, value, path, found.part)):
                 return
             first = first or wrong
         report(found, path, "must validate at least one schema (anyOf)", first)
 
     def one_of(value: Any, path: Path, found: WalkResult) -> None:
-        tried = [errors_of(compiled, value, path) for compiled in parts["oneOf"]]
+        tried = [errors_of(compiled, value, path, found.part) for compiled in parts["oneOf"]]
         right = sum(not wrong for wrong in tried)
         words = "must validate one and only one schema (oneOf). Found "
         if right == 0:
@@ -510,7 +510,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
         never = _compile(schema["not"], prune=False)
 
         def none_of(value: Any, path: Path, found: WalkResult) -> None:
-            if not errors_of(never, value, path):
+            if not errors_of(never, value, path, found.part):
                 report(found, path, "must not validate the schema (not)")
 
         checks.append(none_of)

@@ -274,7 +274,8 @@ class Pipeline:
         resource, options, subresource = request.resource, request.options, request.target.subresource
         size = draft.size * resource.rules.cost
         draft.new = draft.prepare(draft.new)
-        found = await offload(size, complete, resource, draft.new, applied=draft.applied)
+        part = subresource if subresource == "status" and resource.custom else ""
+        found = await offload(size, complete, resource, draft.new, applied=draft.applied, part=part)
         draft.warnings += unknown_fields(resource, found, request.body.duplicates, options.validation, draft.submitted)
         draft.warnings += dedup_owners(draft.new["metadata"])
         if not draft.applied:
@@ -289,7 +290,7 @@ class Pipeline:
             # A webhook's changes have no owner, and a webhook must not damage the list of owners.
             attributes.warnings += field_manager.valid_or_before(attributes.object, owners)
             draft.new = draft.prepare(attributes.object)
-            found = await offload(size, complete, resource, draft.new)
+            found = await offload(size, complete, resource, draft.new, part=part)
         fields = draft.new["metadata"]
         if not fields.get("name") and (prefix := fields.get("generateName")):
             # After the mutating webhooks, which see no generated name.

@@ -47,15 +47,16 @@ def read_types(resource: Resource, new: Raw) -> list[str]:
         raise cannot_be_handled(resource, str(error)) from error
 
 
-def complete(resource: Resource, new: Raw, *, applied: bool = False) -> WalkResult:
+def complete(resource: Resource, new: Raw, *, applied: bool = False, part: str = "") -> WalkResult:
     """Prune, complete and check an object.
 
     Nulls that are not allowed are dropped. In an `applied` object they are errors, as it is a merged object and no
-    body. Raises StatusError (400) if a part that Kubernetes reads into Go types has wrong types.
+    body. `part`: see `WalkResult`. Raises StatusError (400) if a part that Kubernetes reads into Go types has wrong
+    types.
     """
     try:
         reading, keeps_nulls = partial(read_types, resource), applied and resource.custom
-        found = complete_by_schema(resource.compiled, new, reading, keeps_nulls=keeps_nulls)
+        found = complete_by_schema(resource.compiled, new, reading, keeps_nulls=keeps_nulls, part=part)
     except TooMuchAddedError as error:
         raise errors.too_much_added(resource.group, resource.plural, new, error) from error
     if resource.rules.typed and found.errors:  # Go's types have checked types and formats
