@@ -101,7 +101,7 @@ class Area(StrEnum):
 
 
 class Handler(StrEnum):
-    """The part of BMC control that applies the remedy of a quirk."""
+    """The part of BMC control that applies the remedy of a quirk, or the operator."""
 
     DECISION = "tink.bmc.decision"
     REDFISH = "tink.bmc.redfish"
@@ -109,6 +109,7 @@ class Handler(StrEnum):
     INVENTORY = "tink.bmc.inventory"
     CONNECTIONS = "tink.bmc.connections"
     LADDER = "the boot ladder of a Workflow"
+    OPERATOR = "the operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,14 +330,14 @@ QUIRKS: Final = (
         "one of three installations disables the UEFI boot option of the disk",
         "restore the base names in FixedBootOrder",
         "dsx-ai-factory/libredfish#12",
-        _SUPERMICRO, ("sys-221h-tn24r",), handled_by=Handler.LADDER,
+        _SUPERMICRO, ("sys-221h-tn24r",), handled_by=Handler.OPERATOR, is_advice=True,
     ),
     Quirk(
         14, Area.BOOT,
         "the BMC reports an old boot order while it is in lockdown",
         "end the lockdown, restart the machine, and read again",
         "NI handler.rs, NI#505",
-        _SUPERMICRO, handled_by=Handler.LADDER,
+        _SUPERMICRO, handled_by=Handler.OPERATOR, is_advice=True,
     ),
     Quirk(
         15, Area.BOOT,
