@@ -76,6 +76,8 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("a BIOS boots a USB stick, but not the disk after it: use --medium cdrom with --full")
     if given["bmc"] and medium is not None:
         raise click.UsageError("--bmc boots the machine from the network, not from a medium: leave one of them out")
+    if given["bmc"] and given["ipv6"] and not given["full"]:
+        raise click.UsageError("--bmc waits for the system on the disk, and the small one has no IPv6: add --full")
     drive = Drive(medium) if medium is not None else None
     settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
     screen = Screen()

@@ -31,6 +31,7 @@ from edge.lab.run import MachineProgress
         ("--ipv6 --dual-stack", "--ipv6 is a rack without IPv4, --dual-stack one with both"),
         ("--static", "--static is for a machine that boots from a medium"),
         ("--bmc --medium cdrom", "--bmc boots the machine from the network, not from a medium"),
+        ("--bmc --ipv6", "the small one has no IPv6"),
         ("--full --medium usb", "a BIOS boots a USB stick, but not the disk after it"),
     ],
 )
