@@ -55,7 +55,7 @@ class Case:
     `password` is the one in the Secret; `fingerprint` replaces that of the certificate in the Machine. `expected`: a
     regular expression for the sentence of the Workflow that names the cause; empty: the machine netboots. `power` is
     the power state before. `heals`: the faults end with the first boot. `further`: seconds for which the case goes on
-    after the sentence, so that a retry shows.
+    after the sentence, so that a retry shows. `targets`: the boot targets that the BMC has; empty: the usual ones.
     """
 
     name: str
@@ -67,6 +67,8 @@ class Case:
     power: str = "On"
     heals: bool = False
     further: float = 0.0
+    targets: tuple[str, ...] = ()
+    firmware: str = Firmware.BIOS
     within: float = 150.0
 
 
@@ -151,7 +153,7 @@ class Site:
         directory.mkdir()
         mac = f"52:54:00:77:00:{self._number:02x}"
         settings = MachineSettings(
-            mac, self._network.tap, Firmware.BIOS, memory_mib=128, processors=1, disk_mib=1, icount=_ICOUNT,
+            mac, self._network.tap, Firmware(case.firmware), memory_mib=256, processors=1, disk_mib=1, icount=_ICOUNT,
             is_managed=True,
         )  # fmt: skip
         machine = VirtualMachine(settings, directory)
@@ -172,6 +174,7 @@ class Site:
             bmc = FakeBmc(
                 faults=[Fault[each] for each in case.faults], machine=managed, power=case.power, **case.settings
             )
+            bmc.targets = case.targets or bmc.targets
             async with serve(bmc) as served:
                 yield served
         finally:
