@@ -15,7 +15,6 @@ import itertools
 import logging
 import re
 import shutil
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +27,8 @@ import aiohttp
 from edge.building.shell import CommandError, Daemon, run
 from edge.lab.bmc import MachineBoot, MachineObserver
 from edge.lab.qmp import QmpClient
+from edge.lab.uefi_variables import set_boot_uri
+from tink.errors import TinkedgeError
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,11 @@ class Firmware(StrEnum):
     def boots_by_http(self) -> bool:
         """Return True if the firmware has an HTTP Boot client instead of PXE."""
         return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP, Firmware.OWN_KEYS_HTTP)
+
+    @property
+    def has_http_uri(self) -> bool:
+        """Return True if a BMC can give the firmware a URL for UEFI HTTP Boot."""
+        return self not in (Firmware.BIOS, Firmware.ARM64)
 
 
 class Device(StrEnum):
@@ -261,16 +267,15 @@ class VirtualMachine:
         if self.is_on:
             await self._connection().execute("eject", id=Device.CDROM.value, force=True)
 
-    async def set_http_uri(self, uri: str) -> None:
+    def set_http_uri(self, uri: str) -> None:
         """Make the firmware boot once from `uri` by UEFI HTTP Boot at the next start. The machine must be off.
 
-        The program `virt-fw-vars` writes the UEFI variable BootNext (UEFI 2.10 section 3.3). Raises CommandError.
+        Raises CommandError, and VariableStoreError for firmware without such variables.
         """
-        program = http_boot_program()
-        if program is None or self.settings.firmware in (Firmware.BIOS, Firmware.ARM64):
-            raise CommandError("a machine with an HTTP boot URI needs UEFI for x86-64, and virt-fw-vars on PATH")
+        if not self.settings.firmware.has_http_uri:
+            raise CommandError("a machine with an HTTP boot URI needs UEFI firmware for x86-64")
         self._create_variables()
-        await run([program, "--inplace", self._variables, "--set-boot-uri", uri])
+        self._variables.write_bytes(set_boot_uri(self._variables.read_bytes(), uri))
 
     def _connection(self) -> QmpClient:
         if self._qmp is None:
@@ -373,7 +378,7 @@ class ManagedMachine:
                 order = await self._orders.get()
                 try:
                     await order()
-                except CommandError as error:
+                except TinkedgeError as error:
                     self.failure = str(error)
                     log.warning("the virtual machine does not do what its BMC asks for: %s", error)
         finally:
@@ -448,9 +453,9 @@ class ManagedMachine:
         try:
             if boot.http_uri:
                 first = None
-                await self.machine.set_http_uri(boot.http_uri)
+                self.machine.set_http_uri(boot.http_uri)
             await self.machine.power_on(first)
-        except CommandError:
+        except TinkedgeError:
             self._is_on = False
             self._report(lambda observer: observer.machine_stopped())
             raise
@@ -538,12 +543,6 @@ async def _download(url: str, file: Path) -> None:
                 if size > MAX_IMAGE_BYTES:
                     raise ValueError(f"the image has more than {MAX_IMAGE_BYTES >> 20} MiB")
                 opened.write(part)
-
-
-def http_boot_program() -> str | None:
-    """Return the program `virt-fw-vars` of virt-firmware, from PATH or beside this Python; None if there is none."""
-    beside = Path(sys.prefix) / "bin" / "virt-fw-vars"
-    return shutil.which("virt-fw-vars") or (str(beside) if beside.exists() else None)
 
 
 def _place(device: Device, first: Device | None) -> str:

@@ -30,7 +30,7 @@ from edge.doctor import check_lab, kubectl_path
 from edge.journey.events import JourneyEvent, Notice, Outcome, Step
 from edge.journey.follow import Lost, follow
 from edge.lab.bmc import TARGETS, BmcServer, MachineDescription, SimulatedBmc, served_certificate
-from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine, http_boot_program
+from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
 from tink.api.v1alpha2 import API_VERSION, BOOT_FINALIZER, BootMode, Raw
 from tink.api.yaml import YamlError, objects
@@ -155,7 +155,7 @@ class LabBmc(BmcServer):
         self._managed = machine
         self._running: asyncio.Task[None] | None = None
         is_bios = settings.firmware is Firmware.BIOS
-        has_http = not is_bios and settings.firmware is not Firmware.ARM64 and http_boot_program() is not None
+        has_http = settings.firmware.has_http_uri
         bmc = SimulatedBmc(
             accounts={self.USER: self._password},
             machine=machine,

@@ -228,6 +228,28 @@ def test_machine_netboots_or_the_true_cause_is_named(lie: Lie, rig: Rig, page: l
     page.append(f"| {lie.name} | {seconds:.0f} | {end} | {outcome.failed_logins} |")
 
 
+@pytest.mark.parametrize(
+    ("case", "way", "step"),
+    [
+        (
+            Case("UEFI HTTP boot", (Fault.HTTP_URI.name,), targets=("None", "Hdd"), firmware="uefi"),
+            "http",
+            "binary ok: boot program ipxe.efi sent over HTTP",
+        ),
+        (Case("virtual CD", targets=("None", "Cd", "Hdd")), "cd", "medium ok: boot medium boot.iso"),
+    ],
+    ids=["http", "cd"],
+)
+def test_machine_netboots_by_another_way_if_its_bmc_has_no_pxe(rig: Rig, case: Case, way: str, step: str) -> None:
+    outcome = rig.run(case)
+    about = json.dumps(asdict(outcome), indent=1)
+    assert outcome.netbooted is not None, about
+    assert [message for _, _, reason, message in outcome.sentences if reason == "Booted" and message.startswith(way)]
+    assert any(step in line for line in outcome.journey), about
+    assert outcome.is_cleaned_up, about
+    assert (outcome.override, outcome.medium) == ("Disabled", None), about
+
+
 def _example(sentence: str) -> str:
     """Replace the names and addresses of the test by examples."""
     sentence = re.sub(r"52:54:00:77:00:..", "52:54:00:12:34:56", sentence).replace("127.0.0.1", "192.168.2.10")

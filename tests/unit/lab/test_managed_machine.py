@@ -17,7 +17,9 @@ from edge.building.shell import CommandError
 from edge.lab import machine as module
 from edge.lab.bmc import MachineBoot
 from edge.lab.machine import Device, Firmware, MachineSettings, ManagedMachine, VirtualMachine
+from edge.lab.uefi_variables import VariableStoreError
 from tests.support.objects import MAC
+from tests.unit.lab.test_uefi_variables import variable_store
 from tests.waiting import until
 
 
@@ -144,18 +146,13 @@ async def test_managed_machine_that_does_not_start_gives_qemus_last_words(qemu, 
     assert not made.is_on
 
 
-async def test_http_boot_uri_is_written_to_the_variables_of_a_machine_that_can_boot_so(qemu, tmp_path):
-    made = machine(tmp_path)
-    uri = "http://192.0.2.1/ipxe.efi"
-    with pytest.raises(CommandError, match="needs UEFI"):
-        await made.set_http_uri(uri)
-    other = machine(tmp_path, Firmware.UEFI)
-    program = tmp_path / "bin" / "virt-fw-vars"
-    program.write_text('#!/bin/sh\necho "$@" >"$2"\n')
-    program.chmod(0o755)
-    await other.set_http_uri(uri)
-    variables = tmp_path / "variables.fd"
-    assert variables.read_text() == f"--inplace {variables} --set-boot-uri {uri}\n"
+async def test_machine_without_uefi_has_no_http_boot_uri(qemu, tmp_path):
+    for firmware in (Firmware.BIOS, Firmware.ARM64):
+        assert not firmware.has_http_uri
+        with pytest.raises(CommandError, match="needs UEFI firmware"):
+            machine(tmp_path, firmware).set_http_uri("http://192.0.2.1/ipxe.efi")
+    with pytest.raises(VariableStoreError, match="no variable store"):
+        machine(tmp_path, Firmware.UEFI).set_http_uri("http://192.0.2.1/ipxe.efi")
 
 
 # --- behind the port of a BMC -----------------------------------------------------------------------------------------
@@ -288,18 +285,23 @@ async def test_machine_that_can_not_start_is_reported_as_off_with_the_reason(qem
 
 
 async def test_http_boot_uri_is_used_for_a_start_with_that_target_only(qemu, tmp_path):
-    program = tmp_path / "bin" / "virt-fw-vars"
-    program.write_text('#!/bin/sh\necho "$@" >>"$2"\n')
-    program.chmod(0o755)
+    (tmp_path / "OVMF_VARS_4M.fd").write_bytes(variable_store())
+    variables = tmp_path / "variables.fd"
     async with managed(tmp_path, Firmware.UEFI) as (made, observer):
         made.prepare(MachineBoot("UefiHttp", http_uri="http://192.0.2.1/ipxe.efi"))
         made.power_on()
         await observer.saw("started")
         assert qemu.order()[0] == "disk0", "BootNext of the firmware comes before the boot order"
+        assert b"http://192.0.2.1/ipxe.efi" in variables.read_bytes()
+        variables.write_bytes(variable_store())  # as firmware that has used it
         made.prepare(MachineBoot("Pxe"))
         made.reset()
         await observer.saw("started", "started")
-        assert (tmp_path / "variables.fd").read_text().count("--set-boot-uri http://192.0.2.1/ipxe.efi") == 1
+        assert variables.read_bytes() == variable_store()
+        made.prepare(MachineBoot("UefiHttp", http_uri="http://192.0.2.1/" + "x" * 2000))
+        made.reset()
+        await observer.saw("started", "started", "stopped")
+        assert "1 to 1024 characters" in made.failure
 
 
 @pytest.fixture
