@@ -7,7 +7,7 @@ a `Case` as JSON from each line of its input, and prints an `Outcome` as JSON on
 
 The machine of a case is a QEMU with a disk that boots and reports so on its screen. It netboots only if its BMC makes
 it. The case ends when the machine has requested its iPXE script and the boot is reported as done, or when a sentence
-matches `expected`, or after `within` seconds.
+matches `Case.cause`, or after `within` seconds.
 """
 
 from __future__ import annotations
@@ -50,25 +50,30 @@ DISK_BOOTED = ">>DISKBOOT"
 
 @dataclass(frozen=True)
 class Case:
-    """A lie of a BMC. `settings` are keywords of `FakeBmc`; `faults` are names of `Fault`.
+    """A lie of a BMC, and what is reported about it.
 
-    `password` is the one in the Secret; `fingerprint` replaces that of the certificate in the Machine. `expected`: a
-    regular expression for the sentence of the Workflow that names the cause; empty: the machine netboots. `power` is
-    the power state before. `heals`: the faults end with the first boot. `further`: seconds for which the case goes on
-    after the sentence, so that a retry shows. `targets`: the boot targets that the BMC has; empty: the usual ones.
+    faults, settings: names of `Fault`, and keywords of `FakeBmc`. heals: the faults end with the first boot.
+    targets: the boot targets that the BMC has; empty: the usual ones.
+    power: the power state before.
+    password: the one in the Secret. fingerprint: the one in the Machine; empty: that of the certificate.
+    reason, cause: reason and message of BootPrepared, `cause` as a regular expression; empty: the machine netboots.
+    also: regular expressions of further true sentences.
+    further: seconds for which the case goes on after the sentence, so that a retry shows.
     """
 
     name: str
     faults: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
-    password: str = PASSWORD
-    fingerprint: str = ""
-    expected: str = ""
-    power: str = "On"
     heals: bool = False
-    further: float = 0.0
     targets: tuple[str, ...] = ()
     firmware: str = Firmware.BIOS
+    power: str = "On"
+    password: str = PASSWORD
+    fingerprint: str = ""
+    reason: str = ""
+    cause: str = ""
+    also: tuple[str, ...] = ()
+    further: float = 0.0
     within: float = 150.0
 
 
@@ -193,7 +198,7 @@ class Site:
             self._read_journey(mac, first_event, started, outcome)
             if outcome.netbooted is not None and outcome.is_done:
                 break
-            if outcome.seconds >= _time_of(case.expected, outcome) + case.further:
+            if outcome.seconds >= _time_of(case, outcome) + case.further:
                 break
             if case.heals and served.bmc.boots != boots_before:
                 served.bmc.faults.clear()
@@ -277,10 +282,11 @@ class Site:
                 _record(outcome, f"journey {event.step} {event.outcome}", "", event.message)
 
 
-def _time_of(expected: str, outcome: Outcome) -> float:
-    """Return the time of the first sentence of the Workflow that matches; infinity without one."""
-    for seconds, kind, _, message in outcome.sentences:
-        if expected and kind.startswith("Workflow ") and re.search(expected, message):
+def _time_of(case: Case, outcome: Outcome) -> float:
+    """Return the time of the first sentence that names the cause; infinity without one."""
+    for seconds, kind, reason, message in outcome.sentences:
+        is_of_workflow = kind.startswith("Workflow ") and reason == case.reason
+        if case.cause and is_of_workflow and re.search(case.cause, message):
             return seconds
     return float("inf")
 
