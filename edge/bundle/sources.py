@@ -52,9 +52,9 @@ def run(
 _SUITES = {"12": "bookworm", "13": "trixie"}
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _WANTED = ("ipxe", "ca-certificates", "ipmitool")
-"""Packages that tinkedge recommends: boot programs, and TLS authorities; and the program for BMCs with IPMI alone.
+"""Packages that tinkedge recommends: boot programs, TLS authorities, and the program for BMCs without Redfish.
 
-A site without a network can't install ipmitool when it turns out that a BMC has no Redfish. It takes 3 MB.
+A site without a network could not install ipmitool later. It takes 3 MB.
 """
 _INSTALLED = re.compile(r"^Inst (\S+) \((\S+) .*\)", re.MULTILINE)
 _TARGETS = "$(ORIGIN) $(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)"

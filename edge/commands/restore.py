@@ -137,7 +137,9 @@ def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
         lines.append("let one run:  kubectl annotate -n NAMESPACE workflow NAME tinkerbell.org/hold-")
         lines.append("or give it up:  kubectl delete -n NAMESPACE workflow NAME")
     lines += _names("Jobs and Tasks of BMCs that are failed, because they may have run since", restored.failed)
-    lines += _names("Workflows after which BMC control ejects no medium", restored.without_clean_up)
+    lines += _names(
+        "Workflows after which BMC control ejects no medium and executes no postActions", restored.without_clean_up
+    )
     return lines
 
 

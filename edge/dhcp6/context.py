@@ -41,7 +41,7 @@ def server_duid(mac: bytes) -> bytes:
 
 
 def report_of(kind: MessageType6, *, renews: bool) -> str:
-    """Return the name of a message in reports. A renewal is no step of a boot, and its report has no detail `dhcp`."""
+    """Return the name of a DHCPv6 message in reports. A renewal has a name of its own: it is no step of a boot."""
     return f"DHCPv6 {kind.name}" + (" (renewal)" if renews else "")
 
 

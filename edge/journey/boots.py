@@ -2,20 +2,20 @@
 
 An edge sees packets, not the power of a machine. So a DHCP packet begins a boot if it can't belong to the boot before:
 
-| the packet is from | it belongs to the boot before |
+| DHCP client | its packet belongs to the boot before |
 |---|---|
-| any client | as a repetition of its DISCOVER (with growing pauses) or REQUEST, or by another relay |
-| firmware | on another card, by another version of IP or as another program, while it goes through its boot devices |
-| iPXE | after firmware has loaded a program, on another card, or in the VLAN of its script |
-| an operating system | after a kernel from an edge, as the OSIE, until the Workflow has ended |
-| an installed system | on another card, or from its second DHCP client, shortly after its first packet |
+| any | if it repeats its DISCOVER (with growing pauses) or REQUEST, or if another relay forwards the same |
+| firmware | if it tries another card, version of IP or program, while it tries its boot devices in turn |
+| iPXE | if firmware has loaded it as a program, or if it tries another card, or the VLAN of its script |
+| an operating system | if an edge has sent its kernel, so that it is the OSIE, until the Workflow has ended |
+| an installed system | if it comes from another card or from a second DHCP client, shortly after the first packet |
 
 An ACK to an operating system without an offer is its INIT-REBOOT (RFC 2131 section 3.2), which begins a boot, too. A
 renewal never does. Two boots are at least `LEAST_SECONDS` apart.
 
-If the BMC has reported in between that the machine is off, the next packet always begins a boot. Firmware that begins
-its list of boot devices again, and an operating system that configures its network again, look like a boot, and count
-as one. The other division of a journey (`edge.journey.expectations.story`) follows the progress of one card instead.
+If the BMC has reported in between that the machine is off, the next packet always begins a boot. Two cases look like a
+boot and count as one: firmware that begins its list of boot devices again, and an operating system that configures its
+network again. The other division of a journey (`edge.journey.expectations.story`) follows the progress of one card.
 """
 
 from __future__ import annotations
@@ -41,25 +41,29 @@ from tink.api.v1alpha2 import BootClient
 LEAST_SECONDS: Final = 5.0
 """Minimum time between the first packets of two boots. A virtual machine needs a few seconds from reset to DHCP."""
 _SLACK_SECONDS: Final = 8.0
+"""Time that a pause between DISCOVERs may be longer than all pauses before it together."""
 MAX_PAUSES: Final = {BootClient.NETBOOT: 40.0, BootClient.OPERATING_SYSTEM: 70.0}
 """Longest pause between two DISCOVERs. PXE 2.1 section 2.2.2: 4, 8, 16 and 32 s; systemd-networkd: up to 64 s."""
 _TO_REQUEST_SECONDS: Final = 60.0
 """Longest time from an offer to the REQUEST."""
-_RESTARTED: Final = 0.6
+_RESTART_RATIO: Final = 0.6
 """Pauses between DISCOVERs grow. One that is shorter than this part of the pause before begins a new sequence."""
 _LONG_PAUSE_SECONDS: Final = 6.0
+"""Shortest pause after which a shorter one shows a new sequence."""
 _NEXT_DEVICE_SECONDS: Final = 45.0
 """Longest silence of firmware or iPXE before its next card or version of IP: the last pause of a PXE ROM is 32 s."""
 _PROGRAM_SECONDS: Final = 60.0
 """Longest silence between a boot program and the DHCP of the iPXE in it: a switch port without portfast takes 30 s."""
 _VLAN_SECONDS: Final = 30.0
+"""Longest time from a script that leads iPXE into a VLAN to the DHCP of iPXE there."""
 _OSIE_SECONDS: Final = 300.0
 """Longest silence between a kernel and the DHCP of its OSIE (`edge.journey.expectations.limits`)."""
 _OSIE_AGAIN_SECONDS: Final = 60.0
 """Longest time between two DHCP clients of an OSIE on one card: that of its initrd, and that of its system."""
 _AGENT_AGAIN_SECONDS: Final = 20.0
-"""The same once the agent is connected: such an OSIE has its addresses."""
+"""The same time after the agent has connected: such an OSIE has its addresses."""
 _SYSTEM_AGAIN_SECONDS: Final = 10.0
+"""Longest time between two DHCP clients of an installed system on one card."""
 _SYSTEM_CARDS_SECONDS: Final = 60.0
 """Longest time between the packets of an installed system on its cards."""
 
@@ -72,9 +76,9 @@ _PROGRAM_OF_FIRMWARE: Final = "firmware"  # a boot program that uses the firmwar
 
 
 class Boot(NamedTuple):
-    """A boot: the time of its first packet (seconds since the epoch), and the DHCP client and the card that sent it.
+    """A boot: the time of its first packet (Unix seconds), and the DHCP client and the card that sent the packet.
 
-    `is_seen_here`: this edge itself has received a DHCP packet of it.
+    `is_seen_here`: this edge itself has received a DHCP packet of the boot.
     """
 
     time: float
@@ -97,7 +101,7 @@ class _Packet(NamedTuple):
 
 
 def is_boot_packet(entry: Entry) -> bool:
-    """Return True if an entry of this edge may begin a boot: a DHCP packet, or the script of a boot medium."""
+    """Return True if an entry may begin a boot: a DHCP packet, or the script of a boot medium, that this edge saw."""
     if step_of(entry) is Step.SCRIPT:
         is_one = "medium" in dict(detail_of(entry))
     else:
@@ -106,7 +110,7 @@ def is_boot_packet(entry: Entry) -> bool:
 
 
 def last_boot(events: Iterable[Happened]) -> Boot | None:
-    """Return the last boot of a machine; None if no packet of a boot is among the events, those of all its cards."""
+    """Return the last boot of a machine from the events of all its cards; None if they have no packet of a boot."""
     reader = _Reader()
     for happened in sorted(events, key=lambda each: each.time):
         reader.take(happened)
@@ -127,7 +131,7 @@ def _packet(entry: Entry) -> _Packet | None:
 
 
 class _Phase(IntEnum):
-    """How far a netboot has come; or SYSTEM, the boot of an installed system."""
+    """The progress of a netboot; SYSTEM is the boot of an installed system."""
 
     NONE = 0
     FIRMWARE = 1
@@ -159,7 +163,7 @@ _REACHED: Final = {
 
 @dataclass(slots=True)
 class _Client:
-    """The packets of one DHCP client on one card, in seconds since the epoch.
+    """The packets of one DHCP client on one card; times are Unix seconds.
 
     `pause` is the time between its last two DISCOVERs.
     """
@@ -303,4 +307,4 @@ def _begins_again(client: _Client, packet: _Packet, time: float) -> bool:
     if packet.is_lease or client.has_lease or packet.client is not BootClient.NETBOOT:
         return False
     pause = time - client.last
-    return client.pause >= _LONG_PAUSE_SECONDS and 1.0 <= pause < _RESTARTED * client.pause
+    return client.pause >= _LONG_PAUSE_SECONDS and 1.0 <= pause < _RESTART_RATIO * client.pause

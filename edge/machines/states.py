@@ -8,13 +8,13 @@ columns use JSONPath, which can't read the keys of a map such as `spec.networkIn
 time there is the proof that the machine has booted.
 
 The rate of writes is limited: an edge writes at most `WRITES_PER_SECOND` in all, and the state of each Hardware once in
-`REST_SECONDS`. The current state is written; states that last for a shorter time are skipped. A boot does not wait for
-the rest.
+`REST_SECONDS`. The current state is written; states that last for a shorter time are skipped. A boot is written without
+that pause.
 
 Several edges may see one machine. Each writes a state when its own view of the machine changes, and never because of
 what another edge has written, so two edges that differ do not overwrite each other in turn. Edges that have seen the
-same boot differ in its time by the time of a packet and by their clocks: a boot is not written if one less than
-`SAME_BOOT_SECONDS` before it is there already, or a later one.
+same boot report slightly different times, because of their clocks and the packets' delays. So an edge does not write a
+boot if the status has a later one, or one that began less than `SAME_BOOT_SECONDS` earlier.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WRITES_PER_SECOND: Final = 20.0
 REST_SECONDS: Final = 5.0
 """Minimum interval between two writes of the state of one Hardware."""
 SAME_BOOT_SECONDS: Final = 5.0
-"""Boots that edges have seen within this time are one."""
+"""Boots that edges have seen within this time are the same boot."""
 _SOON_SECONDS: Final = 0.01
 """A shorter remaining interval counts as passed, because timers are inexact."""
 MAX_KNOWN: Final = 100_000
@@ -154,7 +154,7 @@ class StateWriter(StatusWriter):
             self._boots.pop(key, None)
 
     def _is_new(self, boot: _Boot, written: Raw) -> bool:
-        """Return True if a boot is another one than the one in the status, and later."""
+        """Return True if a boot is later than the one in the status, and not the same."""
         at = parse_timestamp(written.get("at"))
         # A time in the future is from a clock that was wrong: it must not hide the boots until then.
         return at is None or boot.at >= at + SAME_BOOT_SECONDS or at > self._clock() + SAME_BOOT_SECONDS

@@ -84,7 +84,7 @@ class Wrong:
 
 
 class Command(NamedTuple):
-    """A command line to copy, with the identifier of its element."""
+    """A command line to copy, with the identifier of its HTML element."""
 
     id: str
     text: str

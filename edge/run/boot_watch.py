@@ -223,18 +223,19 @@ class BootWatch:
             self._shown_on[mac] = shown
 
     def _power_changed(self, hardware: NamespacedName, power: str, before: str) -> None:
-        """Record that the BMC reports another state of the power: on the journey of the card that was heard last."""
+        """Record a change of the power state on the journey of the card that sent the last packet."""
         if power == PowerState.OFF:
             self._off[hardware] = self.clock()
         cards = [machine.mac for machine in self.inventory.by_name(hardware.name, hardware.namespace)]
         if cards and before and power in (PowerState.ON, PowerState.OFF):
-            heard = max(cards, key=lambda mac: self.journey.last_seen(mac) or 0.0)
-            self.journey.record(heard, Step.POWER, Outcome.INFO, f"its BMC reports that it is {power}", power=power)
+            mac = max(cards, key=lambda card: self.journey.last_seen(card) or 0.0)
+            message = f"the BMC reports that the machine is {power}"
+            self.journey.record(mac, Step.POWER, Outcome.INFO, message, power=power)
         for mac in cards:
             self.expectations.look_at(mac)
 
     def find_boots(self) -> Iterator[None]:
-        """Hand the boots that have begun to the writer of states. The caller runs other work between the steps."""
+        """Pass new boots to the writer of states. The caller runs other work between the steps."""
         for number, happened in enumerate(self._packets.take(), start=1):
             machine = self.inventory.by_mac(happened[-1].mac)
             boot = self._last_boot(machine) if machine is not None else None
@@ -246,7 +247,7 @@ class BootWatch:
 
     def _last_boot(self, machine: Machine) -> Boot | None:
         key = NamespacedName(machine.namespace, machine.name)
-        # From the first packet of the known boot on, the events say the same as the whole journey.
+        # The events from the first packet of the known boot on give the same last boot as the whole journey.
         since = math.nextafter(self._boots.get(key, 0.0), 0.0)
         boot = last_boot(self._events_of(machine, since))
         if boot is not None:
@@ -254,7 +255,7 @@ class BootWatch:
         return boot
 
     def _events_of(self, machine: Machine, since: float) -> Iterator[Happened]:
-        """Yield the last events of all cards of a machine after a time, without what it has printed."""
+        """Yield the last events of all cards of a machine after a time, without the lines that it has printed."""
         for card in self.inventory.by_name(machine.name, machine.namespace):
             for at, entry in self.journey.after(card.mac, since, MAX_BOOT_EVENTS):
                 if not is_printed(entry):

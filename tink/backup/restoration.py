@@ -10,8 +10,8 @@ use. It is held until the operator releases it. A Workflow that was running in t
 any case. A Job or Task of a BMC that had not ended in the backup is failed: it could switch off a machine that works.
 Every controller respects that status, and a new Job takes one command. For the same reason, the progress of a boot
 (`status.boot` of a Workflow) is removed: a held Workflow boots its machine from the first step when it is released,
-and for one that has begun or ended, BMC control sends no request of the clean-up. BMC control boots machines
-for Pending Workflows alone, so a held Workflow that was Scheduled after such a boot becomes Pending.
+and BMC control does not clean up after a Workflow that has begun or ended. BMC control boots machines for Pending
+Workflows alone, so a held Workflow that was Scheduled after such a boot becomes Pending.
 """
 
 from __future__ import annotations
@@ -203,12 +203,12 @@ def _complete(
 
     def stop(workflow: Raw) -> bool:
         may_run = _may_run(workflow)
-        is_changed = _forget_boot(workflow, boots_again=may_run)
+        is_changed = _remove_boot(workflow, boots_again=may_run)
         if is_changed and not may_run:
             without_clean_up.append(name_of(workflow))
         is_held = may_run and hold(workflow)  # `Held` has the state of the backup
         if is_changed and may_run:
-            _give_back(workflow, now)
+            _make_pending(workflow, now)
         return is_held or is_changed
 
     def hold(workflow: Raw) -> bool:
@@ -234,11 +234,11 @@ def _fail(obj: Raw, message: str) -> None:
     status["conditions"] = [*(conditions if isinstance(conditions, list) else ()), failed]
 
 
-def _forget_boot(workflow: Raw, *, boots_again: bool) -> bool:
-    """Remove the progress of a boot from a Workflow that BMC control has not finished. Return True if it had one.
+def _remove_boot(workflow: Raw, *, boots_again: bool) -> bool:
+    """Remove `status.boot` of a Workflow that BMC control has not finished. Return True if there was one.
 
-    Without it, BMC control sends no request when the Workflow has ended. `boots_again`: remove also the condition
-    BootPrepared, so that the machine boots before the Workflow is sent.
+    Without that progress, BMC control sends no request when the Workflow has ended. `boots_again`: remove the condition
+    BootPrepared as well, so that the machine boots before the Workflow is sent.
     """
     status = as_mapping(workflow.get("status"))
     is_unfinished = BOOT_FINALIZER in (workflow["metadata"].get("finalizers") or ())
@@ -252,8 +252,8 @@ def _forget_boot(workflow: Raw, *, boots_again: bool) -> bool:
     return True
 
 
-def _give_back(workflow: Raw, now: datetime) -> None:
-    """Make a Scheduled Workflow Pending. It becomes Running if its agent reports that it runs it all the same."""
+def _make_pending(workflow: Raw, now: datetime) -> None:
+    """Make a Scheduled Workflow Pending. It becomes Running if its agent reports that it runs nevertheless."""
     status = apply(workflow, GivenBack(), now.timestamp(), Author.SERVER)
     if status is not None:
         workflow["status"] = status

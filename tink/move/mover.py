@@ -61,7 +61,7 @@ _COPYING, _HANDED_OVER = "copying", "handed over"
 _ORDER = (SECRET, OSIE, TEMPLATE, MACHINE, HARDWARE, WORKFLOW)
 _WITH_STATUS = (HARDWARE, WORKFLOW)
 _NEWEST_FIELDS = {"workflows": frozenset({"id", "boot"}), "hardware": frozenset({"lastBoot"})}
-"""By plural. The target would drop a field that its definition lacks."""
+"""The newest status fields that move, by plural. The target would drop a field that its definition lacks."""
 _BMC = (MACHINE, JOB, TASK)
 """The kinds that an API may lack."""
 MAX_CONCURRENT = 8
@@ -187,7 +187,7 @@ class Mover:
             except NotFoundError:
                 self._report.problems.append(f"the target has no {name}: --install-crds, or '{command}'")
                 continue
-            if not _has_fields(there):
+            if not _has_newest_fields(there):
                 self._report.problems.append(f"{name} of the target is of an older release: --install-crds updates it")
 
     async def _look(self) -> _Objects:
@@ -200,7 +200,7 @@ class Mover:
             self._report.notes.append(f"{ended} Jobs and Tasks of BMCs have ended, and are not moved")
         if boots := [_name(obj) for obj in found[WORKFLOW] if _needs_bmc_control(obj)]:
             self._report.notes.append(
-                f"{len(boots)} Workflows have bootOptions ({boots[0]}): they wait until BMC control runs at the target"
+                f"{boots[0]} has bootOptions ({len(boots)} in all): it waits until BMC control runs at the target"
             )
         back = (await self._record(self._target)).get("to") == self._from
         uids = {obj["metadata"]["uid"]: "" for items in found.values() for obj in items}
@@ -433,7 +433,7 @@ async def _forgiving(call: Awaitable[Raw]) -> None:
         await call
 
 
-def _has_fields(definition: Raw) -> bool:
+def _has_newest_fields(definition: Raw) -> bool:
     """Return True if a definition has the newest fields of the status that moves with an object of its kind."""
     wanted = _NEWEST_FIELDS.get(definition["metadata"]["name"].partition(".")[0], frozenset())
     try:

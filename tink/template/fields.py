@@ -200,7 +200,7 @@ def render_actions(template: Raw, hardware: Raw, params: Mapping[str, str]) -> l
 
 
 def render_text(text: str, hardware: Raw, params: Mapping[str, str], name: str) -> str:
-    """Return a text that is no part of a Template, rendered with the same data. Errors call it `name`.
+    """Return a text outside of a Template, such as a URL, rendered with the data of a Template. Errors name it `name`.
 
     Raises TemplateError.
     """

@@ -436,9 +436,9 @@ class Reviewer:
             return await self.lookup(kind, namespace, name)
 
 
-def _boots_nothing(hardware: Raw, workflow: Raw) -> str:
-    """Return why the machine of a Hardware does not boot for a Workflow's spec, with the remedy; empty if it may."""
-    spec, options = as_mapping(hardware.get("spec")), as_mapping(workflow.get("bootOptions"))
+def _boots_nothing(hardware: Raw, workflow_spec: Raw) -> str:
+    """Return why the machine of a Hardware can't boot for a Workflow, with the remedy; empty if it may boot."""
+    spec, options = as_mapping(hardware.get("spec")), as_mapping(workflow_spec.get("bootOptions"))
     if not hardware:
         return ""
     if options.get("bootMode") and not as_mapping(spec.get("bmcRef")).get("name"):

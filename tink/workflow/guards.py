@@ -56,10 +56,10 @@ def hold_of(workflow: Raw) -> str | None:
 
 
 def awaits_boot(workflow: Raw) -> bool:
-    """Return True if the Workflow's bootOptions ask for a boot of the machine, which has not happened yet.
+    """Return True if the Workflow's bootOptions ask for a boot of the machine that BMC control has not finished.
 
-    BMC control boots it and sets the condition BootPrepared to True. Until then the Workflow is not sent: the agent
-    that is connected now is that of an earlier boot.
+    BMC control boots the machine and sets the condition BootPrepared to True. Until then the server does not send the
+    Workflow: an agent that is connected now belongs to an earlier boot.
     """
     options = as_mapping(as_mapping(workflow.get("spec")).get("bootOptions"))
     if not options.get("bootMode") and options.get("toggleAllowNetboot") is not True:

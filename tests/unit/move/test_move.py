@@ -362,7 +362,7 @@ async def test_boot_by_a_bmc_continues_at_the_target_with_its_finalizer_and_prog
         hardware = await b.get(HARDWARE, "h", "default")
         assert hardware["status"]["lastBoot"]["at"] == there["status"]["boot"]["lastBoot"], "no later boot was seen"
         assert paused((await workflows(a))["boot"])
-        note = "1 Workflows have bootOptions (Workflow default/boot): they wait until BMC control runs at the target"
+        note = "Workflow default/boot has bootOptions (1 in all): it waits until BMC control runs at the target"
         assert note in report.notes
 
 

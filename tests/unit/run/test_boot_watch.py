@@ -415,7 +415,7 @@ def test_machine_is_off_from_the_report_of_its_bmc_to_its_next_packet() -> None:
     pause(site, 20)
     assert "was offered 10.0.0.5 once" in site.watch.shown(MAC)["finding"]["message"], "not before it was off"
     logged = [event.message for event in site.journey.newest(MAC, 50) if event.step is Step.POWER]
-    assert logged == ["its BMC reports that it is off"]
+    assert logged == ["the BMC reports that the machine is off"]
 
 
 def test_machine_that_was_switched_off_boots_with_its_next_packet_even_if_it_looks_like_a_repetition() -> None:

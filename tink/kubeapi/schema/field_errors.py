@@ -110,8 +110,8 @@ class WalkResult:
     """The result of one walk: errors, and the paths of unknown fields, which the walk has dropped.
 
     With `keeps_nulls`, a null stays if no default replaces it, so that it is rejected where null is not allowed.
-    `part` is the top-level field that is checked alone, such as status; empty: the whole object. Kubernetes then names
-    a field in the words of a message without that field (k8s.io/apiextensions-apiserver,
+    `part` is the top-level field that is checked alone, such as status; empty: the whole object. Messages of Kubernetes
+    then name a field relative to it, such as "power" for status.power (k8s.io/apiextensions-apiserver,
     pkg/registry/customresource/validator.go, ValidateStatusUpdate).
     """
 
@@ -128,7 +128,7 @@ class WalkResult:
         return self.part or NOWHERE
 
     def name(self, path: Path) -> str:
-        """Return a path as the words of a message name it."""
+        """Return the name of a path in the text of a message: relative to `part`."""
         at = render(path)
         if not self.part or not f"{at}.".startswith(f"{self.part}."):
             return at

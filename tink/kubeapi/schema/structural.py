@@ -44,13 +44,13 @@ from tink.limits import shrink_to_fit
 Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
 Compare = Callable[[Any, Any], bool]
 Error = Callable[[str, str, Any], FieldError]
-"""Function of the path, its name in the words of the message, and the value."""
+"""A function of the path, its name in the text of the message, and the value."""
 
 
 def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], error: str | Error) -> CompiledSchema:
     """Return a check of values of some JSON types. It ignores other values, since `type` has its own check.
 
-    `error` are the words of the error, or a function.
+    `error` is the text of the error, or a function that returns the error.
     """
     make = error if callable(error) else lambda at, name, value: invalid(at, value, f"{name} in body {error}")
 
