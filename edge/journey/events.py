@@ -98,6 +98,10 @@ UP = "up"
 """`phase` of the OSIE's first report."""
 POWERING_ON = "PoweringOn"
 """`reason` of a step of `Step.POWER` between off and on: the BMC has reported that the machine is off."""
+SWITCHING_REASONS: Final = frozenset(
+    {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", "WaitingForDiscover"}
+)
+"""Values of `reason` of a step of `Step.POWER` while BMC control boots the machine (`tink.bmc.boot.BootReason`)."""
 OFF = "off"
 """`power` of a step of `Step.POWER`: the BMC reports that the machine is off."""
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
+from edge.journey.events import MAX_MESSAGE, SWITCHING_REASONS, Outcome, Recorder, Step, Value
 from edge.journey.history import detail_of, message_of, step_of
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
@@ -116,18 +116,8 @@ _LOOKED_AT = 100  # number of a machine's last events that are searched for the 
 
 _REMEMBERED = 10_000  # maximum number of Workflows whose machine is stored, even after the deletion of its Hardware
 
-_PROGRESS = frozenset(
-    {
-        "PoweringOff",
-        "InsertingMedium",
-        "OverrideSet",
-        "PoweringOn",
-        "RunningActions",
-        "WaitingForDiscover",
-        "OtherWorkflow",
-    }
-)
-"""The reasons of the condition BootPrepared that are no problem. Others name the cause of one."""
+_PROGRESS = SWITCHING_REASONS | {"OtherWorkflow"}
+"""Reasons of the condition BootPrepared that are no problem. Others name the cause of a problem."""
 
 _STATE_OUTCOME = {WorkflowState.SUCCEEDED: Outcome.OK, WorkflowState.FAILED: Outcome.FAILED}  # others: INFO
 
@@ -237,7 +227,7 @@ def _changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
 def _power_entry(workflow: Workflow) -> _Entry | None:
     """Return the progress of BMC control, or None if it has done nothing for the Workflow.
 
-    BMC control writes the same sentence into the condition and into `status.boot`. It is over when the Workflow ends.
+    BMC control writes the same sentence into the condition and into `status.boot`.
     """
     boot = workflow.status.boot
     prepared = next(

@@ -239,11 +239,12 @@ NAMES_BOOT_DEVICE = Rule(
     reason="FieldValueRequired",
     field=".device",
 )
+_URL_OR_TEMPLATE = f"self == '' || self.contains('{{{{') || self.matches(r'{patterns.HTTP_URL}')"
 ISO_URL = Rule(
-    f"self == '' || self.contains('{{{{') || self.matches(r'{patterns.HTTP_URL}')",
+    _URL_OR_TEMPLATE,
     "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/boot.iso",
 )
 MEDIA_URL = Rule(
-    f"self == '' || self.contains('{{{{') || self.matches(r'{patterns.HTTP_URL}')",
+    _URL_OR_TEMPLATE,
     "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/boot.iso, or empty to eject",
 )

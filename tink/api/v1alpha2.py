@@ -14,7 +14,7 @@ description.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -498,7 +498,7 @@ class LastBoot(Model):
     """The last boot of a machine, as an edge has seen it by DHCP."""
 
     at: str | None = optional(
-        "When the first DHCP packet of this boot arrived. A new boot changes it, at least once in 5 s.", extra=TIME
+        "When the first DHCP packet of this boot arrived. Two boots are at least 5 s apart.", extra=TIME
     )
     client: BootClient | None = optional(
         "The DHCP client that sent the packet. Netboot: the firmware or iPXE. OperatingSystem: an installed system, "
@@ -696,7 +696,11 @@ class ActionStatus(Model):
     failure_message: str | None = optional("A free-form, user friendly elaboration on the failure reason.")
 
 
-Device = Annotated[str, Field(json_schema_extra={"enum": ["pxe", "disk", "bios", "cdrom", "safe"]})]
+BOOT_DEVICES: Final = ("pxe", "disk", "bios", "cdrom", "safe")
+POWER_ACTIONS: Final = ("on", "off", "soft", "status", "cycle", "reset")
+
+Device = Annotated[str, Field(json_schema_extra={"enum": list(BOOT_DEVICES)})]
+PowerActionName = Annotated[str, Field(json_schema_extra={"enum": list(POWER_ACTIONS)})]
 
 
 class OneTimeBootDeviceAction(Model):
@@ -737,7 +741,7 @@ class BmcAction(Model):
 
     model_config = ConfigDict(json_schema_extra=checked(rules.NAMES_ACTION, maxProperties=1))
 
-    power_action: Literal["on", "off", "soft", "status", "cycle", "reset"] | None = optional(
+    power_action: PowerActionName | None = optional(
         'Change of the power. Write "on" and "off" in quotes: without, YAML reads true and false. soft: shut the '
         "operating system down. cycle: off, then on. reset: restart at once. status: only read the state."
     )
@@ -830,7 +834,7 @@ class WorkflowSpec(Model):
 
 
 class BootWay(StrEnum):
-    """The way in which BMC control makes a machine boot. The first five are the steps of `bootMode: netboot`."""
+    """The way in which BMC control makes a machine boot. The first four are the ways of `bootMode: netboot`."""
 
     PXE = "pxe"
     HTTP = "http"

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from tink.api import bounds, rules
 from tink.api.annotations import HOLD_ANNOTATION
-from tink.api.v1alpha2 import API_VERSION, BootMode, Raw, as_mapping
+from tink.api.v1alpha2 import API_VERSION, BOOT_DEVICES, POWER_ACTIONS, BootMode, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
 from tink.convert.fields import Fields, carried, check_params, param_text, says_nothing, shown
@@ -29,8 +29,6 @@ _OWN_MEDIUM = f"{_SMEE}: without isoURL, the BMC boots the machine's own boot me
 _OTHER_MEDIUM = f"{_SMEE}: use bootMode isoboot without isoURL, which boots the machine's own boot medium"
 _POST = "they are executed after every end of the Workflow: v1alpha1 executed them after a success only"
 _NO_ACTION = f"{rules.NAMES_ACTION.message}. v1alpha2 has no others, and the rest would run without this one"
-_DEVICES = ("pxe", "disk", "bios", "cdrom", "safe")
-_POWER_ACTIONS = ("on", "off", "soft", "status", "cycle", "reset")
 
 
 def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
@@ -118,8 +116,7 @@ def _boot_options(options: Fields, findings: Findings) -> Raw:
 
 
 def _actions(custom: Fields, key: str, findings: Findings) -> list[Raw]:
-    """Return the actions of a BMC in a list. An action that can't be converted is an error, because the others follow
-    on it."""
+    """Return a list of BMC actions. An action that can't be converted is an error: later ones may depend on it."""
     given = custom.array(key)
     if len(given) > bounds.MAX_BMC_TASKS:
         custom.error(key, f"v1alpha2 takes {bounds.MAX_BMC_TASKS} of them, here are {len(given)}")
@@ -135,18 +132,18 @@ def _actions(custom: Fields, key: str, findings: Findings) -> list[Raw]:
 
 
 def _action(action: Fields) -> Raw:
-    """Return one action of a BMC; an empty one if it has none that v1alpha2 knows."""
+    """Return one action of a BMC; an empty mapping if v1alpha2 does not know the action."""
     found: Raw = {}
     if (power := action.text("powerAction")) is not None:
-        found["powerAction"] = _one_of(action, "powerAction", power, _POWER_ACTIONS)
+        found["powerAction"] = _one_of(action, "powerAction", power, POWER_ACTIONS)
     if "oneTimeBootDeviceAction" in action and (once := action.fields("oneTimeBootDeviceAction")):
         devices = once.texts("device")
         # Its first device alone counts, in both versions.
-        device = _one_of(once, "device", devices[0][1] if devices else "", _DEVICES)
+        device = _one_of(once, "device", devices[0][1] if devices else "", BOOT_DEVICES)
         found["oneTimeBootDeviceAction"] = {"device": [device]} | _flags(once, "efiBoot")
         once.rest()
     if "bootDevice" in action and (boot := action.fields("bootDevice")):
-        device = _one_of(boot, "device", boot.text("device") or "", _DEVICES)
+        device = _one_of(boot, "device", boot.text("device") or "", BOOT_DEVICES)
         found["bootDevice"] = {"device": device} | _flags(boot, "persistent", "efiBoot")
         boot.rest()
     if "virtualMediaAction" in action and (media := action.fields("virtualMediaAction")):

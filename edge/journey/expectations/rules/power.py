@@ -1,29 +1,23 @@
-"""Rules for the power of a machine: it is off, or BMC control is switching it, or could not boot it."""
+"""Rules about a machine that is off, that BMC control is switching, or that BMC control could not boot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from edge.journey.events import POWERING_ON, JourneyEvent, Outcome, Step
+from edge.journey.events import SWITCHING_REASONS, JourneyEvent, Outcome, Step
 from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.story import Story
 from edge.journey.history import RULE
 
-_SWITCHING: Final = frozenset(
-    {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", "WaitingForDiscover"}
-)
-"""Reasons of the condition BootPrepared while BMC control boots a machine."""
-
 
 def is_switched(story: Story) -> bool:
-    """Return True if BMC control has begun to boot the machine, which has sent nothing since: its last boot is over."""
-    return any(report.detail["reason"] in _SWITCHING for report in _reports(story))
+    """Return True if BMC control has begun to boot the machine, and the machine has sent nothing since."""
+    return any(report.detail["reason"] in SWITCHING_REASONS for report in _reports(story))
 
 
 def is_off(story: Story, facts: Facts) -> Diagnosis | None:
-    """The BMC reports that the machine is off, and its next step is awaited."""
+    """Report that the machine is off, as its BMC reports, if a next step of the machine is awaited."""
     boot = story.boot
     if not facts.is_off or facts.registered is None or is_switched(story):
         return None
@@ -37,9 +31,9 @@ def is_off(story: Story, facts: Facts) -> Diagnosis | None:
 
 
 def not_booted(story: Story, facts: Facts) -> Diagnosis | None:
-    """BMC control could not boot the machine, and has reported the cause; the machine has sent nothing since.
+    """Report the cause for which BMC control could not boot the machine, if the machine has sent nothing since.
 
-    The cause counts while a Workflow waits for the boot, or if the Workflow has failed by it.
+    The cause counts while a Workflow waits for the boot, or if the Workflow has failed because of it.
     """
     report = next(_reports(story), None)
     is_awaited = report is not None and report.outcome is Outcome.WARNING and bool(facts.workflow)
