@@ -18,7 +18,7 @@ from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
@@ -106,15 +106,25 @@ def _check_host_and_port(value: str) -> Iterator[tuple[str, str]]:
         yield f"{value!r} is not HOST or HOST:PORT", "write it like tinkedge.example.org:42113"
 
 
+def _http_url(value: str) -> SplitResult | None:
+    """Return the parts of an http or https URL; None if the value is none."""
+    try:
+        url = urlsplit(value)
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # brackets of an IPv6 address, or a port above 65535
+        return None
+    return url if is_url else None
+
+
 def _check_collector(value: str) -> Iterator[tuple[str, str]]:
-    url = urlsplit(value)
-    if url.scheme not in ("http", "https") or not url.hostname:
+    if _http_url(value) is None:
         yield f"{shown(value)!r} is not the URL of a collector", "write http://HOST:4318"
 
 
 def _check_edge_url(value: str) -> Iterator[tuple[str, str]]:
-    url = urlsplit(value)
-    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query:
+    """Refuse more than scheme, host and port. BMCs and firmware would get a user name and a password in it."""
+    url = _http_url(value)
+    if url is None or url.username is not None or url.path.strip("/") or url.query or url.fragment:
         yield f"{shown(value)!r} is not the URL of an edge", "write http://HOST:7080"
 
 
