@@ -155,7 +155,7 @@ class PageSite:
         return time.time() if self.follows_time else self.at
 
     def hardware(self, name: str, number: int, **metadata: Any) -> str:
-        """Register a machine, with a BMC if its `power` is given; gives its MAC."""
+        """Register a machine, with a BMC if its `power` is given, and return its MAC address."""
         mac = f"52:54:00:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
         ip = f"10.0.{number >> 8 & 255}.{number & 255}"
         spec: dict[str, Any] = {"networkInterfaces": {mac: {"dhcp": {"ip": ip, "netmask": "255.255.0.0"}}}}

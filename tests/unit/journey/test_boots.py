@@ -44,7 +44,7 @@ def boots(play: Play) -> list[tuple[float, str]]:
     return [*found.items()]
 
 
-def test_events_from_the_first_packet_of_a_boot_on_say_the_same_as_the_whole_journey() -> None:
+def test_events_from_the_first_packet_of_a_boot_on_give_the_same_boot_as_the_whole_journey() -> None:
     play = Play()
     for run in (play.to_kernel, play.installed, play.to_agent):
         run().wait(40)
@@ -158,7 +158,7 @@ def test_dhcpv6_only_machine_boots_by_its_advertises_and_rapid_commits() -> None
     assert boots(play) == [(0.0, "Netboot"), (installed, "OperatingSystem"), (installed + 25, "OperatingSystem")]
 
 
-def test_disk_that_boots_instead_of_the_network_is_known_in_every_phase_but_while_an_osie_may_start() -> None:
+def test_boot_from_the_disk_is_recognised_in_every_phase_except_while_an_osie_may_start() -> None:
     far: dict[str, Any] = {
         "firmware": lambda play: play.rom(),
         "iPXE": lambda play: play.to_ipxe(),
@@ -222,7 +222,7 @@ def test_proxy_offers_and_refused_offers_are_packets_of_boots() -> None:
     assert boots(play) == [(0.0, "Netboot")]
 
 
-def test_medium_whose_address_is_from_elsewhere_boots_with_its_script() -> None:
+def test_script_of_a_boot_medium_begins_a_boot_if_another_server_gave_the_address() -> None:
     play = Play().script(medium="iso").files().starts().wait(40).script(medium="iso")
     assert boots(play) == [(0.0, "Netboot"), (play.now - play.began, "Netboot")]
 

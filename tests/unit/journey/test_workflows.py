@@ -341,7 +341,7 @@ def test_progress_of_bmc_control_is_on_the_journey_once_each(inventory, clock):
 
 
 @pytest.mark.parametrize("reason", [*BootReason, *Cause])
-def test_reason_of_bmc_control_is_a_warning_unless_it_goes_on(
+def test_reason_of_bmc_control_is_a_warning_unless_the_boot_goes_on(
     journey: Journey, workflows: WorkflowJourney, reason: str
 ) -> None:
     is_done = reason in (BootReason.BOOTED, BootReason.ACTIONS_DONE)

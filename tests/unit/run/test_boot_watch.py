@@ -43,9 +43,9 @@ class Site:
         networks = cast(HostNetworks, SimpleNamespace(states=states))
         ports, clock, away = (7080, 42113), lambda: self.now, lambda: self.away
         self.states: list[str] = []
-        """The states of the machine that were handed on."""
+        """The states of the machine that the writer of states got."""
         self.boots: list[tuple[float, str, str]] = []
-        """The boots that were handed on: time, client and MAC."""
+        """The boots that the writer of states got: time, client and MAC."""
         states = cast(
             StateWriter,
             SimpleNamespace(seen=lambda _, state: self.states.append(state.value), booted=self._booted),
@@ -347,7 +347,7 @@ def pause(site: Site, seconds: int) -> None:
         site.sweep()
 
 
-def test_each_boot_is_handed_on_once_in_the_sweep_after_its_first_packet() -> None:
+def test_each_boot_is_passed_to_the_writer_in_the_sweep_after_its_first_packet() -> None:
     site, began = Site(), []
     for _ in range(3):
         site.now += 0.5
@@ -361,7 +361,7 @@ def test_each_boot_is_handed_on_once_in_the_sweep_after_its_first_packet() -> No
     assert [(client, mac) for _, client, mac in site.boots] == [("Netboot", MAC)] * 3
 
 
-def test_boot_of_an_installed_system_is_handed_on_though_the_state_stays() -> None:
+def test_boot_of_an_installed_system_is_passed_to_the_writer_although_the_state_stays() -> None:
     site = Site()
     for _ in range(2):
         site.now += 0.5
@@ -404,8 +404,8 @@ def test_machine_is_off_from_the_report_of_its_bmc_to_its_next_packet() -> None:
     assert site.shown["d/a"] == (MAC, "PoweredOff")
     site.journey.record(MAC, Step.AGENT, Outcome.INFO, "agent disconnected")
     pause(site, 1)
-    assert site.watch.shown(MAC)["finding"]["reason"] == "PoweredOff", "that is noticed late"
-    # Its BMC is asked every half hour, and a person has switched it on meanwhile.
+    assert site.watch.shown(MAC)["finding"]["reason"] == "PoweredOff", "the end of the connection is noticed late"
+    # A person has switched the machine on since the last poll of its BMC.
     site.now += 0.5
     first = site.now
     is_offered(site)

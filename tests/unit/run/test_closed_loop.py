@@ -32,7 +32,7 @@ pytestmark = pytest.mark.looptime
 
 
 class Edge:
-    """An edge with the one machine, which sweeps once a second."""
+    """An edge with one machine. It sweeps once a second."""
 
     def __init__(self, rig: Rig) -> None:
         loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class Edge:
                 for work in (self.watch.find_boots, self.watch.expectations.sweep, self.watch.place):
                     list(work())
 
-    def hears(self, stage: str = "PXE ROM", what: str = "offer") -> float:
+    def receives(self, stage: str = "PXE ROM", what: str = "offer") -> float:
         """Record a packet of the machine; return its time."""
         client = {"stage": stage, "dhcp": what, "client": stage}
         self.journey.record(MAC, Step.DHCP, Outcome.OK, f"DHCP{what.upper()} to {stage}", **client)
@@ -102,24 +102,24 @@ async def until_on_again(rig: Rig) -> None:
     await rig.until(lambda: rig.bmc.resets == ["ForceOff", "On"])
 
 
-def a_rig() -> Rig:
+def new_rig() -> Rig:
     return Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=5.0))
 
 
 async def test_first_discover_after_power_on_is_the_boot_though_the_machine_has_sent_discovers_before() -> None:
-    rig = a_rig()
+    rig = new_rig()
     async with running(rig) as edge:
         await rig.until(lambda: status(rig).get("power") == "on")
         # Firmware that takes no offer: DISCOVERs with growing pauses.
         for pause in (4, 8, 16, 5):
-            edge.hears()
+            edge.receives()
             await elapse(pause)
         before = status(rig)["lastBoot"]["at"]
         rig.api.put(workflow(options=NETBOOT))
         await until_on_again(rig)
         assert status(rig)["lastBoot"]["at"] == before
         await elapse(12)
-        first = edge.hears()
+        first = edge.receives()
         prepared = await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
         assert prepared["reason"] == "Booted"
         assert parse_timestamp(status(rig)["lastBoot"]["at"]) == pytest.approx(first, abs=0.001)
@@ -133,7 +133,7 @@ async def test_first_discover_after_power_on_is_the_boot_though_the_machine_has_
 
 
 async def test_machine_that_sends_nothing_has_the_cause_as_its_problem_until_it_boots_late() -> None:
-    rig = a_rig()
+    rig = new_rig()
     async with running(rig, boot_named_after=60.0, boot_next_after=120.0) as edge:
         rig.api.put(workflow(options=NETBOOT))
         await until_on_again(rig)
@@ -143,24 +143,24 @@ async def test_machine_that_sends_nothing_has_the_cause_as_its_problem_until_it_
         assert edge.problems == ["NoDiscover"]
         await elapse(1800)
         assert edge.warnings() == {Step.POWER}
-        edge.hears()
+        edge.receives()
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
-        edge.hears(what="ack")
+        edge.receives(what="ack")
         await elapse(5)
         assert edge.problems[-1] == ""
 
 
 async def test_disk_that_boots_instead_is_seen_as_an_installed_system() -> None:
-    rig = a_rig()
+    rig = new_rig()
     async with running(rig) as edge:
         for _ in range(2):  # its system runs, and renews
-            edge.hears("operating system")
-            edge.hears("operating system", "ack")
+            edge.receives("operating system")
+            edge.receives("operating system", "ack")
             await elapse(40)
         rig.api.put(workflow(options=NETBOOT))
         await until_on_again(rig)
         await elapse(5)
-        edge.hears("operating system", "ack")  # INIT-REBOOT
+        edge.receives("operating system", "ack")  # INIT-REBOOT
         await rig.until(
             lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "OverrideLost", within=90
         )

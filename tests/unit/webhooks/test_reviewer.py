@@ -298,7 +298,7 @@ async def test_workflow_of_a_machine_that_netboots_nothing_is_warned_about(world
 
 
 @pytest.mark.parametrize(
-    ("options", "interface", "spec", "said"),
+    ("options", "interface", "spec", "words"),
     [
         ({"bootMode": "netboot"}, {}, {}, "has no spec.bmcRef, which spec.bootOptions.bootMode needs"),
         ({"bootMode": "netboot"}, {}, {"bmcRef": {"name": "b"}}, ""),
@@ -307,15 +307,15 @@ async def test_workflow_of_a_machine_that_netboots_nothing_is_warned_about(world
         ({"bootMode": "isoboot"}, {"disableNetboot": True}, {"bmcRef": {"name": "b"}}, ""),
     ],
 )
-async def test_boot_options_that_the_hardware_does_not_fit_are_warned_about(world, options, interface, spec, said):
+async def test_boot_options_that_the_hardware_does_not_fit_are_warned_about(world, options, interface, spec, words):
     world.store(objects.hardware("h", namespace="d", interface=interface, osie={"name": "o"}, **spec))
     world.store(template())
     new = workflow("w", "h", "t")
     new["spec"]["bootOptions"] = options
     verdict = await world.review("CREATE", new)
-    assert len(verdict.warnings) == bool(said)
+    assert len(verdict.warnings) == bool(words)
     for warning in verdict.warnings:
-        assert warning.startswith(f"spec.hardwareRef.name: Hardware d/h {said}")
+        assert warning.startswith(f"spec.hardwareRef.name: Hardware d/h {words}")
 
 
 async def test_secret_that_is_missing_is_warned_about_where_the_api_is_in_this_process(world):

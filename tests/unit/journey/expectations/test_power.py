@@ -56,7 +56,7 @@ def test_cause_that_bmc_control_has_named_is_the_problem_until_the_machine_boots
     assert play.warnings == ["NoDiscover"]
 
 
-def test_cause_is_the_problem_of_a_machine_that_was_never_heard() -> None:
+def test_cause_is_the_problem_of_a_machine_that_has_sent_nothing() -> None:
     play = power(Play(), "CredentialsRefused", Outcome.WARNING, "password refused; Secret bmc/m1 is unchanged")
     assert play.wait(1).warnings == ["CredentialsRefused"]
     power(play, "PoweringOff").wait(1)
@@ -85,7 +85,7 @@ def test_other_workflow_that_bmc_control_waits_for_hides_no_problem() -> None:
 
 
 @pytest.mark.parametrize("far", WAYS)
-def test_machine_whose_power_is_off_is_said_to_be_off_and_no_more(far: str) -> None:
+def test_machine_that_is_off_is_reported_as_off_and_nothing_else(far: str) -> None:
     play = WAYS[far](Play())
     play.facts = replace(FACTS, is_off=True)
     play.wait(200)
