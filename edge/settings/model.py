@@ -492,8 +492,9 @@ class StackSettings:
     )
     bmc: bool | None = Group.BMC.setting(
         None,
-        "Control machines by their BMCs: the resources Machine, Job and Task of bmc.tinkerbell.org. It waits while a "
-        "Rufio works for the same API. Default: with the embedded API only. metal3 makes a Machine for each host.",
+        "Control machines by their BMCs: the resources Machine, Job and Task of bmc.tinkerbell.org, and bootOptions of "
+        "Workflows. It waits while a Rufio works for the same API. Default: with the embedded API only. metal3 makes a "
+        "Machine for each host.",
         services=_CONTROLLER,
     )
     edge: EdgeSettings = field(default_factory=EdgeSettings)

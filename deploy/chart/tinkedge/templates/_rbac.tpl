@@ -160,7 +160,7 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.webhook-registration" -}}
-# Its caBundle; a ValidatingAdmissionPolicy lets nothing else be changed.
+# Its caBundle; a ValidatingAdmissionPolicy rejects any other change.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations]
   resourceNames: [{{ include "tinkedge.webhookConfiguration" . }}]
@@ -241,7 +241,7 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.server-attributes" -}}
-# The annotation tinkerbell.org/agent-attributes; a ValidatingAdmissionPolicy lets nothing else be changed.
+# The annotation tinkerbell.org/agent-attributes; a ValidatingAdmissionPolicy rejects any other change.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [patch]
@@ -323,11 +323,11 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [hardware/status]
   verbs: [patch]
-# toggleAllowNetboot of a Workflow: disableNetboot of interfaces. A ValidatingAdmissionPolicy lets nothing else be changed.
+# toggleAllowNetboot of a Workflow: disableNetboot of interfaces. A ValidatingAdmissionPolicy rejects any other change.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [patch]
-# The boot before a Workflow: its finalizer, its status. Of these rights the controller has all but `get` already.
+# The boot before a Workflow: its finalizer, its status. The controller already has all of these rights except `get`.
 - apiGroups: [tinkerbell.org]
   resources: [workflows]
   verbs: [get, list, watch, patch]
@@ -347,17 +347,17 @@ labels:
     object.spec.all(key, key == "networkInterfaces"
     || (key in oldObject.spec && oldObject.spec[key] == object.spec[key]))
     && oldObject.spec.all(key, key in object.spec)
-  message: the controller changes nothing of a Hardware's spec but disableNetboot of its interfaces
+  message: the controller may change only disableNetboot of the interfaces in a Hardware's spec
 - expression: >-
     variables.new.all(mac, mac in variables.old
     && variables.new[mac].all(key, key == "disableNetboot"
     || (key in variables.old[mac] && variables.old[mac][key] == variables.new[mac][key]))
     && variables.old[mac].all(key, key == "disableNetboot" || key in variables.new[mac]))
     && variables.old.all(mac, mac in variables.new)
-  message: the controller changes nothing of an interface of a Hardware but disableNetboot
+  message: the controller may change only disableNetboot of an interface of a Hardware
 {{ include "tinkedge.policy.metadata" . }}
 - expression: object.metadata.?annotations == oldObject.metadata.?annotations
-  message: the controller changes no annotations of a Hardware
+  message: the controller may not change the annotations of a Hardware
 {{- end }}
 
 {{- /* Rufio's name for the Lease of its leader election. */}}
