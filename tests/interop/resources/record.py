@@ -401,11 +401,18 @@ def boot_options(spec: Object) -> Iterator[Case]:
             yield update("Workflow", title, spec | old, before, ["update", {"spec": change}], at)
     same = {"spec": netboot, "metadata": {"labels": {"a": "b"}}}
     yield update("Workflow", "bootOptions stay as they are", spec | netboot, {}, ["update", same])
+    yield from boot_progress(spec | netboot)
+    for name, value in (("a list", []), ("a text", "done")):
+        yield update("Workflow", f"a status that is {name}", spec, {}, ["status", value], "status")
+
+
+def boot_progress(spec: Object) -> Iterator[Case]:
+    """Return cases about `status.boot` of a Workflow; `spec` is its spec with boot options."""
     time = "2026-11-30T18:00:00Z"
     progress = {"way": "pxe", "attempt": 1, "since": time, "message": "m", "lastBoot": time, "done": 0, "medium": "CD"}
     condition = {"type": "BootPrepared", "status": "False", "reason": "NoDiscover", "message": "no DISCOVER"}
     both = {"boot": progress, "conditions": [condition]}
-    yield update("Workflow", "the progress of a boot is stored", spec | netboot, {}, ["status", both])
+    yield update("Workflow", "the progress of a boot is stored", spec, {}, ["status", both])
     for name, change, *blamed in (
         ("an unknown way", {"way": "tape"}, "status.boot.way"),
         ("an attempt before the first", {"attempt": 0}, "status.boot.attempt"),
@@ -417,9 +424,7 @@ def boot_options(spec: Object) -> Iterator[Case]:
         ("two mistakes", {"attempt": 0, "done": -1}, "status.boot.attempt", "status.boot.done"),
     ):
         status = {"boot": progress | change}
-        yield update("Workflow", f"the progress of a boot: {name}", spec | netboot, {}, ["status", status], *blamed)
-    for name, value in (("a list", []), ("a text", "done")):
-        yield update("Workflow", f"a status that is {name}", spec, {}, ["status", value], "status")
+        yield update("Workflow", f"the progress of a boot: {name}", spec, {}, ["status", status], *blamed)
 
 
 def connection(**fields: Any) -> Object:
