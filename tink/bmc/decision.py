@@ -477,10 +477,11 @@ TARGETS: Final = {
     BootDevice.HTTP: ("UefiHttp",),
 }
 """The BootSourceOverrideTarget of each device, best first. Redfish has no Safe; the IPMI client lists it."""
+_OFF_FIRST: Final = "power the machine off and try again, or "
 _BOOT_REMEDIES: Final = {
     "mode": "set this boot mode in the firmware's setup (CSM)",
-    "enabled": "power the machine off and try again, or set the boot order in the firmware's setup",
-    "target": "power the machine off and try again, or set the boot order in the firmware's setup",
+    "enabled": f"{_OFF_FIRST}set the boot order in the firmware's setup",
+    "target": f"{_OFF_FIRST}set the boot order in the firmware's setup",
     "http_uri": "set the URI in the firmware's setup",
 }
 """The remedy for each field that stays wrong; the first wrong one counts."""
@@ -612,6 +613,7 @@ def _boot_plan(request: SetBoot, forms: list[_Form], boot: Boot, case: _Case) ->
     def has_effect(sent: Request) -> bool:
         return isinstance(sent, SetBoot) and not _wrong_fields(sent, after_restart if sent.at_settings else boot)
 
+    remedy = next((text for field, text in _BOOT_REMEDIES.items() if field in wrong), "restart the machine")
     return _Plan(
         area=Area.BOOT,
         asked=describe(_only(request, wrong)),
@@ -619,7 +621,7 @@ def _boot_plan(request: SetBoot, forms: list[_Form], boot: Boot, case: _Case) ->
         has_effect=has_effect,
         concerns=lambda sent: any(getattr(sent, field, None) is not None for field in wrong),
         accepted_but=_boot_accepted_but(request, wrong, reported, case.accepted),
-        remedy=next((text for field, text in _BOOT_REMEDIES.items() if field in wrong), "restart the machine"),
+        remedy=remedy.removeprefix(_OFF_FIRST) if case.seen.power is PowerState.OFF else remedy,
     )
 
 

@@ -274,6 +274,20 @@ async def test_safe_is_not_a_device_of_redfish() -> None:
     assert "not Safe" in outcome.message
 
 
+@pytest.mark.parametrize(
+    ("power", "remedy"),
+    [
+        ("On", "power the machine off and try again, or set the boot order in the firmware's setup"),
+        ("Off", "set the boot order in the firmware's setup"),
+    ],
+)
+async def test_remedy_for_an_ignored_boot_device_is_no_power_off_of_a_machine_that_is_off(
+    power: str, remedy: str
+) -> None:
+    outcome = await run(FakeBmc(faults={Fault.BOOT_IGNORED}, power=power), PXE)
+    assert outcome.message.endswith(f"BootSourceOverrideEnabled); {remedy}")
+
+
 @pytest.mark.parametrize("faults", [{Fault.BOOT_IGNORED}, {Fault.BOOT_IGNORED, Fault.TASKS}])
 async def test_ignored_boot_device_fails_with_what_the_bmc_reports(faults: set[Fault]) -> None:
     bmc = FakeBmc(faults=faults)
