@@ -152,6 +152,20 @@ _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
     Step.METADATA: ("correct spec.instance of the Hardware; the machine reads it at its next boot",),
     Step.LOG: ("look at what the machine logged",),
 }
+_BY_REASON: Final[dict[str, tuple[str, ...]]] = {
+    "BmcUnreachable": (
+        "look at spec.connection of the Machine, at the BMC's cable and VLAN, and at the firewall on the way (443/tcp, "
+        "623/udp)",
+    ),
+    "CredentialsRefused": ("correct the Secret, and unlock the account if the BMC has locked it",),
+    "CredentialsMissing": (),
+    "CertificateNotTrusted": (
+        "was the BMC replaced or reset? Read its fingerprint over a network that you trust, and correct "
+        "spec.connection.certificateFingerprint of the Machine",
+    ),
+    "NoBmc": (),
+}
+"""The checks of a report of BMC control, by the reason of BootPrepared; empty: the message has the remedy."""
 _BOOT_CAUSES: Final = ("the kernel is for another architecture or firmware", "Secure Boot refuses it", "it is damaged")
 _WRONG_ADDRESS: Final = (
     _known(
@@ -175,4 +189,6 @@ def remedy(event: JourneyEvent) -> Why:
         return found.causes, found.checks
     if event.step is Step.BOOT and event.outcome is Outcome.FAILED:
         return _BOOT_CAUSES, _GENERAL[event.step]
+    if event.step is Step.POWER:
+        return (), _BY_REASON.get(str(event.detail.get("reason")), _GENERAL[event.step])
     return (), _GENERAL.get(event.step, ())

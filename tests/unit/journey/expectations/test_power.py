@@ -28,7 +28,7 @@ def power(play: Play, reason: str, outcome: Outcome = Outcome.INFO, message: str
 
 
 def is_switched(play: Play) -> Play:
-    for reason in ("PoweringOff", "OverrideSet", "PoweringOn", "WaitingForDiscover"):
+    for reason in ("PoweringOff", "OverrideSet", "PoweringOn", "RunningActions", "WaitingForDiscover"):
         power(play, reason).wait(4)
     return play
 
@@ -63,20 +63,20 @@ def test_cause_is_the_problem_of_a_machine_that_has_sent_nothing() -> None:
     assert play.settled
 
 
-def test_cause_is_no_problem_any_more_when_its_workflow_is_cancelled_but_is_when_that_has_failed() -> None:
-    for state, outcome in (("Canceled", Outcome.INFO), ("Failed", Outcome.FAILED)):
-        play = power(is_switched(WAYS["leased"](Play())), "NoDiscover", Outcome.WARNING, NO_DISCOVER).wait(10)
-        assert play.warnings == ["NoDiscover"]
-        if state == "Failed":
-            power(play, "NoDiscover", Outcome.FAILED, f"BMC control has given up: {NO_DISCOVER}")
-        play.facts, settled = replace(FACTS, workflow=""), play.settled
-        play.workflow(state, outcome).wait(60)
-        assert set(play.warnings) == {"NoDiscover"}
-        if state == "Failed":
-            assert "given up" in play.reported[-1][1].message
-            assert play.settled == settled
-        else:
-            assert play.settled > settled
+@pytest.mark.parametrize(
+    ("reason", "message", "remedy"),
+    [
+        ("BmcUnreachable", "can't connect to 10.9.9.9", "can't connect to 10.9.9.9. look at spec.connection of the"),
+        ("CertificateNotTrusted", "another fingerprint", "certificateFingerprint of the Machine"),
+        ("CredentialsRefused", "it refuses the password", "correct the Secret"),
+        ("NoBmc", "set spec.bmcRef.name", "set spec.bmcRef.name"),
+    ],
+)
+def test_cause_that_the_bmc_has_named_comes_with_its_remedy(reason: str, message: str, remedy: str) -> None:
+    found = power(Play(), reason, Outcome.WARNING, message).wait(1).found
+    assert found is not None
+    assert remedy in found.message
+    assert "tinkedge bmc check" not in found.message
 
 
 def test_other_workflow_that_bmc_control_waits_for_hides_no_problem() -> None:
