@@ -1,8 +1,10 @@
-"""A fake BMC as a process: `python -m tests.interop.fake_bmc POWER`.
+"""Fake BMCs as a process: `python -m tests.interop.fake_bmc STATE...`, one BMC for each argument.
 
-It listens on a free port of 127.0.0.1. Its first line is JSON with `port` and `fingerprint`; then each second a line
-with `power`, `resets`, `boots`, `failed_logins`, `open_sessions`, `writes` and `image`, if one of them has changed.
-`writes` are the bodies of the boot overrides; `image` is the medium in the CD drive.
+STATE is the power state at the start, and after commas the faults of the BMC (names of `Fault`), such as
+`On,BOOT_IGNORED`. `POST=600`: the machine needs 600 s from its start to its boot.
+
+Each BMC listens on a free port of 127.0.0.1. The first lines are JSON with the `port` and `fingerprint` of each BMC.
+Then each change of a BMC is a line with its `port`, `power`, `resets`, `boots`, `failed_logins` and `open_sessions`.
 """
 
 from __future__ import annotations
@@ -10,28 +12,41 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import AsyncExitStack
 
-from tests.support.bmc import FakeBmc, serve
+from tests.support.bmc import FakeBmc, Fault, serve
+
+_SHOWN = ("power", "resets", "boots", "failed_logins", "open_sessions")
+_FAULT_SECONDS = 2.0
+"""Duration of the faults that last a while."""
 
 
-async def main(power: str) -> None:
+def _bmc(state: str) -> FakeBmc:
+    power, *words = state.split(",")
+    post = sum(float(word.removeprefix("POST=")) for word in words if word.startswith("POST="))
+    faults = [Fault[word] for word in words if not word.startswith("POST=")]
+    return FakeBmc(power=power, power_seconds=0.5, post_seconds=post, faults=faults, fault_seconds=_FAULT_SECONDS)
+
+
+async def main(states: list[str]) -> None:
     """Serve until the process is ended."""
-    bmc = FakeBmc(power=power, power_seconds=0.5)
     loop = asyncio.get_running_loop()
-    async with serve(bmc) as served:
-        print(json.dumps({"port": served.port, "fingerprint": served.certificate.fingerprint}), flush=True)
-        before = ""
+    async with AsyncExitStack() as exits:
+        bmcs = {}
+        for bmc in map(_bmc, states):
+            served = await exits.enter_async_context(serve(bmc))
+            print(json.dumps({"port": served.port, "fingerprint": served.certificate.fingerprint}), flush=True)
+            bmcs[served.port] = bmc
+        before: dict[int, str] = {}
         while True:
-            bmc.run_until(loop.time())
-            names = ("power", "resets", "boots", "failed_logins", "open_sessions")
-            overrides = [body["Boot"] for _, _, body in bmc.writes() if "Boot" in body]
-            more = {"writes": overrides, "image": bmc.slots[0].image}
-            state = json.dumps({name: getattr(bmc, name) for name in names} | more)
-            if state != before:
-                print(state, flush=True)
-            before = state
+            for port, bmc in bmcs.items():
+                bmc.run_until(loop.time())
+                state = json.dumps({"port": port} | {name: getattr(bmc, name) for name in _SHOWN})
+                if state != before.get(port):
+                    print(state, flush=True)
+                before[port] = state
             await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1:]))

@@ -84,6 +84,7 @@ class Fault(StrEnum):
     # Lies about power
     RESET_IGNORED = "accepts resets and ignores them"
     FIRST_ON_IGNORED = "ignores the first On (row 19)"
+    POWER_LOST = "the machine switches itself off a while after each start"
     POWER_LATE = "changes the power state only after a while"
     ON_CONFLICT = "refuses On with 409 for a while after Off (row 20)"
     NOT_READY = "InvalidOperationForSystemState for a while after a change of power (row 10)"
@@ -475,6 +476,8 @@ class FakeBmc(SimulatedBmc):
         self.boot |= self._next_override()
         self.pending_boot = {}
         super().machine_started()
+        if self._has(Fault.POWER_LOST):
+            self.call_later(self.fault_seconds, self.machine_stopped)
 
     def _next_override(self) -> Document:
         lost = {TARGET: "None", ENABLED: "Disabled"} if self._has(Fault.BOOT_LOST) else {}

@@ -18,6 +18,7 @@ from edge.dhcp.wire import Message, MessageType, codec, options
 from tests.interop.conftest import in_namespace
 from tests.interop.rack import ADDRESS, Namespaces, Process
 from tests.interop.test_agent_auth import command_line
+from tests.support.bmc import PASSWORD
 from tests.waiting import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
@@ -266,6 +267,21 @@ class Scripted:
 
 
 @dataclass(frozen=True)
+class Bmc:
+    """The BMC of a machine.
+
+    state: its power and faults at the start, as `tests.interop.fake_bmc` reads them; empty: no BMC is there. host: its
+    address. password: the one in its Secret; empty: no Secret. fingerprint: the one that its certificate must have;
+    empty: that of its certificate.
+    """
+
+    state: str = ""
+    host: str = "127.0.0.1"
+    password: str = PASSWORD
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
 class Fault:
     """`play` gives back when the fault could be known, in seconds since the epoch; None: when it ended. `since` is the
     line of the journey from which on it can be known, where that is not for the machine to say, and `plus` how many
@@ -275,7 +291,8 @@ class Fault:
     what it boots, empty for none. `actions` are those of a Template of its own, for its Workflow, as YAML; `workflow`
     are more fields of the latter. `drop` is what a firewall drops, and where; `routed`: the edge has a way to its
     network; `second`: the machine is on the second network, with another card of the edge. `after` is a fault that has
-    to have got to the OSIE before. `rules` are those that may name it, which depends on what comes first.
+    to have got to the OSIE before. `rules` are those that may name it, which depends on what comes first. `bmc` is the
+    BMC of its machine.
     """
 
     name: str
@@ -297,6 +314,12 @@ class Fault:
     actions: str = ""
     workflow: str = ""
     after: str = ""
+    bmc: Bmc | None = None
+
+    @property
+    def has_boot(self) -> bool:
+        """Return True if its Workflow boots its machine by a BMC."""
+        return "bootOptions" in self.workflow
 
     @property
     def slug(self) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ the moment in the column beside them. The same words are on the journey (`tinked
 by the last column, in the condition `BootProblem` and an Event of the Hardware (`kubectl describe hardware`), and in
 the column MESSAGE of `kubectl get workflows`. For a failed or refused step, the log and the journey have the text up
 to ": likely" or the first sentence. The condition and the web page add the likely causes and the remedy.
+The BMCs are fakes that fail in the ways of real ones, with `--bmc-boot-named-after 15` instead of 60 s. Their messages
+are also in the condition `BootPrepared` of the Workflow; [bmc.md](../bmc.md#reasons-of-bootprepared) explains it.
 `TINKEDGE_RECORD=1 python -m pytest tests/interop/faults` writes this page.
 
 | fault | message | s | counted from | where |
@@ -55,6 +58,7 @@ _EXAMPLES = {
     "127.0.0.1": "mirror",
 }
 """Names and addresses on the test's network, and the examples in their place on the page."""
+_FINGERPRINT = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Row:
     def line(self) -> str:
         """Return the row in Markdown."""
         reported = self.sentence.replace(self.fault.slug, "m1")
+        if self.fault.bmc is not None:
+            reported = _FINGERPRINT.sub("5e2b0c...", reported.replace(self.fault.bmc.host, "10.0.0.9"))
         reported = _example(reported if self.fault.ip else reported.replace(self.ip, "10.0.0.5"))
         after = "0" if self.seconds < 0.5 else f"{self.seconds:.0f}"
         moment = self.fault.moment or _SINCE.get(self.fault.since) or _MOMENTS.get(self.reason) or "what shows it"
@@ -98,4 +104,7 @@ def reported() -> dict[str, str]:
 
 def expected(fault: Fault) -> str:
     """The sentence that the page has to have, as a regular expression."""
-    return _example(fault.sentence.replace("\\.", ".")).replace(fault.slug, "m1")
+    sentence = fault.sentence.replace("\\.", ".")
+    if fault.bmc is not None:
+        sentence = sentence.replace(fault.bmc.host, "10.0.0.9")
+    return _example(sentence).replace(fault.slug, "m1")

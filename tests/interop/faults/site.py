@@ -17,9 +17,12 @@ from typing import Any
 from cryptography import x509
 
 from tests.interop.authority import Authority
+from tests.interop.faults import power
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.machine import UPSTREAM, Fault, Scripted
+from tests.interop.faults.work import shell
 from tests.interop.rack import ADDRESS, IN_EDGE, Kubectl, Namespaces, ip
+from tests.support.bmc import USER
 from tests.waiting import wait_until
 
 OSIES = {
@@ -51,6 +54,27 @@ spec: {spec}
 ---
 """
 
+_SECRET = """
+apiVersion: v1
+kind: Secret
+metadata: {{name: {name}}}
+stringData: {{username: {user}, password: {password}}}
+---
+"""
+_MACHINE = """
+apiVersion: bmc.tinkerbell.org/v1alpha1
+kind: Machine
+metadata: {{name: {name}}}
+spec:
+  connection:
+    host: {host}
+    insecureTLS: false
+    certificateFingerprint: "{fingerprint}"
+    authSecretRef: {{name: {name}, namespace: default}}
+    providerOptions: {{preferredOrder: [gofish], redfish: {{port: {port}}}}}
+---
+"""
+
 
 class Site(Namespaces):
     """All machines are there from the start; `faults` are played on them."""
@@ -74,7 +98,8 @@ class Site(Namespaces):
         chain, key = authority.sign("tls", x509.IPAddress(ipaddress.ip_address(ADDRESS)))
         self.authority = authority.file
         options = ["--interface", "rack0", "--interface", "rack1", "--allow-upstream", "127.0.0.1/32"]
-        options += ["--cache-size", "2000000"]
+        options += ["--cache-size", "2000000", "--bmc-boot-named-after", str(power.NAMED_AFTER)]
+        options += ["--bmc-boot-next-after", "7200"]
         options += ["--agent-auth", "token", "--grpc-tls-cert", str(chain), "--grpc-tls-key", str(key)]
         played = [*self.faults, HEALTHY]
         self.machines = {fault.name: self._machine(number, fault) for number, fault in enumerate(played, start=1)}
@@ -85,8 +110,32 @@ class Site(Namespaces):
         self.edge = self.tinkedge(IN_EDGE, "up", *options, "--data-dir", self.data_dir)
         self.ready(self.edge)
         self._follow()
-        objects = [*map(_osie, OSIES), *(_hardware(self.machines[fault.name], fault) for fault in played)]
+        self._serve_bmcs()
+        objects = [
+            _template(power.TEMPLATE, shell("true")),
+            *map(_bmc_objects, self.faults, map(self._bmc_of, self.faults)),
+        ]
+        objects += [*map(_osie, OSIES), *(_hardware(self.machines[fault.name], fault) for fault in played)]
         self.warnings = self._applied("".join([*objects, *map(_workflow, self.faults)]))
+
+    def _serve_bmcs(self) -> None:
+        """Start the BMCs of all faults in one process."""
+        faults = [fault for fault in self.faults if fault.bmc is not None and fault.bmc.state]
+        states = [fault.bmc.state for fault in faults if fault.bmc is not None]
+        self._bmc_process = self.start(IN_EDGE, sys.executable, "-m", "tests.interop.fake_bmc", *states)
+        wait_until(lambda: self._bmc_process.out.count("\n") >= len(faults), lambda: self._bmc_process.err)
+        lines = self._bmc_process.out.splitlines()
+        self._bmcs = {fault.name: json.loads(line) for fault, line in zip(faults, lines, strict=False)}
+
+    def _bmc_of(self, fault: Fault) -> dict[str, Any]:
+        """Return `port` and `fingerprint` of a fault's BMC; empty without one."""
+        return self._bmcs.get(fault.name, {})
+
+    def bmc_state(self, fault: Fault) -> dict[str, Any]:
+        """Return the last state that the BMC of a fault has printed."""
+        states = map(json.loads, self._bmc_process.out.splitlines()[len(self._bmcs) :])
+        found: dict[str, Any] = [each for each in states if each["port"] == self._bmc_of(fault)["port"]][-1]
+        return found
 
     def _second_network(self) -> None:
         """With a second card of the edge on the same Ethernet, which answers ARP for the edge's address there, too."""
@@ -231,8 +280,9 @@ def _hardware(firmware: Scripted, fault: Fault) -> str:
     dhcp = f"dhcp: {{ip: {firmware.ip}, {fault.dhcp or 'netmask: 255.255.255.0'}}}"
     interface = ", ".join(one for one in (fault.interface, dhcp) if one)
     osie = f"osie: {{name: {fault.osie}}}, " if fault.osie else ""
+    bmc = f"bmcRef: {{name: {fault.slug}}}, " if fault.bmc else ""
     instance = f"instance: {{userdata: {json.dumps(fault.userdata)}}}, " if fault.userdata else ""
-    spec = f"{{{osie}{instance}networkInterfaces: {{'{mac}': {{{interface}}}}}}}"
+    spec = f"{{{osie}{bmc}{instance}networkInterfaces: {{'{mac}': {{{interface}}}}}}}"
     return _DOCUMENT.format(kind="Hardware", name=name, annotations="", spec=spec)
 
 
@@ -241,10 +291,24 @@ def _workflow(fault: Fault) -> str:
     if not fault.actions and not fault.workflow:
         return ""
     name = fault.slug
-    template = f"\n  actions:\n{textwrap.indent(fault.actions, '  ')}"
     more = fault.workflow or f"templateRef: {{name: {name}}}"
     own = "" if "hardwareRef" in more else f"hardwareRef: {{name: {name}}}, "
     workflow = f"{{{own}{more}}}"
-    return (_DOCUMENT.format(kind="Template", name=name, annotations="", spec=template) if fault.actions else "") + (
+    return (_template(name, fault.actions) if fault.actions else "") + (
         _DOCUMENT.format(kind="Workflow", name=name, annotations="", spec=workflow)
     )
+
+
+def _template(name: str, actions: str) -> str:
+    spec = f"\n  actions:\n{textwrap.indent(actions, '  ')}"
+    return _DOCUMENT.format(kind="Template", name=name, annotations="", spec=spec)
+
+
+def _bmc_objects(fault: Fault, served: dict[str, Any]) -> str:
+    """Return the Machine of a fault's BMC, and its Secret."""
+    bmc, name = fault.bmc, fault.slug
+    if bmc is None:
+        return ""
+    secret = _SECRET.format(name=name, user=USER, password=bmc.password) if bmc.password else ""
+    fingerprint = bmc.fingerprint or served.get("fingerprint", "ab" * 32)
+    return secret + _MACHINE.format(name=name, host=bmc.host, fingerprint=fingerprint, port=served.get("port", 443))

@@ -19,7 +19,7 @@ import pytest
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations import read
 from edge.page.timeline import chains, events_of
-from tests.interop.faults import boots, page, work
+from tests.interop.faults import boots, page, power, work
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.machine import Fault
 from tests.interop.faults.site import NEAR, Site
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.long
 
 ELSEWHERE = {"one digit off": NEAR, "second card": "this-host-drops-tcp-42113"}
 """The Hardware on which the problem of a machine is shown that has none of its own."""
-FAULTS = [*boots.FAULTS, *work.FAULTS]
+FAULTS = [*boots.FAULTS, *work.FAULTS, *power.FAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @dataclass
 class Named:
-    """How a fault was named, `seconds` after it could be known; `until` (epoch) it was named, and played to its end."""
+    """How a fault was named, `seconds` after it could be known; `until` (epoch) it was named, and played to its end.
+
+    `problem` is the message of the condition BootProblem then. `in_column`: the Workflow's MESSAGE had the same text.
+    """
 
     fault: str
     rule: str
     message: str
     until: float
     seconds: float
+    problem: str
+    in_column: bool
 
 
 def played(site: Site, fault: Fault) -> Named:
@@ -63,7 +68,11 @@ def played(site: Site, fault: Fault) -> Named:
     if fault.since:
         lines = (one["time"] for one in site.events(machine.mac) if re.search(fault.since, one["message"]))
         known = next(lines, known) + fault.plus
-    return Named(fault.name, found["rule"], found["message"], max(ended, found["time"]), found["time"] - known)
+    message, seconds = found["message"], found["time"] - known
+    # BMC control soon tries the next way, with a message of its own.
+    in_column = fault.has_boot and _column(site, fault, message)
+    problem = _problem(site, fault)
+    return Named(fault.name, found["rule"], message, max(ended, found["time"]), seconds, problem, in_column)
 
 
 def complaints_of_a_healthy_boot(site: Site) -> list[str]:
@@ -84,13 +93,19 @@ def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
     """Return the journey's event for the fault, a warning or a failure, once the Hardware's status shows it, too."""
     machine = site.machines[fault.name]
     for event in reversed(site.events(machine.mac)):
-        rule = event["detail"].get("rule") or f"{event['step'].capitalize()}{event['outcome'].capitalize()}"
+        rule = _rule(event)
         if re.fullmatch(fault.rules, rule) and re.search(fault.sentence, event["message"]):
             where = _shown_on(fault)
             if where and not any(re.fullmatch(fault.rules, reason) for reason in site.shown(where)):
                 return None
             return {**event, "rule": rule}
     return None
+
+
+def _rule(event: dict[str, Any]) -> str:
+    """Return the rule of a finding, the reason of BMC control, or step and outcome of another event."""
+    named = event["detail"].get("rule") or (event["detail"].get("reason") if event["step"] == Step.POWER else "")
+    return named or f"{event['step'].capitalize()}{event['outcome'].capitalize()}"
 
 
 def test_what_cannot_work_is_warned_about_when_it_is_applied(site: Site) -> None:
@@ -123,18 +138,22 @@ def _row(site: Site, fault: Fault, named: Named) -> page.Row:
     shown = site.shown(_shown_on(fault))
     where = ["condition", "Event"] if any(re.fullmatch(fault.rules, reason) for reason in shown) else []
     if fault.actions or fault.workflow:
-        where += ["MESSAGE"] if _column(site, fault, named) else []
-    machine = site.machines[fault.name]
+        where += ["MESSAGE"] if named.in_column or _column(site, fault, named.message) else []
     # A failure that the journey reports itself has its causes and what to do in the condition.
-    problem = site.problem(_shown_on(fault)).removeprefix(f"{machine.mac}: ")
-    sentence = problem if problem.startswith(named.message) else named.message
-    return page.Row(fault, named.rule, sentence, named.seconds, tuple(where), machine.ip)
+    problems = (_problem(site, fault), named.problem)
+    sentence = next((each for each in problems if each.startswith(named.message)), named.message)
+    return page.Row(fault, named.rule, sentence, named.seconds, tuple(where), site.machines[fault.name].ip)
 
 
-def _column(site: Site, fault: Fault, named: Named) -> bool:
+def _problem(site: Site, fault: Fault) -> str:
+    """Return the message of the condition BootProblem for the fault, without the MAC address."""
+    return site.problem(_shown_on(fault)).removeprefix(f"{site.machines[fault.name].mac}: ")
+
+
+def _column(site: Site, fault: Fault, message: str) -> bool:
     """Return True if the column MESSAGE of the fault's Workflow has the same text."""
     shown = site.kubectl("get", "workflow", fault.slug, "-o", "jsonpath={.status.message}")
-    return bool(shown) and shown[:60].rstrip("…") in named.message
+    return bool(shown) and shown.removeprefix("boot: ")[:60].rstrip("…") in message
 
 
 def _nothing_false(site: Site, named: list[Named]) -> None:
@@ -146,8 +165,8 @@ def _nothing_false(site: Site, named: list[Named]) -> None:
             each["message"]
             for each in warnings
             if each["time"] <= one.until
-            and not re.fullmatch(fault.rules, each["detail"]["rule"])
-            and each["detail"]["rule"] != "AgentMissing"  # on a busy host it is late, and that is so
+            and not re.fullmatch(fault.rules, _rule(each))
+            and _rule(each) != "AgentMissing"  # on a busy host it is late, and that is so
         ]
         assert not others, f"{fault.name}: {others}"
 
@@ -164,6 +183,11 @@ def test_describe_tells_why_a_machine_does_not_boot(site: Site) -> None:
     )
     assert "BootProblem" in described
     assert "netmask /32" in described
+
+
+def test_refused_password_costs_one_login(site: Site) -> None:
+    fault = next(fault for fault in FAULTS if "CredentialsRefused" in fault.rules)
+    assert site.bmc_state(fault)["failed_logins"] == 1
 
 
 def test_second_workflow_of_an_agent_that_stays_has_steps_and_output_of_its_own(site: Site) -> None:

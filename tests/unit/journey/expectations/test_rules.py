@@ -15,7 +15,7 @@ from edge.journey.events import MAX_MESSAGE, Milestone, Note, Outcome, Step, Val
 from edge.journey.expectations import Expectations, Facts, KnownNetworks, StepLimits, diagnose, read
 from edge.journey.expectations.limits import KEPT, LIMITS
 from edge.journey.recorder import Journey
-from tests.interop.faults import boots, page, work
+from tests.interop.faults import boots, page, power, work
 from tests.unit.journey.expectations.play import FACTS, HERE, MAC, MACHINE, Play
 
 BOOTS = yaml.safe_load(Path(__file__).with_name("boots.yaml").read_text())
@@ -299,7 +299,7 @@ def test_agent_of_a_separate_server_counts_as_connected():
 
 
 def test_documentation_has_the_message_of_each_fault_and_no_other():
-    faults, reported = [*boots.FAULTS, *work.FAULTS], page.reported()
+    faults, reported = [*boots.FAULTS, *work.FAULTS, *power.FAULTS], page.reported()
     assert list(reported) == [fault.name for fault in faults], "write it anew: TINKEDGE_RECORD=1, tests/interop/faults"
     for fault in faults:
         reason, _, sentence = reported[fault.name].partition(": ")
