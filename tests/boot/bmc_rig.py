@@ -52,7 +52,8 @@ DISK_BOOTED = ">>DISKBOOT"
 class Case:
     """A lie of a BMC, and what is reported about it.
 
-    faults, settings: names of `Fault`, and keywords of `FakeBmc`. heals: the faults end with the first boot.
+    faults, settings: names of `Fault`, and keywords of `FakeBmc`.
+    heals: the faults end when the machine has started from its disk instead of the network.
     targets: the boot targets that the BMC has; empty: the usual ones.
     power: the power state before.
     password: the one in the Secret. fingerprint: the one in the Machine; empty: that of the certificate.
@@ -187,7 +188,7 @@ class Site:
 
     async def _observed(self, case: Case, mac: str, machine: VirtualMachine, served: Served) -> Outcome:
         name, outcome = f"m{self._number}", Outcome()
-        boots_before = list(served.bmc.boots)
+        disk_boots_before = 0
         objects = list(self._objects(case, name, mac, served))
         started, first_event, log_start = time.monotonic(), len(self._events), self._log.stat().st_size
         for resource, obj in objects:
@@ -200,7 +201,10 @@ class Site:
                 break
             if outcome.seconds >= _time_of(case, outcome) + case.further:
                 break
-            if case.heals and served.bmc.boots != boots_before:
+            disk_boots = machine.screen.read_bytes().count(DISK_BOOTED.encode())
+            if "On" not in served.bmc.resets:
+                disk_boots_before = disk_boots
+            elif case.heals and disk_boots > disk_boots_before:
                 served.bmc.faults.clear()
             await asyncio.sleep(_POLL_SECONDS)
         outcome.is_cleaned_up = await self._delete_workflow(name)
