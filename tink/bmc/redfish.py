@@ -900,8 +900,10 @@ class RedfishClient(BmcClient):
         after = answer.headers.get("Retry-After", "") if answer is not None else ""
         is_seconds = after.isascii() and after.isdigit() and len(after) < 10
         # Secrets go before the text is cut, so that no half of one stays.
-        words = self._scrubbed(messages.text)[:MAX_TEXT]
+        words = self._scrubbed(messages.text)[:MAX_TEXT].strip(" :")
         detail = ": ".join(dict.fromkeys(each for each in (*messages.names[:1], words) if each))
+        if not _NO_SESSION_LEFT.isdisjoint(messages.names):
+            detail += "; all its sessions may be in use: log others out, or wait until they expire"
         return self._error(
             cause,
             f"{text}: {detail}" if detail else text,

@@ -748,6 +748,7 @@ async def test_session_limit_is_busy_and_no_wrong_password() -> None:
         error = await failure(bmc)
         assert error.cause is Cause.BUSY
         assert "password" not in str(error)
+        assert "sessions may be in use" in str(error)
 
 
 async def test_session_that_the_bmc_ends_is_no_wrong_password() -> None:
