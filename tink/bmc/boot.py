@@ -55,7 +55,7 @@ from tink.bmc.model import (
 )
 from tink.bmc.quirks import needs_ipmi, quirks_for, row
 from tink.net.urls import redacted
-from tink.workflow.status import parse_timestamp
+from tink.workflow.status import REASON_OTHER_WORKFLOW, parse_timestamp
 
 MEDIUM_KIND: Final = "CD"
 """Kind of the virtual medium that the ways cd and iso insert: a MediaType of Redfish."""
@@ -99,7 +99,7 @@ class BootReason(StrEnum):
     RUNNING_ACTIONS = "RunningActions"
     ACTIONS_DONE = "ActionsDone"
     NO_BMC = "NoBmc"
-    OTHER_WORKFLOW = "OtherWorkflow"
+    OTHER_WORKFLOW = REASON_OTHER_WORKFLOW
 
 
 # --- the ladder -------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from typing import Any, Protocol
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from tink.api.bounds import MAX_URL_CHARACTERS
 from tink.api.v1alpha2 import BOOT_FINALIZER, BootMode, BootWay, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.bmc.boot import (
     Booted,
@@ -51,14 +52,14 @@ from tink.bmc.jobs import stages_of
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, Observation, Wanted, WantedMedium
 from tink.bmc.status import bounded
 from tink.kube.cache import Index, Informer
-from tink.kube.client import ApiError, ConflictError, NotFoundError
+from tink.kube.client import ApiError, ConflictError, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, WORKFLOW
 from tink.kube.runtime import DONE, Controller, Event, LeadershipLostError, Result, while_leading
 from tink.metrics.families import counter, gauge
 from tink.template import TemplateError, render_text
 from tink.timestamps import rfc3339
-from tink.workflow.guards import awaits_boot, begun, held, paused
+from tink.workflow.guards import awaits_boot, boot_begun, held, paused
 from tink.workflow.status import (
     ConditionType,
     InvalidStatusError,
@@ -99,6 +100,12 @@ _CLEAN_UP_SECONDS = 3600.0
 """Time after the end of a Workflow for which a failing clean-up is repeated."""
 _DECIDES = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING, Cause.CERTIFICATE, Cause.UNREACHABLE, Cause.BUSY)
 """Causes that concern the BMC and not the way: another way would fail as well."""
+_ANNOUNCED_SECONDS = 2.0
+"""Pause between the write that a boot begins and the first request, if the machine has other Workflows."""
+_PREPARING_SECONDS = 10.0
+"""Time for which a new Workflow that is not prepared yet goes before younger ones (`tink.server.decision`)."""
+_CLOCK_SECONDS = 5.0
+"""Difference between clocks from which a time in the future is an error."""
 _PENDING_STATES = (WorkflowState.SCHEDULED, WorkflowState.RUNNING, WorkflowState.CANCELLING)
 _PROGRESS = (
     BootReason.POWERING_OFF,
@@ -140,6 +147,10 @@ class _NoUrls:
         return ""
 
 
+class _SupersededError(Exception):
+    """The Workflow has ended, is held, or was replaced by another of the same name, while its boot was going on."""
+
+
 @dataclass(slots=True)
 class _Case:
     """One Workflow with its objects in one reconciliation. `workflow` is the newest version that this has written."""
@@ -174,7 +185,7 @@ class _Case:
         """The present attempt; None before the first."""
         way, attempt = self.boot.get("way"), self.boot.get("attempt")
         known = {each.value: each for each in BootWay}
-        if way not in known or not isinstance(attempt, int) or isinstance(attempt, bool):
+        if not isinstance(way, str) or way not in known or not isinstance(attempt, int) or isinstance(attempt, bool):
             return None
         return Rung(known[way], attempt)
 
@@ -217,17 +228,21 @@ class BootController(Collector):
         self._failed_rungs: dict[str, set[Rung]] = {}
         """The ways that could not be carried out, by uid."""
         self._readings: dict[str, tuple[Rung, float, Observation | BmcError]] = {}
-        """The last reading of the BMC while its machine booted, and its time (Unix seconds), by uid."""
+        """The last reading of the BMC while its machine booted, and its time (`_elapsed`), by uid."""
         self._lost_since: dict[str, tuple[Rung, float]] = {}
-        """The time (Unix seconds) at which OverrideLost was first shown in an attempt, by uid."""
+        """The time (`_elapsed`) at which OverrideLost was first shown in an attempt, by uid."""
+        self._ending_since: dict[str, float] = {}
+        """The time (`_elapsed`) at which the clean-up after a Workflow's end began, by uid."""
         self._failures: Counter[str] = Counter()
         """Failed attempts in a row, by uid."""
         self._not_before: dict[str, float] = {}
-        """The time (Unix seconds) before which nothing is tried again, by uid."""
+        """The time (`_elapsed`) before which nothing is tried again, by uid."""
         self._on_machine: Index[NamespacedName, NamespacedName] = Index()
         """Workflows that wait for a boot, by the Machine of their Hardware."""
         self._on_hardware: Index[NamespacedName, NamespacedName] = Index()
         """Workflows that have not ended, or are not cleaned up, by their Hardware."""
+        self._of_machine: Index[NamespacedName, NamespacedName] = Index()
+        """Hardware, by the Machine that they name."""
         self._results: Counter[str] = Counter(Booted=0)
         self.runtime = Controller(
             "Workflow boot",
@@ -238,7 +253,7 @@ class BootController(Collector):
             workers=settings.task_workers,
         )
         workflows.add_event_handler(self._changed, self._gone)
-        hardware.add_event_handler(self._hardware_changed)
+        hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
         machines.add_event_handler(self._machine_changed)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -251,9 +266,11 @@ class BootController(Collector):
         text = "Workflows whose machine is being switched or whose boot device is being set now."
         yield gauge("tinkedge_bmc_running_boots", text, [], {(): len(self._operations)})
 
-    def _changed(self, new: Raw, _old: Raw | None) -> None:
+    def _changed(self, new: Raw, old: Raw | None) -> None:
         key = NamespacedName.of(new)
-        if key in self._operations and (_is_over(new) or paused(new)):
+        if old is not None and old["metadata"].get("uid") != new["metadata"].get("uid"):
+            self._gone(old)  # it was deleted, and created again with the same name
+        if key in self._operations and _is_stopped(new):
             self._operations[key].cancel()
         if _is_over(new):
             self._on_hardware.set(key, (_hardware_of(new),) if _is_protected(new) else ())
@@ -275,11 +292,18 @@ class BootController(Collector):
             self.runtime.queue.add(other)
 
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
+        machine = _machine_of(new)
+        self._of_machine.set(
+            NamespacedName.of(new), (NamespacedName.of(new)._replace(name=machine),) if machine else ()
+        )
         if old is None or _machine_of(old) != _machine_of(new) or _last_boot(old) != _last_boot(new):
             for key in self._on_hardware.keys(NamespacedName.of(new)):
                 workflow = self._workflows.get(*key)
                 if workflow is not None and _options_of(workflow):
                     self.runtime.queue.add(key)
+
+    def _hardware_gone(self, old: Raw) -> None:
+        self._of_machine.set(NamespacedName.of(old), ())
 
     def _machine_changed(self, new: Raw, old: Raw | None) -> None:
         """Try again at once: its address, its Secret's name or the annotation about a refused login has changed."""
@@ -293,7 +317,7 @@ class BootController(Collector):
 
     def _forget(self, uid: str) -> None:
         memories: tuple[dict[str, Any], ...] = (self._ladders, self._failed_rungs, self._readings, self._lost_since)
-        for memory in (*memories, self._not_before, self._failures):
+        for memory in (*memories, self._not_before, self._ending_since, self._failures):
             memory.pop(uid, None)
 
     # --- one reconciliation -------------------------------------------------------------------------------------------
@@ -308,18 +332,20 @@ class BootController(Collector):
         try:
             if _is_over(workflow):
                 return await self._finish(case) if _is_protected(workflow) else DONE
-            is_due = state_of(workflow) is WorkflowState.PENDING and awaits_boot(workflow)
-            if not is_due or begun(workflow) or held(workflow) or hardware is None:
-                return DONE
-        except InvalidStatusError:
-            return DONE  # the controller of Workflows reports it
-        if not _is_protected(workflow):
-            await self._set_finalizer(case, present=True)
-            return DONE  # the informer reports the write
-        if other := self._other(case):
-            await self._wait_for(case, BootReason.OTHER_WORKFLOW, f"waits for Workflow {other} of the same machine")
-            return Result(_MACHINE_SECONDS)
-        return await self._prepare(case)
+            if not _is_due(workflow) or hardware is None:
+                return DONE  # the controller of Workflows reports an invalid status
+            if not _is_protected(workflow):
+                await self._set_finalizer(case, present=True)
+                return DONE  # the informer reports the write
+            if other := self._other(case):
+                return await self._step_back(case, other)
+            return await self._prepare(case)
+        except _SupersededError:
+            return Result(_STALE_SECONDS)
+        finally:
+            present = self._workflows.get(*key)
+            if present is None or present["metadata"].get("uid") != workflow["metadata"].get("uid"):
+                self._forget(case.uid)  # it was deleted meanwhile
 
     async def _prepare(self, case: _Case) -> Result:
         """Boot the machine of a Pending Workflow."""
@@ -335,7 +361,7 @@ class BootController(Collector):
             return DONE
         keys = self._machine_key(case)
         self._on_machine.set(case.key, keys)
-        if (left := self._not_before.get(case.uid, 0.0) - self._now()) > 0:
+        if (left := self._not_before.get(case.uid, 0.0) - _elapsed()) > 0:
             return Result(left)
         machine = self._machines.get(*keys[0]) if keys else None
         if machine is None:
@@ -376,20 +402,72 @@ class BootController(Collector):
                 self._on_used(bmc)
 
     def _other(self, case: _Case) -> str:
-        """Return another Workflow of the machine that has to end before this one's boot; empty if there is none."""
-        own = creation_order(case.workflow)
+        """Return another Workflow of the machine that goes before this one's boot; empty if there is none.
+
+        A boot that has begun is finished before older Workflows that have not: the machine is off, or about to boot.
+        """
+        own, hardware = case.workflow, _hardware_of(case.workflow)
+        own_order, is_begun = creation_order(own), boot_begun(own)
+        for key in self._on_hardware.keys(hardware):
+            other = self._workflows.get(*key)
+            if other is None or key == case.key:
+                continue
+            is_older = creation_order(other) < own_order
+            if _occupies(other) or (_is_over(other) and _is_protected(other) and not paused(other)):
+                return str(key)
+            if _has_begun_boot(other) and (is_older or not is_begun):
+                return str(key)
+            if is_older and not is_begun and self._is_next(other):
+                return str(key)
+        for machine in self._machine_key(case):
+            for each in self._of_machine.keys(machine):  # several Hardware may name one Machine
+                for key in self._on_hardware.keys(each) if each != hardware else ():
+                    other = self._workflows.get(*key)
+                    if other is not None and (
+                        _occupies(other)
+                        or (_has_begun_boot(other) and (creation_order(other) < own_order or not is_begun))
+                    ):
+                        return str(key)
+        return ""
+
+    def _occupant(self, case: _Case) -> str:
+        """Return another Workflow that an agent of the machine may have; empty if there is none."""
         for key in self._on_hardware.keys(_hardware_of(case.workflow)):
             other = self._workflows.get(*key)
-            if other is None or key == case.key or paused(other):
-                continue
-            try:
-                is_active = state_of(other) in _PENDING_STATES
-                is_first = not _is_over(other) and not held(other) and creation_order(other) < own
-            except InvalidStatusError:
-                continue
-            if is_active or is_first or (_is_over(other) and _is_protected(other)):
+            if other is not None and key != case.key and _occupies(other):
                 return str(key)
         return ""
+
+    def _is_next(self, workflow: Raw) -> bool:
+        """Return True if the server sends a Workflow before those created after it (`tink.server.decision`)."""
+        try:
+            if deleted(workflow) or _is_over(workflow) or held(workflow):
+                return False
+            if state_of(workflow) is not None:
+                return True
+        except InvalidStatusError:
+            return False
+        created = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
+        return created is not None and abs(self._now() - created) <= _PREPARING_SECONDS
+
+    async def _step_back(self, case: _Case, other: str) -> Result:
+        """Wait for another Workflow of the machine. Its boot counts no longer: the other may restart the machine."""
+        message = f"waits for Workflow {other} of the same machine"
+        fields = dict.fromkeys(("since", "lastBoot")) if case.boot else {}
+        await self._wait_for(case, BootReason.OTHER_WORKFLOW, message, **fields)
+        return Result(_MACHINE_SECONDS)
+
+    async def _announced(self, case: _Case, reason: BootReason, message: str, **fields: Any) -> str:
+        """Write that the power or boot device is about to be changed. Return another Workflow that goes first.
+
+        From this write on, the server sends no other Workflow of the machine. A server whose copy is older may send one
+        a moment later: then its claim is seen here after a pause.
+        """
+        await self._wait_for(case, reason, message, **fields)
+        others = [key for key in self._on_hardware.keys(_hardware_of(case.workflow)) if key != case.key]
+        if others:
+            await asyncio.sleep(_ANNOUNCED_SECONDS)
+        return self._other(case)
 
     def _machine_key(self, case: _Case) -> tuple[NamespacedName, ...]:
         name = _machine_of(case.hardware)
@@ -413,7 +491,7 @@ class BootController(Collector):
             pause = _REFUSED_SECONDS
         else:
             pause = max(min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS), error.retry_after)
-        self._not_before[uid] = self._now() + pause
+        self._not_before[uid] = _elapsed() + pause
         await self._wait_for(case, error.cause, str(error))
         return Result(pause)
 
@@ -429,9 +507,10 @@ class BootController(Collector):
             seen = await session.observe(boot=True, media=True)
             ladder = self._ladders[case.uid] = self._ladder(case, reach, seen, http_url, medium_url)
             rung = rung if rung in ladder else ladder[0]
+            if not await self._is_current(case):  # the BMC may have been in use for minutes
+                return Result(_STALE_SECONDS)
             if other := self._other(case):  # it was claimed meanwhile
-                await self._wait_for(case, BootReason.OTHER_WORKFLOW, f"waits for Workflow {other} of the same machine")
-                return Result(_MACHINE_SECONDS)
+                return await self._step_back(case, other)
             self._readings.pop(case.uid, None)
             protocols = reach.connection.protocols
             todo = parts(rung, seen, http_url=http_url, medium_url=medium_url, protocols=protocols)
@@ -441,8 +520,12 @@ class BootController(Collector):
                     medium = part.wanted.kind if isinstance(part.wanted, WantedMedium) and part.wanted.url else ""
                     message = f"{_way(rung)}: {_TEXT_OF.get(part.reason, '')}"
                     fields = {"way": rung.way.value, "attempt": rung.attempt, "since": None, "lastBoot": None}
-                    await self._wait_for(case, part.reason, message, **fields, **({"medium": medium} if medium else {}))
-                    before = self._last_boot_at(case)
+                    fields |= {"medium": medium} if medium else {}
+                    if part is not todo[0]:
+                        await self._wait_for(case, part.reason, message, **fields)
+                    elif other := await self._announced(case, part.reason, message, **fields):
+                        return await self._step_back(case, other)
+                    before = await self._last_boot_at(case)
                     progress: list[str] = []
                     reporting = asyncio.create_task(self._report_progress(case, part.reason, message, progress))
                     try:
@@ -493,6 +576,8 @@ class BootController(Collector):
         """
 
         def note(text: str) -> None:
+            if self._elector is not None and not self._elector.is_leader:
+                raise LeadershipLostError  # after a pause of the process, another replica may have gone on
             log.debug("Workflow %s: %s", key, bounded(text))
             if progress is not None:
                 progress.append(text)
@@ -512,14 +597,26 @@ class BootController(Collector):
                 await self._wait_for(case, reason, f"{message}: {progress[-1]}")  # unchanged: no write
             except (ApiError, LeadershipLostError) as error:
                 log.debug("Workflow %s: its progress is not written: %s", case.key, error)
+            except _SupersededError:
+                if case.key in self._operations:
+                    self._operations[case.key].cancel()
+                return
 
     async def _watch(self, case: _Case, reach: _Reach, *, rung: Rung) -> Result:
         """Wait for the machine's DISCOVER, and name the cause if it does not arrive."""
+        since = parse_timestamp(case.boot.get("since"))
+        if since is None or since > self._now() + _CLOCK_SECONDS:  # the clock was set back
+            await self._update(case, partial(_set_boot, since=rfc3339(self._now(), "milliseconds")))
         watch, ladder = self._view(case, rung), self._ladders.get(case.uid, ())
         verdict = judge(watch)
         if not isinstance(verdict, Booted) and (not isinstance(verdict, Waiting) or verdict.reads_bmc):
             reading = await self._read(case, reach, rung)
             seen, error = (reading, None) if isinstance(reading, Observation) else (None, reading)
+            if isinstance(verdict, NextRung) and not ladder:
+                ladder = await self._read_ladder(case, reach)
+            # The DISCOVER may have arrived while the BMC was read.
+            case.hardware = self._hardware.get(*_hardware_of(case.workflow)) or case.hardware
+            watch = self._view(case, rung)
             verdict = judge(replace(watch, seen=seen, error=error))
         match verdict:
             case Booted():
@@ -527,12 +624,11 @@ class BootController(Collector):
                 return DONE
             case Waiting():
                 if verdict.reason is BootReason.OVERRIDE_LOST and not watch.lost_for:
-                    self._lost_since[case.uid] = rung, self._now()
+                    self._lost_since[case.uid] = rung, _elapsed()
                 await self._wait_for(case, verdict.reason, f"{_way(rung)}: {verdict.message}")
                 return Result(max(verdict.seconds, 0.1))
             case NextRung():
-                if not ladder:
-                    ladder = await self._read_ladder(case, reach)
+                ladder = ladder or await self._read_ladder(case, reach)
                 return await self._advance(case, ladder, rung, verdict.reason, verdict.message, is_on=True)
             case Exhausted():
                 await self._wait_for(case, verdict.reason, verdict.message)
@@ -541,7 +637,7 @@ class BootController(Collector):
     def _view(self, case: _Case, rung: Rung) -> Watch:
         """Return what is known of a machine that was switched on, without a reading of its BMC."""
         now, ladder = self._now(), self._ladders.get(case.uid, ())
-        lost_rung, lost_since = self._lost_since.get(case.uid, (None, now))
+        lost_rung, lost_since = self._lost_since.get(case.uid, (None, 0.0))
         return Watch(
             rung,
             is_last=bool(ladder) and rung == ladder[-1],
@@ -551,20 +647,20 @@ class BootController(Collector):
             last_boot=case.last_boot,
             named_after=self._settings.boot_named_after,
             next_after=self._settings.boot_next_after,
-            lost_for=now - lost_since if lost_rung == rung else 0.0,
+            lost_for=_elapsed() - lost_since if lost_rung == rung else 0.0,
         )
 
     async def _read(self, case: _Case, reach: _Reach, rung: Rung) -> Observation | BmcError:
         """Return what the BMC reports, or why it can't be read. It is read at most every `_READ_SECONDS`."""
         read_rung, read_at, reading = self._readings.get(case.uid, (None, 0.0, None))
-        if reading is not None and read_rung == rung and 0 <= self._now() - read_at < _READ_SECONDS:
+        if reading is not None and read_rung == rung and _elapsed() - read_at < _READ_SECONDS:
             return reading
         try:
             async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
                 reading = await session.observe(boot=True)
         except BmcError as error:
             reading = error
-        self._readings[case.uid] = rung, self._now(), reading
+        self._readings[case.uid] = rung, _elapsed(), reading
         return reading
 
     async def _read_ladder(self, case: _Case, reach: _Reach) -> tuple[Rung, ...]:
@@ -607,7 +703,7 @@ class BootController(Collector):
             return DONE
         # The BMC may accept later what it refuses now.
         failed.clear()
-        self._not_before[case.uid] = self._now() + _AGAIN_SECONDS
+        self._not_before[case.uid] = _elapsed() + _AGAIN_SECONDS
         await self._wait_for(case, reason, f"{message}; tried again in {_AGAIN_SECONDS / 60:.0f} minutes", **fields)
         return Result(_AGAIN_SECONDS)
 
@@ -634,8 +730,12 @@ class BootController(Collector):
             rendered = await asyncio.to_thread(render_text, text, case.hardware, params, name)
         except TemplateError as error:
             raise BmcError(Cause.UNSUPPORTED, str(error)) from None
-        if re.fullmatch(r"https?://[^\s]+", rendered) is None:
-            raise BmcError(Cause.UNSUPPORTED, f"{name}: the template gives no http:// or https:// URL")
+        if len(rendered) > MAX_URL_CHARACTERS:
+            text = f"{name}: the template gives more than {MAX_URL_CHARACTERS} characters"
+            raise BmcError(Cause.UNSUPPORTED, text)
+        if re.fullmatch(r"https?://[!-~]+", rendered) is None:
+            text = f"{name}: the template gives no http:// or https:// URL of printable ASCII characters"
+            raise BmcError(Cause.UNSUPPORTED, text)
         return rendered
 
     # --- actions of a custom boot -------------------------------------------------------------------------------------
@@ -645,13 +745,17 @@ class BootController(Collector):
         config = as_mapping(case.options.get("custombootConfig"))
         if not await self._is_current(case):
             return Result(_STALE_SECONDS)
-        await self._carry_out(case, reach, "preparingActions", 0)
+        if other := await self._carry_out(case, reach, "preparingActions", 0):
+            return await self._step_back(case, other)
         count = len(config.get("preparingActions") or ())
         await self._is_prepared(case, BootReason.ACTIONS_DONE, f"{count} actions are done", done=count, way="custom")
         return DONE
 
-    async def _carry_out(self, case: _Case, reach: _Reach, field: str, offset: int) -> None:
-        """Carry out the actions in `custombootConfig` of a field from `status.boot.done` on. Raises BmcError."""
+    async def _carry_out(self, case: _Case, reach: _Reach, field: str, offset: int) -> str:
+        """Carry out the actions in `custombootConfig` of a field from `status.boot.done` on. Raises BmcError.
+
+        Return another Workflow of the machine that goes before the next preparing action; empty after the last action.
+        """
         actions = as_mapping(case.options.get("custombootConfig")).get(field) or ()
         done = case.boot.get("done")
         first = max(0, (done if isinstance(done, int) else 0) - offset)
@@ -660,10 +764,13 @@ class BootController(Collector):
                 name = f"spec.bootOptions.custombootConfig.{field}[{number}]"
                 message = f"action {number + 1} of {len(actions)}"
                 if field == "preparingActions":
-                    await self._wait_for(case, BootReason.RUNNING_ACTIONS, message, way="custom", attempt=1)
+                    fields = {"way": "custom", "attempt": 1}
+                    if other := await self._announced(case, BootReason.RUNNING_ACTIONS, message, **fields):
+                        return other
                 for stage in stages_of(await self._rendered_action(case, action, name)):
                     await self._perform(session, case.key, stage.wanted)
                 await self._update(case, partial(_set_boot, done=offset + number + 1))
+        return ""
 
     async def _rendered_action(self, case: _Case, action: Raw, name: str) -> Raw:
         medium = as_mapping(action.get("virtualMediaAction"))
@@ -676,37 +783,65 @@ class BootController(Collector):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def _finish(self, case: _Case) -> Result:
-        """Undo after the end of a Workflow what was done before it, and release it."""
+        """Undo after the end of a Workflow what was done before it, and release it, after an hour in any case."""
+        uid = case.uid
+        ended = parse_timestamp(status_of(case.workflow).get("lastTransitioned"))
+        # The clock that wrote the end may be wrong, or the status edited by hand.
+        first = self._ending_since.setdefault(uid, _elapsed())
+        age = max(self._now() - ended if ended is not None else 0.0, _elapsed() - first)
+        is_last_try = age >= _CLEAN_UP_SECONDS
+        failure: ApiError | None = None
         if case.options.get("toggleAllowNetboot") is True and case.hardware:
-            await self._set_netboot(case, is_allowed=False)
-        ended = parse_timestamp(status_of(case.workflow).get("lastTransitioned")) or self._now()
-        age = max(0.0, self._now() - ended)
-        if case.boot.get("way") and case.hardware:
-            has_image = case.boot.get("medium") and case.options.get("isoURL")
-            has_succeeded = state_of(case.workflow) is WorkflowState.SUCCEEDED
-            if has_image and has_succeeded and age < _INSTALLED_SECONDS:
-                return Result(_INSTALLED_SECONDS - age)
-            uid = case.uid
-            if (left := self._not_before.get(uid, 0.0) - self._now()) > 0:
-                return Result(left)
             try:
-                # An action that has begun may have written an operating system.
-                await self._clean_bmc(case, has_installed=bool(status_of(case.workflow).get("startedAt")))
-            except BmcError as error:
-                message = f"the BMC is not cleaned up: {error}"
-                self._recorder.event(case.workflow, WORKFLOW, Event(error.cause.value, message, warning=True))
-                self._limited_log.log(
-                    logging.WARNING, "Workflow %s: %s", case.key, bounded(message), owner=case.key.namespace
-                )
-                if age < _CLEAN_UP_SECONDS:
-                    count = self._failures[uid] = self._failures[uid] + 1
-                    pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS)
-                    self._not_before[uid] = self._now() + pause
-                    return Result(pause)
+                await self._set_netboot(case, is_allowed=False)
+            except (ConflictError, UnreachableError):
+                raise
+            except ApiError as error:
+                failure = error
+        if case.boot.get("way") and case.hardware:
+            pause = await self._clean_up(case, age, is_last_try=is_last_try)
+            if pause > 0:
+                return Result(pause)
+        if failure is not None:
+            if not is_last_try:
+                raise failure
+            message = f"netbooting of Hardware {_hardware_of(case.workflow)} is still permitted: {failure}"
+            self._report_unclean(case, "NetbootPermitted", message)
         await self._set_finalizer(case, present=False)
-        self._forget(case.uid)
+        self._forget(uid)
         self._on_hardware.set(case.key, ())
         return DONE
+
+    async def _clean_up(self, case: _Case, age: float, *, is_last_try: bool) -> float:
+        """Clean up the BMC. Return the seconds until the next try; 0 after the last. `age`: seconds since the end."""
+        uid = case.uid
+        has_image = case.boot.get("medium") and case.options.get("isoURL")
+        has_succeeded = state_of(case.workflow) is WorkflowState.SUCCEEDED
+        if has_image and has_succeeded and age < _INSTALLED_SECONDS:
+            return _INSTALLED_SECONDS - age
+        if (left := self._not_before.get(uid, 0.0) - _elapsed()) > 0:
+            return left
+        try:
+            # An action that has begun may have written an operating system.
+            await self._clean_bmc(case, has_installed=bool(status_of(case.workflow).get("startedAt")))
+        except BmcError as error:
+            self._report_unclean(case, error.cause.value, f"the BMC is not cleaned up: {error}")
+        except ApiError as error:
+            if isinstance(error, ConflictError | UnreachableError) or not is_last_try:
+                raise
+            self._report_unclean(case, "ApiError", f"the BMC is not cleaned up: {error}")
+        else:
+            return 0.0
+        if is_last_try:
+            return 0.0
+        count = self._failures[uid] = self._failures[uid] + 1
+        pause: float = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS)
+        self._not_before[uid] = _elapsed() + pause
+        return pause
+
+    def _report_unclean(self, case: _Case, reason: str, message: str) -> None:
+        self._recorder.event(case.workflow, WORKFLOW, Event(reason, message, warning=True))
+        self._limited_log.log(logging.WARNING, "Workflow %s: %s", case.key, bounded(message), owner=case.key.namespace)
 
     async def _clean_bmc(self, case: _Case, *, has_installed: bool) -> None:
         """Eject the medium and clear the boot device, or carry out the post actions. Raises BmcError, ApiError."""
@@ -718,6 +853,8 @@ class BootController(Collector):
         if case.mode == BootMode.CUSTOMBOOT:
             config = as_mapping(case.options.get("custombootConfig"))
             if config.get("postActions"):
+                if other := self._occupant(case):
+                    raise BmcError(Cause.BUSY, f"Workflow {other} runs on the machine")
                 await self._carry_out(case, reach, "postActions", len(config.get("preparingActions") or ()))
             return
         async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
@@ -797,7 +934,8 @@ class BootController(Collector):
     async def _update(self, case: _Case, change: Callable[[Status], None]) -> bool:
         """Write a change of the status, on top of the newest version. Return False if it changes nothing.
 
-        Raises ConflictError if others change the Workflow all the time.
+        Raises ConflictError if others change the Workflow all the time, _SupersededError if its boot has become
+        pointless.
         """
         for tries_left in reversed(range(_CONFLICTS)):
             status: Status = dict(status_of(case.workflow))
@@ -814,12 +952,20 @@ class BootController(Collector):
             except ConflictError:
                 if not tries_left:
                     raise
-                case.workflow = await self._client.get(WORKFLOW, case.key.name, case.key.namespace)
+                case.workflow = await self._newest(case)
             except NotFoundError:
                 return False
             else:
                 return True
         return False
+
+    async def _newest(self, case: _Case) -> Raw:
+        """Return the newest version of the Workflow. Raises _SupersededError, and NotFoundError."""
+        newest = await self._client.get(WORKFLOW, case.key.name, case.key.namespace)
+        is_same = newest["metadata"].get("uid") == case.workflow["metadata"].get("uid")
+        if not is_same or paused(newest) or _is_due(newest) != _is_due(case.workflow):
+            raise _SupersededError
+        return newest
 
     async def _write(self, case: _Case, body: Raw) -> Raw:
         return await self._client.patch(WORKFLOW, case.key.name, case.key.namespace, body, subresource="status")
@@ -835,9 +981,15 @@ class BootController(Collector):
             return False
         return bool(current["metadata"]["resourceVersion"] == case.workflow["metadata"]["resourceVersion"])
 
-    def _last_boot_at(self, case: _Case) -> str:
-        """Return when the last boot of the machine began, as an edge has written it; empty if it has none."""
-        hardware = self._hardware.get(*_hardware_of(case.workflow)) or {}
+    async def _last_boot_at(self, case: _Case) -> str:
+        """Return when the last boot of the machine began, as an edge has written it; empty if it has none.
+
+        It is read from the API: in an older copy, the boot before the power-off would look like the one after it.
+        """
+        try:
+            hardware = await self._client.get(HARDWARE, *reversed(_hardware_of(case.workflow)))
+        except NotFoundError:
+            return ""
         return str(_last_boot(hardware).get("at") or "")
 
 
@@ -866,6 +1018,47 @@ def _is_over(workflow: Raw) -> bool:
     except InvalidStatusError:
         return False
     return state.terminal if state is not None else deleted(workflow)
+
+
+def _is_stopped(workflow: Raw) -> bool:
+    """Return True if a boot for the Workflow must not go on: it is over, deleted, held, paused, or has a bad status."""
+    try:
+        return paused(workflow) or deleted(workflow) or _is_over(workflow) or held(workflow)
+    except InvalidStatusError:
+        return True
+
+
+def _is_due(workflow: Raw) -> bool:
+    """Return True if the machine is to be booted for the Workflow."""
+    if _is_stopped(workflow) or not awaits_boot(workflow):
+        return False
+    return state_of(workflow) is WorkflowState.PENDING
+
+
+def _occupies(workflow: Raw) -> bool:
+    """Return True if an agent may have the Workflow: it is under way, moved to another API, or has an invalid state.
+
+    So may it if its machine was booted for it.
+    """
+    try:
+        state = state_of(workflow)
+    except InvalidStatusError:
+        return True
+    if state is WorkflowState.PENDING and _options_of(workflow).get("bootMode") and not awaits_boot(workflow):
+        return True
+    return state in _PENDING_STATES or (paused(workflow) and not _is_over(workflow))
+
+
+def _has_begun_boot(workflow: Raw) -> bool:
+    try:
+        return boot_begun(workflow)
+    except InvalidStatusError:
+        return False
+
+
+def _elapsed() -> float:
+    """Return monotonic seconds."""
+    return asyncio.get_running_loop().time()
 
 
 def _hardware_of(workflow: Raw) -> NamespacedName:

@@ -14,8 +14,9 @@
   another server.
 - A held Workflow (`guards.held`) is not sent and does not delay others. If a Workflow of the machine is paused, because
   it is being moved to another API, the agent gets no commands: the other API decides.
-- A Workflow whose machine is to be booted first (`guards.awaits_boot`) is not sent before that. As soon as
-  BMC control begins with it, no other Workflow of the machine is sent: the machine is about to be switched off.
+- A Workflow whose machine is to be booted first (`guards.awaits_boot`) is not sent before that. From the time at which
+  BMC control begins with it, no other Workflow of the machine is sent: the machine is about to be switched off. The
+  same holds after the end of a custom boot until its post actions are done.
 - A rejected Workflow waits for the time in its status. Workflows created after it do not overtake it.
 """
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of, version_of
-from tink.workflow.guards import awaits_boot, boot_begun, held, paused, unconfirmed
+from tink.workflow.guards import awaits_boot, boot_begun, has_post_actions, held, paused, unconfirmed
 from tink.workflow.status import (
     actions_of,
     deleted,
@@ -181,7 +182,7 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
             return GiveBack(workflow) if busy else Start(workflow)
     if busy:
         return Wait()
-    if any(boot_begun(workflow) for workflow, _ in states):
+    if any(boot_begun(workflow) or has_post_actions(workflow) for workflow, _ in states):
         return Wait()
     for workflow, state in states:
         if state is None and (until := _prepared_before(workflow, now)) > now:

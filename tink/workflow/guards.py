@@ -11,12 +11,14 @@ from tink.api.v1alpha2 import (
     BOOT_FINALIZER,
     FINALIZER,
     ActionState,
+    BootMode,
     ConditionStatus,
     Raw,
     WorkflowState,
     as_mapping,
 )
 from tink.workflow.status import (
+    REASON_OTHER_WORKFLOW,
     WITHOUT_AGENTS_WORD,
     ConditionType,
     InvalidStatusError,
@@ -70,10 +72,23 @@ def awaits_boot(workflow: Raw) -> bool:
 def boot_begun(workflow: Raw) -> bool:
     """Return True if BMC control changes the machine's power or boot device for the Workflow, which has not begun.
 
-    Raises InvalidStatusError.
+    Returns False while the boot waits for another Workflow of the machine, so that this one is sent. Raises
+    InvalidStatusError.
     """
-    boot = as_mapping(status_of(workflow).get("boot"))
-    return awaits_boot(workflow) and bool(boot.get("way")) and not begun(workflow)
+    status = status_of(workflow)
+    reason = condition(status, ConditionType.BOOT_PREPARED).get("reason")
+    has_begun = bool(as_mapping(status.get("boot")).get("way")) and reason != REASON_OTHER_WORKFLOW
+    return awaits_boot(workflow) and has_begun and not begun(workflow)
+
+
+def has_post_actions(workflow: Raw) -> bool:
+    """Return True if BMC control is about to carry out the post actions of the ended Workflow on its machine."""
+    options = as_mapping(as_mapping(workflow.get("spec")).get("bootOptions"))
+    is_custom = options.get("bootMode") == BootMode.CUSTOMBOOT
+    has_actions = bool(as_mapping(options.get("custombootConfig")).get("postActions"))
+    has_begun = bool(as_mapping(status_of(workflow).get("boot")).get("way"))
+    is_unfinished = BOOT_FINALIZER in (workflow["metadata"].get("finalizers") or ())
+    return is_custom and has_actions and has_begun and is_unfinished and has_ended(workflow)
 
 
 def under_way(workflow: Raw) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.support.api import InProcessApi
 from tests.support.bmc import PASSWORD, USER, FakeBmc, MemoryTransport
+from tests.support.informer import InMemoryInformer
 from tests.support.virtual_time import elapse
 from tink.api.v1alpha2 import Raw
 from tink.bmc.manager import BmcManager
@@ -38,7 +39,7 @@ from tink.bmc.quirks import Quirks
 from tink.bmc.redfish import Answer, RedfishClient
 from tink.bmc.settings import BmcSettings
 from tink.bmc.workflows import BootUrls
-from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK, WORKFLOW
+from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK, WORKFLOW, ResourceType
 
 GROUP = "bmc.tinkerbell.org/v1alpha1"
 HOST = "192.0.2.10"
@@ -125,6 +126,7 @@ class Rig:
         for obj in objects:
             self.api.put(obj)
         self.manager: BmcManager
+        self.informers: dict[ResourceType, InMemoryInformer]
 
     def client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "redfish", connection.host))
@@ -144,7 +146,9 @@ class Rig:
         """Run BMC control until the block ends; a further `running` is a restart of the process."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        informers = {each: self.api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE, WORKFLOW)}
+        self.informers = informers = {
+            each: self.api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE, WORKFLOW)
+        }
         self.manager = BmcManager(
             self.api,  # type: ignore[arg-type] # it has the calls of KubeClient
             informers,

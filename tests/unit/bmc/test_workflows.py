@@ -16,12 +16,13 @@ from tests.support.bmc import FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, Ipmi, IpmiRig, Rig, machine, secret
-from tink.api.annotations import PAUSED_ANNOTATION
-from tink.api.v1alpha2 import Raw
+from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.bmc.model import BmcError, Cause
+from tink.kube.client import ApiError
 from tink.kube.resources import HARDWARE, SECRET, WORKFLOW
 from tink.timestamps import rfc3339
-from tink.workflow.guards import boot_begun
+from tink.workflow.guards import boot_begun, has_post_actions
 
 virtual = pytest.mark.looptime
 MAC = "52:54:00:00:00:01"
@@ -461,3 +462,273 @@ async def test_restart_that_needs_ipmi_is_done_by_redfish_without_it() -> None:
         rig.api.put(workflow(options=NETBOOT))
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
     assert (bmc.resets, bmc.boots) == (["ForceRestart"], ["Pxe"])
+
+
+# --- changes in the middle of a boot ----------------------------------------------------------------------------------
+
+
+def booted(rig: Rig, at: str = "2027-01-15T08:05:00.000Z", client: str = "Netboot") -> None:
+    """Write a boot of the machine as an edge does."""
+    rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": at, "client": client, "mac": MAC}})
+
+
+def reason(rig: Rig, name: str = "w1") -> str:
+    return str(rig.condition(WORKFLOW, name, "BootPrepared").get("reason"))
+
+
+def finalizers(rig: Rig, name: str = "w1") -> list[str]:
+    found: list[str] = (rig.api.read(WORKFLOW, name) or {"metadata": {}})["metadata"].get("finalizers") or []
+    return found
+
+
+def hold(rig: Rig, name: str, reason: str | None) -> None:
+    rig.api.change(WORKFLOW, name, metadata={"annotations": {HOLD_ANNOTATION: reason} if reason else {}})
+
+
+@virtual
+async def test_cancelled_boot_ends_although_the_watch_of_workflows_is_slow() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=60.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: reason(rig) == "PoweringOff")
+        rig.informers[WORKFLOW].hold()
+        rig.api.change(WORKFLOW, "w1", status={"state": "Canceled"})
+        await elapse(600)
+        assert rig.bmc.resets == ["ForceOff"]
+        rig.informers[WORKFLOW].release()
+        await rig.until(lambda: not finalizers(rig))
+
+
+@virtual
+async def test_boot_of_a_deleted_workflow_does_not_prepare_the_new_one_of_the_same_name() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: reason(rig) == "WaitingForDiscover")
+        rig.informers[WORKFLOW].hold()
+        rig.api.remove(WORKFLOW, "w1")
+        rig.api.put(workflow(options=NETBOOT))
+        booted(rig)
+        await elapse(10)
+        assert not rig.condition(WORKFLOW, "w1", "BootPrepared")
+        rig.informers[WORKFLOW].release()
+        await rig.until(lambda: reason(rig) == "WaitingForDiscover")
+
+
+@virtual
+async def test_held_workflow_is_left_alone_until_the_hold_is_released() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=60.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: reason(rig) == "PoweringOff")
+        hold(rig, "w1", "a person looks at the machine")
+        await elapse(600)
+        assert rig.bmc.resets == ["ForceOff"]
+        hold(rig, "w1", None)
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_workflow_that_is_being_deleted_is_not_booted() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    obj = workflow(options=NETBOOT)
+    obj["metadata"] |= {"finalizers": [BOOT_FINALIZER], "deletionTimestamp": "2027-01-15T08:00:00Z"}
+    async with running(rig, Machine(rig)):
+        rig.api.put(obj)
+        await elapse(600)
+    assert rig.bmc.resets == []
+
+
+@virtual
+async def test_discover_that_arrives_while_the_bmc_is_read_prepares_the_workflow() -> None:
+    rig = Rig(computer(), machine(), secret())
+    loop, open_client = asyncio.get_running_loop(), rig.client
+
+    def client(*arguments: Any) -> Any:
+        if loop.time() > 295:
+            booted(rig)
+        return open_client(*arguments)
+
+    rig.client = client  # type: ignore[method-assign]
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    assert rig.bmc.resets == ["On"]
+
+
+@virtual
+async def test_boot_before_the_power_off_is_not_taken_for_the_one_after_it_if_the_watch_is_slow() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On", power_seconds=5.0))
+    async with running(rig):
+        rig.informers[HARDWARE].hold()
+        booted(rig)
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: reason(rig) == "WaitingForDiscover")
+        rig.informers[HARDWARE].release()
+        await elapse(30)
+        assert reason(rig) == "WaitingForDiscover"
+        booted(rig, "2027-01-15T08:06:00.000Z")
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_cause_is_named_although_the_clock_was_set_back() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: reason(rig) == "WaitingForDiscover")
+        rig.api.change(WORKFLOW, "w1", status={"boot": {**boot(rig), "since": "2031-01-01T00:00:00Z"}})
+        await elapse(70)
+        assert reason(rig) == "NoDiscover"
+
+
+@virtual
+async def test_template_of_a_url_gives_one_of_bounded_length() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options={"bootMode": "isoboot", "isoURL": 'http://x/{{ repeat 9999 "a" }}'}))
+        await rig.until(lambda: reason(rig) == "NotSupported")
+        assert "more than 2048 characters" in rig.condition(WORKFLOW, "w1", "BootPrepared")["message"]
+    assert rig.bmc.resets == []
+
+
+# --- several Workflows of one machine ---------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("other", [{"state": "Running"}, {"state": "Nonsense"}])
+async def test_machine_of_a_workflow_that_another_api_may_run_is_not_switched_off(other: Raw) -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    obj = workflow("w0", **other)
+    obj["metadata"]["annotations"] = {PAUSED_ANNOTATION: "moving"}
+    async with running(rig, Machine(rig)):
+        rig.api.put(obj)
+        rig.api.put(workflow(options=NETBOOT))
+        await elapse(600)
+        assert reason(rig) == "OtherWorkflow"
+    assert rig.bmc.resets == []
+
+
+@virtual
+async def test_workflow_that_a_server_claims_while_the_boot_begins_is_not_interrupted() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    async with running(rig, Machine(rig)):
+        held = workflow(options=NETBOOT, creationVersion="1")  # the older one
+        held["metadata"]["annotations"] = {HOLD_ANNOTATION: "not yet"}
+        rig.api.put(held)
+        rig.api.put(workflow("w2"))
+        hold(rig, "w1", None)
+        await rig.until(lambda: boot(rig).get("way"))
+        rig.api.change(WORKFLOW, "w2", status={"state": "Scheduled"})
+        await elapse(600)
+        assert rig.bmc.resets == []
+        assert reason(rig) == "OtherWorkflow"
+        waiting = rig.api.read(WORKFLOW, "w1")
+        assert waiting is not None
+        assert not boot_begun(waiting)
+        rig.api.change(WORKFLOW, "w2", status={"state": "Succeeded"})
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+@pytest.mark.parametrize("options", [None, NETBOOT])
+async def test_boot_that_has_begun_is_finished_before_an_older_workflow_that_was_held(options: Raw | None) -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig):
+        older = workflow("w0", options=options, creationVersion="1")
+        older["metadata"]["annotations"] = {HOLD_ANNOTATION: "not yet"}
+        rig.api.put(older)
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: reason(rig) == "WaitingForDiscover")
+        resets = list(rig.bmc.resets)
+        hold(rig, "w0", None)
+        await elapse(30)
+        booted(rig)
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        await elapse(100)
+        assert rig.bmc.resets == resets  # the agent that boots now gets w1
+        for state in ("Running", "Succeeded"):
+            rig.api.change(WORKFLOW, "w1", status={"state": state})
+        if options:
+            await rig.until(lambda: reason(rig, "w0") == "WaitingForDiscover")
+
+
+@virtual
+async def test_older_workflow_that_is_never_prepared_does_not_hold_up_a_boot() -> None:
+    rig = Rig(computer(), machine(), secret())
+    obj = workflow("w0")
+    del obj["status"]
+    async with running(rig, Machine(rig)):
+        rig.api.put(obj)
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+@virtual
+async def test_boot_waits_for_the_workflow_of_another_hardware_with_the_same_machine() -> None:
+    other = computer()
+    other["metadata"]["name"] = "m2"
+    other["spec"]["networkInterfaces"] = {"52:54:00:00:00:02": {}}
+    rig = Rig(computer(), other, machine(), secret(), bmc=FakeBmc(power="On"))
+    working = workflow("w0", state="Running")
+    working["spec"]["hardwareRef"] = {"name": "m2"}
+    async with running(rig, Machine(rig)):
+        rig.api.put(working)
+        rig.api.put(workflow(options=NETBOOT))
+        await elapse(600)
+        assert rig.bmc.resets == []
+        rig.api.change(WORKFLOW, "w0", status={"state": "Succeeded"})
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+
+
+# --- the end comes in time --------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_clean_up_is_given_up_after_an_hour_although_the_end_is_in_the_future() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        rig.hanging.add(HOST)
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed", "lastTransitioned": "2031-01-01T00:00:00Z"})
+        await elapse(3000)
+        assert finalizers(rig)
+        await elapse(1500)
+        assert not finalizers(rig)
+
+
+@virtual
+async def test_workflow_is_released_after_an_hour_although_the_hardware_can_not_be_changed() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options={"toggleAllowNetboot": True}))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        refused = ApiError(403, "Forbidden", "an admission webhook refuses it")
+        rig.api.fail("patch", *[refused] * 9999, of=HARDWARE)
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed"})
+        await elapse(3000)
+        assert finalizers(rig)
+        await elapse(1500)
+        assert not finalizers(rig)
+
+
+@virtual
+async def test_post_actions_wait_while_another_workflow_runs_on_the_machine() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    actions = [{"powerAction": "on"}]
+    config = {"preparingActions": actions, "postActions": [{"powerAction": "off"}]}
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options={"bootMode": "customboot", "custombootConfig": config}))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        rig.api.put(workflow("w2", state="Running"))
+        now = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time())
+        rig.api.change(WORKFLOW, "w1", status={"state": "Succeeded", "lastTransitioned": now})
+        await elapse(300)
+        assert rig.bmc.resets == []
+        ended = rig.api.read(WORKFLOW, "w1")
+        assert ended is not None
+        assert has_post_actions(ended)  # the server sends nothing else
+        rig.api.change(WORKFLOW, "w2", status={"state": "Succeeded"})
+        await rig.until(lambda: not finalizers(rig))
+    assert rig.bmc.resets == ["ForceOff"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import objects
 from tink.api.annotations import HOLD_ANNOTATION
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Move, Recall, Start, Stop, Wait, next_move
 from tink.workflow.status import InvalidStatusError, timestamp
 
@@ -55,6 +55,22 @@ def booting(name: str, **status: Any) -> Raw:
 
 
 UNBOOTED, BOOTING, PREPARED = booting("a"), booting("a", boot={"way": "pxe"}), booting("a", conditions=[BOOTED])
+WAITING = {"type": "BootPrepared", "status": "False", "reason": "OtherWorkflow"}
+STEPPED_BACK = booting("a", boot={"way": "pxe"}, conditions=[WAITING])
+
+
+def custom(*finalizers: str) -> Raw:
+    """Return an ended Workflow with a custom boot, and its finalizers."""
+    obj = booting("a", boot={"way": "custom"}, conditions=[BOOTED], state="Succeeded")
+    obj["spec"]["bootOptions"] = {
+        "bootMode": "customboot",
+        "custombootConfig": {"postActions": [{"powerAction": "off"}]},
+    }
+    obj["metadata"]["finalizers"] = list(finalizers)
+    return obj
+
+
+POST_ACTIONS_DUE, POST_ACTIONS_DONE = custom(BOOT_FINALIZER), custom()
 CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     "the oldest is claimed": ([workflow("done", "Succeeded"), workflow("new", None), A, B], {}, ClaimAndSend(A)),
     "one of another spec is rendered first": ([CHANGED], {}, Wait()),
@@ -99,6 +115,9 @@ CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     "a machine that is not booted yet": ([UNBOOTED], {}, Wait()),
     "another one is sent while the boot has not begun": ([UNBOOTED, B], {}, ClaimAndSend(B)),
     "no other one is sent while the machine is being booted": ([BOOTING, B], {}, Wait()),
+    "another one is sent while the boot waits for it": ([STEPPED_BACK, B], {}, ClaimAndSend(B)),
+    "no other one is sent before the post actions of a custom boot": ([POST_ACTIONS_DUE, B], {}, Wait()),
+    "another one is sent after the post actions": ([POST_ACTIONS_DONE, B], {}, ClaimAndSend(B)),
     "a machine that is booted": ([PREPARED, B], {}, ClaimAndSend(PREPARED)),
     "no time": ([workflow("a", dispatchAfter="soon")], {}, ClaimAndSend(workflow("a", dispatchAfter="soon"))),
     "the longest delay": ([PATIENT], {}, Wait(NOW + LONGEST)),
