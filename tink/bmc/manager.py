@@ -203,6 +203,11 @@ class BmcManager(Collector):
         }
 
     @property
+    def remembered_boots(self) -> int:
+        """Number of Workflows about whose boot anything is in memory."""
+        return len(self._boots.remembered)
+
+    @property
     def note(self) -> str:
         """A note for operators while another program controls the BMCs; else empty."""
         if self._rufio.holder:

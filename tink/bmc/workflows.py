@@ -266,6 +266,12 @@ class BootController(Collector):
         text = "Workflows whose machine is being switched or whose boot device is being set now."
         yield gauge("tinkedge_bmc_running_boots", text, [], {(): len(self._operations)})
 
+    @property
+    def remembered(self) -> set[str]:
+        """The uids of the Workflows about which anything is in memory."""
+        memories: tuple[dict[str, Any], ...] = (self._ladders, self._failed_rungs, self._readings, self._lost_since)
+        return set().union(*memories, self._not_before, self._ending_since, self._failures)
+
     def _changed(self, new: Raw, old: Raw | None) -> None:
         key = NamespacedName.of(new)
         if old is not None and old["metadata"].get("uid") != new["metadata"].get("uid"):
@@ -467,6 +473,10 @@ class BootController(Collector):
         others = [key for key in self._on_hardware.keys(_hardware_of(case.workflow)) if key != case.key]
         if others:
             await asyncio.sleep(_ANNOUNCED_SECONDS)
+        for key in others:
+            with suppress(NotFoundError):
+                if _occupies(await self._client.get(WORKFLOW, key.name, key.namespace)):  # the watch may be slow
+                    return str(key)
         return self._other(case)
 
     def _machine_key(self, case: _Case) -> tuple[NamespacedName, ...]:
