@@ -282,7 +282,7 @@ class JobController:
         ended = next(each for each in ("Completed", "Failed") if is_true(job, each))
         since = parse_timestamp(condition(job, ended).get("lastTransitionTime")) or self._now()
         if (left := since + int(value) - self._now()) > 0:
-            return Result(left)
+            return Result(max(left, 0.1))  # timers are inexact
         metadata = job["metadata"]
         seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         with suppress(NotFoundError):

@@ -81,6 +81,8 @@ _MACHINE_SECONDS = 30.0
 """Pause before a missing Machine or another Workflow of the machine is looked for again. Changes are noticed sooner."""
 _READ_SECONDS = 20.0
 """Time for which a reading of the BMC counts while its machine boots."""
+_SOON_SECONDS = 0.1
+"""Shortest pause: timers are inexact, and a pause of nanoseconds would be repeated again and again."""
 _STALE_SECONDS = 0.5
 """Pause if the informer's copy is not the newest version. Its change is usually noticed sooner."""
 _CONFLICTS = 5
@@ -368,7 +370,7 @@ class BootController(Collector):
         keys = self._machine_key(case)
         self._on_machine.set(case.key, keys)
         if (left := self._not_before.get(case.uid, 0.0) - _elapsed()) > 0:
-            return Result(left)
+            return Result(max(left, _SOON_SECONDS))
         machine = self._machines.get(*keys[0]) if keys else None
         if machine is None:
             hardware = _hardware_of(case.workflow)
@@ -828,9 +830,9 @@ class BootController(Collector):
         has_image = case.boot.get("medium") and case.options.get("isoURL")
         has_succeeded = state_of(case.workflow) is WorkflowState.SUCCEEDED
         if has_image and has_succeeded and age < _INSTALLED_SECONDS:
-            return _INSTALLED_SECONDS - age
+            return max(_INSTALLED_SECONDS - age, _SOON_SECONDS)
         if (left := self._not_before.get(uid, 0.0) - _elapsed()) > 0:
-            return left
+            return max(left, _SOON_SECONDS)
         try:
             # An action that has begun may have written an operating system.
             await self._clean_bmc(case, has_installed=bool(status_of(case.workflow).get("startedAt")))

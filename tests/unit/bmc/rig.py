@@ -122,6 +122,8 @@ class Rig:
         self.tried: list[tuple[float, str, str]] = []
         """Time, protocol and host of each connection."""
         self.urls: BootUrls | None = None
+        self.seconds = 0.0
+        """The time that the BMC takes for each answer."""
         self.api = api or InProcessApi()
         for obj in objects:
             self.api.put(obj)
@@ -135,7 +137,7 @@ class Rig:
             return RedfishClient(connection, credentials, transport=FailingTransport(Cause.UNREACHABLE))
         if connection.host in self.untrusted:
             return RedfishClient(connection, credentials, transport=FailingTransport(Cause.CERTIFICATE))
-        return RedfishClient(connection, credentials, transport=MemoryTransport(bmc))
+        return RedfishClient(connection, credentials, transport=MemoryTransport(bmc, seconds=self.seconds))
 
     def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "ipmi", connection.host))

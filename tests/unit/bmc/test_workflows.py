@@ -20,7 +20,7 @@ from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.bmc.model import BmcError, Cause
 from tink.kube.client import ApiError
-from tink.kube.resources import HARDWARE, SECRET, WORKFLOW
+from tink.kube.resources import HARDWARE, MACHINE, SECRET, WORKFLOW
 from tink.timestamps import rfc3339
 from tink.workflow.guards import boot_begun, has_post_actions
 
@@ -372,6 +372,36 @@ async def test_cancel_while_the_machine_is_switched_ends_the_operation_and_clear
         await elapse(600)
     assert rig.bmc.resets == ["ForceOff"]
     assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+
+
+@virtual
+async def test_session_with_a_slow_bmc_is_closed_when_the_workflow_is_deleted_in_the_middle() -> None:
+    rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(power="On"))
+    rig.seconds = 1.0
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "PoweringOff")
+        # The deletion and the writes of the other controller are several events in a moment.
+        await rig.api.delete(WORKFLOW, "w1", "default")
+        rig.api.change(WORKFLOW, "w1", status={"state": "Canceled"})
+        rig.api.change(WORKFLOW, "w1", metadata={"labels": {"a": "b"}})
+        await rig.until(lambda: rig.api.read(WORKFLOW, "w1") is None)
+        await elapse(60)
+    assert rig.bmc.open_sessions == 0
+
+
+@virtual
+async def test_refused_login_of_a_boot_is_not_repeated_after_a_restart_before_the_next_poll() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        rig.api.put(secret("wrong"))
+        await elapse(30)  # the former password is no longer in memory
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: rig.condition(WORKFLOW, "w1", "BootPrepared").get("reason") == "CredentialsRefused")
+    async with running(rig, Machine(rig)):
+        await elapse(900)
+    assert rig.bmc.failed_logins == 1
 
 
 @virtual
