@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from edge.lab.machine import Firmware, MachineSettings, ManagedMachine, VirtualM
 from edge.lab.rack import HTTP_PORT, Rack, RackNetwork
 from tests.support.bmc import ENABLED, PASSWORD, USER, FakeBmc, Fault, Served, serve
 from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, MACHINE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 
@@ -126,6 +128,8 @@ class Site:
         self._events: list[tuple[float, JourneyEvent]] = []
         self._number = 0
         self._client: KubeClient
+        self._present: tuple[str, float, Outcome] = "", 0.0, Outcome()
+        """The name of the present case, its start (monotonic seconds) and its outcome."""
 
     async def up(self, stack: AsyncExitStack) -> None:
         """Start the stack and follow its journeys until `stack` closes."""
@@ -144,6 +148,12 @@ class Site:
         self._client = await stack.enter_async_context(await KubeClient.connect(data / "kubeconfig"))
         following = asyncio.create_task(self._follow(read(token_file(data, None))))
         stack.push_async_callback(_cancelled, following)
+        for resource in (MACHINE, WORKFLOW):
+            # A watch sees each version, also one that the next replaces within milliseconds.
+            informer = Informer(self._client, resource)
+            informer.add_event_handler(partial(self._look, resource))
+            stack.push_async_callback(_cancelled, asyncio.create_task(informer.run()))
+            await informer.wait_for_cache_sync()
         actions = [{"name": "none", "image": "example.org/none"}]
         await self._client.create(TEMPLATE, _object(API_VERSION, "Template", "stub", {"actions": actions}))
 
@@ -191,11 +201,11 @@ class Site:
         disk_boots_before = 0
         objects = list(self._objects(case, name, mac, served))
         started, first_event, log_start = time.monotonic(), len(self._events), self._log.stat().st_size
+        self._present = name, started, outcome
         for resource, obj in objects:
             await self._client.create(resource, obj)
         while outcome.seconds < case.within:
             outcome.seconds = round(time.monotonic() - started, 2)
-            await self._look(name, outcome)
             self._read_journey(mac, first_event, started, outcome)
             if outcome.netbooted is not None and outcome.is_done:
                 break
@@ -207,6 +217,7 @@ class Site:
             elif case.heals and disk_boots > disk_boots_before:
                 served.bmc.faults.clear()
             await asyncio.sleep(_POLL_SECONDS)
+        self._present = "", 0.0, Outcome()
         outcome.is_cleaned_up = await self._delete_workflow(name)
         for resource, _ in reversed(objects[:-1]):
             await self._client.delete(resource, name, "default")
@@ -262,14 +273,16 @@ class Site:
         references = {"hardwareRef": {"name": name}, "templateRef": {"name": "stub"}}
         yield WORKFLOW, _object(API_VERSION, "Workflow", name, references | {"bootOptions": {"bootMode": "netboot"}})
 
-    async def _look(self, name: str, outcome: Outcome) -> None:
-        """Record new conditions of the objects of a case."""
-        for resource in (MACHINE, WORKFLOW):
-            obj = await self._client.get(resource, name, "default")
-            for condition in obj.get("status", {}).get("conditions", ()):
-                kind = f"{resource.kind} {condition['type']}={condition['status']}"
-                _record(outcome, kind, condition.get("reason", ""), condition.get("message", ""))
-                outcome.is_done |= kind == "Workflow BootPrepared=True"
+    def _look(self, resource: ResourceType, obj: Raw, _old: Raw | None) -> None:
+        """Record new conditions of the objects of the present case."""
+        name, started, outcome = self._present
+        if obj["metadata"]["name"] != name:
+            return
+        outcome.seconds = round(time.monotonic() - started, 2)
+        for condition in obj.get("status", {}).get("conditions", ()):
+            kind = f"{resource.kind} {condition['type']}={condition['status']}"
+            _record(outcome, kind, condition.get("reason", ""), condition.get("message", ""))
+            outcome.is_done |= kind == "Workflow BootPrepared=True"
 
     def _read_journey(self, mac: str, first: int, started: float, outcome: Outcome) -> None:
         outcome.journey.clear()
