@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 MAC, ADDRESS, MACHINE, SECOND = "52:54:00:77:02:01", "fd77:2::50", "machine", "edge2"
 EDGES = {IN_EDGE: ("rack0", "fd77:2::1"), SECOND: ("eth0", "fd77:2::2")}
 LEASE_SECONDS = 24
-REPLY = "DHCPv6 REPLY to operating system"
+REPLY = "DHCPv6 REPLY"  # also that of a renewal
 
 
 class TwoEdges(Namespaces):
