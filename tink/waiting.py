@@ -21,6 +21,12 @@ async def done_before(work: asyncio.Future[Any], event: asyncio.Event, seconds: 
     return work.done()
 
 
+def cancel_once(work: asyncio.Future[Any]) -> None:
+    """Cancel a task, unless it was cancelled before: a second time would interrupt what it does at its end."""
+    if not isinstance(work, asyncio.Task) or not work.cancelling():
+        work.cancel()
+
+
 def log_failure(
     work: asyncio.Task[Any], log: logging.Logger, text: str, then: Callable[[], None] = lambda: None
 ) -> None:

@@ -116,20 +116,8 @@ _LOOKED_AT = 100  # number of a machine's last events that are searched for the 
 
 _REMEMBERED = 10_000  # maximum number of Workflows whose machine is stored, even after the deletion of its Hardware
 
-_BOOT_PREPARED = "BootPrepared"
-"""The type of the condition of a Workflow that shows the progress of BMC control."""
-_PROGRESS = frozenset(
-    {
-        "PoweringOff",
-        "InsertingMedium",
-        "OverrideSet",
-        "PoweringOn",
-        "RunningActions",
-        "WaitingForDiscover",
-        "OtherWorkflow",
-    }
-)
-"""The reasons of the condition BootPrepared that are no problem. Others name the cause of one."""
+_PROGRESS = SWITCHING_REASONS | {"OtherWorkflow"}
+"""Reasons of the condition BootPrepared that are no problem. Others name the cause of a problem."""
 
 _STATE_OUTCOME = {WorkflowState.SUCCEEDED: Outcome.OK, WorkflowState.FAILED: Outcome.FAILED}  # others: INFO
 

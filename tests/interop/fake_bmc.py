@@ -4,7 +4,8 @@ STATE is the power state at the start, and after commas the faults of the BMC (n
 `On,BOOT_IGNORED`. `POST=600`: the machine needs 600 s from its start to its boot.
 
 Each BMC listens on a free port of 127.0.0.1. The first lines are JSON with the `port` and `fingerprint` of each BMC.
-Then each change of a BMC is a line with its `port`, `power`, `resets`, `boots`, `failed_logins` and `open_sessions`.
+Then each change of a BMC is a line with its `port`, `power`, `resets`, `boots`, `failed_logins`, `open_sessions`,
+`writes` and `image`. `writes` are the bodies of the boot overrides; `image` is the medium in the CD drive.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack
+from typing import Any
 
 from tests.support.bmc import FakeBmc, Fault, serve
 
@@ -28,6 +30,11 @@ def _bmc(state: str) -> FakeBmc:
     return FakeBmc(power=power, power_seconds=0.5, post_seconds=post, faults=faults, fault_seconds=_FAULT_SECONDS)
 
 
+def _shown(bmc: FakeBmc) -> dict[str, Any]:
+    overrides = [body["Boot"] for _, _, body in bmc.writes() if "Boot" in body]
+    return {name: getattr(bmc, name) for name in _SHOWN} | {"writes": overrides, "image": bmc.slots[0].image}
+
+
 async def main(states: list[str]) -> None:
     """Serve until the process is ended."""
     loop = asyncio.get_running_loop()
@@ -41,7 +48,7 @@ async def main(states: list[str]) -> None:
         while True:
             for port, bmc in bmcs.items():
                 bmc.run_until(loop.time())
-                state = json.dumps({"port": port} | {name: getattr(bmc, name) for name in _SHOWN})
+                state = json.dumps({"port": port} | _shown(bmc))
                 if state != before.get(port):
                     print(state, flush=True)
                 before[port] = state

@@ -59,7 +59,7 @@ REGISTERED = "tinkedge-webhooks.tinkedge"
 USERDATA = "machine-userdata"
 """A Secret."""
 ACCOUNT = {"username": USER, "password": PASSWORD}
-"""The account on the BMC."""
+"""The account of a BMC."""
 LOOPBACK = ("--interface", "lo=127.0.0.1")
 
 

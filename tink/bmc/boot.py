@@ -102,6 +102,20 @@ class BootReason(StrEnum):
     OTHER_WORKFLOW = REASON_OTHER_WORKFLOW
 
 
+PROGRESS_REASONS: Final = frozenset(
+    {
+        BootReason.POWERING_OFF,
+        BootReason.INSERTING_MEDIUM,
+        BootReason.OVERRIDE_SET,
+        BootReason.POWERING_ON,
+        BootReason.RUNNING_ACTIONS,
+        BootReason.WAITING_FOR_DISCOVER,
+        BootReason.OTHER_WORKFLOW,
+    }
+)
+"""The reasons of a boot that goes on, or waits for its turn: they are no problem."""
+
+
 # --- the ladder -------------------------------------------------------------------------------------------------------
 
 
@@ -499,13 +513,3 @@ def _known(seen: Observation, numbers: Collection[int]) -> Iterator[str]:
         if number in numbers:
             known = row(number)
             yield f"known of this model: {known.symptom}: {known.remedy} (quirk {number})"
-
-
-# --- after the end ----------------------------------------------------------------------------------------------------
-
-
-def clean_up(seen: Observation, *, medium: str, has_installed: bool) -> tuple[Wanted, ...]:
-    """Return what is to be undone on a BMC after the end of a Workflow."""
-    ejected: tuple[Wanted, ...] = (WantedMedium(medium),) if medium else ()
-    is_left = seen.boot is None or not is_override(seen.boot)
-    return ejected if is_left else (*ejected, ClearedBoot())

@@ -19,13 +19,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from tink.api.annotations import CREDENTIALS_REFUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.credentials import CredentialsReader, RefusedLogins, refused_login
 from tink.bmc.ipmi import IpmiClient
 from tink.bmc.model import (
     BmcClient,
@@ -44,9 +45,10 @@ from tink.bmc.operation import perform
 from tink.bmc.quirks import Quirks, needs_ipmi, quirks_for
 from tink.bmc.redfish import RedfishClient, RedfishLayout
 from tink.bmc.settings import BmcSettings
-from tink.kube.client import KubeClient
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.runtime import EventRecorder, LeaderElector, steady
+from tink.kube.resources import MACHINE
+from tink.kube.runtime import EventRecorder, LeaderElector, steady, while_leading
 from tink.limits import FairSemaphore, LimitedLog, Newest
 
 log = logging.getLogger(__name__)
@@ -270,8 +272,7 @@ class BmcSession:
         if not self.has_ipmi:
             text = "this needs IPMI, and providerOptions.preferredOrder of the Machine excludes ipmitool"
             raise BmcError(Cause.UNSUPPORTED, text)
-        quirks = self._quirks.get(self._bmc, Quirks())
-        client = self._clients["ipmi"](self._connection, self._credentials, quirks)
+        client = self._clients["ipmi"](self._connection, self._credentials, self._memory.quirks(self._bmc))
         return _SecondaryIpmi(client, self._bmc, self._credentials, self._refused, self._children)
 
     async def close(self) -> None:
@@ -514,3 +515,14 @@ class BmcContext:
     recorder: EventRecorder
     limited_log: LimitedLog
     now: Callable[[], float] = time.time
+
+    async def record_refusal(self, machine: Raw, login: str) -> None:
+        """Write to a Machine that its BMC has refused a login (`login_of`), so that a restart does not repeat it.
+
+        Raises ApiError.
+        """
+        if refused_login(machine) == login:
+            return
+        key, body = NamespacedName.of(machine), {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}}
+        with suppress(NotFoundError):  # it was deleted meanwhile
+            await while_leading(self.elector, lambda: self.client.patch(MACHINE, key.name, key.namespace, body))

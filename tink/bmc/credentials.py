@@ -40,7 +40,8 @@ class RefusedLogins:
     """The logins that BMCs have refused: the BMC's address (`bmc_of`) and the version of the Secret."""
 
     def __init__(self) -> None:
-        self._reasons: Newest[tuple[str, str], str] = Newest(_MAX_REFUSED)
+        self._reasons: Newest[tuple[str, str, str], str] = Newest(_MAX_REFUSED)
+        """By BMC, version of the Secret, and protocol; the protocol is empty for a refusal that concerns all."""
         self.count = 0
         """Number of refused logins since the start."""
 
@@ -49,7 +50,7 @@ class RefusedLogins:
 
         `protocol`: by this protocol alone (see `add`).
         """
-        reason = self._reasons.get((f"{bmc}{protocol}", credentials.version))
+        reason = self._reasons.get((bmc, credentials.version, protocol))
         if reason is not None:
             raise _refused(reason, credentials, protocol)
 
@@ -59,7 +60,7 @@ class RefusedLogins:
         `protocol`: the BMC has refused the login by this protocol, and accepted it by another one.
         """
         self.count += 1
-        self._reasons[f"{bmc}{protocol}", credentials.version] = reason
+        self._reasons[bmc, credentials.version, protocol] = reason
         return _refused(reason, credentials, protocol)
 
     def restore(self, machine: Raw, bmc: str, credentials: BmcCredentials) -> None:
@@ -68,13 +69,17 @@ class RefusedLogins:
         The caller has read `credentials` for this Machine. So a user can't suppress the login of another Machine by an
         annotation with the version of its Secret.
         """
-        key = bmc, credentials.version
+        key = bmc, credentials.version, ""
         if key not in self._reasons and refused_login(machine) == login_of(bmc, credentials):
             self._reasons[key] = f"the BMC {bmc.rsplit(':', 2)[0]} has refused the user or the password"
 
     def forget(self, bmc: str, credentials: BmcCredentials) -> None:
         """Permit one more login with the same version."""
-        self._reasons.pop((bmc, credentials.version), None)
+        self._reasons.pop((bmc, credentials.version, ""), None)
+
+    def is_refused(self, bmc: str, credentials: BmcCredentials) -> bool:
+        """Return True if the BMC has refused this version of the Secret, whatever the protocol."""
+        return (bmc, credentials.version, "") in self._reasons
 
 
 def login_of(bmc: str, credentials: BmcCredentials) -> str:

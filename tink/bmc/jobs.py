@@ -29,6 +29,7 @@ from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import OWNER_LABEL, is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import BmcContext, bmc_of, connection_of
+from tink.bmc.credentials import login_of
 from tink.bmc.model import (
     BmcConnection,
     BmcCredentials,
@@ -57,6 +58,7 @@ from tink.kube.runtime import (
 )
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
+from tink.waiting import cancel_once
 from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)
@@ -356,6 +358,7 @@ class TaskController(Collector):
     ) -> None:
         """`on_used` is called with the BMC (`bmc_of`) after each operation."""
         settings = context.settings
+        self._context = context
         self._client = context.client
         self._jobs, self._tasks, self._machines = jobs, tasks, machines
         self._reader = context.reader
@@ -397,7 +400,7 @@ class TaskController(Collector):
     def _changed(self, new: Raw, old: Raw | None) -> None:
         key = NamespacedName.of(new)
         if new["metadata"].get("deletionTimestamp") and key in self._operations:
-            self._operations[key].cancel()
+            cancel_once(self._operations[key])
         if old is None or old["metadata"]["uid"] != new["metadata"]["uid"]:
             self.runtime.queue.add(key)  # everything else in it is what this controller has written
 
@@ -408,7 +411,7 @@ class TaskController(Collector):
         self._stages.pop(uid, None)
         if key in self._operations:
             log.info("Task %s: deleted, its operation ends", key)
-            self._operations[key].cancel()
+            cancel_once(self._operations[key])
 
     def _job_gone(self, job: Raw) -> None:
         """End the operations of a deleted Job at once: the garbage collector deletes its Tasks later."""
@@ -417,7 +420,7 @@ class TaskController(Collector):
             task = self._tasks.get(*key)
             if task is not None and _owner_of(task) == owner:
                 log.info("Task %s: its Job was deleted, its operation ends", key)
-                operation.cancel()
+                cancel_once(operation)
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         task = self._tasks.get(*key)
@@ -437,6 +440,9 @@ class TaskController(Collector):
                     self._waiting.set(key, (bmc,))
                     return DONE
                 outcome = await self._operate(key, task, bmc, partial(self._run, task, stages, connection, credentials))
+                machine = self._machine_of(task)
+                if machine is not None and self._refused.is_refused(bmc, credentials):
+                    await self._context.record_refusal(machine, login_of(bmc, credentials))
                 if outcome is None:
                     return DONE
                 self._outcomes[uid] = outcome

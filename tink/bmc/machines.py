@@ -82,6 +82,7 @@ class MachineController(Collector):
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         """`uniform` spreads the polls."""
+        self._context = context
         self._client = context.client
         self._machines = machines
         self._hardware = hardware
@@ -249,9 +250,9 @@ class MachineController(Collector):
         """Report a failed poll. Return when the next one is due."""
         self._polls[error.cause.value] += 1
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        if error.cause is Cause.CREDENTIALS_REFUSED and refused_login(machine) != login:
+        if error.cause is Cause.CREDENTIALS_REFUSED:
             # Before the status: a restart between the two writes must not log in again.
-            await self._patch(key, {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}})
+            await self._context.record_refusal(machine, login)
         if error.cause not in _TRANSIENT or count >= _MAX_UNREPORTED or not condition(machine, CONTACTABLE):
             reason, message = error.cause.value, str(error)
             await self._report(machine, PowerState.UNKNOWN, is_true=False, reason=reason, message=message)

@@ -35,6 +35,7 @@ from prometheus_client.registry import Collector
 from tink.api.bounds import MAX_URL_CHARACTERS
 from tink.api.v1alpha2 import BOOT_FINALIZER, BootMode, BootWay, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.bmc.boot import (
+    PROGRESS_REASONS,
     Booted,
     BootReason,
     Exhausted,
@@ -48,6 +49,7 @@ from tink.bmc.boot import (
     rungs,
 )
 from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
+from tink.bmc.credentials import login_of
 from tink.bmc.jobs import stages_of
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, Observation, Wanted, WantedMedium
 from tink.bmc.status import bounded
@@ -59,6 +61,7 @@ from tink.kube.runtime import DONE, Controller, Event, LeadershipLostError, Resu
 from tink.metrics.families import counter, gauge
 from tink.template import TemplateError, render_text
 from tink.timestamps import rfc3339
+from tink.waiting import cancel_once
 from tink.workflow.guards import awaits_boot, boot_begun, held, paused
 from tink.workflow.status import (
     ConditionType,
@@ -94,13 +97,13 @@ _RETRY_SECONDS = 30.0
 _MAX_RETRY_SECONDS = 300.0
 _REFUSED_SECONDS = 3600.0
 """Pause before an action of a custom boot is repeated that the BMC has refused or ignored."""
-_AGAIN_SECONDS = 600.0
+_LADDER_PAUSE_SECONDS = 600.0
 """Pause before the ladder begins again, if no way of the BMC could be carried out."""
 _INSTALLED_SECONDS = 60.0
 """Pause before the image of isoURL is ejected after a success: the last action may still be restarting the machine."""
 _CLEAN_UP_SECONDS = 3600.0
 """Time after the end of a Workflow for which a failing clean-up is repeated."""
-_DECIDES = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING, Cause.CERTIFICATE, Cause.UNREACHABLE, Cause.BUSY)
+_CONCERNS_BMC = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING, Cause.CERTIFICATE, Cause.UNREACHABLE, Cause.BUSY)
 """Causes that concern the BMC and not the way: another way would fail as well."""
 _ANNOUNCED_SECONDS = 2.0
 """Pause between the write that a boot begins and the first request, if the machine has other Workflows."""
@@ -108,18 +111,8 @@ _PREPARING_SECONDS = 10.0
 """Time for which a new Workflow that is not prepared yet goes before younger ones (`tink.server.decision`)."""
 _CLOCK_SECONDS = 5.0
 """Difference between clocks from which a time in the future is an error."""
-_PENDING_STATES = (WorkflowState.SCHEDULED, WorkflowState.RUNNING, WorkflowState.CANCELLING)
-_PROGRESS = (
-    BootReason.POWERING_OFF,
-    BootReason.INSERTING_MEDIUM,
-    BootReason.OVERRIDE_SET,
-    BootReason.POWERING_ON,
-    BootReason.RUNNING_ACTIONS,
-    BootReason.WAITING_FOR_DISCOVER,
-    BootReason.OTHER_WORKFLOW,
-)
-"""Reasons that are no problem."""
-_TEXT_OF: Mapping[BootReason, str] = {
+_ACTIVE_STATES = (WorkflowState.SCHEDULED, WorkflowState.RUNNING, WorkflowState.CANCELLING)
+_STEP_TEXTS: Mapping[BootReason, str] = {
     BootReason.POWERING_OFF: "switching the machine off",
     BootReason.OVERRIDE_SET: "setting the boot device",
     BootReason.INSERTING_MEDIUM: "inserting the virtual medium",
@@ -215,6 +208,7 @@ class BootController(Collector):
     ) -> None:
         """`on_used` is called with the BMC (`bmc_of`) after each operation. `urls` None: this process knows no edge."""
         settings = context.settings
+        self._context = context
         self._client = context.client
         self._workflows, self._hardware, self._machines = workflows, hardware, machines
         self._reader, self._connections = context.reader, context.connections
@@ -263,7 +257,7 @@ class BootController(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for one scrape."""
         results = {(name,): count for name, count in self._results.items()}
-        text = "Boots by BMC that have ended: Booted, or the reason why the last way failed."
+        text = "Ways of booting by BMC that have ended: Booted, ActionsDone, or the reason why a way failed."
         yield counter("tinkedge_bmc_boots", text, ["result"], results)
         text = "Workflows whose machine is being switched or whose boot device is being set now."
         yield gauge("tinkedge_bmc_running_boots", text, [], {(): len(self._operations)})
@@ -279,7 +273,7 @@ class BootController(Collector):
         if old is not None and old["metadata"].get("uid") != new["metadata"].get("uid"):
             self._gone(old)  # it was deleted, and created again with the same name
         if key in self._operations and _is_stopped(new):
-            self._operations[key].cancel()
+            cancel_once(self._operations[key])
         if _is_over(new):
             self._on_hardware.set(key, (_hardware_of(new),) if _is_protected(new) else ())
             for other in list(self._on_hardware.keys(_hardware_of(new))):
@@ -292,7 +286,7 @@ class BootController(Collector):
     def _gone(self, old: Raw) -> None:
         key, uid = NamespacedName.of(old), str(old["metadata"].get("uid"))
         if key in self._operations:
-            self._operations[key].cancel()
+            cancel_once(self._operations[key])
         self._forget(uid)
         self._on_machine.set(key, ())
         self._on_hardware.set(key, ())
@@ -360,12 +354,13 @@ class BootController(Collector):
         if case.options.get("toggleAllowNetboot") is True:
             await self._set_netboot(case, is_allowed=True)
         if not case.mode:
-            await self._is_prepared(case, BootReason.BOOTED, "netbooting is permitted; the power is left alone")
+            message = "netbooting is permitted; the power is left alone"
+            await self._report(case, ConditionStatus.TRUE, BootReason.BOOTED, message, {})
             return DONE
         rung = case.rung
         is_on = rung is not None and rung.way is not BootWay.CUSTOM and bool(case.boot.get("since"))
         if rung is not None and is_on and isinstance(booted := judge(self._view(case, rung)), Booted):
-            await self._is_prepared(case, BootReason.BOOTED, f"{_way(rung)}: {booted.message}")
+            await self._set_prepared(case, BootReason.BOOTED, f"{_way(rung)}: {booted.message}")
             return DONE
         keys = self._machine_key(case)
         self._on_machine.set(case.key, keys)
@@ -387,27 +382,34 @@ class BootController(Collector):
 
     async def _operate(self, case: _Case, machine: Raw, run: Callable[[_Case, _Reach], Awaitable[Result]]) -> Result:
         """Run an operation that ends when the Workflow is over, deleted or moved."""
-        bmc = ""
+        reach: _Reach | None = None
         try:
             reach = await self._reach(case, machine)
-            bmc = bmc_of(reach.connection)
             operation = self._operations[case.key] = asyncio.ensure_future(run(case, reach))
             try:
                 return await operation
             except asyncio.CancelledError:
                 current = asyncio.current_task()
                 if current is not None and current.cancelling():
-                    operation.cancel()
+                    cancel_once(operation)
                     await asyncio.wait([operation])
                     raise  # this replica no longer leads, or the process ends
                 self.runtime.queue.add(case.key)
                 return DONE
         except BmcError as error:
+            if reach is not None:
+                await self._record_refusal(machine, reach)
             return await self._failed(case, error)
         finally:
             self._operations.pop(case.key, None)
-            if bmc:
-                self._on_used(bmc)
+            if reach is not None:
+                self._on_used(bmc_of(reach.connection))
+
+    async def _record_refusal(self, machine: Raw, reach: _Reach) -> None:
+        """Write to the Machine that its BMC has refused the login, if it has. Raises ApiError."""
+        bmc = bmc_of(reach.connection)
+        if self._connections.refused.is_refused(bmc, reach.credentials):
+            await self._context.record_refusal(machine, login_of(bmc, reach.credentials))
 
     def _other(self, case: _Case) -> str:
         """Return another Workflow of the machine that goes before this one's boot; empty if there is none.
@@ -499,10 +501,10 @@ class BootController(Collector):
         count = self._failures[uid] = self._failures[uid] + 1
         if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
             pause = self._settings.secret_interval  # it costs no login until the Secret changes
-        elif case.mode == BootMode.CUSTOMBOOT and error.cause not in (*_DECIDES, Cause.CONFLICT):
+        elif case.mode == BootMode.CUSTOMBOOT and error.cause not in (*_CONCERNS_BMC, Cause.CONFLICT):
             pause = _REFUSED_SECONDS
         else:
-            pause = max(min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS), error.retry_after)
+            pause = max(_retry_after(count), error.retry_after)
         self._not_before[uid] = _elapsed() + pause
         await self._wait_for(case, error.cause, str(error))
         return Result(pause)
@@ -530,7 +532,7 @@ class BootController(Collector):
             try:
                 for part in todo:
                     medium = part.wanted.kind if isinstance(part.wanted, WantedMedium) and part.wanted.url else ""
-                    message = f"{_way(rung)}: {_TEXT_OF.get(part.reason, '')}"
+                    message = f"{_way(rung)}: {_STEP_TEXTS.get(part.reason, '')}"
                     fields = {"way": rung.way.value, "attempt": rung.attempt, "since": None, "lastBoot": None}
                     fields |= {"medium": medium} if medium else {}
                     if part is not todo[0]:
@@ -547,14 +549,14 @@ class BootController(Collector):
                         await asyncio.wait([reporting])
             except BmcError as error:
                 # By IPMI, the BMC may refuse the login or not answer, although Redfish works.
-                if error.cause in _DECIDES and part.protocol != "ipmi":
+                if error.cause in _CONCERNS_BMC and part.protocol != "ipmi":
                     raise
                 failure = error
         if failure is not None:
             return await self._advance(case, ladder, rung, failure.cause, f"{_way(rung)}: {failure}")
         self._failures.pop(case.uid, None)
         if case.mode == BootMode.ISOBOOT and case.options.get("isoURL"):
-            await self._is_prepared(
+            await self._set_prepared(
                 case, BootReason.BOOTED, "the machine is on, with the image in isoURL as its boot device"
             )
             return DONE
@@ -611,7 +613,7 @@ class BootController(Collector):
                 log.debug("Workflow %s: its progress is not written: %s", case.key, error)
             except _SupersededError:
                 if case.key in self._operations:
-                    self._operations[case.key].cancel()
+                    cancel_once(self._operations[case.key])
                 return
 
     async def _watch(self, case: _Case, reach: _Reach, *, rung: Rung) -> Result:
@@ -643,7 +645,8 @@ class BootController(Collector):
                 ladder = ladder or await self._read_ladder(case, reach)
                 return await self._advance(case, ladder, rung, verdict.reason, verdict.message, is_on=True)
             case Exhausted():
-                await self._wait_for(case, verdict.reason, verdict.message)
+                if await self._wait_for(case, verdict.reason, verdict.message):
+                    self._results[verdict.reason] += 1
                 return DONE
 
     def _view(self, case: _Case, rung: Rung) -> Watch:
@@ -698,7 +701,7 @@ class BootController(Collector):
         A way that could not be carried out is left out from then on. If it was the last one, the last way that was
         carried out is repeated, because the machine may be off now.
         """
-        self._results[str(reason)] += 1
+        self._results[reason] += 1
         failed = self._failed_rungs.setdefault(case.uid, set())
         if not is_on:
             failed.add(rung)
@@ -715,9 +718,11 @@ class BootController(Collector):
             return DONE
         # The BMC may accept later what it refuses now.
         failed.clear()
-        self._not_before[case.uid] = _elapsed() + _AGAIN_SECONDS
-        await self._wait_for(case, reason, f"{message}; tried again in {_AGAIN_SECONDS / 60:.0f} minutes", **fields)
-        return Result(_AGAIN_SECONDS)
+        self._not_before[case.uid] = _elapsed() + _LADDER_PAUSE_SECONDS
+        await self._wait_for(
+            case, reason, f"{message}; tried again in {_LADDER_PAUSE_SECONDS / 60:.0f} minutes", **fields
+        )
+        return Result(_LADDER_PAUSE_SECONDS)
 
     async def _boot_urls(self, case: _Case) -> tuple[str, str]:
         """Return the URL for UEFI HTTP boot and that of the medium. Raises BmcError."""
@@ -760,7 +765,7 @@ class BootController(Collector):
         if other := await self._carry_out(case, reach, "preparingActions", 0):
             return await self._step_back(case, other)
         count = len(config.get("preparingActions") or ())
-        await self._is_prepared(case, BootReason.ACTIONS_DONE, f"{count} actions are done", done=count, way="custom")
+        await self._set_prepared(case, BootReason.ACTIONS_DONE, f"{count} actions are done", done=count, way="custom")
         return DONE
 
     async def _carry_out(self, case: _Case, reach: _Reach, field: str, offset: int) -> str:
@@ -847,7 +852,7 @@ class BootController(Collector):
         if is_last_try:
             return 0.0
         count = self._failures[uid] = self._failures[uid] + 1
-        pause: float = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), _MAX_RETRY_SECONDS)
+        pause = _retry_after(count)
         self._not_before[uid] = _elapsed() + pause
         return pause
 
@@ -869,11 +874,15 @@ class BootController(Collector):
                     raise BmcError(Cause.BUSY, f"Workflow {other} runs on the machine")
                 await self._carry_out(case, reach, "postActions", len(config.get("preparingActions") or ()))
             return
-        async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
-            medium = str(case.boot.get("medium") or "")
-            seen = await session.observe(boot=True, media=bool(medium))
-            for wanted in clean_up(seen, medium=medium, has_installed=has_installed):
-                await self._perform(session, case.key, wanted)
+        try:
+            async with self._connections.open(case.key, reach.connection, reach.credentials) as session:
+                medium = str(case.boot.get("medium") or "")
+                seen = await session.observe(boot=True, media=bool(medium))
+                for wanted in clean_up(seen, medium=medium, has_installed=has_installed):
+                    await self._perform(session, case.key, wanted)
+        except BmcError:
+            await self._record_refusal(machine, reach)
+            raise
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
@@ -914,34 +923,40 @@ class BootController(Collector):
             "permitted" if is_allowed else "forbidden",
         )
 
-    async def _wait_for(self, case: _Case, reason: BootReason | Cause, message: str, **boot: Any) -> None:
-        """Write why the machine has not booted yet. `boot` are fields of `status.boot`; None removes one."""
-        await self._report(case, ConditionStatus.FALSE, str(reason), message, boot)
+    async def _wait_for(self, case: _Case, reason: BootReason | Cause, message: str, **boot: Any) -> bool:
+        """Write why the machine has not booted yet. Return False if nothing changes.
 
-    async def _is_prepared(self, case: _Case, reason: BootReason, message: str, **boot: Any) -> None:
+        `boot` are fields of `status.boot`; None removes one.
+        """
+        return await self._report(case, ConditionStatus.FALSE, reason, message, boot)
+
+    async def _set_prepared(self, case: _Case, reason: BootReason, message: str, **boot: Any) -> None:
         """Write that the Workflow may be sent."""
-        self._results["Booted"] += 1
-        uid = case.uid
-        self._forget(uid)
-        await self._report(case, ConditionStatus.TRUE, str(reason), message, boot)
+        self._forget(case.uid)
+        if await self._report(case, ConditionStatus.TRUE, reason, message, boot):
+            self._results[reason] += 1
 
     async def _report(
         self, case: _Case, value: ConditionStatus, reason: str, message: str, boot: Mapping[str, Any]
-    ) -> None:
+    ) -> bool:
+        """Write the condition and fields of `status.boot`, and record an Event. Return False if nothing changes."""
         text, now = bounded(message), self._now()
 
         def change(status: Status) -> None:
-            set_condition(status, ConditionType.BOOT_PREPARED, value, now, reason, text)
+            set_condition(status, ConditionType.BOOT_PREPARED, value, now, str(reason), text)
             if reason not in (BootReason.NO_BMC, BootReason.OTHER_WORKFLOW) or status.get("boot"):
                 _set_boot(status, message=text, **boot)
 
         before = condition(status_of(case.workflow), ConditionType.BOOT_PREPARED)
-        if not await self._update(case, change) or before.get("reason") == reason:
-            return
-        is_warning = value is ConditionStatus.FALSE and reason not in _PROGRESS
-        self._recorder.event(case.workflow, WORKFLOW, Event(reason, text, warning=is_warning))
+        if not await self._update(case, change):
+            return False
+        if before.get("reason") == reason:
+            return True
+        is_warning = value is ConditionStatus.FALSE and reason not in PROGRESS_REASONS
+        self._recorder.event(case.workflow, WORKFLOW, Event(str(reason), text, warning=is_warning))
         level = logging.WARNING if is_warning else logging.INFO
         self._limited_log.log(level, "Workflow %s: %s: %s", case.key, reason, text, owner=case.key.namespace)
+        return True
 
     async def _update(self, case: _Case, change: Callable[[Status], None]) -> bool:
         """Write a change of the status, on top of the newest version. Return False if it changes nothing.
@@ -1011,6 +1026,11 @@ def _set_boot(status: Status, **fields: Any) -> None:
     status["boot"] = {field: value for field, value in boot.items() if value is not None}
 
 
+def _retry_after(failures: int) -> float:
+    """Return the seconds until the next try after this many failures in a row."""
+    return float(min(_RETRY_SECONDS * 2 ** min(failures - 1, 10), _MAX_RETRY_SECONDS))
+
+
 def _way(rung: Rung) -> str:
     return f"{rung.way.value}, attempt {rung.attempt}"
 
@@ -1058,7 +1078,7 @@ def _occupies(workflow: Raw) -> bool:
         return True
     if state is WorkflowState.PENDING and _options_of(workflow).get("bootMode") and not awaits_boot(workflow):
         return True
-    return state in _PENDING_STATES or (paused(workflow) and not _is_over(workflow))
+    return state in _ACTIVE_STATES or (paused(workflow) and not _is_over(workflow))
 
 
 def _has_begun_boot(workflow: Raw) -> bool:

@@ -14,9 +14,9 @@
   another server.
 - A held Workflow (`guards.held`) is not sent and does not delay others. If a Workflow of the machine is paused, because
   it is being moved to another API, the agent gets no commands: the other API decides.
-- A Workflow whose machine is to be booted first (`guards.awaits_boot`) is not sent before that. From the time at which
-  BMC control begins with it, no other Workflow of the machine is sent: the machine is about to be switched off. The
-  same holds after the end of a custom boot until its post actions are done.
+- A Workflow whose machine is to be booted first (`guards.awaits_boot`) is not sent before that. As soon as BMC control
+  begins with it, no other Workflow of the machine is sent: the machine is about to be switched off. The same holds
+  after the end of a custom boot until its post actions are done.
 - A rejected Workflow waits for the time in its status. Workflows created after it do not overtake it.
 """
 

@@ -112,8 +112,7 @@ def is_history(workflow: Raw) -> bool:
     """Return True if the Workflow has ended and only its deletion is left to do.
 
     Returns False for a Workflow that is deleted, moved, held or has a finalizer of ours, or lacks a field that the
-    controller
-    writes.
+    controller writes.
     """
     return (
         has_ended(workflow)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bmc import CREDENTIALS, USER, FakeBmc, Fault, serve
-from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
-from tink.api.v1alpha2 import PowerState, Raw
+from tests.unit.bmc.rig import HOST, PXE, Ipmi, IpmiRig, Rig, job, machine, power, secret
+from tink.api.v1alpha2 import PowerState
 from tink.bmc.connections import BmcConnections, bmc_of
 from tink.bmc.credentials import RefusedLogins
 from tink.bmc.model import (
@@ -39,7 +38,7 @@ from tink.bmc.model import (
 from tink.bmc.quirks import QUIRKS, Handler, Quirks, in_range, needs_ipmi, quirks_for, row, rows_for, version_of
 from tink.bmc.redfish import RedfishClient
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE, JOB, MACHINE, TASK
+from tink.kube.resources import HARDWARE, JOB, MACHINE
 
 virtual = pytest.mark.looptime(start=0)
 

@@ -10,10 +10,6 @@ from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.story import Story
 from edge.journey.history import RULE
 
-_SWITCHING: Final = frozenset(
-    {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", "WaitingForDiscover"}
-)
-"""Reasons of the condition BootPrepared while BMC control boots a machine."""
 
 def is_switched(story: Story) -> bool:
     """Return True if BMC control has begun to boot the machine, and the machine has sent nothing since."""

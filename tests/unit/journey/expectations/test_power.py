@@ -79,6 +79,22 @@ def test_cause_that_the_bmc_has_named_comes_with_its_remedy(reason: str, message
     assert "tinkedge bmc check" not in found.message
 
 
+def test_cause_is_no_problem_any_more_when_its_workflow_is_cancelled_but_is_when_that_has_failed() -> None:
+    for state, outcome in (("Canceled", Outcome.INFO), ("Failed", Outcome.FAILED)):
+        play = power(is_switched(WAYS["leased"](Play())), "NoDiscover", Outcome.WARNING, NO_DISCOVER).wait(10)
+        assert play.warnings == ["NoDiscover"]
+        if state == "Failed":
+            power(play, "NoDiscover", Outcome.FAILED, f"BMC control has given up: {NO_DISCOVER}")
+        play.facts, settled = replace(FACTS, workflow=""), play.settled
+        play.workflow(state, outcome).wait(60)
+        assert set(play.warnings) == {"NoDiscover"}
+        if state == "Failed":
+            assert "given up" in play.reported[-1][1].message
+            assert play.settled == settled
+        else:
+            assert play.settled > settled
+
+
 def test_other_workflow_that_bmc_control_waits_for_hides_no_problem() -> None:
     play = power(WAYS["leased"](Play()), "OtherWorkflow", Outcome.INFO, "waits for Workflow default/other")
     assert play.wait(20).warnings == ["NoTFTPRequest"]
