@@ -222,7 +222,7 @@ class BmcAnswer:
 
 @dataclass
 class VirtualSlot:
-    """A virtual drive. `properties` are those that the last insertion sent beside Image."""
+    """A virtual drive. `properties`: the fields beside Image in the body of the last insertion."""
 
     path: str
     kinds: tuple[str, ...]

@@ -449,8 +449,8 @@ class BmcConnections:
     ) -> AsyncIterator[BmcSession]:
         """Connect to a BMC until the end of the block, for the object `key`, whose namespace takes turns with others.
 
-        With `reuse_layout`, paths and the firmware's version may be those that an earlier session has read, up to a day
-        before. That saves half of the requests of a poll. Without, all are read.
+        With `reuse_layout`, the session uses the paths and the firmware's version that an earlier session read, at most
+        a day before. That saves half of the requests of a poll. Without, all are read.
 
         Nothing is sent before the first call of the session. Raises BmcError (CREDENTIALS_REFUSED) without a login if
         the BMC has refused these credentials before.
