@@ -287,12 +287,13 @@ class Fault:
     line of the journey from which on it can be known, where that is not for the machine to say, and `plus` how many
     seconds later; `moment` says that in words.
 
-    `interface` is what its network interface says more, `dhcp` what that says otherwise than the network is; `osie`
-    what it boots, empty for none. `actions` are those of a Template of its own, for its Workflow, as YAML; `workflow`
-    are more fields of the latter. `drop` is what a firewall drops, and where; `routed`: the edge has a way to its
-    network; `second`: the machine is on the second network, with another card of the edge. `after` is a fault that has
-    to have got to the OSIE before. `rules` are those that may name it, which depends on what comes first. `bmc` is the
-    BMC of its machine.
+    interface, dhcp: further fields of the network interface, and fields of its DHCP that differ from the network's.
+    osie: the OSIE that the machine boots; empty: none.
+    actions: the actions of the machine's own Template, as YAML. workflow: further fields of its Workflow.
+    drop: what a firewall drops, and where. routed: the edge has a route to the machine's network.
+    second: the machine is on the second network, behind another card of the edge.
+    after: a fault whose machine must have reached the OSIE before. rules: the rules that may name this fault.
+    bmc: the BMC of the machine.
     """
 
     name: str
