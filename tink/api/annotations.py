@@ -86,8 +86,28 @@ BMC_NAMESPACES_ANNOTATION = "tinkerbell.org/bmc-namespaces"
 JOB_TTL_ANNOTATION = "tinkerbell.org/ttl-seconds-after-finished"
 """On a Job: the number of seconds after its end until it is deleted. `tinkedge power` sets it."""
 
+APPROVE_ANNOTATION = "tinkerbell.org/approve"
+"""On a discovered Hardware: the name that the machine's Hardware is to have; `true` keeps the present name. An operator
+sets it to approve the machine.
+"""
+
+DISCOVERY_RULE_ANNOTATION = "tinkerbell.org/discovery-rule"
+"""On a discovered Hardware: the rule (`--discover`) that admitted its machine. The edge writes it."""
+
+DISCOVERED_AS_ANNOTATION = "tinkerbell.org/discovered-as"
+"""On the Hardware of an approved machine: the name of the Hardware under which it was discovered."""
+
+DISCOVERY_ADDRESS_ANNOTATION = "tinkerbell.org/discovery-address"
+"""On the Hardware of an approved machine: the address that its machine has from its discovery and uses until its next
+boot. Its agent may come from there. It is removed after that boot.
+"""
+
 ANNOTATIONS = frozenset(
     {
+        APPROVE_ANNOTATION,
+        DISCOVERY_RULE_ANNOTATION,
+        DISCOVERED_AS_ANNOTATION,
+        DISCOVERY_ADDRESS_ANNOTATION,
         INSTANCE_ID_ANNOTATION,
         SSH_PUBLIC_KEYS_ANNOTATION,
         USERDATA_SECRET_ANNOTATION,
@@ -113,3 +133,9 @@ ANNOTATIONS = frozenset(
     }
 )
 """All of our annotations."""
+
+AUTO_DISCOVERED_LABEL = "tinkerbell.org/auto-discovered"
+"""The label of a discovered Hardware, with the value `true`, until it is approved. The name is Tinkerbell's."""
+
+EXPECTED_MACHINES_LABEL = "tinkerbell.org/expected-machines"
+"""The label of a ConfigMap, with the value `true`, whose keys are lists of expected machines as CSV."""

@@ -373,22 +373,37 @@ class Memory(Model):
 class BlockDevice(MonitoredComponent):
     """A drive."""
 
+    name: str | None = _fact("Path of the drive in Linux, such as /dev/nvme0n1. In-band alone.")
     controller_type: str | None = _fact("Protocol of the drive, such as SATA, SAS or NVMe.")
     drive_type: str | None = _fact("Kind of the drive: HDD or SSD.")
     wwn: str | None = _fact("World Wide Name of the drive, in lower case.")
     size_bytes: int | None = _amount("Size in bytes.")
     physical_block_size_bytes: int | None = _amount("Size of a physical block in bytes.")
+    logical_block_size_bytes: int | None = _amount("Size of a logical block in bytes: the sector size. In-band alone.")
     smart_status: str | None = _fact("Forecast of the drive: ok or predict-failure.")
+
+
+class LldpNeighbour(Model):
+    """The port of a switch that a network port is connected to, as the switch describes it (IEEE 802.1AB)."""
+
+    chassis_id: str | None = _fact("Chassis ID of the switch, such as its MAC address.", alias="chassisID")
+    system_name: str | None = _fact("Name of the switch.")
+    port_id: str | None = _fact("Port ID on the switch, such as Ethernet1/7.", alias="portID")
+    port_description: str | None = _fact("Description of the port on the switch.")
+    vlan_id: int | None = _amount("Untagged VLAN of the port (IEEE 802.1Q).", alias="vlanID")
 
 
 class NetworkPort(Model):
     """A port of a network adapter."""
 
+    name: str | None = _fact("Name of the port in Linux, such as eno1. In-band alone.")
+    pci_address: str | None = _fact("PCI address of the port, such as 0000:01:00.0. In-band alone.")
     port_id: str | None = _fact("Name of the port on the BMC, such as NIC.Embedded.1-1-1.", alias="portID")
     mac: str | None = _fact("MAC address of the port, in lower case with colons.")
     speed_mbps: int | None = _amount("Present speed in Mbit/s.")
     mtu: int | None = _amount("MTU in bytes.")
     link_status: str | None = _fact("Link of the port, such as LinkUp or LinkDown.")
+    lldp: LldpNeighbour | None = optional("The switch port at the other end of the cable. In-band alone.")
 
 
 class NetworkAdapter(FirmwareComponent):
@@ -401,6 +416,7 @@ class Product(Component):
     """The machine itself."""
 
     name: str | None = _fact("Name of the machine's System on the BMC.")
+    uuid: str | None = _fact("UUID of the machine in lower case (SMBIOS 3.7 section 7.2.1).")
     status: ComponentStatus | None = optional("Health and state of the machine.")
 
 
@@ -408,6 +424,7 @@ class BMC(MonitoredComponent):
     """The management controller of a machine."""
 
     nic: NetworkAdapter | None = optional("The management controller's own network interface.")
+    address: str | None = _fact("IP address of the management controller, as the machine reads it. In-band alone.")
 
 
 class DescribedComponent(MonitoredComponent):
@@ -431,15 +448,37 @@ class TPM(MonitoredComponent):
 class PCIDevice(Model):
     """A PCI device."""
 
-    vendor: str | None = _fact("Manufacturer of the device.")
-    model: str | None = _fact("Model of the device.")
+    vendor: str | None = _fact("Manufacturer of the device. In-band: its PCI vendor ID, such as 0x8086.")
+    model: str | None = _fact("Model of the device. In-band: its PCI device ID, such as 0x1572.")
+    pci_address: str | None = _fact("PCI address of the device, such as 0000:01:00.0. In-band alone.")
+    class_code: str | None = _fact("PCI class code of the device, such as 0x020000. In-band alone.")
+    driver: str | None = _fact("Linux driver of the device. In-band alone.")
+
+
+class FirmwareMode(StrEnum):
+    """The mode in which the firmware booted the machine."""
+
+    UEFI = "UEFI"
+    BIOS = "BIOS"
+
+
+class FirmwareState(Model):
+    """How the firmware booted the machine."""
+
+    mode: FirmwareMode | None = optional("Mode of the firmware: UEFI or BIOS.")
+    secure_boot: bool | None = optional("True if Secure Boot is on.")
 
 
 class Attributes(Model):
-    """A machine as its BMC describes it. A field that the BMC does not report is absent."""
+    """A machine as its BMC or its agent describes it. A field that the source does not report is absent."""
 
     last_updated: str | None = optional("When the inventory was read last.", extra=TIME)
-    collection_method: str | None = _fact("Source of the inventory: redfish.")
+    collection_method: str | None = _fact("Source of the inventory: redfish, or agent.")
+    architecture: str | None = _fact("Architecture of the machine as Linux names it, such as x86_64. In-band alone.")
+    firmware: FirmwareState | None = optional("How the firmware booted the machine. In-band alone.")
+    clock_offset_seconds: float | None = optional(
+        "Seconds by which the clock of the machine was ahead of the server's. In-band alone."
+    )
     product: Product | None = optional("The machine itself.")
     bios: MonitoredComponent | None = optional("The firmware of the machine.")
     bmc: BMC | None = optional("The management controller.")
@@ -464,6 +503,9 @@ class Inventory(Model):
     out_of_band: Attributes | None = optional(
         "The machine as its BMC describes it, in the shape of Rufio's status.attributes.outOfBand. Read by Redfish, "
         "once a day."
+    )
+    in_band: Attributes | None = optional(
+        "The machine as its agent describes it, in the same shape. Collected at every start of the agent in the OSIE."
     )
 
 
@@ -531,7 +573,8 @@ class HardwareStatus(Model):
     conditions: list[Condition] | None = optional(
         "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
         "Misconfigured: this object has values that can't work. BootProblem: why the machine does not boot; False with "
-        "the reason GetsOn when it boots again.",
+        "the reason GetsOn when it boots again. AsExpected: whether the machine is the one that the list of expected "
+        "machines and its BMC describe; False names the difference.",
         extra=map_list("type"),
     )
     inventory: RawInventory | None = optional("Observed components of the machine, one part for each source.")

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 
-from tink.api.bounds import MAX_INVENTORY_CHARACTERS, MAX_INVENTORY_ITEMS
+from tink.api.inventory import clean_text, mac_address, serial_number
 from tink.api.v1alpha2 import Raw, as_mapping
 
 SERVICE_ROOT = "/redfish/v1/"
@@ -33,6 +32,8 @@ MAX_VISITS = 2 * MAX_DOCUMENTS
 MAX_PATH_CHARACTERS = 512
 MAX_SYSTEMS = 16
 MAX_CHASSIS = 8
+MAX_MEMBERS = 64
+"""Maximum number of members of a collection, and of items of a list: one collection leaves room for the others."""
 MAX_PAGES = 8
 """Maximum number of pages of a collection (DSP0266, `Members@odata.nextLink`)."""
 MAX_INTEGER = 2**63 - 1
@@ -42,16 +43,6 @@ Documents = Mapping[str, Raw | None]
 
 _PATH = re.compile(r"/redfish/[!-\"$-~]*")
 """Printable ASCII without a fragment (`#`)."""
-_MAC = re.compile(r"[0-9a-f]{2}(?:([:-]?)[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
-_PLACEHOLDERS = frozenset({
-    "", "-", ".", "na", "n/a", "none", "null", "nil", "unknown", "undefined", "empty", "default string",
-    "not available", "not applicable", "not specified", "not present", "no dimm", "oem", "o.e.m.",
-    "to be filled by o.e.m.", "to be filled by oem", "system manufacturer", "system product name",
-    "system serial number", "system version", "chassis serial number", "chassis manufacturer",
-    "base board serial number", "serial number", "asset tag",
-})  # fmt: skip
-"""Texts that firmware reports for a field that the manufacturer did not fill in."""
-_NO_SERIAL = re.compile(r"[0\s.:_-]+|[x*#]+|f+|0?123456789\w{0,3}", re.IGNORECASE)
 _ACCELERATORS = ("GPU", "Accelerator", "FPGA", "DSP")
 """Values of ProcessorType that are no central processors."""
 
@@ -111,10 +102,10 @@ class _Walk:
         for _ in range(MAX_PAGES):
             found += self.documents(page.get("Members"))
             following = _path(page.get("Members@odata.nextLink"))
-            if not following or len(found) >= MAX_INVENTORY_ITEMS:
+            if not following or len(found) >= MAX_MEMBERS:
                 break
             page = self.at(following)
-        return found[:MAX_INVENTORY_ITEMS]
+        return found[:MAX_MEMBERS]
 
 
 # --- values of a BMC --------------------------------------------------------------------------------------------------
@@ -130,25 +121,7 @@ def _path(value: object) -> str:
 
 
 def _items(value: object) -> list[object]:
-    return value[:MAX_INVENTORY_ITEMS] if isinstance(value, list) else []
-
-
-def clean_text(*values: object) -> str:
-    """Return the first value that is a meaningful text, in one line of at most MAX_INVENTORY_CHARACTERS; else empty."""
-    for value in values:
-        if isinstance(value, str):
-            start = value[: 4 * MAX_INVENTORY_CHARACTERS]
-            # Categories C (control, format, surrogate, unassigned) and Z (separators): a terminal must not obey them.
-            line = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in start)
-            text = " ".join(line.split())[:MAX_INVENTORY_CHARACTERS].rstrip()
-            if text.casefold() not in _PLACEHOLDERS:
-                return text
-    return ""
-
-
-def serial_number(*values: object) -> str:
-    """Return the first value that can be a serial number; empty if all are placeholders such as zeros."""
-    return next((text for value in values if (text := clean_text(value)) and not _NO_SERIAL.fullmatch(text)), "")
+    return value[:MAX_MEMBERS] if isinstance(value, list) else []
 
 
 def _number(*values: object, factor: float = 1) -> int:
@@ -161,16 +134,6 @@ def _number(*values: object, factor: float = 1) -> int:
     return 0
 
 
-def mac_address(value: object) -> str:
-    """Return a MAC address in lower case with colons; empty for any other text, multicast, zeros and ones."""
-    text = value.strip().lower() if isinstance(value, str) and len(value) <= MAX_INVENTORY_CHARACTERS else ""
-    if _MAC.fullmatch(text) is None:
-        return ""
-    digits = re.sub("[:-]", "", text)
-    is_unicast = int(digits[:2], 16) & 1 == 0 and int(digits, 16) != 0
-    return ":".join(digits[at : at + 2] for at in range(0, 12, 2)) if is_unicast else ""
-
-
 def _present(fields: Raw) -> Raw:
     """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value}
@@ -178,7 +141,7 @@ def _present(fields: Raw) -> Raw:
 
 def _listed(entries: Iterable[Raw]) -> list[Raw]:
     """Return the entries that are not empty, in an order that does not depend on the BMC's."""
-    return sorted((entry for entry in entries if entry), key=_order)[:MAX_INVENTORY_ITEMS]
+    return sorted((entry for entry in entries if entry), key=_order)[:MAX_MEMBERS]
 
 
 def _order(entry: Raw) -> list[tuple[int, str]]:
@@ -336,7 +299,7 @@ def _network_interfaces(walk: _Walk, system: Raw, chassis: list[Raw]) -> list[Ra
             _present(_component(adapter) | {"firmwareVersion": clean_text(*firmware), "ports": _listed(ports)})
         )
     found += [{"ports": [port]} for port in ethernet.values()]
-    return sorted((each for each in found if each), key=_first_port)[:MAX_INVENTORY_ITEMS]
+    return sorted((each for each in found if each), key=_first_port)[:MAX_MEMBERS]
 
 
 def _first_port(adapter: Raw) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
-from tink.bmc.inventory import clean_text, serial_number
+from tink.api.inventory import clean_text, serial_number
 from tink.bmc.model import (
     BmcConnection,
     BmcCredentials,

@@ -261,7 +261,7 @@ def test_operator_finds_every_field_with_its_description_and_bounds(kind: str) -
         for path, field in fields(schema(kind)["properties"].get(part, {}), ""):
             if ".rendered." in path:
                 continue  # as spec.actions of Template
-            if path.startswith("inventory.outOfBand."):
+            if path.startswith(("inventory.outOfBand.", "inventory.inBand.")):
                 continue  # a table of their own: test_operator_finds_every_field_of_an_inventory
             if "Actions[]." in path:
                 continue  # as spec.tasks[] of Job: test_actions_of_boot_options_are_tasks_of_jobs
@@ -273,10 +273,12 @@ def test_operator_finds_every_field_with_its_description_and_bounds(kind: str) -
 
 
 def test_operator_finds_every_field_of_an_inventory() -> None:
-    section = DOC[DOC.index("| part of `inventory.outOfBand` |") : DOC.index("\n## OSIE")]
-    part = schema("Hardware")["properties"]["status"]["properties"]["inventory"]["properties"]["outOfBand"]
-    for path, _ in fields(part, ""):
+    section = DOC[DOC.index("| part of `inventory.outOfBand` and `inventory.inBand` |") : DOC.index("\n## OSIE")]
+    inventory = schema("Hardware")["properties"]["status"]["properties"]["inventory"]["properties"]
+    assert inventory["inBand"]["properties"] == inventory["outOfBand"]["properties"]
+    for path, _ in fields(inventory["inBand"], ""):
         *parents, name = path.removeprefix("bmc.nic.ports[].").split(".")
+        parents = ["networkInterfaces[]"] if parents == ["lldp"] else parents
         first = "status" if "status" in parents else parents[0] if parents else ""
         rows = [line for line in section.splitlines() if f"`{first}`" in line.split(" | ")[0]] if first else [section]
         assert any(f"`{name}`" in row or f"`{name}[]`" in row for row in rows), path

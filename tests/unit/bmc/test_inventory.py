@@ -11,7 +11,8 @@ import pytest
 from tests.support.bmc import CONNECTION, CREDENTIALS, FakeBmc, MemoryTransport
 from tests.support.objects import hardware
 from tink.api.crds import generate
-from tink.bmc.inventory import MAX_DOCUMENTS, SERVICE_ROOT, inventory, mac_address, next_paths
+from tink.api.inventory import mac_address
+from tink.bmc.inventory import MAX_DOCUMENTS, SERVICE_ROOT, inventory, next_paths
 from tink.bmc.redfish import RedfishClient
 from tink.kubeapi.schema.checker import Checker, compile_definition
 

@@ -1,0 +1,192 @@
+"""The types of discovery: rules of admission, expected machines, the facts of a machine, and verdicts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Final
+
+from tink.api.v1alpha2 import FirmwareMode, Raw
+from tink.errors import TinkedgeError
+from tink.kube.objects import NamespacedName
+
+NAME_PREFIX: Final = "discovery-"
+"""The beginning of the name of a discovered Hardware; the MAC address with dashes follows. Tinkerbell's own."""
+
+DISCOVERY_FINALIZER: Final = "tinkerbell.org/discovery"
+"""A discovered Hardware has it until its machine is approved under another name, or deleted by an operator."""
+
+
+def discovered_name(mac: str) -> str:
+    """Return the name of the Hardware of a discovered machine with this MAC address (lower case, colons)."""
+    return NAME_PREFIX + mac.replace(":", "-")
+
+
+# --- admission --------------------------------------------------------------------------------------------------------
+
+
+class RuleError(TinkedgeError, ValueError):
+    """A rule of admission can't be used. The message names the part of the rule and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRule:
+    """One rule of `--discover`. A machine is admitted by the first rule that it matches.
+
+    name: names the rule in reports and annotations.
+    network: the network of the machines. A DHCP packet matches if it comes from a link of this network: through a
+        relay in it, or at an interface of the edge with an address in it.
+    first, last: the range of addresses, both included, that is set aside for discovered machines.
+    gateway: the router of the network; None if machines need none.
+    nameservers: served by DHCP.
+    osie: namespace and name of the OSIE that admitted machines boot. Their Hardware is created in this namespace.
+    mac_prefixes: in lower case with colons; empty admits every MAC address.
+    relays: the addresses of relays (giaddr); empty admits every relay of the network, and packets without a relay.
+    listed_only: admit only machines on a list of expected machines.
+    """
+
+    name: str
+    network: IPv4Network
+    first: IPv4Address
+    last: IPv4Address
+    osie: NamespacedName
+    gateway: IPv4Address | None = None
+    nameservers: tuple[str, ...] = ()
+    mac_prefixes: tuple[str, ...] = ()
+    relays: tuple[IPv4Address, ...] = ()
+    listed_only: bool = False
+
+
+# --- expected machines ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedDisk:
+    """Disks that a machine must have: `count` of at least `size_bytes`, of a type (HDD, SSD, NVMe; empty: any)."""
+
+    count: int
+    size_bytes: int
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLink:
+    """A cable: the port of a switch, and the MAC address at its other end (empty: any port of the machine)."""
+
+    switch: str
+    port: str
+    mac: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedMachine:
+    """One line of a list of expected machines.
+
+    source: where the line is, for messages, such as `ConfigMap default/rack7, rack7.csv line 12`.
+    serials, uuids, macs, bmc_macs: any of them identifies the machine. MAC addresses in lower case with colons, UUIDs
+        in lower case, serial numbers as written.
+    boot_mac: the interface with the address; empty: the one that the machine booted from.
+    address: the reserved address with its mask; None: the Hardware gets no address.
+    bmc_address, bmc_secret: host of the BMC, and the name of the Secret with its credentials; may be empty.
+    The other fields are what the machine must have; an empty one is not checked.
+    """
+
+    key: NamespacedName
+    source: str
+    serials: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    macs: tuple[str, ...] = ()
+    bmc_macs: tuple[str, ...] = ()
+    boot_mac: str = ""
+    address: IPv4Interface | None = None
+    gateway: IPv4Address | None = None
+    nameservers: tuple[str, ...] = ()
+    hostname: str = ""
+    vlan: str = ""
+    osie: str = ""
+    kernel_params: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    bmc_address: str = ""
+    bmc_secret: str = ""
+    vendor: str = ""
+    model: str = ""
+    cores: int = 0
+    memory_bytes: int = 0
+    disks: tuple[ExpectedDisk, ...] = ()
+    firmware: FirmwareMode | None = None
+    links: tuple[ExpectedLink, ...] = ()
+    access_vlan: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListProblem:
+    """A line of a list that can't be used. `text` names the column, the value and the remedy."""
+
+    source: str
+    text: str
+
+
+# --- facts and verdicts -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """The facts of one Hardware, from its spec, its status and its BMC.
+
+    serials, uuids, macs, bmc_macs: normalised, without placeholders; from in-band and out-of-band inventory and, for
+        MAC addresses, from spec.networkInterfaces, too.
+    in_band, out_of_band: the parts of status.inventory; empty mappings if absent.
+    is_discovered: it has the label `tinkerbell.org/auto-discovered: "true"`.
+    """
+
+    key: NamespacedName
+    serials: frozenset[str] = frozenset()
+    uuids: frozenset[str] = frozenset()
+    macs: frozenset[str] = frozenset()
+    bmc_macs: frozenset[str] = frozenset()
+    in_band: Raw = field(default_factory=dict)
+    out_of_band: Raw = field(default_factory=dict)
+    is_discovered: bool = False
+    is_terminating: bool = False
+
+
+class VerdictReason(StrEnum):
+    """The reasons of the condition AsExpected, the most serious first."""
+
+    CONFLICT = "Conflict"  # a fact belongs to another Hardware, or to two lines of the lists
+    DUPLICATE_SERIAL = "DuplicateSerial"
+    OTHER_BMC = "OtherBmc"  # the BMC is that of another machine
+    NOT_EXPECTED = "NotExpected"  # discovered, lists exist, and none names it
+    SWAPPED_CABLES = "SwappedCables"
+    WRONG_PORT = "WrongPort"  # another slot of the rack, or another port
+    WRONG_VLAN = "WrongVlan"
+    WRONG_MODEL = "WrongModel"
+    WRONG_FIRMWARE_MODE = "WrongFirmwareMode"
+    DISK_MISSING = "DiskMissing"
+    DISK_SIZE = "DiskSize"
+    MEMORY_SHORT = "MemoryShort"
+    PROCESSOR_SHORT = "ProcessorShort"
+    CLOCK_WRONG = "ClockWrong"
+    MATCHES = "Matches"  # True: every expectation is met
+    NO_EXPECTATIONS = "NoExpectations"  # True: no list names the machine; its own facts do not contradict each other
+
+
+@dataclass(frozen=True, slots=True)
+class MachineVerdict:
+    """The condition AsExpected of a machine.
+
+    message: one sentence for the first reason, which names the object, what was found, what was expected, and the
+        remedy; then the number of other differences.
+    findings: every reason with its sentence, the most serious first.
+    """
+
+    reason: VerdictReason
+    message: str
+    findings: tuple[tuple[VerdictReason, str], ...] = ()
+
+    @property
+    def is_expected(self) -> bool:
+        """Return True if the status of the condition is True."""
+        return self.reason in (VerdictReason.MATCHES, VerdictReason.NO_EXPECTATIONS)
