@@ -56,6 +56,11 @@ class Firmware(StrEnum):
         return self.variables != "OVMF_VARS_4M.fd"
 
     @property
+    def boots_lab_disk(self) -> bool:
+        """Return True if the firmware starts the lab's disk images, whose loader is for x86-64 and has no signature."""
+        return self is not Firmware.ARM64 and not self.is_secure
+
+    @property
     def variables(self) -> str:
         """Return the file with the firmware's variables, which hold the trusted keys."""
         kinds = {Firmware.SECURE: ".ms", Firmware.SECURE_HTTP: ".ms"}

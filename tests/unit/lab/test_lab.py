@@ -32,6 +32,8 @@ from edge.lab.run import MachineProgress
         ("--static", "--static is for a machine that boots from a medium"),
         ("--bmc --medium cdrom", "--bmc boots the machine from the network, not from a medium"),
         ("--bmc --ipv6", "the small one has no IPv6"),
+        ("--full --firmware uefi-arm64", "uefi-arm64 can't do that: leave one of them out"),
+        ("--bmc --full --firmware uefi-secure", "from the disk, whose loader has no signature, and uefi-secure"),
         ("--full --medium usb", "a BIOS boots a USB stick, but not the disk after it"),
     ],
 )
