@@ -169,8 +169,10 @@ def _reports(events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
         if _is_switching(event):
             if found and not _is_switching(found[-1]):
                 found.clear()
-            # A report that the DISCOVER is awaited may come after the DISCOVER. It begins no boot.
-            if found or event.detail["reason"] != WAITING_FOR_DISCOVER:
+            # A step is reported again with its progress. A report that the DISCOVER is awaited may come after the
+            # DISCOVER: it begins no boot.
+            before = found[-1].detail["reason"] if found else WAITING_FOR_DISCOVER
+            if event.detail["reason"] != before:
                 found.append(event)
         elif found and _is_switching(found[-1]) and _ends_switching(event, found[-1]):
             found.append(event)

@@ -31,7 +31,8 @@ A simulated BMC with one fault stands in front of a QEMU that starts from its di
 Workflow with `bootOptions.bootMode: netboot` is created for it, with a real `tinkedge up`. The machine netboots, or the
 condition `BootPrepared` of the Workflow names the cause. The seconds count from the creation of the Workflow, in one
 run on two processors, with `--bmc-boot-named-after {NAMED_AFTER_SECONDS}` and
-`--bmc-boot-next-after {NEXT_AFTER_SECONDS}`. No other problem is reported.
+`--bmc-boot-next-after {NEXT_AFTER_SECONDS}`. No other problem is reported. After each case, BMC control has released
+the deleted Workflow, and the BMC has neither a boot device nor a medium left.
 `TINKEDGE_RECORD=1 python -m pytest tests/boot/test_bmc_lies.py` writes this page.
 
 | the BMC | s | outcome | failed logins |

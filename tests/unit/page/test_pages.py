@@ -423,6 +423,12 @@ def test_late_report_that_the_discover_is_awaited_begins_no_boot():
     assert len(chains(read(mac, site.journey.events(mac)))) == 1
 
 
+def test_step_of_bmc_control_that_is_reported_again_with_its_progress_is_one_bar():
+    again = [(after + 3.0, *event[:2], f"{event[2]}: not yet", event[3]) for after, *event in BY_BMC[:4]]
+    site, mac = played(sorted([*BY_BMC[:6], *again[:1], *again[3:]], key=lambda each: each[0]))
+    assert power_steps(drawn(site, mac)) == list(zip(POWER_LABELS, [6.1, 1.3, 1.8, 24.8], strict=True))
+
+
 def test_usual_time_of_a_power_step_is_that_of_the_earlier_boots():
     site, mac = played(BY_BMC)
     site.play(mac, BY_BMC[:8], T0 + 5000, "m1")
