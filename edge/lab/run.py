@@ -32,6 +32,7 @@ from edge.journey.follow import Lost, follow
 from edge.lab.bmc import TARGETS, BmcServer, MachineDescription, SimulatedBmc, served_certificate
 from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
+from ipxe.binaries import BinariesError, BootBinaries, BootPath, NoBinaryError
 from tink.api.v1alpha2 import API_VERSION, BOOT_FINALIZER, BootMode, Raw
 from tink.api.yaml import YamlError, objects
 from tink.errors import TinkedgeError
@@ -100,6 +101,8 @@ class MachineProgress:
 MAC = "52:54:00:12:34:56"
 _HARDWARE = "lab-machine"
 _ADMIN = "http://127.0.0.1:7081"
+_IPXE_DIR = Path("/usr/lib/ipxe")
+"""The directory of Debian's package ipxe."""
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
 _READY_SECONDS = 30.0
@@ -138,6 +141,24 @@ class LabSettings:
     bmc: bool = False
     """The machine is off until the controller switches it on by its BMC. After the installation, it is switched off
     and on, and boots from its disk. Firmware that can't boot the lab's disk is only switched off."""
+
+    @property
+    def boot_path(self) -> BootPath:
+        """Return the program by which the machine boots."""
+        return BootPath.GRUB if self.firmware.is_secure or self.shim_dir is not None else BootPath.IPXE
+
+
+def check_boot_program(settings: LabSettings) -> None:
+    """Check that there is a boot program for the firmware of the machine. Raises LabError."""
+    code = settings.firmware.architecture
+    if code is None:
+        return
+    try:
+        binaries = BootBinaries(settings.ipxe_dir or _IPXE_DIR, settings.shim_dir, settings.boot_path)
+        binaries.for_architectures((code,), http=settings.firmware.boots_by_http)
+    except (BinariesError, NoBinaryError) as error:
+        option = "--shim-dir" if settings.boot_path is BootPath.GRUB else "--ipxe-dir"
+        raise LabError(f"--firmware {settings.firmware}: {error}; or give another directory with {option}") from error
 
 
 class LabBmc(BmcServer):
@@ -337,6 +358,8 @@ class Lab:
         if problems:
             listed = "\n".join(f"  {found.name}: {found.seen}\n    -> {found.remedy}" for found in problems)
             raise LabError(f"this host can't run the lab:\n{listed}")
+        if self._settings.medium is None:
+            check_boot_program(self._settings)
 
     def _create_directory(self, stack: AsyncExitStack) -> Path:
         """Create the directories of the logs and of this run; `stack` removes the latter."""
@@ -360,6 +383,7 @@ class Lab:
             *(["--ipv6", "--ipv6-router", self._network.bridge] if ":" in "".join(self._network.addresses) else []),
             *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             *(["--bmc"] if self._settings.bmc else []),
+            *("--boot-path", self._settings.boot_path.value),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
@@ -367,8 +391,6 @@ class Lab:
             command += ["--kernel-parameters", "console=ttyAMA0"]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
-        if self._settings.firmware.is_secure or self._settings.shim_dir is not None:
-            command += ["--boot-path", "grub"]
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
