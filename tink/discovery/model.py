@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Final
+from uuid import UUID
 
 from tink.api.v1alpha2 import FirmwareMode, Raw
 from tink.errors import TinkedgeError
@@ -17,6 +18,20 @@ NAME_PREFIX: Final = "discovery-"
 
 DISCOVERY_FINALIZER: Final = "tinkerbell.org/discovery"
 """A discovered Hardware has it until its machine is approved under another name, or deleted by an operator."""
+
+
+def serial_key(serial: str) -> str:
+    """Return a serial number in the form in which two are compared."""
+    return serial.strip().casefold()
+
+
+def same_uuid(uuid: str) -> tuple[str, ...]:
+    """Return the two spellings of a UUID (lower case, dashes): firmware before SMBIOS 2.6 swaps the first fields."""
+    try:
+        value = UUID(uuid)
+    except ValueError:
+        return ()
+    return str(value), str(UUID(bytes=value.bytes_le))
 
 
 def discovered_name(mac: str) -> str:
@@ -133,10 +148,13 @@ class ListProblem:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """The facts of one Hardware, from its spec, its status and its BMC.
+    """The facts of one Hardware, from its spec and its status.
 
-    serials, uuids, macs, bmc_macs: normalised, without placeholders; from in-band and out-of-band inventory and, for
-        MAC addresses, from spec.networkInterfaces, too.
+    serials, uuids, macs, bmc_macs: without placeholders, from the in-band inventory; if there is none, from the
+        out-of-band inventory. MAC addresses also from spec.networkInterfaces. Lower case, but for serials.
+    product_serial: the serial number of the machine itself, and of no part; empty if unknown.
+    boot_macs: the keys of spec.networkInterfaces.
+    storage_devices: spec.storageDevices.
     in_band, out_of_band: the parts of status.inventory; empty mappings if absent.
     is_discovered: it has the label `tinkerbell.org/auto-discovered: "true"`.
     """
@@ -146,6 +164,9 @@ class MachineFacts:
     uuids: frozenset[str] = frozenset()
     macs: frozenset[str] = frozenset()
     bmc_macs: frozenset[str] = frozenset()
+    product_serial: str = ""
+    boot_macs: tuple[str, ...] = ()
+    storage_devices: tuple[str, ...] = ()
     in_band: Raw = field(default_factory=dict)
     out_of_band: Raw = field(default_factory=dict)
     is_discovered: bool = False

@@ -1,0 +1,160 @@
+"""The facts by which a machine is known, read from its Hardware, and the index of all facts. Pure.
+
+Two Hardware that share a fact are a conflict, which is shown and never resolved: nothing tells which of the two is
+right. So a machine that is registered can't be displaced by another one that reports the same serial number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tink.api.annotations import AUTO_DISCOVERED_LABEL
+from tink.api.inventory import clean_text, mac_address, serial_number
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.discovery.model import MachineFacts, same_uuid, serial_key
+from tink.kube.cache import Index
+from tink.kube.objects import NamespacedName
+
+_NO_UUIDS: Final = frozenset({0, (1 << 128) - 1})
+
+Fact = tuple[str, str]
+"""A kind of fact, in the words of messages, and its value in the form in which two are compared."""
+
+SERIAL, UUID_KIND, MAC, BMC_MAC = "serial number", "UUID", "MAC address", "MAC address of a BMC"
+
+
+def facts_of(hardware: Raw) -> MachineFacts:
+    """Return the facts of a Hardware. A field that can't be read is left out."""
+    metadata, spec = as_mapping(hardware.get("metadata")), as_mapping(hardware.get("spec"))
+    inventory = as_mapping(as_mapping(hardware.get("status")).get("inventory"))
+    in_band, out_of_band = as_mapping(inventory.get("inBand")), as_mapping(inventory.get("outOfBand"))
+    source = in_band or out_of_band
+    product = as_mapping(source.get("product"))
+    product_serial = serial_number(product.get("serialNumber"))
+    parts = [product, as_mapping(source.get("baseboard"))]
+    if not product_serial:  # the nodes of one chassis share its serial number
+        parts.append(as_mapping(source.get("chassis")))
+    uuid = _uuid(product.get("uuid"))
+    interfaces = [mac for each in as_mapping(spec.get("networkInterfaces")) if (mac := mac_address(each))]
+    bmc = as_mapping(source.get("bmc"))
+    return MachineFacts(
+        NamespacedName(str(metadata.get("namespace") or ""), str(metadata.get("name") or "")),
+        serials=frozenset(serial for part in parts if (serial := serial_number(part.get("serialNumber")))),
+        uuids=frozenset({uuid} if uuid else ()),
+        macs=frozenset([*interfaces, *(mac for port in ports_of(source) if (mac := mac_address(port.get("mac"))))]),
+        bmc_macs=frozenset(_bmc_macs(bmc)),
+        product_serial=product_serial,
+        boot_macs=tuple(interfaces),
+        storage_devices=tuple(each for each in _items(spec.get("storageDevices")) if isinstance(each, str)),
+        in_band=in_band,
+        out_of_band=out_of_band,
+        is_discovered=as_mapping(metadata.get("labels")).get(AUTO_DISCOVERED_LABEL) == "true",
+        is_terminating="deletionTimestamp" in metadata,
+    )
+
+
+def ports_of(attributes: Raw) -> Iterator[Raw]:
+    """Yield the network ports of an inventory."""
+    for adapter in _items(attributes.get("networkInterfaces")):
+        for port in _items(as_mapping(adapter).get("ports")):
+            yield as_mapping(port)
+
+
+def neighbour_ports(port: Raw) -> tuple[tuple[str, str], ...]:
+    """Return the switch port at the other end of a network port, in each way in which a list may spell it; casefolded.
+
+    A switch is known by its name, with or without its domain, or by its chassis ID; its port by its ID or description.
+    """
+    lldp = as_mapping(port.get("lldp"))
+    name, chassis = (clean_text(lldp.get(field)).casefold() for field in ("systemName", "chassisID"))
+    switches = dict.fromkeys(filter(None, (name, name.partition(".")[0], chassis)))
+    ports = dict.fromkeys(filter(None, (clean_text(lldp.get(field)).casefold() for field in _PORT_FIELDS)))
+    return tuple((switch, port_name) for switch in switches for port_name in ports)
+
+
+_PORT_FIELDS: Final = ("portID", "portDescription")
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _uuid(value: object) -> str:
+    text = clean_text(value).lower()
+    spellings = same_uuid(text) if re.fullmatch(r"[0-9a-f-]{32,36}", text) else ()
+    if not spellings or int(spellings[0].replace("-", ""), 16) in _NO_UUIDS:
+        return ""
+    return spellings[0]
+
+
+def _bmc_macs(bmc: Raw) -> Iterator[str]:
+    for port in _items(as_mapping(bmc.get("nic")).get("ports")):
+        if mac := mac_address(as_mapping(port).get("mac")):
+            yield mac
+
+
+class FactsIndex:
+    """The facts of all Hardware. A look-up is a dictionary access, whatever the number of machines."""
+
+    def __init__(self) -> None:
+        self._facts: dict[NamespacedName, MachineFacts] = {}
+        self._by_fact: Index[NamespacedName, Fact] = Index()
+
+    def apply(self, hardware: Raw) -> frozenset[NamespacedName]:
+        """Add or update a Hardware. Return the other Hardware whose verdict may change."""
+        key = NamespacedName.of(hardware)
+        facts = facts_of(hardware)
+        before = self._facts.get(key)
+        if before == facts:
+            return frozenset()
+        affected = self._neighbours(key)
+        self._facts[key] = facts
+        self._by_fact.set(key, _unique_facts(facts))
+        return frozenset(affected | self._neighbours(key))
+
+    def remove(self, hardware: Raw) -> frozenset[NamespacedName]:
+        """Remove a deleted Hardware. Return the other Hardware whose verdict may change."""
+        key = NamespacedName.of(hardware)
+        affected = self._neighbours(key)
+        self._facts.pop(key, None)
+        self._by_fact.set(key, ())
+        return frozenset(affected)
+
+    def facts(self, key: NamespacedName) -> MachineFacts | None:
+        """Return the facts of a Hardware, or None."""
+        return self._facts.get(key)
+
+    def sharing(self, facts: MachineFacts) -> Mapping[Fact, tuple[NamespacedName, ...]]:
+        """Return the facts that must be of one machine only and that other Hardware have, too, with these Hardware.
+
+        Hardware that are being deleted do not count.
+        """
+        found = {}
+        for fact in _unique_facts(facts):
+            others = [key for key in self._by_fact.keys(fact) if key != facts.key and not self._is_going(key)]
+            if others:
+                found[fact] = tuple(sorted(others))
+        return found
+
+    def _is_going(self, key: NamespacedName) -> bool:
+        facts = self._facts.get(key)
+        return facts is None or facts.is_terminating
+
+    def _neighbours(self, key: NamespacedName) -> set[NamespacedName]:
+        facts = self._facts.get(key)
+        if facts is None:
+            return set()
+        return {other for fact in _unique_facts(facts) for other in self._by_fact.keys(fact)} - {key}
+
+
+def _unique_facts(facts: MachineFacts) -> tuple[Fact, ...]:
+    """Return the facts that no two machines share."""
+    found: list[Fact] = []
+    if facts.product_serial:
+        found.append((SERIAL, serial_key(facts.product_serial)))
+    found += [(UUID_KIND, uuid) for uuid in facts.uuids]
+    found += [(MAC, mac) for mac in facts.macs]
+    found += [(BMC_MAC, mac) for mac in facts.bmc_macs]
+    return tuple(dict.fromkeys(found))
