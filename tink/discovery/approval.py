@@ -32,6 +32,7 @@ from tink.kube.resources import HARDWARE, MACHINE
 
 _MAX_NAME: Final = 253
 """Maximum length of a name (Kubernetes, "Object Names and IDs", DNS subdomain names)."""
+_MAX_LABEL: Final = 63
 _NAME: Final = compiled(OBJECT_NAME)
 KEEPS_NAME: Final = "true"
 """The value of the annotation that approves a machine under its present name."""
@@ -136,8 +137,8 @@ def _listed_spec(mac: str, machine: ExpectedMachine) -> Raw:
             dhcp["gateway"] = str(machine.gateway)
     if machine.nameservers:
         dhcp["nameservers"] = list(machine.nameservers)
-    if machine.hostname:
-        dhcp["hostname"] = machine.hostname
+    if hostname := machine.hostname or _host_name(machine.key.name):
+        dhcp["hostname"] = hostname
     if machine.vlan:
         dhcp["vlanId"] = machine.vlan
     # The agent names its machine by the MAC that has booted, so that one is in the Hardware, too.
@@ -147,6 +148,11 @@ def _listed_spec(mac: str, machine: ExpectedMachine) -> Raw:
     if machine.kernel_params:
         spec["kernelParams"] = list(machine.kernel_params)
     return spec
+
+
+def _host_name(name: str) -> str:
+    """Return the name of an object as a host name; empty if a label of it is too long (RFC 1123 section 2.1)."""
+    return name if all(len(label) <= _MAX_LABEL for label in name.split(".")) else ""
 
 
 def bmc_address(discovered: Raw, machine: ExpectedMachine) -> tuple[str, bool]:

@@ -59,7 +59,7 @@ from tink.discovery.approval import (
 )
 from tink.discovery.expected import ExpectedMachines, Match
 from tink.discovery.identity import FactsIndex
-from tink.discovery.model import DISCOVERY_FINALIZER, ExpectedMachine, MachineFacts, MachineVerdict, VerdictReason
+from tink.discovery.model import DISCOVERY_FINALIZER, ListProblem, MachineFacts, MachineVerdict, VerdictReason
 from tink.discovery.verdict import FACT_LABELS, fact_labels, verdict
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
@@ -129,22 +129,20 @@ class DiscoveryController(Collector):
         self._expected = ExpectedMachines()
         self._facts = FactsIndex()
         self._claims = Claims()
-        self._lines: dict[NamespacedName, ExpectedMachine] | None = None
-        """The lines by name; None: they have changed and were not read since."""
         self._subjects: set[NamespacedName] = set()
         """The Hardware that have anything to reconcile."""
         self._reasons: dict[NamespacedName, str] = {}
         """The present reason of the condition AsExpected, by Hardware."""
         self._discovered: set[NamespacedName] = set()
-        self._concerned: Index[NamespacedName, tuple[str, str]] = Index()
-        """Hardware, by the facts of its line: it is judged again if another Hardware gets or loses one of them."""
+        self._by_line: Index[NamespacedName, NamespacedName] = Index()
+        """Hardware, by the name of its line: it is judged again if a Hardware of that name is created or deleted."""
         self._obstacles: dict[NamespacedName, str] = {}
         """The reported obstacles of approvals, by discovered Hardware."""
         self._workflows: Index[NamespacedName, NamespacedName] = Index()
         """Workflows, by the Hardware that they name."""
         self._approved: Counter[tuple[str]] = Counter({("list",): 0, ("annotation",): 0})
         self._expired: Counter[tuple[str]] = Counter({("NotIntroduced",): 0, ("NotExpected",): 0})
-        self._problems: tuple[Any, ...] = ()
+        self._problems: tuple[ListProblem, ...] = ()
         self.runtime = Controller(
             "Hardware",
             self._reconcile,
@@ -201,7 +199,6 @@ class DiscoveryController(Collector):
 
     def _lists_changed(self) -> None:
         """Queue all machines: any of them may fit a line now, or no longer. Discovered ones come first."""
-        self._lines = None
         if not self._following:
             return
         known, self._problems = set(self._problems), self._expected.problems
@@ -213,36 +210,34 @@ class DiscoveryController(Collector):
 
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
         key = NamespacedName.of(new)
-        before = self._facts.facts(key)
-        self._facts.apply(new)
-        after = self._facts.facts(key)
+        affected = self._facts.apply(new)
         has_released = bool(self._claims.apply(new))
-        self._note(key, new, after)
+        self._note(key, new)
         if not self._following:
             return
         if key in self._subjects and (old is None or _relevant(old) != _relevant(new)):
             self.runtime.queue.add(key)
-        if before != after:
-            self._queue_concerned(key, before, after)
+        self._queue(affected)
+        if old is None or is_terminating(old) != is_terminating(new):
+            self._queue(self._by_line.keys(key))
         if has_released:
             self._queue(self._obstacles)
 
     def _hardware_gone(self, old: Raw) -> None:
         key = NamespacedName.of(old)
-        before = self._facts.facts(key)
-        self._facts.remove(old)
+        affected = self._facts.remove(old)
         self._claims.remove(old)
         self._subjects.discard(key)
         self._discovered.discard(key)
         self._reasons.pop(key, None)
         self._obstacles.pop(key, None)
-        self._concerned.set(key, ())
+        self._by_line.set(key, ())
         if self._following:
-            self._queue_concerned(key, before, None)
-            self._queue(self._obstacles)
+            self._queue([*affected, *self._by_line.keys(key), *self._obstacles])
 
-    def _note(self, key: NamespacedName, hardware: Raw, facts: MachineFacts | None) -> None:
+    def _note(self, key: NamespacedName, hardware: Raw) -> None:
         """Note the reason of the condition and whether a Hardware has anything to reconcile."""
+        facts = self._facts.facts(key)
         reason = condition_of(hardware).get("reason")
         if reason:
             self._reasons[key] = str(reason)
@@ -255,15 +250,6 @@ class DiscoveryController(Collector):
         is_reported = facts is not None and has_inventory(facts)
         is_subject = is_discovered(hardware) or has_finalizer(hardware) or was_discovered or is_reported or bool(reason)
         (self._subjects.add if is_subject else self._subjects.discard)(key)
-
-    def _queue_concerned(self, key: NamespacedName, *facts: MachineFacts | None) -> None:
-        """Queue the other Hardware that share a fact, or whose line has one."""
-        for each in facts:
-            if each is not None:
-                for others in self._facts.sharing(each).values():
-                    self._queue(other for other in others if other != key)
-                for fact in named_facts(each):
-                    self._queue(other for other in self._concerned.keys(fact) if other != key)
 
     def _queue(self, keys: Iterable[NamespacedName]) -> None:
         for key in tuple(keys):
@@ -293,7 +279,7 @@ class DiscoveryController(Collector):
         if is_terminating(hardware):
             return await self._finish_deletion(key, hardware)
         match = self._expected.match(facts)
-        self._concerned.set(key, named_facts(match.machine) if match.machine is not None else ())
+        self._by_line.set(key, (match.machine.key,) if match.machine is not None else ())
         found = verdict(facts, match, self._facts, self._expected)
         if is_discovered(hardware):
             approval, obstacle = self._approval(key, hardware, match, found)
@@ -319,9 +305,7 @@ class DiscoveryController(Collector):
             return hardware
         changed: Raw = {}
         if has_inventory(facts):
-            line = self._line(key)
-            listed = line.labels if line is not None else {}
-            wanted = fact_labels(facts) | {name: text for name, text in listed.items() if name in FACT_LABELS}
+            wanted = fact_labels(facts)
             changed = {name: text for name, text in wanted.items() if labels.get(name) != text}
             changed |= {name: None for name in FACT_LABELS if name in labels and name not in wanted}
         dropped = [APPROVED_AS_ANNOTATION] if APPROVED_AS_ANNOTATION in annotations else []
@@ -393,7 +377,7 @@ class DiscoveryController(Collector):
             return "a Hardware of this name exists already; delete it, or choose another name"
         if running := [each for each in self._workflows.keys(key) if not self._has_ended(each)]:
             return f"Workflow {running[0]} names the discovered Hardware; the approval waits for its end"
-        wanted = claims_of(approved_hardware(hardware, approval.key, self._line(approval.key), {}))
+        wanted = claims_of(approved_hardware(hardware, approval.key, self._expected.named(approval.key), {}))
         conflicts: list[Conflict] = self._claims.conflicts(approval.key, wanted, self._elapsed())
         for conflict in conflicts:
             if conflict.holder != key:
@@ -404,14 +388,6 @@ class DiscoveryController(Collector):
     def _has_ended(self, workflow: NamespacedName) -> bool:
         found = self._informers[WORKFLOW].get(*workflow)
         return found is None or ended(found)
-
-    def _line(self, key: NamespacedName) -> ExpectedMachine | None:
-        """Return the line of the lists with this namespace and name."""
-        if self._lines is None:
-            self._lines = {}
-            for machine in self._expected:
-                self._lines.setdefault(machine.key, machine)
-        return self._lines.get(key)
 
     def _report_obstacle(self, key: NamespacedName, hardware: Raw, obstacle: str) -> None:
         """Record an Event about an obstacle, once until it changes."""
@@ -445,8 +421,11 @@ class DiscoveryController(Collector):
         if not has_finalizer(hardware):
             return DONE
         target = approved_as(hardware)
-        # The annotation alone must not move a machine to a namespace whose lists do not name it.
-        if target is not None and (target.namespace == key.namespace or self._line(target) is not None):
+        # Without a line, only an operator's annotation approves, and for the namespace of the discovered Hardware.
+        is_requested = bool(annotations_of(hardware).get(APPROVE_ANNOTATION))
+        if target is not None and not (is_requested and target.namespace == key.namespace):
+            target = target if self._expected.named(target) is not None else None
+        if target is not None:
             try:
                 await self._move(key, hardware, target)
             except (ApprovalError, ApiError) as error:
@@ -463,7 +442,7 @@ class DiscoveryController(Collector):
 
         Raises ApprovalError if another Hardware has taken the name meanwhile, ApiError.
         """
-        line, facts = self._line(target), self._facts.facts(key)
+        line, facts = self._expected.named(target), self._facts.facts(key)
         made = approved_hardware(hardware, target, line, fact_labels(facts) if facts is not None else {})
         try:
             new = await while_leading(self._elector, lambda: self._client.create(HARDWARE, made))
@@ -590,26 +569,3 @@ def _has_booted(hardware: Raw) -> bool:
 def _is_listed_only(hardware: Raw) -> bool:
     """Return True if the rule that admitted the machine has `only=listed`."""
     return "only=listed" in str(annotations_of(hardware).get(DISCOVERY_RULE_ANNOTATION, "")).split(",")
-
-
-def named_facts(subject: MachineFacts | ExpectedMachine) -> set[tuple[str, str]]:
-    """Return the facts of a machine or of a line that other machines may have, too."""
-    found = {("serial", each.casefold()) for each in subject.serials}
-    found |= {("uuid", each) for each in subject.uuids}
-    found |= {("mac", each) for each in (*subject.macs, *subject.bmc_macs)}
-    if isinstance(subject, ExpectedMachine):
-        found |= {("port", f"{link.switch} {link.port}".casefold()) for link in subject.links}
-    else:
-        found |= {("port", f"{switch} {port}".casefold()) for switch, port in _switch_ports(subject.in_band)}
-    return found
-
-
-def _switch_ports(attributes: Raw) -> Iterator[tuple[str, str]]:
-    """Yield the names of the switch and the port at the other end of each cable."""
-    for adapter in attributes.get("networkInterfaces") or ():
-        for port in as_mapping(adapter).get("ports") or ():
-            neighbour = as_mapping(as_mapping(port).get("lldp"))
-            for switch in (neighbour.get("systemName"), neighbour.get("chassisID")):
-                for name in (neighbour.get("portID"), neighbour.get("portDescription")):
-                    if switch and name:
-                        yield str(switch), str(name)

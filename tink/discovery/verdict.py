@@ -316,6 +316,9 @@ def _clock(facts: MachineFacts) -> Iterator[_Finding]:
 
 # --- labels -----------------------------------------------------------------------------------------------------------
 
+FACT_LABELS: Final = tuple(f"tinkerbell.org/{name}" for name in ("vendor", "model", "serial", "switch", "port"))
+"""The names of the labels with facts of machines."""
+
 
 def fact_labels(facts: MachineFacts) -> dict[str, str]:
     """Return labels to select discovered machines by: vendor, model, serial, switch and port. Unknown ones are absent.

@@ -13,18 +13,19 @@ from prometheus_client.core import CollectorRegistry
 
 from tests.support import objects
 from tests.support.api import InProcessApi
+from tests.support.discovery import ERRORS, Site, mac, name, plant
 from tests.support.virtual_time import elapse
 from tink.api.annotations import DISCOVERY_ADDRESS_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.discovery.controller import INTRODUCTION_SECONDS, UNLISTED_SECONDS, DiscoveryController
-from tink.discovery.model import DISCOVERY_FINALIZER, discovered_name
+from tink.discovery.model import DISCOVERY_FINALIZER, VerdictReason, discovered_name
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 from tink.kube.resources import CONFIG_MAP, EVENT, HARDWARE, MACHINE, WORKFLOW
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 from tink.timestamps import rfc3339
 from tink.webhooks.admission import ReviewPlugin
 
-pytestmark = pytest.mark.looptime
+pytestmark = [pytest.mark.looptime, pytest.mark.long]
 
 NOW = 1_800_000_000.0
 MAC, NAME = objects.MAC, discovered_name(objects.MAC)
@@ -360,7 +361,7 @@ async def test_name_on_a_list_that_exists_is_a_conflict_until_the_other_hardware
     rig = Rig(discovered(), there, listed(LINE))
     async with rig.running():
         await rig.until(lambda: rig.judged().get("reason") == "Conflict")
-        assert "a Hardware of this name exists already" in rig.judged()["message"]
+        assert "Hardware default/m1 exists already" in rig.judged()["message"]
         await elapse(60)
         assert rig.there("m1")["spec"] == there["spec"]
         rig.api.remove(HARDWARE, "m1")
@@ -617,25 +618,25 @@ async def test_condition_goes_with_the_inventory() -> None:
 # --- many machines ----------------------------------------------------------------------------------------------------
 
 
-async def test_thousand_machines_of_a_list_are_approved_and_planted_errors_are_found() -> None:
-    lines, machines, wrong = [], [], set()
-    for number in range(1000):
-        mac, serial = f"52:54:00:01:{number // 256:02x}:{number % 256:02x}", f"SER{number:04d}"
-        model = "R650"
-        if number % 20 == 0:
-            wrong.add(f"m{number}")
-            model = "R640"
-        lines.append(f"m{number},{serial},,10.1.{number // 250}.{number % 250 + 1}/16,,,,,R650,,\n")
-        facts = {"product": {"serialNumber": serial, "model": model}}
-        machines.append(discovered(mac, f"10.2.{number // 250}.{number % 250 + 1}", facts))
-    rig = Rig(*machines, listed(*lines))
+async def test_thousand_machines_are_approved_and_fifty_planted_errors_are_found_and_no_other() -> None:
+    site, planted = Site(1000), dict[int, VerdictReason]()
+    for index in range(50):
+        error = list(ERRORS)[index % len(ERRORS)]
+        planted |= plant(site, error, 20 * index)
+    machines = []
+    for number in range(site.count):
+        made = site.hardware(number)
+        made["metadata"] |= {"uid": f"uid-{number}", "creationTimestamp": rfc3339(NOW)}
+        made["metadata"] |= {"finalizers": [DISCOVERY_FINALIZER]}
+        machines.append(made)
+    refused = {number for number, reason in planted.items() if reason in ("DuplicateSerial", "OtherBmc")}
+    rig = Rig(*machines, site.config_map())
     async with rig.running():
-        await rig.until(lambda: set(rig.names()) == {f"m{number}" for number in range(1000)})
+        await rig.until(lambda: len([each for each in rig.names() if each.startswith("rack-")]) == 1000 - len(refused))
         await elapse(5)
-        found = {
-            each["metadata"]["name"]
-            for each in rig.api.objects(HARDWARE)
-            if rig.judged(each["metadata"]["name"])["status"] == "False"
-        }
-    assert found == wrong
-    assert len(wrong) == 50
+        assert rig.metric("approved_total", by="list") == 1000 - len(refused)
+    names = {number: discovered_name(mac(number)) if number in refused else name(number) for number in range(1000)}
+    found = {number: rig.judged(each) for number, each in names.items()}
+    assert {number for number, each in found.items() if each["status"] == "False"} == planted.keys()
+    for number, reason in planted.items():
+        assert reason.value == found[number]["reason"] or reason.value in found[number]["message"], number
