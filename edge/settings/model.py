@@ -76,8 +76,7 @@ _ROLES: Final[Mapping[str, frozenset[Service]]] = {
     "metal3-webhook": frozenset({Service.CONVERSION}),
     "metal3": frozenset(),
 }
-_ON_REQUEST_OF: Final = ("up", "controller")  # roles that run the services of _WITH_API on request
-_WITH_API: Final = (Service.BMC, Service.DISCOVERY)  # by default, they run with the embedded API only
+_CONTROLLERS: Final = ("up", "controller")  # roles that can control BMCs and approve discovered machines
 ROLES: Final = tuple(_ROLES)  # commands whose settings are checked together
 
 
@@ -89,9 +88,10 @@ def services_of(command: str, options: Mapping[str, Any]) -> frozenset[Service]:
     if options.get("kubeconfig") is not None:
         services -= {Service.APISERVER}
     has_api = Service.APISERVER in services
-    for service in _WITH_API if command in _ON_REQUEST_OF else ():
+    defaults = {Service.BMC: has_api, Service.DISCOVERY: has_api or bool(options.get("discover"))}
+    for service, default in defaults.items() if command in _CONTROLLERS else ():
         wanted = options.get(service.value)
-        if wanted or (wanted is None and has_api):
+        if default if wanted is None else wanted:
             services |= {service}
     return services
 
@@ -505,7 +505,7 @@ class StackSettings:
         None,
         "Compare machines with the lists of expected machines, and approve discovered ones: the condition AsExpected "
         "of Hardware. Lists are ConfigMaps with the label tinkerbell.org/expected-machines=true. Default: with the "
-        "embedded API only.",
+        "embedded API, or with rules of --discover.",
         services=_CONTROLLER,
     )
     edge: EdgeSettings = field(default_factory=EdgeSettings)

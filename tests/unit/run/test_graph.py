@@ -571,6 +571,8 @@ _VALUES: dict[str, tuple[list[str], set[str]]] = {
     "controller_runtime_reconcile_total": (["controller", "result"], {"host", "host-safety"}),
     "tinkedge_artifact_failures_total": (["kind"], set()),
     "tinkedge_artifact_opens_total": (["source"], set()),
+    "tinkedge_discovery_approved_total": (["by"], set()),
+    "tinkedge_discovery_expired_total": (["reason"], set()),
     "tinkedge_open_guard": (["guard"], set()),
     "tinkedge_peer_events_total": (["direction"], set()),
     "tinkedge_peer_lookups_total": (["result"], set()),
@@ -618,6 +620,8 @@ tinkedge_workflow_transitions_total tinkedge_workflows
 tinkedge_bmc_connections tinkedge_bmc_contactable tinkedge_bmc_leads tinkedge_bmc_machines tinkedge_bmc_polls_total
 tinkedge_bmc_boots_total tinkedge_bmc_refused_logins_total tinkedge_bmc_running_boots tinkedge_bmc_running_tasks
 tinkedge_bmc_tasks_total tinkedge_bmc_waits_for_rufio
+tinkedge_discovery_approved_total tinkedge_discovery_as_expected tinkedge_discovery_expected_machines
+tinkedge_discovery_expired_total tinkedge_discovery_hardware tinkedge_discovery_list_problems
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
 tinkedge_open_guard tinkedge_reviewed_writes_total tinkedge_unreviewed_writes_total
