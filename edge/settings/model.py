@@ -62,7 +62,7 @@ class Syslog(StrEnum):
 
 
 EDGE: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-ON_REQUEST: Final = frozenset({Service.BMC, Service.DISCOVERY, Service.CONVERSION})  # services that have their own option
+ON_REQUEST: Final = frozenset({Service.BMC, Service.DISCOVERY, Service.CONVERSION})  # each has an option of its own
 ALWAYS: Final = frozenset(Service) - ON_REQUEST  # services that `tinkedge up` runs without further options
 LOOPBACK: Final = Network("lo")
 DEFAULT_HTTP_PORT: Final = 7080

@@ -175,9 +175,9 @@ def bmc_address(discovered: Raw, machine: ExpectedMachine) -> tuple[str, bool]:
 def bmc_machine(discovered: Raw, hardware: Raw, machine: ExpectedMachine) -> Raw | None:
     """Return the Machine (bmc.tinkerbell.org) of an approved machine; None without an address or a Secret.
 
-    Its Hardware owns it, so both are deleted together. The BMC's certificate must be valid: the password of the list is
-    sent to an address that nobody has compared with the BMC. An operator with self-signed BMCs sets
-    `certificateFingerprint`, `caSecretRef` or `insecureTLS`. An address that the machine has reported is contacted by
+    Its Hardware owns it, so both are deleted together. The BMC's certificate must be valid, because the address has not
+    been verified and the password is sent to it. An operator with self-signed BMCs sets `certificateFingerprint`,
+    `caSecretRef` or `insecureTLS`. An address that the machine has reported is contacted by
     Redfish alone, because IPMI (RMCP+, IPMI 2.0 section 13.31) gives a forged BMC a hash of the password.
     """
     address, is_listed = bmc_address(discovered, machine)

@@ -1,4 +1,4 @@
-"""The discovery controller: judges machines, approves discovered ones, and removes those that nobody needs.
+"""The discovery controller: judges machines, approves discovered ones, and removes those that are not needed.
 
 For each Hardware with an inventory it writes the condition AsExpected (`tink.discovery.verdict`), and an Event when the
 condition turns False or changes its reason. On discovered Hardware, and on approved ones, it keeps the labels of their
@@ -12,12 +12,14 @@ repeated after a crash:
 
 A Hardware that is deleted without the annotation approved-as was deleted by an operator: the finalizer is removed.
 
-Discovered Hardware that nobody needs is deleted: after `INTRODUCTION_SECONDS` without an inventory, and after
+Discovered Hardware that is not needed is deleted: after `INTRODUCTION_SECONDS` without an inventory, and after
 `UNLISTED_SECONDS` without a line if its rule has `only=listed`. The machine is discovered again when it boots again. A
 Hardware that a Workflow names, or that an operator has annotated to approve it, stays.
 
 Level-based: a Hardware is reconciled when it changes, when a Hardware with the same facts or with facts of its line
 changes, and at each change of a list. With leader election, one of several replicas works.
+
+Without lists, inventories and discovered machines, the controller keeps no index of Hardware and takes no Lease.
 """
 
 from __future__ import annotations
@@ -95,8 +97,12 @@ UNLISTED_SECONDS: Final = 86_400.0
 """Time that a machine stays which a rule with `only=listed` has admitted and that no line names: a working day, for an
 operator to correct the list."""
 _WORKERS: Final = 8
-_RETRY_FIRST: Final = 0.2
-_RETRY_LONGEST: Final = 60.0
+_MIN_RETRY_SECONDS: Final = 0.2
+_MAX_RETRY_SECONDS: Final = 60.0
+_OBSTACLE_SECONDS: Final = 30.0
+"""Time between two attempts to create a Hardware whose name another one has taken. A deletion of that is noticed."""
+_INDEX_BATCH: Final = 50
+"""Number of Hardware that are read into the indexes without a pause for other work of the process."""
 _MAX_MESSAGE: Final = 1024
 _REFUSES_APPROVAL: Final = (VerdictReason.CONFLICT, VerdictReason.DUPLICATE_SERIAL, VerdictReason.OTHER_BMC)
 
@@ -123,6 +129,9 @@ class DiscoveryController(Collector):
         self._elector = elector
         self._now = now
         self._elapsed = elapsed
+        self._needed = asyncio.Event()
+        self._is_indexing = False
+        """True: the indexes are complete, or being filled."""
         self._following = False
         self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
         self._limited_log = controller_log(log, elapsed)
@@ -146,8 +155,8 @@ class DiscoveryController(Collector):
         self.runtime = Controller(
             "Hardware",
             self._reconcile,
-            retry_first=_RETRY_FIRST,
-            retry_longest=_RETRY_LONGEST,
+            retry_first=_MIN_RETRY_SECONDS,
+            retry_longest=_MAX_RETRY_SECONDS,
             limited_log=self._limited_log,
             workers=_WORKERS,
         )
@@ -164,14 +173,26 @@ class DiscoveryController(Collector):
         for informer in self._informers.values():
             await informer.wait_for_cache_sync()
         try:
+            await self._needed.wait()
+            await self._fill_indexes()
             await run_as_leader(self._elector, self._lead)
         finally:
             self.runtime.queue.shut_down()
 
+    async def _fill_indexes(self) -> None:
+        """Read all Hardware into the indexes. Changes are applied meanwhile."""
+        self._is_indexing = True
+        for number, key in enumerate(tuple(self._hardware)):
+            if number % _INDEX_BATCH == 0:
+                await asyncio.sleep(0)
+            hardware = self._hardware.get(*key)
+            if hardware is not None:
+                self._hardware_changed(hardware, None)
+
     async def _lead(self) -> None:
         log.info("discovery: %d discovered machines, %d expected", len(self._discovered), len(self._expected))
         self._following = True
-        self._lists_changed()
+        self._judge_all()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
@@ -194,13 +215,17 @@ class DiscoveryController(Collector):
         yield counter(
             "tinkedge_discovery_approved", "Approved machines, by what approved them.", ["by"], self._approved
         )
-        text = "Discovered Hardware that was deleted because nobody needed it."
+        text = "Discovered Hardware that was deleted because it was not needed."
         yield counter("tinkedge_discovery_expired", text, ["reason"], self._expired)
 
     def _lists_changed(self) -> None:
+        if len(self._expected):
+            self._needed.set()
+        if self._following:
+            self._judge_all()
+
+    def _judge_all(self) -> None:
         """Queue all machines: any of them may fit a line now, or no longer. Discovered ones come first."""
-        if not self._following:
-            return
         known, self._problems = set(self._problems), self._expected.problems
         for problem in self._problems:
             if problem not in known:
@@ -209,6 +234,10 @@ class DiscoveryController(Collector):
             self.runtime.queue.add(key, low_priority=key not in self._discovered)
 
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
+        if _is_of_discovery(new) or as_mapping(new.get("status")).get("inventory"):
+            self._needed.set()
+        if not self._is_indexing:
+            return
         key = NamespacedName.of(new)
         affected = self._facts.apply(new)
         has_released = bool(self._claims.apply(new))
@@ -243,12 +272,10 @@ class DiscoveryController(Collector):
             self._reasons[key] = str(reason)
         else:
             self._reasons.pop(key, None)
-        annotations = annotations_of(hardware)
         is_new = is_discovered(hardware) and not is_terminating(hardware)
         (self._discovered.add if is_new else self._discovered.discard)(key)
-        was_discovered = DISCOVERED_AS_ANNOTATION in annotations or DISCOVERY_ADDRESS_ANNOTATION in annotations
         is_reported = facts is not None and has_inventory(facts)
-        is_subject = is_discovered(hardware) or has_finalizer(hardware) or was_discovered or is_reported or bool(reason)
+        is_subject = _is_of_discovery(hardware) or is_reported or bool(reason)
         (self._subjects.add if is_subject else self._subjects.discard)(key)
 
     def _queue(self, keys: Iterable[NamespacedName]) -> None:
@@ -428,8 +455,11 @@ class DiscoveryController(Collector):
         if target is not None:
             try:
                 await self._move(key, hardware, target)
-            except (ApprovalError, ApiError) as error:
-                if isinstance(error, ApprovalError) or 400 <= error.status < 500:
+            except ApprovalError as error:
+                self._report_obstacle(key, hardware, f"not approved as Hardware {target}: {error}")
+                return Result(_OBSTACLE_SECONDS)
+            except ApiError as error:
+                if 400 <= error.status < 500 and not isinstance(error, ConflictError):
                     self._report_obstacle(key, hardware, f"not approved as Hardware {target}: {error}")
                 raise
         body = {"resourceVersion": hardware["metadata"]["resourceVersion"], "finalizers": _other_finalizers(hardware)}
@@ -489,7 +519,7 @@ class DiscoveryController(Collector):
     # --- expiry -------------------------------------------------------------------------------------------------------
 
     async def _expire(self, key: NamespacedName, hardware: Raw, facts: MachineFacts, match: Match) -> Result:
-        """Delete a discovered Hardware that nobody needs, or return when that is due."""
+        """Delete a discovered Hardware that is not needed, or return when that is due."""
         if APPROVE_ANNOTATION in annotations_of(hardware) or self._workflows.keys(key):
             return DONE
         created = parse_timestamp(hardware["metadata"].get("creationTimestamp")) or self._now()
@@ -544,6 +574,13 @@ def condition_of(hardware: Raw) -> Raw:
     found = as_mapping(hardware.get("status")).get("conditions")
     every = map(as_mapping, found if isinstance(found, list) else ())
     return next((each for each in every if each.get("type") == AS_EXPECTED), {})
+
+
+def _is_of_discovery(hardware: Raw) -> bool:
+    """Return True if a Hardware was discovered, whether its machine is approved or not."""
+    annotations = annotations_of(hardware)
+    was_discovered = DISCOVERED_AS_ANNOTATION in annotations or DISCOVERY_ADDRESS_ANNOTATION in annotations
+    return was_discovered or is_discovered(hardware) or has_finalizer(hardware)
 
 
 def _relevant(hardware: Raw) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from tink.api.v1alpha2 import Raw
 from tink.discovery.controller import INTRODUCTION_SECONDS, UNLISTED_SECONDS, DiscoveryController
 from tink.discovery.model import DISCOVERY_FINALIZER, VerdictReason, discovered_name
 from tink.kube.client import ApiError, ConflictError, UnreachableError
-from tink.kube.resources import CONFIG_MAP, EVENT, HARDWARE, MACHINE, WORKFLOW
+from tink.kube.resources import CONFIG_MAP, EVENT, HARDWARE, LEASE, MACHINE, WORKFLOW
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 from tink.timestamps import rfc3339
 from tink.webhooks.admission import ReviewPlugin
@@ -474,6 +474,17 @@ async def test_one_of_two_replicas_approves_and_the_other_takes_over() -> None:
         rig.api.put(second)
         rig.api.put(listed(LINE, "m2,DEF,,192.0.2.11/24,,,,,,,\n"))
         await rig.until(lambda: rig.names() == ["m1", "m2"])
+
+
+async def test_lease_is_taken_when_there_is_a_machine_or_a_list() -> None:
+    rig = Rig(objects.hardware("m1", OTHER, "192.0.2.2"))
+    async with rig.running(replicas=2):
+        await elapse(60)
+        assert rig.api.objects(LEASE) == []
+        rig.api.put(listed(LINE))
+        await rig.until(lambda: rig.api.objects(LEASE))
+        rig.api.put(discovered())
+        await rig.until(lambda: "Hardware default/m1 exists already" in rig.judged().get("message", ""))
 
 
 async def test_object_that_the_api_refuses_stops_no_other_one() -> None:
