@@ -36,6 +36,8 @@ _MAX_LABEL: Final = 63
 _NAME: Final = compiled(OBJECT_NAME)
 KEEPS_NAME: Final = "true"
 """The value of the annotation that approves a machine under its present name."""
+LISTED_ONLY: Final = "only=listed"
+"""A part of the annotation discovery-rule, after the rule's name and a comma, if the rule has this condition."""
 _OF_DISCOVERY: Final = (
     APPROVE_ANNOTATION,
     APPROVED_AS_ANNOTATION,
@@ -107,14 +109,13 @@ def approved_hardware(
     Without a line it keeps the address of the discovery. Storage devices are not guessed.
     """
     metadata = as_mapping(discovered["metadata"])
-    spec = copy.deepcopy(as_mapping(discovered.get("spec")))
-    mac, former = boot_mac(discovered), _address(discovered)
-    for interface in as_mapping(spec.get("networkInterfaces")).values():
-        as_mapping(interface).pop("disableNetboot", None)
+    spec, former = copy.deepcopy(as_mapping(discovered.get("spec"))), _address(discovered)
+    for mac in disabled_interfaces(discovered):
+        del spec["networkInterfaces"][mac]["disableNetboot"]
     if key.namespace != metadata.get("namespace"):
         spec.pop("osie", None)  # that OSIE is in the namespace of the discovery
     if machine is not None:
-        spec |= _listed_spec(mac, machine)
+        spec |= _listed_spec(boot_mac(discovered), machine)
         if machine.bmc_secret and bmc_address(discovered, machine)[0]:
             spec["bmcRef"] = {"name": key.name}
     own_labels = {name: value for name, value in labels_of(discovered).items() if name != AUTO_DISCOVERED_LABEL}
@@ -217,6 +218,17 @@ def approved_as(hardware: Raw) -> NamespacedName | None:
 def is_discovered(hardware: Raw) -> bool:
     """Return True if a Hardware has the label of discovered ones."""
     return labels_of(hardware).get(AUTO_DISCOVERED_LABEL) == "true"
+
+
+def is_listed_only(hardware: Raw) -> bool:
+    """Return True if the rule that admitted the machine has `only=listed`."""
+    return LISTED_ONLY in str(annotations_of(hardware).get(DISCOVERY_RULE_ANNOTATION, "")).split(",")
+
+
+def disabled_interfaces(hardware: Raw) -> list[str]:
+    """Return the interfaces (MAC addresses) whose netboot the controller has disabled, because no line names them."""
+    interfaces = _interfaces(hardware).items() if is_listed_only(hardware) else ()
+    return [mac for mac, each in interfaces if as_mapping(each).get("disableNetboot") is True]
 
 
 def has_finalizer(hardware: Raw) -> bool:

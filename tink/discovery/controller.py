@@ -41,7 +41,6 @@ from tink.api.annotations import (
     AUTO_DISCOVERED_LABEL,
     DISCOVERED_AS_ANNOTATION,
     DISCOVERY_ADDRESS_ANNOTATION,
-    DISCOVERY_RULE_ANNOTATION,
 )
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.discovery.approval import (
@@ -51,9 +50,11 @@ from tink.discovery.approval import (
     approved_as,
     approved_hardware,
     bmc_machine,
+    disabled_interfaces,
     has_finalizer,
     has_inventory,
     is_discovered,
+    is_listed_only,
     is_successor,
     labels_of,
     listed_approval,
@@ -101,6 +102,8 @@ _MIN_RETRY_SECONDS: Final = 0.2
 _MAX_RETRY_SECONDS: Final = 60.0
 _OBSTACLE_SECONDS: Final = 30.0
 """Time between two attempts to create a Hardware whose name another one has taken. A deletion of that is noticed."""
+_MIN_EXPIRY_SECONDS: Final = 1.0
+"""Shortest time until an expiry is looked at again, because timers are inexact."""
 _INDEX_BATCH: Final = 50
 """Number of Hardware that are read into the indexes without a pause for other work of the process."""
 _MAX_MESSAGE: Final = 1024
@@ -435,7 +438,9 @@ class DiscoveryController(Collector):
             annotations = {APPROVE_ANNOTATION: None, APPROVED_AS_ANNOTATION: None, DISCOVERED_AS_ANNOTATION: key.name}
             changed: Raw = {"resourceVersion": version, "annotations": annotations}
             changed |= {"labels": {AUTO_DISCOVERED_LABEL: None}, "finalizers": _other_finalizers(hardware)}
-            await self._patch(key, {"metadata": changed})
+            enabled: Raw = {mac: {"disableNetboot": None} for mac in disabled_interfaces(hardware)}
+            spec: Raw = {"spec": {"networkInterfaces": enabled}} if enabled else {}
+            await self._patch(key, {"metadata": changed, **spec})
             self._report_approved(hardware, key, key, approval.source, by_list=approval.by_list)
             return
         if annotations_of(hardware).get(APPROVED_AS_ANNOTATION) != str(approval.key):
@@ -526,7 +531,7 @@ class DiscoveryController(Collector):
         if not has_inventory(facts):
             reason, due = "NotIntroduced", created + INTRODUCTION_SECONDS
             message = f"the machine has reported no inventory within {INTRODUCTION_SECONDS / 60:.0f} minutes"
-        elif _is_listed_only(hardware) and match.machine is None and not match.conflict:
+        elif is_listed_only(hardware) and match.machine is None and not match.conflict:
             hardware = await self._disable_netboot(key, hardware)
             since = parse_timestamp(condition_of(hardware).get("lastTransitionTime")) or created
             reason, due = "NotExpected", max(created, since) + UNLISTED_SECONDS
@@ -534,7 +539,7 @@ class DiscoveryController(Collector):
         else:
             return DONE
         if (left := due - self._now()) > 0:
-            return Result(left)
+            return Result(max(left, _MIN_EXPIRY_SECONDS))
         version = {"uid": hardware["metadata"]["uid"], "resourceVersion": hardware["metadata"]["resourceVersion"]}
         await self._delete(key, version)
         self._expired[reason,] += 1
@@ -601,8 +606,3 @@ def _has_booted(hardware: Raw) -> bool:
     booted = parse_timestamp(as_mapping(as_mapping(hardware.get("status")).get("lastBoot")).get("at"))
     created = parse_timestamp(hardware["metadata"].get("creationTimestamp"))
     return booted is not None and created is not None and booted > created
-
-
-def _is_listed_only(hardware: Raw) -> bool:
-    """Return True if the rule that admitted the machine has `only=listed`."""
-    return "only=listed" in str(annotations_of(hardware).get(DISCOVERY_RULE_ANNOTATION, "")).split(",")

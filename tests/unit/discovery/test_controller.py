@@ -159,6 +159,10 @@ class Rig:
         found = [each for each in self.api.objects(EVENT) if reason in ("", each["reason"])]
         return [f"{each['involvedObject']['name']}: {each['reason']}: {each['message']}" for each in found]
 
+    async def approve(self, name: str) -> None:
+        """Approve the discovered machine, as `kubectl annotate` does."""
+        await self.api.patch(HARDWARE, NAME, "default", {"metadata": {"annotations": {"tinkerbell.org/approve": name}}})
+
     def metric(self, name: str, **labels: str) -> float | None:
         registry = CollectorRegistry()
         registry.register(self.controllers[0])
@@ -303,7 +307,7 @@ async def test_annotation_approves_a_machine_under_a_name_and_keeps_its_address(
     rig = Rig(discovered())
     async with rig.running():
         await rig.until(lambda: rig.judged().get("reason") == "NoExpectations")
-        rig.api.change(HARDWARE, NAME, metadata={"annotations": {"tinkerbell.org/approve": "web1"}})
+        await rig.approve("web1")
         await rig.until(lambda: rig.names() == ["web1"])
     made = rig.there("web1")
     assert made["spec"]["networkInterfaces"][MAC]["dhcp"]["ip"] == "192.0.2.200"
@@ -342,17 +346,17 @@ async def test_annotation_with_the_name_of_a_line_applies_the_line() -> None:
 )
 async def test_name_that_cannot_be_used_is_reported_and_changes_nothing(name: str, text: str) -> None:
     there = objects.hardware("taken", OTHER, "192.0.2.2")
-    rig = Rig(discovered(approve=name), there)
+    rig = Rig(discovered(facts=None, approve=name), there)
     async with rig.running():
         await rig.until(lambda: rig.events("NotApproved"))
         assert text in rig.judged()["message"]
         assert rig.judged()["status"] == "False"
         assert text in rig.events("NotApproved")[0]
-        await elapse(INTRODUCTION_SECONDS)
-        assert rig.names() == [NAME, "taken"]
+        await elapse(2 * INTRODUCTION_SECONDS)
+        assert rig.names() == [NAME, "taken"], "an operator who annotates it wants to keep it"
         assert rig.there("taken")["spec"] == there["spec"]
         assert len(rig.events("NotApproved")) == 1
-        rig.api.change(HARDWARE, NAME, metadata={"annotations": {"tinkerbell.org/approve": "web1"}})
+        await rig.approve("web1")
         await rig.until(lambda: rig.names() == ["taken", "web1"])
 
 
@@ -395,7 +399,7 @@ async def test_conflict_refuses_approval_by_list_and_by_annotation() -> None:
     rig = Rig(discovered(), known, listed(LINE))
     async with rig.running():
         await rig.until(lambda: rig.judged().get("status") == "False")
-        rig.api.change(HARDWARE, NAME, metadata={"annotations": {"tinkerbell.org/approve": "web1"}})
+        await rig.approve("web1")
         await elapse(60)
         assert rig.names() == [NAME, "known"]
         assert list(rig.there("known")["spec"]["networkInterfaces"]) == [OTHER]
@@ -450,6 +454,22 @@ async def test_approval_continues_after_a_crash_at_each_step(step: str, done: bo
     assert made["spec"]["bmcRef"] == {"name": "m1"}
     assert rig.api.read(MACHINE, "m1") is not None
     assert rig.judged("m1")["reason"] == "Matches"
+
+
+async def test_name_that_another_hardware_takes_during_the_approval_is_left_alone() -> None:
+    rig = Rig(discovered(), listed(LINE))
+
+    async def take_the_name() -> None:
+        rig.api.put(objects.hardware("m1", OTHER, "192.0.2.2"))
+
+    rig.api.around("create", before=take_the_name, of=HARDWARE)
+    async with rig.running():
+        await rig.until(lambda: rig.events("NotApproved"))
+        assert rig.names() == [NAME, "m1"]
+        assert list(rig.there("m1")["spec"]["networkInterfaces"]) == [OTHER]
+        rig.api.remove(HARDWARE, "m1")
+        await rig.until(lambda: rig.names() == ["m1"])
+        assert list(rig.there("m1")["spec"]["networkInterfaces"]) == [MAC]
 
 
 async def test_errors_of_the_api_at_each_write_delay_the_approval_and_nothing_else() -> None:
@@ -541,7 +561,7 @@ async def test_machine_that_introduces_itself_stays() -> None:
 
 
 async def test_machine_of_a_rule_for_listed_machines_is_not_booted_and_is_removed_after_a_day() -> None:
-    rig = Rig(discovered(rule="name=rack7,only=listed"), listed("m9,XYZ,,192.0.2.19/24,,,,,,,\n"))
+    rig = Rig(discovered(rule="rack7,only=listed"), listed("m9,XYZ,,192.0.2.19/24,,,,,,,\n"))
     async with rig.running():
         await rig.until(lambda: rig.judged().get("reason") == "NotExpected")
         await rig.until(lambda: rig.there()["spec"]["networkInterfaces"][MAC].get("disableNetboot"))
@@ -553,12 +573,25 @@ async def test_machine_of_a_rule_for_listed_machines_is_not_booted_and_is_remove
 
 
 async def test_machine_that_was_not_listed_netboots_after_its_line_is_corrected() -> None:
-    rig = Rig(discovered(rule="name=rack7,only=listed"), listed(LINE.replace("ABC1234", "ABC1243")))
+    rig = Rig(discovered(rule="rack7,only=listed"), listed(LINE.replace("ABC1234", "ABC1243")))
     async with rig.running():
         await rig.until(lambda: rig.there()["spec"]["networkInterfaces"][MAC].get("disableNetboot"))
         rig.api.put(listed(LINE))
         await rig.until(lambda: rig.names() == ["m1"])
     assert not rig.there("m1")["spec"]["networkInterfaces"][MAC]["disableNetboot"]
+
+
+@pytest.mark.parametrize("approve", ["web1", "true"])
+async def test_machine_that_no_list_names_netboots_after_an_operator_has_approved_it(approve: str) -> None:
+    rig = Rig(discovered(rule="rack7,only=listed"), listed("m9,XYZ,,192.0.2.19/24,,,,,,,\n"))
+    async with rig.running():
+        await rig.until(lambda: rig.there()["spec"]["networkInterfaces"][MAC].get("disableNetboot"))
+        await rig.approve(approve)
+        after = NAME if approve == "true" else approve
+        await rig.until(lambda: rig.names() == [after] and "finalizers" not in rig.there(after)["metadata"])
+        await elapse(UNLISTED_SECONDS)
+    assert rig.names() == [after]
+    assert not rig.there(after)["spec"]["networkInterfaces"][MAC].get("disableNetboot")
 
 
 # --- condition, labels, address ---------------------------------------------------------------------------------------
@@ -586,6 +619,16 @@ async def test_condition_is_written_on_change_alone_and_bad_news_are_events() ->
         assert [each["type"] for each in rig.there("m1")["status"]["conditions"]] == ["X", "AsExpected"]
 
 
+async def test_registered_machine_is_judged_again_when_another_one_reports_its_serial_number() -> None:
+    rig = Rig(objects.hardware("m1", MAC) | {"status": {"inventory": {"inBand": FACTS}}})
+    async with rig.running():
+        await rig.until(lambda: rig.judged("m1").get("reason") == "NoExpectations")
+        rig.api.put(discovered(OTHER, "192.0.2.201"))
+        await rig.until(lambda: rig.judged("m1").get("reason") == "DuplicateSerial", within=2)
+        rig.api.change(HARDWARE, discovered_name(OTHER), status={"inventory": {"inBand": {"product": {}}}})
+        await rig.until(lambda: rig.judged("m1").get("reason") == "NoExpectations", within=2)
+
+
 async def test_hardware_that_was_not_discovered_keeps_its_labels() -> None:
     known = objects.hardware("m1", MAC, metadata={"labels": {"tinkerbell.org/model": "mine"}})
     rig = Rig(known | {"status": {"inventory": {"inBand": FACTS}}})
@@ -598,7 +641,7 @@ async def test_labels_follow_the_facts_of_discovered_and_approved_machines() -> 
     rig = Rig(discovered())
     async with rig.running():
         await rig.until(lambda: rig.there()["metadata"]["labels"].get("tinkerbell.org/model") == "R650")
-        rig.api.change(HARDWARE, NAME, metadata={"annotations": {"tinkerbell.org/approve": "web1"}})
+        await rig.approve("web1")
         await rig.until(lambda: rig.names() == ["web1"])
         assert rig.there("web1")["metadata"]["labels"]["tinkerbell.org/model"] == "R650"
         rig.api.change(HARDWARE, "web1", status={"inventory": {"inBand": {"product": {"vendor": "HPE"}}}})
