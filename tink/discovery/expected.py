@@ -82,7 +82,19 @@ _ALIASES: Final = {
     "name": ("hardware", "machine", "node", "server"),
     "serial": ("serialnumber", "serialno", "sn", "servicetag", "systemserial", "serials"),
     "uuid": ("uuids", "smbiosuuid", "systemuuid"),
-    "mac": ("macs", "macaddress", "macaddresses", "nicmac", "nicmacs"),
+    "mac": (
+        "macs",
+        "macaddress",
+        "macaddresses",
+        "nicmac",
+        "nicmacs",
+        "nicmacaddress",
+        "ethmac",
+        "ethmacaddress",
+        "portmac",
+        "portmacaddress",
+        "lommac",
+    ),
     "bmc_mac": ("bmcmacaddress", "bmcmacs", "idracmac", "ilomac", "ipmimac", "managementmac"),
     "boot_mac": ("pxemac", "bootmacaddress"),
     "ip": ("ipaddress", "address", "ipv4"),
@@ -106,6 +118,8 @@ _ALIASES: Final = {
 _SPELLINGS: Final = {
     spelling: column for column in COLUMNS for spelling in (column.replace("_", ""), *_ALIASES.get(column, ()))
 }
+_JOINED: Final = frozenset({"serial", "uuid", "mac", "bmc_mac", "nameservers", "labels", "disks", "links"})
+"""Columns that a list may have several of, whose values are joined."""
 _SECRET_COLUMN: Final = re.compile(
     r"password|passwd|passphrase|passcode|pwd|p(w|ass)$|user(name)?$|login|credential|secret|token"
 )
@@ -386,7 +400,9 @@ class ListTable:
 
 def column_of(title: str) -> str:
     """Return the column of a title in any of its usual spellings; empty for none."""
-    return _SPELLINGS.get(re.sub(r"[^a-z0-9]", "", title.lower()), "")
+    spelling = re.sub(r"[^a-z0-9]", "", title.lower())
+    numbered = _SPELLINGS.get(re.sub(r"[0-9]", "", spelling), "")  # "MAC 1", "NIC2 MAC"
+    return _SPELLINGS.get(spelling) or (numbered if numbered in _JOINED else "")
 
 
 def is_secret_column(title: str) -> bool:
@@ -437,7 +453,7 @@ def _columns(header: list[str], source: str) -> tuple[tuple[str, ...], list[List
     where = f"{source} header"
     for title in header:
         column, shown = column_of(title), clean_text(title)
-        if column and column in columns:
+        if column and column in columns and column not in _JOINED:
             problems.append(ListProblem(where, f"{shown!r} is a second column {column}: the first one counts"))
             column = ""
         elif is_secret_column(title):
@@ -487,7 +503,10 @@ def _machine(columns: tuple[str, ...], cells: list[str], namespace: str, source:
     """Return the machine of a line. Raises ValueError with the column, the value and the remedy."""
     if any(cell.strip() for cell in cells[len(columns) :]):
         raise ValueError(f"the line has {len(cells)} cells and the header {len(columns)}: put quotes around commas")
-    given = {column: cell.strip() for column, cell in zip(columns, cells, strict=False) if column and cell.strip()}
+    given: dict[str, str] = {}
+    for column, cell in zip(columns, cells, strict=False):
+        if column and (value := cell.strip()):
+            given[column] = f"{given[column]}|{value}" if column in given else value
     if "name" not in given:
         raise ValueError("name is empty")
     values: dict[str, Any] = {}
@@ -504,8 +523,8 @@ def _machine(columns: tuple[str, ...], cells: list[str], namespace: str, source:
     key = NamespacedName(namespace, values.pop("name"))
     fields = {_FIELDS.get(column, column): value for column, value in values.items()}
     machine = ExpectedMachine(key, source, address=address, vlan=str(vlan) if vlan else "", **fields)
-    if machine.boot_mac and machine.boot_mac not in machine.macs:
-        machine = replace(machine, macs=(*machine.macs, machine.boot_mac))
+    macs = [*machine.macs, machine.boot_mac, *(link.mac for link in machine.links)]
+    machine = replace(machine, macs=tuple(dict.fromkeys(filter(None, macs))))
     if not (machine.serials or machine.uuids or machine.macs or machine.bmc_macs):
         raise ValueError("the line identifies no machine: give serial, uuid, mac or bmc_mac")
     return machine
@@ -721,7 +740,8 @@ def _contradiction(machine: ExpectedMachine, by: str, facts: MachineFacts) -> st
         if listed and own and not listed & own:
             found, expected = ", ".join(sorted(has)[:8]), ", ".join(shown[:8])
             return (
-                f"{by} fits {machine.source}, but its {what} is {found} and the line has {expected}: correct the line, "
+                f"{by} fits {machine.source}, but the {what} of the machine is {found} and the line has "
+                f"{expected}: correct the line, "
                 "or find the machine that it describes"
             )
     return ""

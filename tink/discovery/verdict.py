@@ -58,6 +58,8 @@ _VOLUME: Final = re.compile(
 _ABBREVIATED: Final = re.compile("hewlettpackard(enterprise)?|hpe")
 
 _Finding = tuple[VerdictReason, str]
+_SharedFacts = Mapping[Fact, tuple[NamespacedName, ...]]
+"""Facts of a machine with the other Hardware that have them: `FactsIndex.sharing`."""
 
 
 def verdict(facts: MachineFacts, match: Match, others: FactsIndex, expected: ExpectedMachines) -> MachineVerdict | None:
@@ -67,8 +69,9 @@ def verdict(facts: MachineFacts, match: Match, others: FactsIndex, expected: Exp
     """
     if not facts.in_band and not facts.out_of_band:
         return None
-    found, line = _identity(facts, match, others, expected)
-    found += _bmc(facts, line, others)
+    shared = others.sharing(facts)
+    found, line = _identity(facts, match, others, expected, shared)
+    found += _bmc(facts, line, others, shared)
     if line is not None:
         found += [*_cables(facts, line, expected), *_parts(facts, line)]
     found += [*_spec(facts, line), *_clock(facts)]
@@ -90,13 +93,19 @@ def verdict(facts: MachineFacts, match: Match, others: FactsIndex, expected: Exp
 
 
 def _identity(
-    facts: MachineFacts, match: Match, others: FactsIndex, expected: ExpectedMachines
+    facts: MachineFacts, match: Match, others: FactsIndex, expected: ExpectedMachines, shared: _SharedFacts
 ) -> tuple[list[_Finding], ExpectedMachine | None]:
     """Return what contradicts the identity of a machine, and the line that describes it (None: no line does)."""
-    shared = others.sharing(facts)
     found = list(_shared(facts, shared))
-    if match.conflict and (other := _without_shared_serials(facts, shared, expected)):
-        match = other
+    others_serials = {value for kind, value in shared if kind == SERIAL}
+    own = frozenset(serial for serial in facts.serials if serial_key(serial) not in others_serials)
+    if own != facts.serials:
+        # Nothing tells which machine has the wrong serial number: the other facts have to name the line.
+        rest = expected.match(replace(facts, serials=own))
+        if rest.machine is not None and not rest.conflict:
+            match = rest
+        elif not match.conflict:
+            return found, None
     if match.conflict:
         return [*found, (VerdictReason.CONFLICT, match.conflict)], None
     line = match.machine
@@ -115,31 +124,17 @@ def _identity(
     return found, line
 
 
-def _shared(facts: MachineFacts, shared: Mapping[Fact, tuple[NamespacedName, ...]]) -> Iterator[_Finding]:
+def _shared(facts: MachineFacts, shared: _SharedFacts) -> Iterator[_Finding]:
     """Yield the facts that other Hardware have, too. `_bmc` yields the MAC addresses of BMCs."""
     for (kind, value), keys in shared.items():
         names = ", ".join(map(str, keys[:_SHOWN]))
         if kind == SERIAL:
             text = f"serial number {facts.product_serial} is also that of Hardware {names}"
-            yield VerdictReason.DUPLICATE_SERIAL, f"{text}: delete the one that is not there, or correct the firmware"
+            remedy = "delete the Hardware whose machine does not exist, or correct the serial number in the firmware"
+            yield VerdictReason.DUPLICATE_SERIAL, f"{text}: {remedy}"
         elif kind != BMC_MAC:
-            remedy = "delete the Hardware that is not there"
+            remedy = "delete the Hardware whose machine does not exist"
             yield VerdictReason.CONFLICT, f"{kind} {value} is also that of Hardware {names}: {remedy}"
-
-
-def _without_shared_serials(
-    facts: MachineFacts, shared: Mapping[Fact, object], expected: ExpectedMachines
-) -> Match | None:
-    """Return the line that fits without the serial numbers that other Hardware have, too, if there is one.
-
-    Then the serial number is the whole error, and DuplicateSerial says so. The lists do not contradict each other.
-    """
-    wrong = {value for kind, value in shared if kind == SERIAL}
-    own = frozenset(serial for serial in facts.serials if serial_key(serial) not in wrong)
-    if own == facts.serials:
-        return None
-    match = expected.match(replace(facts, serials=own))
-    return match if match.machine is not None and not match.conflict else None
 
 
 def _difference(facts: MachineFacts, line: ExpectedMachine) -> str:
@@ -183,12 +178,14 @@ def _not_expected(facts: MachineFacts, expected: ExpectedMachines) -> str:
     return f"{text} (the lists have {count} {'problem' if count == 1 else 'problems'})" if count else text
 
 
-def _bmc(facts: MachineFacts, line: ExpectedMachine | None, others: FactsIndex) -> Iterator[_Finding]:
+def _bmc(
+    facts: MachineFacts, line: ExpectedMachine | None, others: FactsIndex, shared: _SharedFacts
+) -> Iterator[_Finding]:
     """Yield what shows that the BMC belongs to another machine."""
     if text := _other_machine(facts.in_band, facts.out_of_band):
         remedy = "bmcRef names the BMC of another machine, or the cables of BMCs are swapped"
         yield VerdictReason.OTHER_BMC, f"{text}: {remedy}"
-    for (kind, value), keys in others.sharing(facts).items():
+    for (kind, value), keys in shared.items():
         # The nodes of one chassis share its manager. Only agents know the BMC of their own machine.
         having = [key for key in keys if facts.in_band or ((other := others.facts(key)) and other.in_band)]
         if kind == BMC_MAC and having:
@@ -196,7 +193,8 @@ def _bmc(facts: MachineFacts, line: ExpectedMachine | None, others: FactsIndex) 
             text = f"the BMC with the MAC address {value} is also that of Hardware {names}"
             yield VerdictReason.OTHER_BMC, f"{text}: correct spec.bmcRef, or the cables of the BMCs"
     if line is not None and line.bmc_macs and facts.bmc_macs and not facts.bmc_macs & set(line.bmc_macs):
-        text = f"its BMC has the MAC address {_listed(sorted(facts.bmc_macs))}, expected {_listed(line.bmc_macs)}"
+        own, wanted = _listed(sorted(facts.bmc_macs)), _listed(line.bmc_macs)
+        text = f"the BMC of the machine has the MAC address {own}, expected {wanted}"
         yield (
             VerdictReason.OTHER_BMC,
             f"{text} ({line.source}): correct the line, or find the machine that it describes",
@@ -212,9 +210,12 @@ def _other_machine(in_band: Raw, out_of_band: Raw) -> str:
     inside, outside = as_mapping(in_band.get("product")), as_mapping(out_of_band.get("product"))
     own, other = (clean_text(part.get("uuid")).lower() for part in (inside, outside))
     is_same_uuid = identifies_machine(own) and own in same_uuid(other)
-    own_serials, other_serials = _serials(in_band), _serials(out_of_band)
+    own_serials, other_serials = (_serials(part, "product", "baseboard") for part in (in_band, out_of_band))
     if own_serials and other_serials:
-        if is_same_uuid or own_serials.keys() & other_serials.keys():
+        # The nodes of one chassis share its serial number: two equal ones of chassis prove nothing.
+        own_chassis, other_chassis = (_serials(part, "chassis") for part in (in_band, out_of_band))
+        is_same = own_serials.keys() & (other_serials.keys() | other_chassis.keys())
+        if is_same_uuid or is_same or other_serials.keys() & own_chassis.keys():
             return ""
         found, wanted = (_listed(list(serials.values())) for serials in (other_serials, own_serials))
         return f"the BMC is that of a machine with serial number {found}, this one has {wanted}"
@@ -223,10 +224,10 @@ def _other_machine(in_band: Raw, out_of_band: Raw) -> str:
     return ""
 
 
-def _serials(attributes: Raw) -> dict[str, str]:
-    """Return the serial numbers of a machine, its board and its chassis, by their keys."""
-    parts = (as_mapping(attributes.get(part)).get("serialNumber") for part in ("product", "baseboard", "chassis"))
-    return {serial_key(serial): serial for part in parts if (serial := serial_number(part))}
+def _serials(attributes: Raw, *parts: str) -> dict[str, str]:
+    """Return the serial numbers of parts of a machine, by their keys."""
+    found = (serial_number(as_mapping(attributes.get(part)).get("serialNumber")) for part in parts)
+    return {serial_key(serial): serial for serial in found if serial}
 
 
 # --- cables -----------------------------------------------------------------------------------------------------------
@@ -326,20 +327,23 @@ def _parts(facts: MachineFacts, line: ExpectedMachine) -> Iterator[_Finding]:
     for name, wanted, is_same in (("vendor", line.vendor, _is_vendor), ("model", line.model, _is_model)):
         own = clean_text(product.get(name))
         if wanted and own and not is_same(wanted, own):
-            text = f"its {name} is {own}, expected {wanted} {where}"
+            text = f"the {name} of the machine is {own}, expected {wanted} {where}"
             yield VerdictReason.WRONG_MODEL, f"{text}: correct the line, or send the machine back"
     mode = clean_text(as_mapping(facts.in_band.get("firmware")).get("mode"))
     if line.firmware is not None and mode and mode != line.firmware.value:
-        text = f"its firmware has booted in mode {mode}, expected {line.firmware.value} {where}"
+        text = f"the firmware has booted in mode {mode}, expected {line.firmware.value} {where}"
         yield VerdictReason.WRONG_FIRMWARE_MODE, f"{text}: change the boot mode in the firmware's setup"
     cores = _number(as_mapping(source.get("cpu")).get("totalCores"))
     if cores and cores < line.cores:
-        text = f"it has {cores:.0f} cores, expected {line.cores} {where}"
+        text = f"the machine has {cores:.0f} cores, expected {line.cores} {where}"
         yield VerdictReason.PROCESSOR_SHORT, f"{text}: look for a processor or for cores that the firmware disables"
     memory = _number(as_mapping(source.get("memory")).get("totalBytes"))
     if memory and memory < _MEMORY_SHARE * line.memory_bytes:
         have, wanted = f"{memory / 2**30:.4g} GiB", f"{line.memory_bytes / 2**30:.4g} GiB"
-        yield VerdictReason.MEMORY_SHORT, f"it has {have} of memory, expected {wanted} {where}: look for a lost module"
+        yield (
+            VerdictReason.MEMORY_SHORT,
+            f"the machine has {have} of memory, expected {wanted} {where}: look for a lost module",
+        )
     if line.disks:
         yield from _disks(facts, line)
 
@@ -409,7 +413,8 @@ def _disks(facts: MachineFacts, line: ExpectedMachine) -> Iterator[_Finding]:
         yield VerdictReason.DISK_SIZE, f"{text}: replace it, or correct the line"
     for disk in dict.fromkeys(missing):
         count, of = missing.count(disk), wanted.count(disk)
-        text = f"{count} of {of} {'disks' if of > 1 else 'disk'} of {_described(disk)} missing ({line.source})"
+        which = "the disk" if of == 1 else f"{count} of {of} disks"
+        text = f"{which} of {_described(disk)} {'is' if count == 1 else 'are'} missing ({line.source})"
         yield VerdictReason.DISK_MISSING, f"{text}: look for a drive that is not plugged in or has failed"
 
 
@@ -515,7 +520,7 @@ def _clock(facts: MachineFacts) -> Iterator[_Finding]:
     offset = facts.in_band.get("clockOffsetSeconds")
     if isinstance(offset, int | float) and not isinstance(offset, bool) and abs(offset) > MAX_CLOCK_OFFSET_SECONDS:
         direction = "ahead of" if offset > 0 else "behind"
-        text = f"its clock was {abs(offset):.0f} s {direction} the server's"
+        text = f"the clock of the machine was {abs(offset):.0f} s {direction} the server's"
         yield VerdictReason.CLOCK_WRONG, f"{text}: set it (timeservers in the Hardware), or replace its battery"
 
 

@@ -6,7 +6,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.discovery import Site, mac, name
@@ -78,6 +78,7 @@ _CELLS = st.one_of(
 )
 
 
+@example({"bmc_address": "fe80::1%\x1b[31m"})
 @given(st.dictionaries(st.sampled_from(sorted(set(COLUMNS) - {"name", "serial"})), _CELLS, max_size=6))
 def test_any_cells_give_a_machine_or_a_problem_in_one_printable_line(cells: dict[str, str]) -> None:
     quoted = ['"' + cell.replace('"', '""').replace("\n", " ").replace("\r", " ") + '"' for cell in cells.values()]
@@ -96,6 +97,7 @@ def test_any_cells_give_a_machine_or_a_problem_in_one_printable_line(cells: dict
 # --- what a list gives is a valid Hardware ----------------------------------------------------------------------------
 
 
+@example(["a..b/c=d"])
 @given(st.lists(st.text("ab/.=-_A ", min_size=1, max_size=12), max_size=4))
 def test_labels_of_a_list_are_labels_for_kubernetes(labels: list[str]) -> None:
     machines, _ = read_list(f'name,serial,labels\nm1,S1,"{" ".join(labels)}"\n', "default", "list")
@@ -238,3 +240,61 @@ def test_every_machine_of_a_thousand_lines_is_found_by_each_of_its_facts_alone()
             machine = expected.match(found).machine
             assert machine is not None
             assert machine.key.name == name(number)
+
+
+# --- spellings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header", ["MAC 1,MAC 2", "NIC1 MAC,NIC2 MAC", "mac,MAC Address", "mac_1,mac_2", "Eth0 MAC,Eth1 MAC Address"]
+)
+def test_columns_of_one_meaning_are_read_together(header: str) -> None:
+    machines, problems = read_list(f"name,{header}\nm1,{mac(1)},{mac(2)}\nm2,,{mac(3)}\n", "default", "list")
+    assert [each.macs for each in machines] == [(mac(1), mac(2)), (mac(3),)], problems
+
+
+def test_two_columns_of_which_only_one_can_count_are_a_problem() -> None:
+    _, problems = read("name,serial,ip,IP Address\nm1,S1,10.0.0.5/24,10.0.0.6/24\n")
+    assert problems == ["list header: 'IP Address' is a second column ip: the first one counts"]
+
+
+def test_machine_is_known_by_the_mac_of_its_link() -> None:
+    expected = ExpectedMachines()
+    expected.apply(config_map(f"name,links\nm1,{mac(1)}@switch7/Eth1/7\n"))
+    assert expected.lists_mac(mac(1))
+    assert expected.names_only_macs()
+    assert expected.match(facts(own_mac=mac(1))).machine is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NA",
+        "N/A",
+        "n.a.",
+        "To be filled by O.E.M.",
+        "To Be Filled By O.E.M",
+        "TO BE FILLED BY OEM",
+        "0",
+        "000000000",
+        "None",
+        "Default string",
+        "System Serial Number",
+        "0123456789",
+        "1234567890",
+        "xxxxxxxx",
+        "........",
+        "Not Specified",
+        " - ",
+        "Invalid",
+        "$(DEFAULT_STRING)",
+        "Sys-1234567890",
+        "SerialNumber",
+        "FFFFFFFF",
+        "Unknown",
+        "00-00-00",
+    ],
+)
+def test_placeholder_of_firmware_is_no_serial_number(text: str) -> None:
+    assert facts(text).serials == frozenset()
+    assert read(f'name,serial\nm1,"{text}"\n')[0] == []

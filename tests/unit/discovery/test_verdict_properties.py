@@ -8,7 +8,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.discovery import ERRORS, Site, mac, name, plant
@@ -94,7 +94,6 @@ def device(at: int, kind: str, gigabytes: int) -> Raw:
     extra=st.lists(DISK, max_size=3),
     rng=st.randoms(use_true_random=False),
 )
-@settings(deadline=None)
 def test_machine_with_the_disks_of_its_line_matches_in_every_order(
     disks: list[tuple[str, int]], extra: list[tuple[str, int]], rng: random.Random
 ) -> None:
@@ -111,7 +110,6 @@ def test_machine_with_the_disks_of_its_line_matches_in_every_order(
 
 
 @given(st.randoms(use_true_random=False), st.booleans())
-@settings(deadline=None)
 def test_machines_of_a_site_match_in_every_order_of_lines_objects_and_parts(
     rng: random.Random, discovered: bool
 ) -> None:
@@ -128,7 +126,6 @@ def test_machines_of_a_site_match_in_every_order_of_lines_objects_and_parts(
 
 
 @given(st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_machine_with_a_part_of_its_inventory_has_no_difference(rng: random.Random) -> None:
     """An agent reports what it can: each missing field is unknown, not wrong."""
     site = Site(3)
@@ -158,7 +155,6 @@ def test_each_error_gives_its_own_reason_and_no_other_kind(error: str, discovere
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(ERRORS)), st.integers(0, 9)), max_size=5, unique_by=lambda each: each[1])
 )
-@settings(deadline=None)
 def test_several_errors_of_a_site_give_their_reasons_and_no_others(planted: list[tuple[str, int]]) -> None:
     site, wanted = Site(100), dict[int, VerdictReason]()
     for error, place in planted:
@@ -177,7 +173,6 @@ _JSON = st.recursive(
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_inventory_of_any_shape_gives_a_verdict_in_one_printable_line(data: st.DataObject) -> None:
     """Old objects, and objects that somebody has written by hand, are not what the schema asks for."""
     site = Site(2)
@@ -362,6 +357,16 @@ def test_bmc_that_reports_the_serial_number_of_the_board_is_the_own_one() -> Non
     assert only("vendor\nDell", out_of_band=outside, baseboard={"serialNumber": "CN7016377"}) == set()
 
 
+def test_bmc_of_another_node_in_the_same_chassis_is_another_ones() -> None:
+    outside = {"product": {"serialNumber": "SN00001"}, "chassis": {"serialNumber": "C1"}}
+    assert only("vendor\nDell", out_of_band=outside, chassis={"serialNumber": "C1"}) == {R.OTHER_BMC}
+
+
+def test_bmc_whose_system_has_the_serial_number_of_the_chassis_is_the_own_one() -> None:
+    outside = {"product": {"serialNumber": "C1"}}
+    assert only("vendor\nDell", out_of_band=outside, chassis={"serialNumber": "C1"}) == set()
+
+
 def test_nodes_of_one_chassis_share_its_manager() -> None:
     """`systemName` of a Machine: several Systems behind one BMC. The agents have not reported yet."""
     nodes = []
@@ -374,6 +379,14 @@ def test_nodes_of_one_chassis_share_its_manager() -> None:
 
 
 # --- which machine it is ----------------------------------------------------------------------------------------------
+
+
+def test_machine_with_the_serial_number_of_another_one_is_not_compared_with_its_line() -> None:
+    """The list names serial numbers alone, so that nothing tells which of the two machines the line describes."""
+    lines = config_map("name,serial,cores,model\nm1,SN00000,128,PowerEdge R940\n")
+    one, other = machine(0), machine(1, product={"serialNumber": "SN00000", "model": "PowerEdge R650"})
+    for result in judge([one, other], lines):
+        assert reasons(result) == {R.DUPLICATE_SERIAL}
 
 
 def test_hardware_with_the_name_of_another_machine_is_a_conflict_alone() -> None:
@@ -429,7 +442,6 @@ def test_labels_of_any_texts_are_valid(text: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans(), st.booleans()), max_size=20))
-@settings(deadline=None)
 def test_index_after_any_changes_is_that_of_the_hardware_that_are_left(
     steps: list[tuple[int, int, bool, bool]],
 ) -> None:
