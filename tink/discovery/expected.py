@@ -38,6 +38,7 @@ from tink.discovery.model import (
 )
 from tink.kube.objects import NamespacedName
 from tink.mac import from_any
+from tink.printable import printable
 
 MAX_LIST_CHARACTERS: Final = 1 << 20
 """Kubernetes' limit of a ConfigMap is 1 MiB."""
@@ -204,6 +205,13 @@ def _address(text: str) -> IPv4Address:
         raise ValueError(f"{text!r} is no IPv4 address") from None
 
 
+def _address_text(text: str) -> str:
+    """Return the text of an address or a netmask, which `_reserved_address` reads together."""
+    if not re.fullmatch(r"[0-9./]{1,31}", text):
+        raise ValueError(f"{text!r} is no IPv4 address with its length, such as 10.7.0.11/24")
+    return text
+
+
 def _interface(text: str) -> IPv4Interface:
     try:
         return IPv4Interface(text)
@@ -345,8 +353,8 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "mac": _macs,
     "bmc_mac": _macs,
     "boot_mac": _mac,
-    "ip": str,
-    "netmask": str,
+    "ip": _address_text,
+    "netmask": _address_text,
     "gateway": _address,
     "nameservers": _name_servers,
     "hostname": _host_name,
@@ -488,7 +496,7 @@ def read_list(text: str, namespace: str, source: str) -> tuple[list[ExpectedMach
             if has_secrets and colon and column in COLUMNS:
                 # A missing cell moves the next ones: the value may be a password.
                 text = f"{column}: the value can't be used, and is not shown because the list has a column of secrets"
-            problems.append(ListProblem(where, text))
+            problems.append(ListProblem(where, printable(text)))
     return machines, _shown(problems, source)
 
 

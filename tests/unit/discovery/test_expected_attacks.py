@@ -78,6 +78,7 @@ _CELLS = st.one_of(
 )
 
 
+@example({"ip": "\x1b[31m"})
 @example({"bmc_address": "fe80::1%\x1b[31m"})
 @given(st.dictionaries(st.sampled_from(sorted(set(COLUMNS) - {"name", "serial"})), _CELLS, max_size=6))
 def test_any_cells_give_a_machine_or_a_problem_in_one_printable_line(cells: dict[str, str]) -> None:
