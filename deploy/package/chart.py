@@ -85,10 +85,12 @@ def rendered(helm: Helm) -> dict[Path, str]:
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     bmc = helm.template("--set", "bmc.enabled=true", "--show-only", "templates/rbac-bmc.yaml")
+    discovery = helm.template("--set", "discovery.enabled=true", "--show-only", "templates/rbac-discovery.yaml")
     attributes = helm.template("--set", "server.agentAttributes=true", "--show-only", rbac)
     files = {
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
         "rbac-bmc.yaml": _plain(bmc),
+        "rbac-discovery.yaml": _plain(discovery),
         "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
         "webhooks.yaml": _plain(helm.template("--show-only", "templates/webhooks.yaml")),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
@@ -163,7 +165,7 @@ _OF_THE_CHART: Final = frozenset(
 )
 """Options that have other values in the chart, or only one meaning in a pod."""
 
-_OF_A_ROLE: Final = frozenset({("controller", "bmc")})
+_OF_A_ROLE: Final = frozenset({("controller", "bmc"), ("controller", "discovery")})
 """Options of one role that have another value in the chart, which also grants the rights."""
 
 

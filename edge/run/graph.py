@@ -59,6 +59,7 @@ from edge.run.reviews import HOOKS, Reviews, are_reached
 from edge.run.serving import MachineServers, reach_of
 from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
+from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.controller import WorkflowController
@@ -67,7 +68,7 @@ from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, log_missing_namespaces
 from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import client_metrics, controller_metrics, informer_metrics, leader_metrics
-from tink.kube.resources import HARDWARE, JOB, MACHINE, OSIE, TASK, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CONFIG_MAP, HARDWARE, JOB, MACHINE, OSIE, TASK, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
@@ -87,18 +88,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ALL: Final = frozenset(Service)
-_WRITERS: Final = frozenset({Service.CONTROLLER, Service.BMC, Service.SERVER}) | HOOKS
+_WRITERS: Final = frozenset({Service.CONTROLLER, Service.BMC, Service.DISCOVERY, Service.SERVER}) | HOOKS
 """Services that can do nothing while the API is away. The edge can."""
 _USERS: Final[dict[ResourceType, frozenset[Service]]] = {
-    HARDWARE: EDGE | {Service.CONTROLLER, Service.BMC, Service.SERVER, Service.WEBHOOKS},
+    HARDWARE: EDGE | {Service.CONTROLLER, Service.BMC, Service.DISCOVERY, Service.SERVER, Service.WEBHOOKS},
     OSIE: frozenset({Service.HTTP, Service.TFTP, Service.WEBHOOKS}),
     TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
-    WORKFLOW: EDGE | {Service.CONTROLLER, Service.BMC, Service.SERVER, Service.WEBHOOKS},
+    WORKFLOW: EDGE | {Service.CONTROLLER, Service.BMC, Service.DISCOVERY, Service.SERVER, Service.WEBHOOKS},
     MACHINE: frozenset({Service.BMC}),
     JOB: frozenset({Service.BMC}),
     TASK: frozenset({Service.BMC}),
+    CONFIG_MAP: frozenset({Service.DISCOVERY}),
 }
-"""The services that need the objects of a kind."""
+"""The services that need the objects of a kind; of ConfigMaps, those with lists of expected machines."""
 
 _STARTING: Final = "starting"
 _RESTORE_SECONDS: Final = 3.0
@@ -168,6 +170,7 @@ class Stack:
         )
         self.metrics = process_registry(lambda: self.not_ready)  # the metrics for Prometheus
         self.metrics.register(Scraped(self._guard_metrics))
+        self.metrics.register(Scraped(lambda: leader_metrics(*self._electors)))
         self.agents_metrics: list[Collector] = []  # the metrics of the gRPC server, if it runs in this process
         # The nodes below set these:
         self._context: Context
@@ -180,6 +183,7 @@ class Stack:
         self._callers: Callers | None = None
         self._edge: _Edge | None = None
         self._elector: LeaderElector | None = None
+        self._electors: list[LeaderElector] = []
         self._bmc: BmcManager | None = None
         self._fixed: AgentsAddresses | None = None
         self._archive: Archive | None = None
@@ -222,6 +226,7 @@ class Stack:
             _Node("servers for machines", EDGE, self._make_edge),
             _Node("controller", frozenset({Service.CONTROLLER}), self._start_controller),
             _Node("BMC control", frozenset({Service.BMC}), self._start_bmc),
+            _Node("discovery", frozenset({Service.DISCOVERY}), self._start_discovery),
             _Node("gRPC server", server, self._start_server),
             _Node("journeys of earlier runs", frozenset({Service.ADMIN}), self._restore_journeys),
             _Node("objects of the API, webhooks, manifests", _ALL, self._follow_api),
@@ -398,11 +403,12 @@ class Stack:
 
     def _informer(self, resource: ResourceType) -> Informer:
         settings = self._settings
+        selectors = {HARDWARE: settings.hardware_selector, CONFIG_MAP: f"{EXPECTED_MACHINES_LABEL}=true"}
         return Informer(
             self._client,
             resource,
             settings.namespaces,
-            label_selector=settings.hardware_selector if resource is HARDWARE else "",
+            label_selector=selectors.get(resource, ""),
             # A cluster starts many replicas in pods at the same time.
             start_jitter=START_JITTER_SECONDS if settings.kubeconfig is None and self._api is None else 0.0,
             compressor=self._compressor if resource is HARDWARE else None,
@@ -552,10 +558,7 @@ class Stack:
 
     async def _start_controller(self) -> None:
         settings = self._settings
-        if settings.leader_elect:
-            config = LeaderElectionConfig("tinkedge-controller", settings.lease_namespace or pod_namespace())
-            self._elector = LeaderElector(self._client, config)
-            self.metrics.register(Scraped(partial(leader_metrics, self._elector)))
+        self._elector = self._leader_elector("tinkedge-controller")
         controller = WorkflowController(
             self._client,
             workflows=self._informers[WORKFLOW],
@@ -568,6 +571,16 @@ class Stack:
         self._controllers["workflow"] = controller.runtime
         self.metrics.register(controller.metrics)
         self._spawn(controller.run(), "controller")
+
+    def _leader_elector(self, lease: str) -> LeaderElector | None:
+        """Return the part of this process in an election; None if there is only one replica."""
+        settings = self._settings
+        if not settings.leader_elect:
+            return None
+        config = LeaderElectionConfig(lease, settings.lease_namespace or pod_namespace())
+        elector = LeaderElector(self._client, config)
+        self._electors.append(elector)
+        return elector
 
     async def _start_bmc(self) -> None:
         """Start the control of machines by their BMCs. It works while it holds the Lease of Rufio's name."""
@@ -588,6 +601,16 @@ class Stack:
         self._controllers |= manager.controllers
         self.metrics.register(manager)
         self._spawn(manager.run(), "BMC control")
+
+    async def _start_discovery(self) -> None:
+        """Start the controller of discovered and expected machines."""
+        from tink.discovery.controller import LEASE_NAME, DiscoveryController  # edges do not wait for this import
+
+        elector = self._leader_elector(LEASE_NAME)
+        controller = DiscoveryController(self._client, self._informers, elector=elector)
+        self._controllers["discovery"] = controller.runtime
+        self.metrics.register(controller)
+        self._spawn(controller.run(), "discovery")
 
     async def _start_server(self) -> None:
         """Start the gRPC server in this process, and its reports to edges if it is apart from them."""

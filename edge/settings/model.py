@@ -43,6 +43,7 @@ class Service(StrEnum):
     APISERVER = "apiserver"
     CONTROLLER = "controller"
     BMC = "bmc"
+    DISCOVERY = "discovery"
     WEBHOOKS = "webhooks"
     CONVERSION = "conversion"
     SERVER = "server"
@@ -61,7 +62,7 @@ class Syslog(StrEnum):
 
 
 EDGE: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-ON_REQUEST: Final = frozenset({Service.BMC, Service.CONVERSION})  # services that have their own option
+ON_REQUEST: Final = frozenset({Service.BMC, Service.DISCOVERY, Service.CONVERSION})  # each has an option of its own
 ALWAYS: Final = frozenset(Service) - ON_REQUEST  # services that `tinkedge up` runs without further options
 LOOPBACK: Final = Network("lo")
 DEFAULT_HTTP_PORT: Final = 7080
@@ -75,7 +76,7 @@ _ROLES: Final[Mapping[str, frozenset[Service]]] = {
     "metal3-webhook": frozenset({Service.CONVERSION}),
     "metal3": frozenset(),
 }
-_WITH_BMC: Final = ("up", "controller")  # roles that can control BMCs
+_CONTROLLERS: Final = ("up", "controller")  # roles that can control BMCs and approve discovered machines
 ROLES: Final = tuple(_ROLES)  # commands whose settings are checked together
 
 
@@ -86,9 +87,12 @@ def services_of(command: str, options: Mapping[str, Any]) -> frozenset[Service]:
         services |= {Service.CONVERSION}
     if options.get("kubeconfig") is not None:
         services -= {Service.APISERVER}
-    wanted = options.get("bmc")
-    if command in _WITH_BMC and (wanted or (wanted is None and Service.APISERVER in services)):
-        services |= {Service.BMC}
+    has_api = Service.APISERVER in services
+    defaults = {Service.BMC: has_api, Service.DISCOVERY: has_api or bool(options.get("discover"))}
+    for service, default in defaults.items() if command in _CONTROLLERS else ():
+        wanted = options.get(service.value)
+        if default if wanted is None else wanted:
+            services |= {service}
     return services
 
 
@@ -153,7 +157,7 @@ _WEBHOOKS: Final = frozenset({Service.WEBHOOKS})
 _CONVERSION: Final = frozenset({Service.CONVERSION})
 _WITH_MACHINES: Final = EDGE | _SERVER
 _WITH_AGENTS: Final = frozenset({Service.HTTP, Service.SERVER})
-_WITH_OBJECTS: Final = _WITH_AGENTS | _CONTROLLER | _BMC
+_WITH_OBJECTS: Final = _WITH_AGENTS | _CONTROLLER | _BMC | frozenset({Service.DISCOVERY})
 _CLIENTS: Final = frozenset(Service) - _APISERVER
 
 
@@ -495,6 +499,13 @@ class StackSettings:
         "Control machines by their BMCs: the resources Machine, Job and Task of bmc.tinkerbell.org, and bootOptions of "
         "Workflows. It waits while a Rufio works for the same API. Default: with the embedded API only. metal3 makes a "
         "Machine for each host.",
+        services=_CONTROLLER,
+    )
+    discovery: bool | None = Group.WORKFLOWS.setting(
+        None,
+        "Compare machines with the lists of expected machines, and approve discovered ones: the condition AsExpected "
+        "of Hardware. Lists are ConfigMaps with the label tinkerbell.org/expected-machines=true. Default: with the "
+        "embedded API, or with rules of --discover.",
         services=_CONTROLLER,
     )
     edge: EdgeSettings = field(default_factory=EdgeSettings)

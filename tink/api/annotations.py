@@ -94,6 +94,11 @@ sets it to approve the machine.
 DISCOVERY_RULE_ANNOTATION = "tinkerbell.org/discovery-rule"
 """On a discovered Hardware: the rule (`--discover`) that admitted its machine. The edge writes it."""
 
+APPROVED_AS_ANNOTATION = "tinkerbell.org/approved-as"
+"""On a discovered Hardware that is being deleted: NAMESPACE/NAME of the Hardware that replaces it. The controller
+writes it before the deletion, so that it continues after a restart.
+"""
+
 DISCOVERED_AS_ANNOTATION = "tinkerbell.org/discovered-as"
 """On the Hardware of an approved machine: the name of the Hardware under which it was discovered."""
 
@@ -105,6 +110,7 @@ boot. Its agent may come from there. It is removed after that boot.
 ANNOTATIONS = frozenset(
     {
         APPROVE_ANNOTATION,
+        APPROVED_AS_ANNOTATION,
         DISCOVERY_RULE_ANNOTATION,
         DISCOVERED_AS_ANNOTATION,
         DISCOVERY_ADDRESS_ANNOTATION,

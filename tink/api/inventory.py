@@ -16,7 +16,8 @@ _PLACEHOLDERS = frozenset({
     "not available", "not applicable", "not specified", "not present", "no dimm", "oem", "o.e.m.",
     "to be filled by o.e.m.", "to be filled by oem", "system manufacturer", "system product name",
     "system serial number", "system version", "chassis serial number", "chassis manufacturer",
-    "base board serial number", "serial number", "asset tag",
+    "base board serial number", "serial number", "serialnumber", "asset tag", "$(default_string)", "invalid",
+    "sys-1234567890", "chassis-1234567890", "base-1234567890",
 })  # fmt: skip
 """Texts that firmware reports for a field that the manufacturer did not fill in."""
 _NO_SERIAL = re.compile(r"[0\s.:_-]+|[x*#]+|f+|0?123456789\w{0,3}", re.IGNORECASE)
@@ -30,7 +31,8 @@ def clean_text(*values: object) -> str:
             # Categories C (control, format, surrogate, unassigned) and Z (separators): a terminal must not obey them.
             line = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in start)
             text = " ".join(line.split())[:MAX_INVENTORY_CHARACTERS].rstrip()
-            if text.casefold() not in _PLACEHOLDERS:
+            # "To Be Filled By O.E.M", with and without each dot.
+            if not {text.casefold(), text.casefold().replace(".", "")} & _PLACEHOLDERS:
                 return text
     return ""
 

@@ -21,8 +21,10 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from tink.api import bounds, patterns, rules
 from tink.api.inventory import clean_text, mac_address, serial_number
 from tink.api.v1alpha2 import FirmwareMode, Raw, as_mapping
+from tink.discovery.identity import known_macs, port_key, switch_key
 from tink.discovery.model import (
     NAME_PREFIX,
     ExpectedDisk,
@@ -30,16 +32,21 @@ from tink.discovery.model import (
     ExpectedMachine,
     ListProblem,
     MachineFacts,
+    identifies_machine,
     same_uuid,
     serial_key,
 )
 from tink.kube.objects import NamespacedName
 from tink.mac import from_any
+from tink.printable import printable
 
 MAX_LIST_CHARACTERS: Final = 1 << 20
 """Kubernetes' limit of a ConfigMap is 1 MiB."""
 MAX_LINES: Final = 10_000
 MAX_CELL_CHARACTERS: Final = 4096
+MAX_COLUMNS: Final = 256
+MAX_VALUES: Final = 64
+"""Maximum number of values of one cell."""
 MAX_PROBLEMS: Final = 200
 """Maximum number of problems of one list that are reported."""
 
@@ -76,7 +83,19 @@ _ALIASES: Final = {
     "name": ("hardware", "machine", "node", "server"),
     "serial": ("serialnumber", "serialno", "sn", "servicetag", "systemserial", "serials"),
     "uuid": ("uuids", "smbiosuuid", "systemuuid"),
-    "mac": ("macs", "macaddress", "macaddresses", "nicmac", "nicmacs"),
+    "mac": (
+        "macs",
+        "macaddress",
+        "macaddresses",
+        "nicmac",
+        "nicmacs",
+        "nicmacaddress",
+        "ethmac",
+        "ethmacaddress",
+        "portmac",
+        "portmacaddress",
+        "lommac",
+    ),
     "bmc_mac": ("bmcmacaddress", "bmcmacs", "idracmac", "ilomac", "ipmimac", "managementmac"),
     "boot_mac": ("pxemac", "bootmacaddress"),
     "ip": ("ipaddress", "address", "ipv4"),
@@ -100,19 +119,28 @@ _ALIASES: Final = {
 _SPELLINGS: Final = {
     spelling: column for column in COLUMNS for spelling in (column.replace("_", ""), *_ALIASES.get(column, ()))
 }
-_SECRET_COLUMN: Final = re.compile(r"password|passwd|pwd|user(name)?$|login|credential")
+_JOINED: Final = frozenset({"serial", "uuid", "mac", "bmc_mac", "nameservers", "labels", "disks", "links"})
+"""Columns that a list may have several of, whose values are joined."""
+_SECRET_COLUMN: Final = re.compile(
+    r"password|passwd|passphrase|passcode|pwd|p(w|ass)$|user(name)?$|login|credential|secret|token"
+)
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _HOST_NAME: Final = re.compile(
     r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*"
 )
 _LABEL_KEY: Final = re.compile(
-    r"(?:(?P<prefix>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+    rf"(?:(?P<prefix>(?=[^/]{{1,253}}/){_NAME.pattern})/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 )
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _OUR_PREFIX: Final = "tinkerbell.org"
 _KERNEL_PARAM: Final = re.compile(r"[!-~]+")
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
-_DISK: Final = re.compile(r"(?:(\d{1,3})\s*[x*]\s*)?(\d+(?:\.\d+)?)\s*([GT])(i?)B?\s*(HDD|SSD|NVMe)?", re.IGNORECASE)
+_ENDS_COMMAND: Final = patterns.compiled(patterns.ENDS_IPXE_COMMAND)
+_NUMBER: Final = r"([0-9]{1,9}(?:[.,][0-9]{1,6})?)"
+"""A number, with the decimal comma of a list whose cells are separated by semicolons."""
+_MEMORY: Final = re.compile(rf"{_NUMBER}\s*([MGT])i?B?", re.IGNORECASE)
+_DISK: Final = re.compile(rf"(?:([0-9]{{1,3}})\s*[x*]\s*)?{_NUMBER}\s*([GT])(i?)B?\s*(HDD|SSD|NVMe)?", re.IGNORECASE)
+_ROUNDED: Final = re.compile(r"[0-9](?:[.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
+"""A long number as a spreadsheet shows and exports it, such as 1.23E+12."""
 _LINK: Final = re.compile(r"(?:([0-9A-Fa-f:.-]+)@)?([^/@]+)/([^@]+)")
 _DISK_TYPES: Final = {"hdd": "HDD", "ssd": "SSD", "nvme": "NVMe", "": ""}
 _FIRMWARE: Final = {
@@ -126,16 +154,26 @@ _FIRMWARE: Final = {
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
+def _limited(values: list[str], maximum: int = MAX_VALUES) -> list[str]:
+    """Return the values of a cell without empty ones. Raises ValueError if there are too many."""
+    found = [text for each in values if (text := each.strip())]
+    if len(found) > maximum:
+        raise ValueError(f"{len(found)} values, and at most {maximum} are read")
+    return found
+
+
 def _several(text: str) -> list[str]:
-    return text.replace("|", " ").split()
+    return _limited(text.replace("|", " ").split())
 
 
 def _serials(text: str) -> tuple[str, ...]:
     found = []
-    for each in filter(None, map(str.strip, text.split("|"))):
-        if not serial_number(each):
+    for each in _limited(text.split("|")):
+        if not (serial := serial_number(each)):
             raise ValueError(f"{each!r} is a placeholder and identifies no machine: leave it out")
-        found.append(each)
+        if _ROUNDED.fullmatch(serial):
+            raise ValueError(f"{serial!r} was rounded by a spreadsheet: format the column as text, and export it again")
+        found.append(serial)
     return tuple(found)
 
 
@@ -143,7 +181,7 @@ def _uuids(text: str) -> tuple[str, ...]:
     found = []
     for each in _several(text):
         value = UUID(each) if re.fullmatch(r"[0-9A-Fa-f-]{32,36}", each) else None
-        if value is None or value.int in (0, (1 << 128) - 1):
+        if value is None or not identifies_machine(each):
             raise ValueError(f"{each!r} is no UUID that identifies a machine")
         found.append(str(value))
     return tuple(found)
@@ -167,6 +205,13 @@ def _address(text: str) -> IPv4Address:
         raise ValueError(f"{text!r} is no IPv4 address") from None
 
 
+def _address_text(text: str) -> str:
+    """Return the text of an address or a netmask, which `_reserved_address` reads together."""
+    if not re.fullmatch(r"[0-9./]{1,31}", text):
+        raise ValueError(f"{text!r} is no IPv4 address with its length, such as 10.7.0.11/24")
+    return text
+
+
 def _interface(text: str) -> IPv4Interface:
     try:
         return IPv4Interface(text)
@@ -188,11 +233,23 @@ def _machine_name(text: str) -> str:
 
 def _host(text: str) -> str:
     try:
-        return str(ip_address(text.strip("[]")))
+        address = ip_address(text.strip("[]"))
     except ValueError:
         if len(text) <= 253 and _HOST_NAME.fullmatch(text):
             return text
-    raise ValueError(f"{text!r} is neither an IP address nor a host name")
+    else:
+        if "%" not in text:  # a zone of IPv6 is any text
+            return str(address)
+    # The text may be a URL with a password.
+    raise ValueError("neither an IP address nor a host name: no scheme, port, path or user belongs here")
+
+
+def _secret_name(text: str) -> str:
+    try:
+        return _object_name(text)
+    except ValueError:
+        # The text may be a password, so the message does not repeat it.
+        raise ValueError("not a name of a Secret: lower case letters, digits, '-' and '.'; no password") from None
 
 
 def _name_servers(text: str) -> tuple[str, ...]:
@@ -212,9 +269,12 @@ def _vlan(text: str) -> int:
 
 
 def _kernel_params(text: str) -> tuple[str, ...]:
-    if wrong := next((each for each in text.split() if not _KERNEL_PARAM.fullmatch(each)), ""):
+    values = _limited(text.split(), bounds.MAX_KERNEL_PARAMS)
+    if wrong := next((each for each in values if not _KERNEL_PARAM.fullmatch(each)), ""):
         raise ValueError(f"{wrong!r} is no kernel parameter: printable ASCII only")
-    return tuple(text.split())
+    if wrong := next((each for each in values if _ENDS_COMMAND.search(each)), ""):
+        raise ValueError(f"{wrong!r} {rules.KERNEL_PARAM.message}")
+    return tuple(values)
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -244,19 +304,28 @@ def _memory(text: str) -> int:
     match = _MEMORY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no size of memory, such as 256Gi")
-    return int(float(match[1]) * {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}[match[2].lower()])
+    size = int(_decimal(match[1]) * {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}[match[2].lower()])
+    if not size:
+        raise ValueError(f"{text!r} is no size of memory: leave the cell empty")
+    return size
+
+
+def _decimal(number: str) -> float:
+    return float(number.replace(",", "."))
 
 
 def _disks(text: str) -> tuple[ExpectedDisk, ...]:
     found = []
-    for each in filter(None, map(str.strip, text.split("|"))):
+    for each in _limited(text.split("|")):
         match = _DISK.fullmatch(each)
-        if match is None or not int(match[1] or 1):
+        if match is None or not int(match[1] or 1) or not _decimal(match[2]):
             raise ValueError(f"{each!r} describes no disks; write them as 2x480GB SSD|4x3.84TB NVMe")
         count, size, unit, binary, kind = match.groups()
         exponent = {"g": 3, "t": 4}[unit.lower()]
         factor = (1024 if binary else 1000) ** exponent
-        found.append(ExpectedDisk(int(count or 1), int(float(size) * factor), _DISK_TYPES[(kind or "").lower()]))
+        found.append(ExpectedDisk(int(count or 1), int(_decimal(size) * factor), _DISK_TYPES[(kind or "").lower()]))
+    if sum(disks.count for disks in found) > bounds.MAX_DISKS:
+        raise ValueError(f"a machine has at most {bounds.MAX_DISKS} disks")
     return tuple(found)
 
 
@@ -284,8 +353,8 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "mac": _macs,
     "bmc_mac": _macs,
     "boot_mac": _mac,
-    "ip": str,
-    "netmask": str,
+    "ip": _address_text,
+    "netmask": _address_text,
     "gateway": _address,
     "nameservers": _name_servers,
     "hostname": _host_name,
@@ -294,7 +363,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "kernel_params": _kernel_params,
     "labels": _labels,
     "bmc_address": _host,
-    "bmc_secret": _object_name,
+    "bmc_secret": _secret_name,
     "vendor": _text,
     "model": _text,
     "cores": _cores,
@@ -312,6 +381,12 @@ _FIELDS: Final = {
     "memory": "memory_bytes",
 }
 """The fields of ExpectedMachine whose name is not that of the column."""
+
+
+_BAD_CELL: Final = (
+    'a quote (") is open or in the wrong place, or a cell is too long: a quoted cell begins and ends with one in the '
+    "same line, and has two for each quote inside"
+)
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -333,7 +408,9 @@ class ListTable:
 
 def column_of(title: str) -> str:
     """Return the column of a title in any of its usual spellings; empty for none."""
-    return _SPELLINGS.get(re.sub(r"[^a-z0-9]", "", title.lower()), "")
+    spelling = re.sub(r"[^a-z0-9]", "", title.lower())
+    numbered = _SPELLINGS.get(re.sub(r"[0-9]", "", spelling), "")  # "MAC 1", "NIC2 MAC"
+    return _SPELLINGS.get(spelling) or (numbered if numbered in _JOINED else "")
 
 
 def is_secret_column(title: str) -> bool:
@@ -352,24 +429,27 @@ def read_table(text: str, source: str) -> ListTable:
     lines = ["" if line.lstrip().startswith("#") else line for line in text.split("\n")]
     first = next((line for line in lines if line.strip()), "")
     delimiter = max(",;\t", key=first.count)
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True, skipinitialspace=True)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
-    begin = 0
-    try:
-        for cells in reader:
-            number, begin = begin + 1, reader.line_num
-            if not any(cell.strip() for cell in cells):
-                continue
-            if not header:
-                header = [cell.strip() for cell in cells]
-                continue
-            if len(rows) >= MAX_LINES:
-                problems.append(ListProblem(f"{source} line {number}", f"a list has at most {MAX_LINES} machines"))
-                break
-            rows.append((number, cells))
-    except csv.Error as error:
-        problems.append(ListProblem(f"{source} line {begin + 1}", f"{error}: the lines from here on are not read"))
+    for number, line in enumerate(lines, start=1):
+        try:
+            # Each line is read alone, so that a quote that stays open harms no other line.
+            cells = next(csv.reader([line], delimiter=delimiter, strict=True, skipinitialspace=True), [])
+        except csv.Error:
+            problems.append(ListProblem(f"{source} line {number}", _BAD_CELL))
+            continue
+        if not any(cell.strip() for cell in cells):
+            continue
+        if not header:
+            header = [cell.strip() for cell in cells]
+            continue
+        if len(rows) >= MAX_LINES:
+            problems.append(ListProblem(f"{source} line {number}", f"a list has at most {MAX_LINES} machines"))
+            break
+        rows.append((number, cells))
+    if len(header) > MAX_COLUMNS:
+        problems = [ListProblem(f"{source} header", f"{len(header)} columns, and a list has at most {MAX_COLUMNS}")]
+        return ListTable(delimiter, (), (), (), tuple(problems))
     columns, of_header = _columns(header, source)
     return ListTable(delimiter, tuple(header), columns, tuple(rows), (*problems, *of_header))
 
@@ -381,7 +461,7 @@ def _columns(header: list[str], source: str) -> tuple[tuple[str, ...], list[List
     where = f"{source} header"
     for title in header:
         column, shown = column_of(title), clean_text(title)
-        if column and column in columns:
+        if column and column in columns and column not in _JOINED:
             problems.append(ListProblem(where, f"{shown!r} is a second column {column}: the first one counts"))
             column = ""
         elif is_secret_column(title):
@@ -403,6 +483,7 @@ def read_list(text: str, namespace: str, source: str) -> tuple[list[ExpectedMach
     table = read_table(text, source)
     problems = list(table.problems)
     machines = []
+    has_secrets = any(map(is_secret_column, table.header))
     if "name" not in table.columns:
         return [], problems[:MAX_PROBLEMS]
     for number, cells in table.rows:
@@ -410,18 +491,30 @@ def read_list(text: str, namespace: str, source: str) -> tuple[list[ExpectedMach
         try:
             machines.append(_machine(table.columns, cells, namespace, where))
         except ValueError as error:
-            problems.append(ListProblem(where, str(error)))
-    if len(problems) > MAX_PROBLEMS:
-        left_out = len(problems) - MAX_PROBLEMS
-        problems = [*problems[:MAX_PROBLEMS], ListProblem(source, f"{left_out} further problems are not shown")]
-    return machines, problems
+            text = str(error)
+            column, colon, _ = text.partition(": ")
+            if has_secrets and colon and column in COLUMNS:
+                # A missing cell moves the next ones: the value may be a password.
+                text = f"{column}: the value can't be used, and is not shown because the list has a column of secrets"
+            problems.append(ListProblem(where, printable(text)))
+    return machines, _shown(problems, source)
+
+
+def _shown(problems: list[ListProblem], source: str) -> list[ListProblem]:
+    """Return the first MAX_PROBLEMS problems, and the number of the others as a further one."""
+    left_out = len(problems) - MAX_PROBLEMS
+    further = [ListProblem(source, f"{left_out} further problems are not shown")] if left_out > 0 else []
+    return problems[:MAX_PROBLEMS] + further
 
 
 def _machine(columns: tuple[str, ...], cells: list[str], namespace: str, source: str) -> ExpectedMachine:
     """Return the machine of a line. Raises ValueError with the column, the value and the remedy."""
     if any(cell.strip() for cell in cells[len(columns) :]):
         raise ValueError(f"the line has {len(cells)} cells and the header {len(columns)}: put quotes around commas")
-    given = {column: cell.strip() for column, cell in zip(columns, cells, strict=False) if column and cell.strip()}
+    given: dict[str, str] = {}
+    for column, cell in zip(columns, cells, strict=False):
+        if column and (value := cell.strip()):
+            given[column] = f"{given[column]}|{value}" if column in given else value
     if "name" not in given:
         raise ValueError("name is empty")
     values: dict[str, Any] = {}
@@ -438,8 +531,8 @@ def _machine(columns: tuple[str, ...], cells: list[str], namespace: str, source:
     key = NamespacedName(namespace, values.pop("name"))
     fields = {_FIELDS.get(column, column): value for column, value in values.items()}
     machine = ExpectedMachine(key, source, address=address, vlan=str(vlan) if vlan else "", **fields)
-    if machine.boot_mac and machine.boot_mac not in machine.macs:
-        machine = replace(machine, macs=(*machine.macs, machine.boot_mac))
+    macs = [*machine.macs, machine.boot_mac, *(link.mac for link in machine.links)]
+    machine = replace(machine, macs=tuple(dict.fromkeys(filter(None, macs))))
     if not (machine.serials or machine.uuids or machine.macs or machine.bmc_macs):
         raise ValueError("the line identifies no machine: give serial, uuid, mac or bmc_mac")
     return machine
@@ -462,6 +555,8 @@ def _reserved_address(ip: str, netmask: str) -> IPv4Interface | None:
     except ValueError as error:
         raise ValueError(f"ip: {error}") from None
     network = address.network
+    if not network.prefixlen:
+        raise ValueError(f"ip: {address} is in no network: write the length of its network")
     is_host = network.prefixlen >= 31 or address.ip not in (network.network_address, network.broadcast_address)
     if not is_host or address.ip.is_multicast or address.ip.is_loopback or address.ip.is_unspecified:
         raise ValueError(f"ip: {address} is no address of a host")
@@ -520,8 +615,9 @@ class ExpectedMachines:
         self._by_key: dict[NamespacedName, ExpectedMachine] = {}
         self._by_identifier: dict[_Identifier, list[ExpectedMachine]] = {}
         self._by_port: dict[tuple[str, str], list[tuple[ExpectedMachine, ExpectedLink]]] = {}
-        self._ambiguous: dict[NamespacedName, str] = {}
-        """The problem of each machine whose name or address another line has, too."""
+        self._ambiguous: dict[str, str] = {}
+        """The problem of each line, by its source, that has something which another line has, too."""
+        self._names_only_macs = True
         self._handlers: list[Callable[[], None]] = []
         self.problems: tuple[ListProblem, ...] = ()
 
@@ -533,8 +629,9 @@ class ExpectedMachines:
         """Add or update the lists of a ConfigMap."""
         key = NamespacedName.of(config_map)
         data = {str(name): text for name, text in as_mapping(config_map.get("data")).items() if isinstance(text, str)}
+        unread = sorted(map(str, as_mapping(config_map.get("binaryData"))))
         before = self._lists.get(key)
-        if before is not None and before[0] == data:
+        if before is not None and before[0] == (data, unread):
             return
         machines: list[ExpectedMachine] = []
         problems: list[ListProblem] = []
@@ -542,7 +639,11 @@ class ExpectedMachines:
             of_list = read_list(text, key.namespace, f"ConfigMap {key}, {clean_text(name)}")
             machines += of_list[0]
             problems += of_list[1]
-        self._lists[key] = (data, machines, problems)
+        # kubectl puts a file there that is not UTF-8, such as one in Windows-1252 or UTF-16.
+        for name in unread[:MAX_PROBLEMS]:
+            text = "the list is not read, because it is in binaryData: save the file as UTF-8"
+            problems.append(ListProblem(f"ConfigMap {key}, {clean_text(name)}", text))
+        self._lists[key] = ((data, unread), machines, problems)
         self._changed()
 
     def remove(self, config_map: Raw) -> None:
@@ -568,15 +669,15 @@ class ExpectedMachines:
 
     def names_only_macs(self) -> bool:
         """Return True if each line has a MAC address of a port: then no other machine has to introduce itself."""
-        return all(machine.macs for machine in self._machines)
+        return self._names_only_macs
 
     def at_port(self, switch: str, port: str) -> Iterable[tuple[ExpectedMachine, ExpectedLink]]:
-        """Return the lines that expect a machine at a port of a switch; both texts casefolded."""
-        return self._by_port.get((switch, port), ())
+        """Return the lines that may expect a machine at a port of a switch. `link_is_at` decides."""
+        return self._by_port.get((switch_key(switch), port_key(port)), ())
 
     def match(self, facts: MachineFacts) -> Match:
         """Return the line that the facts fit. One fact is enough, if no other fact contradicts the line."""
-        hits: dict[NamespacedName, tuple[ExpectedMachine, str]] = {}
+        hits: dict[str, tuple[ExpectedMachine, str]] = {}
         for kind, values in (
             ("serial number", facts.serials),
             ("UUID", facts.uuids),
@@ -586,14 +687,14 @@ class ExpectedMachines:
             for value in sorted(values):
                 for compared in _compared(kind, value):
                     for machine in self._by_identifier.get((kind, compared), ()):
-                        hits.setdefault(machine.key, (machine, f"{kind} {value}"))
+                        hits.setdefault(machine.source, (machine, f"{kind} {value}"))
         if not hits:
             return Match()
         if len(hits) > 1:
             lines = "; ".join(f"{by} is that of {each.key} ({each.source})" for each, by in list(hits.values())[:4])
             return Match(conflict=f"several lines fit: {lines}")
         ((machine, by),) = hits.values()
-        if problem := self._ambiguous.get(machine.key, ""):
+        if problem := self._ambiguous.get(machine.source, ""):
             return Match(machine, by, problem)
         return Match(machine, by, _contradiction(machine, by, facts))
 
@@ -602,22 +703,29 @@ class ExpectedMachines:
         machines = [machine for _, of_list, _ in lists for machine in of_list]
         problems = [problem for _, _, of_list in lists for problem in of_list]
         self._ambiguous = {}
-        duplicates = list(_duplicates(machines))
-        for machine, text in duplicates:
-            problems.append(ListProblem(machine.source, text))
-            self._ambiguous.setdefault(machine.key, f"{machine.source}: {text}")
-        self._machines = tuple({machine.key: machine for machine in reversed(machines)}.values())[::-1]
-        self._by_key = {each.key: each for each in self._machines if each.key not in self._ambiguous}
+        duplicates = []
+        for machine, text in _duplicates(machines):
+            duplicates.append(ListProblem(machine.source, text))
+            self._ambiguous.setdefault(machine.source, f"{machine.source}: {text}")
+        self._machines = tuple(machines)
+        self._names_only_macs = all(machine.macs for machine in machines)
+        self._by_key = {each.key: each for each in machines if each.source not in self._ambiguous}
         self._by_identifier, self._by_port = {}, {}
         for machine in self._machines:
             for identifier, _ in _identifiers(machine):
                 self._by_identifier.setdefault(identifier, []).append(machine)
             for link in machine.links:
-                port = link.switch.casefold(), link.port.casefold()
+                port = switch_key(link.switch), port_key(link.port)
                 self._by_port.setdefault(port, []).append((machine, link))
-        self.problems = tuple(sorted(problems, key=lambda each: (each.source, each.text)))
+        problems += _shown(duplicates, "all lists")
+        self.problems = tuple(sorted(problems, key=lambda each: (_natural(each.source), each.text)))
         for handler in self._handlers:
             handler()
+
+
+def _natural(source: str) -> list[tuple[int, str]]:
+    """Return the sort key of a source: line 9 comes before line 10."""
+    return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(re.split(r"([0-9]{1,9})", source))]
 
 
 def _compared(kind: str, value: str) -> tuple[str, ...]:
@@ -630,15 +738,18 @@ def _contradiction(machine: ExpectedMachine, by: str, facts: MachineFacts) -> st
     """Return what contradicts a line that fits by one fact; empty if nothing does."""
     serials, own_serials = set(map(serial_key, machine.serials)), set(map(serial_key, facts.serials))
     uuids = {each for value in facts.uuids for each in same_uuid(value)}
+    macs = known_macs(facts.in_band or facts.out_of_band)
+    own_macs = macs | set(facts.boot_macs) if macs else set()
     for what, listed, own, shown, has in (
         ("serial number", serials, own_serials, machine.serials, facts.serials),
         ("UUID", set(machine.uuids), uuids, machine.uuids, facts.uuids),
-        ("MAC address", set(machine.macs), set(facts.macs), machine.macs, facts.macs),
+        ("MAC address", set(machine.macs), own_macs, machine.macs, own_macs),
     ):
         if listed and own and not listed & own:
             found, expected = ", ".join(sorted(has)[:8]), ", ".join(shown[:8])
             return (
-                f"{by} fits {machine.source}, but its {what} is {found} and the line has {expected}: correct the line, "
+                f"{by} fits {machine.source}, but the {what} of the machine is {found} and the line has "
+                f"{expected}: correct the line, "
                 "or find the machine that it describes"
             )
     return ""
@@ -646,14 +757,20 @@ def _contradiction(machine: ExpectedMachine, by: str, facts: MachineFacts) -> st
 
 def _duplicates(machines: list[ExpectedMachine]) -> Iterator[tuple[ExpectedMachine, str]]:
     """Yield each line that has the name, the address or an identifier of another line, and the problem."""
-    first: dict[tuple[str, str], ExpectedMachine] = {}
+    lines: dict[tuple[str, str], tuple[str, list[ExpectedMachine]]] = {}
     for machine in machines:
         own = [(("name", str(machine.key)), machine.key.name)]
         own += [(identifier, shown) for identifier, shown in _identifiers(machine)]
         if machine.address is not None:
             own.append((("ip", str(machine.address.ip)), str(machine.address.ip)))
-        for identifier, shown in dict(own).items():
-            other = first.setdefault(identifier, machine)
-            if other is not machine:
-                yield machine, f"{identifier[0]} {shown} is also in {other.source}: one of both lines is wrong"
-                yield other, f"{identifier[0]} {shown} is also in {machine.source}: one of both lines is wrong"
+        # A MAC address is that of a port or that of a BMC, not of both.
+        unique = {("MAC" if kind == "BMC MAC" else kind, value): shown for (kind, value), shown in own}
+        for identifier, shown in unique.items():
+            lines.setdefault(identifier, (shown, []))[1].append(machine)
+    for (kind, _), (shown, having) in lines.items():
+        if len(having) < 2:
+            continue
+        for at, machine in enumerate(having):
+            other = having[1] if at == 0 else having[0]
+            further = f" and {len(having) - 2} further lines" if len(having) > 2 else ""
+            yield machine, f"{kind} {shown} is also in {other.source}{further}: only one of the lines can be right"

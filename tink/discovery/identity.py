@@ -13,11 +13,10 @@ from typing import Any, Final
 from tink.api.annotations import AUTO_DISCOVERED_LABEL
 from tink.api.inventory import clean_text, mac_address, serial_number
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.discovery.model import MachineFacts, same_uuid, serial_key
+from tink.discovery.model import ExpectedLink, MachineFacts, identifies_machine, same_uuid, serial_key
 from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName
-
-_NO_UUIDS: Final = frozenset({0, (1 << 128) - 1})
+from tink.mac import from_any
 
 Fact = tuple[str, str]
 """A kind of fact, in the words of messages, and its value in the form in which two are compared."""
@@ -47,6 +46,7 @@ def facts_of(hardware: Raw) -> MachineFacts:
         bmc_macs=frozenset(_bmc_macs(bmc)),
         product_serial=product_serial,
         boot_macs=tuple(interfaces),
+        last_boot_mac=mac_address(as_mapping(as_mapping(hardware.get("status")).get("lastBoot")).get("mac")),
         storage_devices=tuple(each for each in _items(spec.get("storageDevices")) if isinstance(each, str)),
         in_band=in_band,
         out_of_band=out_of_band,
@@ -60,6 +60,79 @@ def ports_of(attributes: Raw) -> Iterator[Raw]:
     for adapter in _items(attributes.get("networkInterfaces")):
         for port in _items(as_mapping(adapter).get("ports")):
             yield as_mapping(port)
+
+
+def known_macs(attributes: Raw) -> frozenset[str]:
+    """Return the MAC addresses of the ports of an inventory; empty if one is unknown, or if there is no port."""
+    macs = [mac_address(port.get("mac")) for port in ports_of(attributes)]
+    return frozenset(macs) if all(macs) else frozenset()
+
+
+# --- switch ports -----------------------------------------------------------------------------------------------------
+
+_PORT_NAME: Final = re.compile(r"([a-z-]*)[ _-]*([0-9]+(?:[/.:][0-9]+)*)")
+
+
+def switch_key(name: str) -> str:
+    """Return the key of a switch: its MAC address, or its name without the domain.
+
+    A switch sends the name that it is configured with, with or without its domain (IEEE 802.1AB section 8.5.7).
+    """
+    text = clean_text(name).casefold()
+    return from_any(text) or (text if re.fullmatch("[0-9.]+", text) else text.partition(".")[0])
+
+
+def port_key(port: str) -> str:
+    """Return the key of a switch port: its MAC address or its number. Ethernet1/7, Eth1/7 and 1/7 have one key."""
+    text = clean_text(port).casefold()
+    found = _PORT_NAME.fullmatch(text)
+    return from_any(text) or (found[2] if found else text)
+
+
+def link_is_at(link: ExpectedLink, port: Raw) -> bool | None:
+    """Return True if a network port is at the switch port of an expected cable, False if not, and None if unknown.
+
+    A switch may send its MAC address alone, and its port a MAC address or a plain index: then its name is unknown.
+    """
+    lldp = as_mapping(port.get("lldp"))
+    switches, ports = (
+        [text for name in names if (text := clean_text(lldp.get(name)).casefold())]
+        for names in (("systemName", "chassisID"), _PORT_FIELDS)
+    )
+    answers = _is_switch(link.switch.casefold(), switches), _is_port(link.port.casefold(), ports)
+    return False if False in answers else None if None in answers else True
+
+
+def _is_switch(wanted: str, found: list[str]) -> bool | None:
+    if any(_is_same_switch(wanted, each) for each in found):
+        return True
+    is_mac = from_any(wanted) is not None
+    return False if any((from_any(each) is not None) is is_mac for each in found) else None
+
+
+def _is_same_switch(one: str, other: str) -> bool:
+    has_domains = "." in one and "." in other and not from_any(one)
+    return one == other if has_domains else switch_key(one) == switch_key(other)
+
+
+def _is_port(wanted: str, found: list[str]) -> bool | None:
+    if any(_is_same_port(wanted, each) for each in found):
+        return True
+    # A description that is a sentence is no name of the port.
+    kinds = {_port_kind(each) for each in found if from_any(each) or _PORT_NAME.fullmatch(each)}
+    return False if _port_kind(wanted) in kinds else None
+
+
+def _port_kind(port: str) -> str:
+    return "MAC" if from_any(port) else "index" if port.isdigit() else "name"
+
+
+def _is_same_port(one: str, other: str) -> bool:
+    """Return True if one name may be an abbreviation of the other: Eth1/7 of Ethernet1/7, and 1/7 of both."""
+    if port_key(one) != port_key(other):
+        return False
+    kinds = [found[1].rstrip("-") if (found := _PORT_NAME.fullmatch(each)) else "" for each in (one, other)]
+    return kinds[0].startswith(kinds[1]) or kinds[1].startswith(kinds[0])
 
 
 def neighbour_ports(port: Raw) -> tuple[tuple[str, str], ...]:
@@ -84,9 +157,7 @@ def _items(value: Any) -> list[Any]:
 def _uuid(value: object) -> str:
     text = clean_text(value).lower()
     spellings = same_uuid(text) if re.fullmatch(r"[0-9a-f-]{32,36}", text) else ()
-    if not spellings or int(spellings[0].replace("-", ""), 16) in _NO_UUIDS:
-        return ""
-    return spellings[0]
+    return spellings[0] if spellings and identifies_machine(text) else ""
 
 
 def _bmc_macs(bmc: Raw) -> Iterator[str]:

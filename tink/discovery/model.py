@@ -34,6 +34,19 @@ def same_uuid(uuid: str) -> tuple[str, ...]:
     return str(value), str(UUID(bytes=value.bytes_le))
 
 
+def identifies_machine(uuid: str) -> bool:
+    """Return False for a UUID that whole series of boards have: zeros, ones, and the defaults of firmware."""
+    spellings = same_uuid(uuid)
+    return bool(spellings) and not _PLACEHOLDER_UUIDS & set(spellings)
+
+
+_PLACEHOLDER_UUIDS: Final = frozenset({
+    "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    "03000200-0400-0500-0006-000700080009", "12345678-1234-5678-90ab-cddeefaabbcc",
+})  # fmt: skip
+"""The third is AMI's default, which many boards were sold with."""
+
+
 def discovered_name(mac: str) -> str:
     """Return the name of the Hardware of a discovered machine with this MAC address (lower case, colons)."""
     return NAME_PREFIX + mac.replace(":", "-")
@@ -137,7 +150,7 @@ class ExpectedMachine:
 
 @dataclass(frozen=True, slots=True)
 class ListProblem:
-    """A line of a list that can't be used. `text` names the column, the value and the remedy."""
+    """A line or a column of a list that can't be used. `text` names the column, the value and the remedy."""
 
     source: str
     text: str
@@ -154,6 +167,7 @@ class MachineFacts:
         out-of-band inventory. MAC addresses also from spec.networkInterfaces. Lower case, but for serials.
     product_serial: the serial number of the machine itself, and of no part; empty if unknown.
     boot_macs: the keys of spec.networkInterfaces.
+    last_boot_mac: the interface that the machine booted from last, as an edge has seen it; empty if unknown.
     storage_devices: spec.storageDevices.
     in_band, out_of_band: the parts of status.inventory; empty mappings if absent.
     is_discovered: it has the label `tinkerbell.org/auto-discovered: "true"`.
@@ -166,6 +180,7 @@ class MachineFacts:
     bmc_macs: frozenset[str] = frozenset()
     product_serial: str = ""
     boot_macs: tuple[str, ...] = ()
+    last_boot_mac: str = ""
     storage_devices: tuple[str, ...] = ()
     in_band: Raw = field(default_factory=dict)
     out_of_band: Raw = field(default_factory=dict)
@@ -184,6 +199,7 @@ class VerdictReason(StrEnum):
     WRONG_PORT = "WrongPort"  # another slot of the rack, or another port
     WRONG_VLAN = "WrongVlan"
     WRONG_MODEL = "WrongModel"
+    INTERFACE_MISSING = "InterfaceMissing"  # the Hardware or its line names an interface that the machine does not have
     WRONG_FIRMWARE_MODE = "WrongFirmwareMode"
     DISK_MISSING = "DiskMissing"
     DISK_SIZE = "DiskSize"

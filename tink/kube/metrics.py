@@ -85,7 +85,9 @@ def controller_metrics(controllers: Mapping[str, Controller]) -> Iterator[Metric
     yield from queue_metrics({name: one.queue for name, one in controllers.items()})
 
 
-def leader_metrics(elector: LeaderElector) -> Iterator[Metric]:
-    """Yield the state of the leader election."""
+def leader_metrics(*electors: LeaderElector) -> Iterator[Metric]:
+    """Yield the states of the leader elections of a process."""
     text = "1: this replica leads; 0: another does, or none."
-    yield gauge("leader_election_master_status", text, ["name"], {(elector.name,): elector.is_leader})
+    states = {(elector.name,): elector.is_leader for elector in electors}
+    if states:
+        yield gauge("leader_election_master_status", text, ["name"], states)

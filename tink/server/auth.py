@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from pydantic import ValidationError
 
-from tink.api.annotations import AGENT_ID_ANNOTATION
+from tink.api.annotations import AGENT_ID_ANNOTATION, DISCOVERY_ADDRESS_ANNOTATION
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.errors import TinkedgeError
 from tink.files.key_file import KeyFile
@@ -139,6 +139,8 @@ class _Identity:
     given: str = ""
     """The agent id from the annotation, or empty."""
     terminating: bool = False
+    discovery_address: str = ""
+    """The address that the machine has from its discovery until its next boot, or empty."""
 
 
 class AgentDirectory:
@@ -151,6 +153,8 @@ class AgentDirectory:
         self._by_mac: dict[str, set[NamespacedName]] = {}
         self._by_name: dict[str, set[NamespacedName]] = {}
         self._by_annotation: dict[str, set[NamespacedName]] = {}
+        self._reserved: Counter[str] = Counter()
+        """The number of Hardware that reserve an address and are not being deleted."""
 
     def apply(self, obj: Raw) -> None:
         """Add or update a Hardware. A Hardware that can't be parsed has no agents."""
@@ -167,8 +171,11 @@ class AgentDirectory:
         given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
         given = given if given.isascii() and len(given) <= MAX_AGENT_ID else ""
         terminating = hardware.metadata.deletion_timestamp is not None
-        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given, terminating)
+        former = hardware.metadata.annotations.get(DISCOVERY_ADDRESS_ANNOTATION, "")
+        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given, terminating, former)
         self._machines[key] = identity
+        if not terminating:
+            self._reserved.update(addresses)
         for index, ids in self._indexes(identity):
             for agent_id in ids:
                 index.setdefault(agent_id, set()).add(key)
@@ -178,6 +185,10 @@ class AgentDirectory:
         identity = self._machines.pop(NamespacedName.of(obj), None)
         if identity is None:
             return
+        for address in identity.addresses if not identity.terminating else ():
+            self._reserved[address] -= 1
+            if not self._reserved[address]:
+                del self._reserved[address]
         for index, ids in self._indexes(identity):
             for agent_id in ids:
                 index[agent_id].discard(identity.key)
@@ -245,9 +256,16 @@ class AgentDirectory:
         return identity.macs if identity is not None else ()
 
     def addresses(self, key: NamespacedName) -> frozenset[str]:
-        """Return the IP addresses that the Hardware reserves for its machine; empty for an unknown Hardware."""
+        """Return the IP addresses that the Hardware reserves for its machine; empty for an unknown Hardware.
+
+        A machine that was approved after its discovery has its former address, too, until it boots. That address
+        counts only while no other Hardware reserves it: the next discovered machine may get it.
+        """
         identity = self._machines.get(key)
-        return identity.addresses if identity is not None else frozenset()
+        if identity is None:
+            return frozenset()
+        former = identity.discovery_address
+        return identity.addresses | {former} if former and former not in self._reserved else identity.addresses
 
     def id_of(self, key: NamespacedName) -> str:
         """Return the agent id that the Hardware implies: its annotation, else its first MAC, else its name."""

@@ -22,7 +22,7 @@ Raw = dict[str, Any]
 DEFAULT = ("kustomize/tinkedge.yaml",)
 OPTIONAL = (
     *("rbac-attributes.yaml", "rbac-bmc.yaml", "rbac-peers.yaml", "rbac-secrets.yaml", "rbac-metal3.yaml"),
-    "metal3-webhook.yaml",
+    *("rbac-discovery.yaml", "metal3-webhook.yaml"),
 )
 
 RIGHTS = {
@@ -53,6 +53,14 @@ RIGHTS = {
         "cluster: /secrets: get",
         "tinkedge: coordination.k8s.io/leases: create",
         "tinkedge: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: get,patch,watch",
+    },
+    ("tinkedge-controller", ("rbac-discovery.yaml",)): {
+        "cluster: /configmaps: list,watch",
+        "cluster: tinkerbell.org/hardware: create,delete,get,patch",
+        "cluster: tinkerbell.org/hardware/status: patch",
+        "cluster: bmc.tinkerbell.org/machines: create",
+        "tinkedge: coordination.k8s.io/leases: create",
+        "tinkedge: coordination.k8s.io/leases[tinkedge-discovery]: get,patch,watch",
     },
     ("tinkedge-server", DEFAULT): {
         "cluster: tinkerbell.org/hardware: list,watch",
@@ -171,7 +179,7 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
                 for resource in rule["resources"]:
                     policy = GUARDED.get(f"{group}/{resource}")
                     assert policy is None or policy in policies
-    narrowed = "tinkedge-server-attributes", "tinkedge-edge-peers", "tinkedge-bmc-netboot"
+    narrowed = "tinkedge-server-attributes", "tinkedge-edge-peers", "tinkedge-bmc-netboot", "tinkedge-discovery"
     assert {f"{name}.tinkedge" for name in narrowed} <= policies
 
 
@@ -322,12 +330,16 @@ ATTACKS = {
 }
 
 
+ATTACKS["discovery"] = ATTACKS["bmc-netboot"]
+
+
 @pytest.mark.parametrize(("policy", "attack"), [(policy, each) for policy, all_ in ATTACKS.items() for each in all_])
 def test_account_s_token_changes_nothing_else_of_its_object(policy, attack):
     old = {
         "webhook-registration": REGISTERED,
         "server-attributes": HARDWARE,
         "bmc-netboot": HARDWARE,
+        "discovery": HARDWARE,
         "metal3-webhook": definition(service=SERVICE),
     }[policy]
     assert refusals(policy, changed(old, attack), old) != []
@@ -391,3 +403,34 @@ def test_secret_for_the_authority_is_made_empty():
         (secret,) = [each for each in objects(file) if each["kind"] == "Secret"]
         assert secret["metadata"]["name"] == name
         assert not secret.keys() & {"data", "stringData"}
+
+
+DISCOVERED = changed(
+    HARDWARE,
+    lambda obj: obj["metadata"].update(
+        labels={"tinkerbell.org/auto-discovered": "true"}, finalizers=["tinkerbell.org/discovery"]
+    ),
+)
+APPROVED = changed(
+    HARDWARE, lambda obj: obj["metadata"].update(annotations={"tinkerbell.org/discovered-as": "discovery-52"})
+)
+
+
+@pytest.mark.parametrize("policy", ["discovery", "bmc-netboot"])
+@pytest.mark.parametrize("old", [DISCOVERED, APPROVED], ids=["discovered", "approved"])
+def test_controller_changes_metadata_of_discovered_hardware_alone_and_no_spec_but_netboot(policy, old):
+    relabelled = changed(old, lambda obj: obj["metadata"].update(labels={"tinkerbell.org/model": "R650"}))
+    assert refusals(policy, relabelled, old) == []
+    assert refusals(policy, changed(old, lambda obj: obj["metadata"].update(finalizers=[])), old) == []
+    assert refusals(policy, changed(old, lambda obj: obj["metadata"].update(annotations={})), old) == []
+    moved = changed(old, lambda obj: obj["spec"]["networkInterfaces"][FIRST_MAC]["dhcp"].update(ip="10.0.0.6"))
+    assert refusals(policy, moved, old) != []
+    owned = changed(old, lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]))
+    assert refusals(policy, owned, old) != []
+
+
+def test_controller_deletes_discovered_hardware_alone():
+    gone: Raw = {}
+    assert refusals("discovery-delete", gone, DISCOVERED) == []
+    for old in (HARDWARE, APPROVED, {"metadata": {"name": "m1"}, "spec": {}}):
+        assert refusals("discovery-delete", gone, old) != []

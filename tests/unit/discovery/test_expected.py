@@ -85,7 +85,7 @@ def test_spellings_of_suppliers_and_spreadsheets_are_known(text: str) -> None:
         ("serial,disks\nm1,S1,two disks", "write them as 2x480GB SSD"),
         ("serial,labels\nm1,S1,tinkerbell.org/auto-discovered=true", "are set by discovery itself"),
         ("serial\nm1,S1,S2", "the line has 3 cells and the header 2: put quotes around commas"),
-        ('serial\nm1,"S1', "the lines from here on are not read"),
+        ('serial\nm1,"S1', 'a quote (") is open or in the wrong place'),
         (f"serial\nm1,{'S' * (MAX_CELL_CHARACTERS + 1)}", "longer than 4096 characters"),
     ],
 )

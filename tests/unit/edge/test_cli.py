@@ -130,7 +130,7 @@ def test_up_without_options_has_the_default_settings(served: Served) -> None:
     services = frozenset(Service) - {Service.CONVERSION}
     assert served["settings"] == StackSettings(services=services, server=server, server_apart=True)
     run("up", "--interface", "lo", "--kubeconfig", "k")
-    without = {Service.APISERVER, Service.BMC}
+    without = {Service.APISERVER, Service.BMC, Service.DISCOVERY}
     assert served["settings"].services == services - without, "the cluster has an API, and maybe a Rufio"
     assert served["settings"].kubeconfig == Path("k")
 
@@ -145,6 +145,17 @@ def test_bmcs_are_controlled_with_the_embedded_api_or_on_request(served: Served)
     assert Service.BMC not in served["settings"].services
     run("controller", "--kubeconfig", "k", TINKEDGE_BMC="true")
     assert served["settings"].services == {Service.CONTROLLER, Service.WEBHOOKS, Service.BMC}
+
+
+def test_machines_are_judged_with_the_embedded_api_or_on_request(served: Served) -> None:
+    run("up", "--interface", "lo", "--no-discovery")
+    assert Service.DISCOVERY not in served["settings"].services
+    run("up", "--interface", "lo", "--kubeconfig", "k", "--discovery")
+    assert Service.DISCOVERY in served["settings"].services
+    run("controller", "--kubeconfig", "k")
+    assert Service.DISCOVERY not in served["settings"].services
+    run("controller", "--kubeconfig", "k", TINKEDGE_DISCOVERY="true")
+    assert served["settings"].services == {Service.CONTROLLER, Service.WEBHOOKS, Service.DISCOVERY}
 
 
 def test_conversion_of_hosts_is_served_only_on_request(served: Served) -> None:

@@ -35,7 +35,7 @@ from tink.controller import WorkflowController
 from tink.kube.cache.informer import Reflector
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, JOB, MACHINE, OSIE, SECRET, TASK, TEMPLATE, WORKFLOW
+from tink.kube.resources import CONFIG_MAP, CRD, HARDWARE, JOB, MACHINE, OSIE, SECRET, TASK, TEMPLATE, WORKFLOW
 from tink.kubeapi import ApiServer
 from tink.server import ServerSettings
 from tink.server import server as grpc_server
@@ -157,6 +157,37 @@ async def test_embedded_api_serves_machines_and_jobs_of_bmcs_from_its_start(make
         assert (await client.get(JOB, "off", "default"))["spec"] == spec
         for resource in (MACHINE, TASK):
             assert (await client.list(resource))["items"] == []
+
+
+async def test_machine_of_a_labelled_list_is_approved_and_other_config_maps_are_no_lists(
+    make: Make, tmp_path: Path
+) -> None:
+    stack = make(Service.APISERVER, Service.DISCOVERY)
+    await stack.start()
+    name = "discovery-52-54-00-00-00-01"
+    async with await KubeClient.connect(tmp_path / "data" / "kubeconfig") as client:
+        for listed, labels in (("m1", {"tinkerbell.org/expected-machines": "true"}), ("m2", {})):
+            metadata = {"name": listed, "namespace": "default", "labels": labels}
+            text = f"name,serial,ip\n{listed},ABC1234,192.0.2.2/24\n"
+            await client.create(CONFIG_MAP, {"metadata": metadata, "data": {"list.csv": text}})
+        metadata = {
+            "labels": {"tinkerbell.org/auto-discovered": "true"},
+            "finalizers": ["tinkerbell.org/discovery"],
+        }
+        discovered = objects.hardware(name, mac(1), "127.0.1.1", metadata=metadata)
+        await client.create(HARDWARE, discovered)
+        facts = {"inventory": {"inBand": {"product": {"serialNumber": "ABC1234"}}}}
+        await client.patch(HARDWARE, name, "default", {"status": facts}, subresource="status")
+
+        async def names() -> list[str]:
+            return [each["metadata"]["name"] for each in (await client.list(HARDWARE))["items"]]
+
+        async def is_approved() -> bool:
+            return await names() == ["m1"]
+
+        await until(is_approved)
+    assert value(stack, "tinkedge_discovery_approved_total", by="list") == 1
+    assert value(stack, "tinkedge_discovery_expected_machines") == 1
 
 
 async def test_bad_manifest_keeps_no_machine_from_being_served_and_is_named_by_readyz(
@@ -571,6 +602,8 @@ _VALUES: dict[str, tuple[list[str], set[str]]] = {
     "controller_runtime_reconcile_total": (["controller", "result"], {"host", "host-safety"}),
     "tinkedge_artifact_failures_total": (["kind"], set()),
     "tinkedge_artifact_opens_total": (["source"], set()),
+    "tinkedge_discovery_approved_total": (["by"], set()),
+    "tinkedge_discovery_expired_total": (["reason"], set()),
     "tinkedge_open_guard": (["guard"], set()),
     "tinkedge_peer_events_total": (["direction"], set()),
     "tinkedge_peer_lookups_total": (["result"], set()),
@@ -618,6 +651,8 @@ tinkedge_workflow_transitions_total tinkedge_workflows
 tinkedge_bmc_connections tinkedge_bmc_contactable tinkedge_bmc_leads tinkedge_bmc_machines tinkedge_bmc_polls_total
 tinkedge_bmc_boots_total tinkedge_bmc_refused_logins_total tinkedge_bmc_running_boots tinkedge_bmc_running_tasks
 tinkedge_bmc_tasks_total tinkedge_bmc_waits_for_rufio
+tinkedge_discovery_approved_total tinkedge_discovery_as_expected tinkedge_discovery_expected_machines
+tinkedge_discovery_expired_total tinkedge_discovery_hardware tinkedge_discovery_list_problems
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
 tinkedge_open_guard tinkedge_reviewed_writes_total tinkedge_unreviewed_writes_total

@@ -170,6 +170,27 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
             by_address.admit(agent_id, shown)
 
 
+def test_approved_machine_may_come_from_its_address_of_the_discovery_until_another_machine_has_that() -> None:
+    former = {"tinkerbell.org/discovery-address": "192.0.2.200"}
+    discovered = machine("discovery-52-54-00-00-00-01", MAC, ip="192.0.2.200", deletionTimestamp=CREATED)
+    agents = directory_of(discovered, machine("h", MAC, annotations=former))
+    by_address, here = authorizer(agents, AgentAuth.ADDRESS), Credentials("192.0.2.200")
+    assert by_address.admit(MAC, here) == KEY
+    assert by_address.admit(MAC, AT_HOME) == KEY
+    agents.remove(discovered)
+    assert by_address.admit(MAC, here) == KEY
+    following = machine("discovery-52-54-00-00-00-02", SECOND, ip="192.0.2.200")
+    agents.apply(following)
+    with pytest.raises(ForeignAgentError):
+        by_address.admit(MAC, here)
+    assert by_address.admit(SECOND, here) == ("d", "discovery-52-54-00-00-00-02")
+    agents.remove(following)
+    assert by_address.admit(MAC, here) == KEY
+    agents.apply(machine("h", MAC))
+    with pytest.raises(ForeignAgentError):
+        by_address.admit(MAC, here)
+
+
 def test_service_that_masquerades_is_named_when_a_second_machine_comes_from_its_address(
     directory: AgentDirectory,
 ) -> None:

@@ -34,6 +34,8 @@ _MAX_WAIT_SECONDS = 10.0
 _MAX_MESSAGE = 1024
 """Maximum length in characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go)."""
 _TIMEOUT_SECONDS = 5.0
+_MIN_PAUSE_SECONDS = 0.001
+"""Rounding may leave a pause of almost 0, in which the clock does not move."""
 _LOG_SECONDS = 60.0
 
 
@@ -128,11 +130,11 @@ class EventRecorder:
                     self._wakeup.clear()
                     await self._wakeup.wait()
                 if (wait := self._left()) > 0:
-                    await asyncio.sleep(wait)
+                    await asyncio.sleep(max(wait, _MIN_PAUSE_SECONDS))
                     continue
                 allowed, at = min(_BURST, allowed + (self._clock() - at) * _PER_SECOND), self._clock()
                 if allowed < 1:
-                    await asyncio.sleep(max((1 - allowed) / _PER_SECOND, 0.001))  # rounding may leave almost 0
+                    await asyncio.sleep(max((1 - allowed) / _PER_SECOND, _MIN_PAUSE_SECONDS))
                     continue
                 allowed -= 1
                 await self._write(self._waiting.popleft())

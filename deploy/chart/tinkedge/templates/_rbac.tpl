@@ -341,6 +341,42 @@ labels:
   verbs: [list]
 {{- end }}
 
+{{- define "tinkedge.rules.discovery" -}}
+# The lists of expected machines. RBAC can't select by a label.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [list, watch]
+# An approved machine gets a Hardware of another name in place of the discovered one. ValidatingAdmissionPolicies reject
+# deletions and changes of Hardware that was not discovered.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware]
+  verbs: [get, create, patch, delete]
+# The condition AsExpected, and the inventory of an approved machine.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware/status]
+  verbs: [patch]
+# The BMC of an approved machine, if a list has its Secret. The controller never reads the Secret for this.
+- apiGroups: [bmc.tinkerbell.org]
+  resources: [machines]
+  verbs: [create]
+{{- end }}
+
+{{- define "tinkedge.policy.discovery-delete" -}}
+- expression: oldObject.metadata.?labels[?"tinkerbell.org/auto-discovered"].orValue("") == "true"
+  message: the controller may delete only discovered Hardware
+{{- end }}
+
+{{- /* The variables of tinkedge.policy.bmc-netboot. */}}
+{{- define "tinkedge.policy.hardware-variables" -}}
+- {name: old, expression: 'oldObject.spec.?networkInterfaces.orValue({})'}
+- {name: new, expression: 'object.spec.?networkInterfaces.orValue({})'}
+- name: discovered
+  expression: >-
+    oldObject.metadata.?labels[?"tinkerbell.org/auto-discovered"].orValue("") == "true"
+    || oldObject.metadata.?annotations[?"tinkerbell.org/discovered-as"].orValue("") != ""
+    || "tinkerbell.org/discovery" in oldObject.metadata.?finalizers.orValue([])
+{{- end }}
+
 {{- /* The interfaces of a Hardware, without the field that the controller may change, are equal before and after. */}}
 {{- define "tinkedge.policy.bmc-netboot" -}}
 - expression: >-
@@ -355,9 +391,14 @@ labels:
     && variables.old[mac].all(key, key == "disableNetboot" || key in variables.new[mac]))
     && variables.old.all(mac, mac in variables.new)
   message: the controller may change only disableNetboot of an interface of a Hardware
-{{ include "tinkedge.policy.metadata" . }}
-- expression: object.metadata.?annotations == oldObject.metadata.?annotations
-  message: the controller may not change the annotations of a Hardware
+- expression: >-
+    variables.discovered
+    || (object.metadata.?labels == oldObject.metadata.?labels
+    && object.metadata.?finalizers == oldObject.metadata.?finalizers
+    && object.metadata.?annotations == oldObject.metadata.?annotations)
+  message: the controller may change labels, finalizers and annotations of discovered Hardware alone
+- expression: object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
+  message: the controller may not change the ownerReferences of a Hardware
 {{- end }}
 
 {{- /* Rufio's name for the Lease of its leader election. */}}

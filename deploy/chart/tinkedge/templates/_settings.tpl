@@ -83,6 +83,9 @@ bmc-edge-url: {{ .Values.bmc.edgeURL | quote }}
 metadata-token-key: /run/secrets/tinkedge/keys/metadata-token.key
 {{- end }}
 {{- end }}
+{{- if .Values.discovery.enabled }}
+discovery: true
+{{- end }}
 {{- if .Values.controller.webhooks.enabled }}
 webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.webhookService" . }}
 webhook-port: {{ .Values.controller.webhooks.port }}
