@@ -18,8 +18,9 @@ from edge.dhcp.reservation import Reservation, Subnet
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
 from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Reply, Stage
-from edge.journey.events import Value
+from edge.journey.events import Outcome, Value
 from edge.machines import Machine
+from tink.discovery.admission import Admitted, Decision, Reason, Refused, Waiting
 from tink.limits import Allowance
 
 SERVER_PORT: Final = 67
@@ -50,6 +51,8 @@ MAX_REPLIES: Final = 5000
 """Replies a second to all such relays together, and to all such clients."""
 _MAX_RELAYS: Final = 1024
 _MAX_URL_LENGTH: Final = 150
+_LASTING_REASONS: Final = frozenset({Reason.API_AWAY, Reason.RATE})
+"""Reasons to wait that may last longer than until the machine's next packet."""
 
 
 class Received(NamedTuple):
@@ -161,8 +164,15 @@ class DhcpContext:
         self.reports.dropped(destination, f"{line} is dropped")
         return False
 
-    def report_unknown(self, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
-        """Report a machine without a Hardware; `answer` says what it boots."""
+    def report_unknown(
+        self,
+        message_type: MessageType,
+        message: Message,
+        client: Client,
+        answer: str = "",
+        admission: Decision | None = None,
+    ) -> None:
+        """Report a machine without a Hardware. `answer` says what it boots, `admission` what --discover has decided."""
         detail: dict[str, Value] = {}
         if relay := options.dotted(message.giaddr) if any(message.giaddr) else "":
             detail["relay"] = relay
@@ -171,7 +181,16 @@ class DhcpContext:
         if len(uuid) == 17 and not uuid[0]:
             detail["uuid"] = str(UUID(bytes=uuid[1:]))
         mac, name = message.mac.hex(":"), f"DHCP{message_type.name}"
-        self.reports.unregistered(mac, name, client.description, relay, answer, **detail)
+        note = ""
+        if isinstance(admission, Admitted):
+            note = f"rule {admission.rule.name} admits it with address {admission.address}"
+        elif isinstance(admission, Waiting):
+            note = f"not admitted yet: {admission.text}"
+        self.reports.unregistered(mac, name, client.description, relay, answer, note, **detail)
+        if isinstance(admission, Refused):
+            self.reports.once(mac, Outcome.REFUSED, f"not admitted: {admission.text}", reason=admission.reason)
+        elif isinstance(admission, Waiting) and admission.reason in _LASTING_REASONS:
+            self.reports.once(mac, Outcome.INFO, note, reason=admission.reason)
 
     def is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
         """Return True if `server_id` is ours, or the one that the relay asked us to use instead (RFC 5107)."""

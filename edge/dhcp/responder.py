@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from ipaddress import IPv4Address
+from typing import Final, Protocol
 
 from edge.dhcp.boot import identify
 from edge.dhcp.context import (
@@ -42,9 +43,10 @@ from edge.dhcp.proxy import LearnAddress, Proxy, boot_server_reply
 from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
-from edge.dhcp_common import Declines, DhcpSite, Quarantine, Reply, Stage
+from edge.dhcp_common import Client, Declines, DhcpSite, Quarantine, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Machine
+from tink.discovery.admission import Candidate, Decision, Reason, Refused
 from tink.limits import TokenBuckets
 from tink.mac import octets
 
@@ -64,6 +66,16 @@ PACKETS_A_SECOND: Final = 200.0
 """Maximum rate of packets of machines without a Hardware that are parsed; the rest of a flood is dropped before."""
 
 
+class Discovery(Protocol):
+    """Decides which unknown machines are admitted (`edge.machines.DiscoveryWriter`)."""
+
+    def is_returning(self, mac: bytes) -> bool:
+        """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
+
+    def consider(self, candidate: Candidate) -> Decision:
+        """Decide about a machine that has sent a DISCOVER, and register it if it is admitted."""
+
+
 class Responder:
     """Answers DHCP in the mode of the policy. The owner subscribes `machine_changed` to the inventory."""
 
@@ -75,12 +87,14 @@ class Responder:
         quarantine: Quarantine | None = None,
         learn: LearnAddress | None = None,
         on_relay_seen: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
+        discovery: Discovery | None = None,
     ) -> None:
         """Create the responder of one interface. Raises DhcpSettingsError.
 
         quarantine: shared with the responders of other interfaces (default: its own).
         learn: called in the proxy modes with the address that a machine reports.
         on_relay_seen: called with machine, link and relay, once for each relay subnet that is not one of our networks.
+        discovery: decides about unknown netboot clients; None: they are only reported. Unused in the proxy modes.
         """
         mode = site.policy.mode
         if mode is DhcpMode.OFF:
@@ -92,6 +106,7 @@ class Responder:
         self._strangers = TokenBuckets(MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND)
         self._on_relay_seen = on_relay_seen
         self._seen_links: set[bytes] = set()
+        self._discovery = discovery if mode is DhcpMode.RESERVATION else None
         self._compiler = Compiler(site, settings.server_ip, settings.networks)
         self._quarantine = quarantine if quarantine is not None else Quarantine(site.clock)
         self.reservations: dict[bytes, Reservation] = {}
@@ -155,7 +170,7 @@ class Responder:
         message_type, message = parsed
         if self._proxy is not None:
             return self._proxy.answer(message_type, message, received)
-        reservation = self._reservation_of(message_type, message)
+        reservation = self._reservation_of(message_type, message, received)
         if reservation is None:
             return None
         agent = relay_agent_of(message, received.source_port)
@@ -173,9 +188,15 @@ class Responder:
         # than its receipt.
         # The MAC of an InfiniBand port is not at a fixed place, so such packets have a limit of their own.
         link, chaddr = ("InfiniBand", b"") if packet[1:2] == _INFINIBAND else ("", packet[28:34])  # RFC 2131 section 2
-        if chaddr in self.reservations or self._strangers.allows(link, self._clock()):
+        if chaddr in self.reservations:
+            return False
+        # A machine that sends again must be heard in a flood, because it may be admitted.
+        is_returning = bool(chaddr) and self._discovery is not None and self._discovery.is_returning(chaddr)
+        if self._strangers.allows(link, self._clock()):
             return False
         if chaddr and self._context.inventory.claimants(chaddr.hex(":")):
+            return False
+        if is_returning and self._strangers.allows("returning", self._clock()):
             return False
         self._reports.dropped("unread", "DHCP packets of machines without a Hardware come too fast: most are dropped")
         return True
@@ -219,7 +240,7 @@ class Responder:
 
     # --- identify -------------------------------------------------------------------------------------------------
 
-    def _reservation_of(self, message_type: MessageType, message: Message) -> Reservation | None:
+    def _reservation_of(self, message_type: MessageType, message: Message, received: Received) -> Reservation | None:
         """Return the reservation of the machine that sent the message; report a machine that has none."""
         # The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
         reservation = self.reservations.get(message.mac) or self._compile(message.mac.hex(":"))
@@ -230,8 +251,35 @@ class Responder:
         if claimants:
             self._reports.refused(mac, several_hardware(mac, claimants))
         else:
-            self._context.report_unknown(message_type, message, identify(message))
+            client = identify(message)
+            admission = self._admission_of(message_type, message, client, received)
+            self._context.report_unknown(message_type, message, client, admission=admission)
         return None
+
+    def _admission_of(
+        self, message_type: MessageType, message: Message, client: Client, received: Received
+    ) -> Decision | None:
+        """Return the decision of --discover about an unknown machine; None: it is not asked for."""
+        is_request = message_type is MessageType.DISCOVER and received.port == SERVER_PORT
+        if self._discovery is None or not is_request or client.stage is Stage.OPERATING_SYSTEM:
+            return None
+        agent, relays = relay_agent_of(message, received.source_port), self._context.relays
+        if agent.giaddr and relays.configured and not relays.names(received.source):
+            relay = f"{options.dotted(agent.giaddr)} from {received.source}"
+            return Refused(Reason.OTHER_RELAY, f"it came through relay {relay}; name that address in --relays")
+        if not agent.giaddr and received.source != NO_SOURCE:
+            # Only such a packet is certain to be from our own link (see NO_SOURCE).
+            text = f"its DISCOVER came from {received.source}, and a machine without an address sends from {NO_SOURCE}"
+            return Refused(Reason.NO_RULE, f"{text}; create its Hardware if the machine is yours")
+        information = options.suboptions(message.options.get(options.RELAY_AGENT_INFORMATION, b"")) or {}
+        candidate = Candidate(
+            message.mac.hex(":"),
+            self.settings.networks,
+            IPv4Address(agent.giaddr) if agent.giaddr else None,
+            IPv4Address(agent.link) if agent.link else None,
+            information.get(options.CIRCUIT_ID, b""),
+        )
+        return self._discovery.consider(candidate)
 
     # --- decide ---------------------------------------------------------------------------------------------------
 

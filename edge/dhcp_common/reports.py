@@ -90,17 +90,19 @@ class DhcpReports:
         self.once(mac, Outcome.REFUSED, f"no {what or f'{self._name} answer'}: {reason}", reason=reason)
 
     def unregistered(
-        self, mac: str, message: str, client: str, relay: str, answer: str = "", /, **detail: Value
+        self, mac: str, message: str, client: str, relay: str, answer: str = "", admission: str = "", /, **detail: Value
     ) -> None:
         """Report a machine without a Hardware once a minute, with a manifest to fill in and apply.
 
-        `relay`, the relay's address, and `answer`, what the machine boots, may be empty.
+        `relay`, the relay's address, `answer`, what the machine boots, and `admission`, what a rule of --discover does
+        with it, may be empty.
         """
         if not self._unregistered_once.due(mac, self._clock()):
             return
         line = f"seen, not registered: {message} from {client}"
         line += f" through relay {relay}" if relay else ""
         line += f", boot file in the answer: {answer}" if answer else ""
+        line += f"; {admission}" if admission else ""
         manifest = hardware_manifest(mac, self._reservation_lines)
         self._record(mac, Step.SEEN, Outcome.INFO, line, client=client, manifest=manifest, **detail)
 

@@ -5,10 +5,12 @@ policy             whether a machine may netboot (`pending_workflows`), and with
 scripts            a machine's script, and the files of its OSIE
 secret_documents   user-data and vendor-data in Secrets
 conditions         the conditions AddressConflict and BootProblem of a Hardware
+discovery          the Hardware of unknown machines that a rule admits
 mistakes, states   the condition Misconfigured; the fields state, mac and ip
 """
 
 from edge.machines.conditions import BootProblem, BootProblemWriter, ConditionWriter
+from edge.machines.discovery import DiscoveryWriter
 from edge.machines.inventory import Inventory, Machine, hardware_manifest, lookup_values
 from edge.machines.mistakes import MistakeWriter
 from edge.machines.pending_workflows import PendingWorkflows
@@ -28,7 +30,7 @@ from edge.machines.states import MachineState, StateWriter
 
 __all__ = [
     "UKI", "UKI_FILE", "Artifacts", "BootPaths", "BootProblem", "BootProblemWriter", "ConditionWriter", "DhcpMode",
-    "Inventory", "Located", "Machine", "MachineScripts", "MachineState", "MistakeWriter", "NetbootPolicy",
-    "NetbootWhen", "NoArtifactError", "OsieFiles", "OsieLookup", "PendingWorkflows", "ReadSecret", "SecretDocuments",
-    "StateWriter", "hardware_manifest", "lookup_values", "no_api",
+    "DiscoveryWriter", "Inventory", "Located", "Machine", "MachineScripts", "MachineState", "MistakeWriter",
+    "NetbootPolicy", "NetbootWhen", "NoArtifactError", "OsieFiles", "OsieLookup", "PendingWorkflows", "ReadSecret",
+    "SecretDocuments", "StateWriter", "hardware_manifest", "lookup_values", "no_api",
 ]  # fmt: skip

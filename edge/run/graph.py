@@ -31,6 +31,7 @@ from edge.machines import (
     BootProblemWriter,
     ConditionWriter,
     DhcpMode,
+    DiscoveryWriter,
     Inventory,
     MistakeWriter,
     PendingWorkflows,
@@ -63,6 +64,7 @@ from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.controller import WorkflowController
+from tink.discovery.admission import Admission, ListedMachines
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, log_missing_namespaces
@@ -449,10 +451,12 @@ class Stack:
             states=states,
         )
         hardware.add_event_handler(lambda _new, _old: None, boots.hardware_gone)
+        discovery = self._make_discovery()
         serving = MachineServers(
             context,
             boots,
             declined=conditions.changed,
+            discovery=discovery,
             relay_seen=mistakes.relay_heard,
             readiness=lambda: self.readiness,
             read_secret=secret_reader(client, self._saved),
@@ -465,7 +469,37 @@ class Stack:
             "states of machines": states.run,
             "expectations of boots": boots.run,
         }
+        if discovery is not None:
+            tasks["admission of unknown machines"] = discovery.run
         self._edge = _Edge(serving, mistakes, boots, tasks)
+
+    def _make_discovery(self) -> DiscoveryWriter | None:
+        """Return the writer of Hardware for unknown machines; None if no rule admits any."""
+        rules, networks = self._settings.edge.discover, self._context.networks
+        if not rules:
+            return None
+
+        def own_addresses() -> Iterator[str]:
+            for state in networks.states:
+                yield from state.addresses
+            if self._edge is not None:
+                yield from self._edge.serving.other_edges
+
+        admission = Admission(
+            rules,
+            lambda mac: bool(self.inventory.claimants(mac)),
+            own_addresses=own_addresses,
+            listed=self._expected_machines(),
+        )
+        # After the inventory's handlers, so that a machine is registered when its admission ends.
+        writer = DiscoveryWriter(self._client, self._informers[HARDWARE], admission, rules, self.journey.record)
+        self._controllers["hardware-discovery"] = writer.runtime
+        self.metrics.register(Scraped(writer.metrics))
+        return writer
+
+    def _expected_machines(self) -> ListedMachines | None:
+        """Return the lists of expected machines; None if no rule of admission needs them."""
+        return None
 
     async def _start_edge_tasks(self) -> None:
         """Start the operators' HTTP, and everything at the edge that runs in the background."""

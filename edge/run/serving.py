@@ -26,7 +26,16 @@ from edge.http.app import MachineApp, machine_runner
 from edge.http.context import HttpServices, MetadataSettings
 from edge.journey.history import Happened
 from edge.listener import listener_metrics, turn_budget
-from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
+from edge.machines import (
+    BootPaths,
+    DhcpMode,
+    DiscoveryWriter,
+    Machine,
+    MachineScripts,
+    NetbootPolicy,
+    OsieFiles,
+    ReadSecret,
+)
 from edge.neighbour.discovery import Advertised
 from edge.neighbour.host import NetworkState
 from edge.neighbour.route import is_own
@@ -67,6 +76,7 @@ class MachineServers:
         boots: BootWatch,
         *,
         declined: Changed,
+        discovery: DiscoveryWriter | None = None,
         relay_seen: Callable[[Machine, str], None] = lambda _machine, _relay: None,
         readiness: Callable[[], Readiness],
         read_secret: ReadSecret,
@@ -75,12 +85,14 @@ class MachineServers:
         """Make the servers. Raises BinariesError, DhcpSettingsError, KeyFileError.
 
         `declined` is called when an address enters or leaves quarantine, `relay_seen(machine, relay)` once for each
-        relay subnet that is not one of our interfaces. `keep` receives the events of other edges and servers.
+        relay subnet that is not one of our interfaces. `discovery` admits unknown machines; None: none is admitted.
+        `keep` receives the events of other edges and servers.
         """
         settings, inventory, journey = context.settings, context.inventory, context.journey
         edge, wanted = settings.edge, settings.services
         self._context = context
         self._boots = boots
+        self._discovery = discovery
         self._relay_seen = relay_seen
         self._readiness = readiness
         self._policy = NetbootPolicy(
@@ -220,6 +232,11 @@ class MachineServers:
             self._boot_path_changed(machine.mac)
 
     @property
+    def other_edges(self) -> frozenset[str]:
+        """The addresses of the other edges of the site, living and gone."""
+        return self._living | self._gone
+
+    @property
     def unprobed(self) -> str:
         """The services that can't probe a declined address, as text for people."""
         return ", ".join(each for services in self._services.values() for each in services.unprobed)
@@ -342,6 +359,7 @@ class MachineServers:
             quarantine=self._quarantine,
             learn=partial(self._learn, state.interface),
             on_relay_seen=self._relay_heard,
+            discovery=self._discovery,
         )
 
     def _responder6(self, state: NetworkState) -> Responder6 | None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from edge.settings.model import EDGE, FIELDS, Service
 from edge.settings.options import Holds
 from ipxe.binaries import BinariesError, BootBinaries
+from tink.discovery.admission import rule_conflicts
 from tink.files import data_directory
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.server import AgentAuth, TlsError, endings, what_ends
@@ -209,6 +210,7 @@ def _check_modes(services: Services, options: Options) -> Iterator[SettingsFindi
         seen = f"OSIE {osie[0]}/{osie[1]} is in a namespace that this process does not use"
         remedy = f"name one of {', '.join(namespaces)}, or add {osie[0]} to --namespaces"
         yield SettingsFinding(("default-osie", "namespaces"), seen, remedy)
+    yield from _check_discovery(services, options)
     if options.get("ipv6") and mode in ("proxy", "auto-proxy"):
         seen = "DHCPv6 is not served in this mode: it has no equivalent of ProxyDHCP"
         remedy = "let your DHCPv6 server name the boot files, or use --dhcp-mode reservation"
@@ -218,6 +220,28 @@ def _check_modes(services: Services, options: Options) -> Iterator[SettingsFindi
     if options.get("kubeconfig") is not None and options.get("manifests") is not None:
         seen = "these manifests are applied to a cluster at each start, over later changes of other users"
         yield _warning(("manifests", "kubeconfig"), seen, "leave it out if kubectl or a GitOps tool applies them")
+
+
+def _check_discovery(services: Services, options: Options) -> Iterator[SettingsFinding]:
+    rules, mode = options.get("discover") or (), options.get("dhcp_mode")
+    if not rules:
+        return
+    if Service.DHCP not in services or mode != "reservation":
+        why = f"--dhcp-mode {mode} assigns no addresses" if Service.DHCP in services else "DHCP is disabled here"
+        seen = f"machines are admitted by DHCP with an address of a range, and {why}"
+        remedy = "use --dhcp-mode reservation, or leave --discover out and create the Hardware of each machine"
+        yield SettingsFinding(("discover", "dhcp-mode"), seen, remedy)
+    if selector := options.get("hardware_selector"):
+        seen = f"this edge serves only Hardware with {selector}, which that of an admitted machine would not have"
+        yield SettingsFinding(("discover", "hardware-selector"), seen, "leave one of them out")
+    namespaces = options.get("namespaces") or ()
+    for rule in rules:
+        if namespaces and rule.osie.namespace not in namespaces:
+            seen = f"OSIE {rule.osie} of rule {rule.name} is in a namespace that this process does not use"
+            remedy = f"name one of {', '.join(namespaces)}, or add {rule.osie.namespace} to --namespaces"
+            yield SettingsFinding(("discover", "namespaces"), seen, remedy)
+    for seen, remedy in rule_conflicts(rules):
+        yield SettingsFinding(("discover",), seen, remedy)
 
 
 def _check_checkpoint(services: Services, options: Options) -> Iterator[SettingsFinding]:

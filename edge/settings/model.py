@@ -31,6 +31,7 @@ from edge.settings.types import DataDirectory, FilePath
 from ipxe.binaries import BootPath
 from tink.bmc.settings import BmcSettings
 from tink.controller import ControllerSettings
+from tink.discovery.model import AdmissionRule
 from tink.net.addresses import join_host_port
 from tink.net.urls import shown
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, ServerSettings, TlsFiles, TokenSettings
@@ -273,6 +274,13 @@ class EdgeSettings:
         type=types.osie,
     )
     """Namespace and name."""
+    discover: tuple[AdmissionRule, ...] = Group.NETBOOT.repeatable(
+        "Admit machines that no Hardware names, by a rule such as range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,"
+        "osie=hook: the edge creates a Hardware with an address of the range, and the machine boots the OSIE. Further "
+        "keys: nameserver, mac (the first bytes of MAC addresses), relay, only=listed (machines on a list of expected "
+        "machines), name. Repeatable.",
+        type=types.admission_rule,
+    )
     boot_path: BootPath = Group.NETBOOT.setting(
         BootPath.IPXE,
         "How UEFI machines load their kernel if their Hardware does not choose: by iPXE, or by a distribution's "

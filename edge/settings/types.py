@@ -19,6 +19,7 @@ import click
 
 if TYPE_CHECKING:
     from edge.callers import Networks
+    from tink.discovery.model import AdmissionRule
 
 T = TypeVar("T")
 
@@ -392,6 +393,14 @@ def label_selector(text: str) -> str:
     if selector and (len(selector) > _MAX_SELECTOR or not re.fullmatch(_SELECTOR, selector)):
         raise ValueError(f"{text!r} is not a label selector such as site=berlin or 'site in (berlin,ulm)'")
     return selector
+
+
+@parsed("rule")
+def admission_rule(text: str) -> AdmissionRule:
+    """Parse a rule of admission: `range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,osie=hook`."""
+    from tink.discovery.admission import read_rule
+
+    return read_rule(text)
 
 
 empty_checksum_type = click.Choice(["md5", "auto"])

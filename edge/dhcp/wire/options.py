@@ -49,6 +49,7 @@ PXE_DISCOVERY_CONTROL: Final = 6  # PXE 2.1 table 2-1
 VLAN_ID: Final = 116  # Tinkerbell's own, which its iPXE scripts read as ${43.116:string}
 
 # Sub-options of 82.
+CIRCUIT_ID: Final = 1  # RFC 3046 section 3.1
 LINK_SELECTION: Final = 5  # RFC 3527
 SERVER_IDENTIFIER_OVERRIDE: Final = 11  # RFC 5107
 RELAY_SOURCE_PORT: Final = 19  # RFC 8357 section 4.1

@@ -14,7 +14,7 @@ from edge.dhcp_common import DhcpSite, Quarantine, Relays
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
-from tests.unit.dhcp.harness import PLAIN, Edge, MakeEdge, altered, lab
+from tests.unit.dhcp.harness import PLAIN, Edge, MakeDiscovery, MakeEdge, altered, lab
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         fast_path: bool = True,
         looks: bool = True,
         relays: str = "",
+        discovery: MakeDiscovery | None = None,
     ) -> Edge:
         inventory = Inventory()
         for obj in objects:
@@ -71,6 +72,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             quarantine=quarantine,
             learn=lambda mac, ip, _relayed: edge.learnt.append((mac, ip)),
             on_relay_seen=on_relay_seen,
+            discovery=discovery(inventory, record, lambda: edge.now) if discovery is not None else None,
         )
         inventory.on_change(responder.machine_changed)
         edge = Edge(inventory, responder, quarantine)

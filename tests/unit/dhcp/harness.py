@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from edge.dhcp import Received, Reply, Responder
 from edge.dhcp.wire import MessageType, codec, options
 from edge.dhcp_common import MAX_LAYOUTS, AddressClaim, Quarantine
-from edge.journey.events import JourneyEvent
-from edge.machines import Inventory
+from edge.journey.events import JourneyEvent, Recorder
+from edge.machines import DiscoveryWriter, Inventory
 from tests.support import objects
 from tink.api.v1alpha2 import Raw
 
@@ -117,6 +117,8 @@ class Edge:
 
 
 MakeEdge = Callable[..., Edge]
+MakeDiscovery = Callable[[Inventory, Recorder, Callable[[], float]], DiscoveryWriter]
+"""Makes the admission of unknown machines of an edge, with its clock."""
 
 
 def look(edge: Any, *hosts: str) -> int:

@@ -1,0 +1,220 @@
+"""Creates the Hardware of admitted machines (`tink.discovery.admission` decides which).
+
+DHCP asks `consider` about each DISCOVER of an unknown netboot client, and never waits: admitted machines are queued,
+and workers create their Hardware by the API. The informer brings the object, and the machine is served as any other.
+
+Several edges may see one machine. Each creates a Hardware of the same name, so the first one wins, and the others take
+AlreadyExists as success. If the API rejects an address because another Hardware has it, another address is tried.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from edge.journey.events import Outcome, Recorder, Step
+from tink.api.v1alpha2 import Raw
+from tink.discovery.admission import (
+    Admission,
+    Admitted,
+    Candidate,
+    Decision,
+    Reason,
+    Refused,
+    Waiting,
+    discovered_hardware,
+)
+from tink.discovery.model import AdmissionRule, discovered_name
+from tink.kube.cache import Informer
+from tink.kube.client import ApiError, ConflictError, KubeClient
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE
+from tink.kube.runtime import DONE, Controller, Result, controller_log
+from tink.limits import Newest, OncePer
+from tink.metrics.families import counter, gauge
+from tink.printable import printable
+
+log = logging.getLogger(__name__)
+
+WORKERS: Final = 4
+ATTEMPTS: Final = 10
+"""Maximum number of attempts to create a Hardware, with delays that grow to 30 s. The next packet starts again."""
+MAX_ADDRESSES: Final = 5
+"""Maximum number of addresses that are tried for one machine before its next packet."""
+ARRIVAL_SECONDS: Final = 10.0
+"""Time for the informer to deliver a created Hardware."""
+REJECTION_SECONDS: Final = 60.0
+"""Time for which a machine is not admitted again after the API has rejected its Hardware."""
+MAX_REJECTIONS: Final = 4096
+_REPORT_SECONDS: Final = 60.0
+_MAX_REPORTS: Final = 600
+_MAX_TEXT: Final = 600
+
+_REMEDIES: Final = {
+    401: "give the edge a kubeconfig with a valid token",
+    403: "allow the edge to create hardware: apply deploy/rbac-discovery.yaml, or use the chart's discovery.rules, or, "
+    "with the embedded API, 'tinkedge kubeconfig --role tinkedge-edge-discovery'",
+    404: "create the namespace of the rule's OSIE, or install the definitions: 'tinkedge crds | kubectl apply "
+    "--server-side -f -'",
+    422: "the API refuses the object: correct the rule, or the Hardware that the message names",
+}
+_OTHER_REMEDY: Final = "check that the API and its webhooks answer"
+
+
+@dataclass(slots=True)
+class _Creation:
+    """A Hardware to create: the MAC address of its machine, and the number of addresses that were tried."""
+
+    mac: str
+    addresses: int = 1
+    is_created: bool = False
+
+
+class DiscoveryWriter:
+    """Creates the Hardware of admitted machines. Belongs to one event loop; without `run`, nothing is created."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        hardware: Informer,
+        admission: Admission,
+        rules: Sequence[AdmissionRule],
+        record: Recorder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`admission` decides by `rules`; `clock` returns monotonic seconds.
+
+        The event handlers of the inventory must be added to `hardware` before this object is made.
+        """
+        self._client = client
+        self._hardware = hardware
+        self._admission = admission
+        self._rules = rules
+        self._record = record
+        self._clock = clock
+        self._creations: dict[NamespacedName, _Creation] = {}
+        self._rejected: Newest[str, tuple[float, str]] = Newest(MAX_REJECTIONS)
+        """The time and the text of the last rejection of a machine's Hardware, by MAC address."""
+        self._report_once = OncePer(_REPORT_SECONDS, _MAX_REPORTS)
+        self._limited_log = controller_log(log, clock)
+        self._created = self._errors = 0
+        self._not_admitted: Counter[tuple[str]] = Counter()
+        self.runtime = Controller(
+            "Hardware of a discovered machine",
+            self._create,
+            retry_first=0.5,
+            retry_longest=30.0,
+            workers=WORKERS,
+            on_error=lambda *_: True,  # `_failed` reports it
+        )
+        hardware.add_event_handler(lambda new, _old: admission.apply(new), self._gone)
+
+    # --- called by DHCP; never waits ------------------------------------------------------------------------------
+
+    def is_returning(self, mac: bytes) -> bool:
+        """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
+        return self._admission.is_returning(mac, self._clock())
+
+    def consider(self, candidate: Candidate) -> Decision:
+        """Decide about a machine that has sent a DISCOVER, and queue its Hardware if it is admitted."""
+        decision = self._decide(candidate)
+        if isinstance(decision, Admitted):
+            key = NamespacedName(decision.rule.osie.namespace, discovered_name(candidate.mac))
+            self._creations[key] = _Creation(candidate.mac)
+            self.runtime.queue.forget(key)
+            self.runtime.queue.add(key)
+        else:
+            self._not_admitted[(decision.reason,)] += 1
+        return decision
+
+    def _decide(self, candidate: Candidate) -> Decision:
+        # Before the first list, each machine seems to be unknown. While the API is away, its Hardware may have changed.
+        if not self._hardware.has_synced or self._hardware.failing_for:
+            self.is_returning(bytes.fromhex(candidate.mac.replace(":", "")))
+            return Waiting(Reason.API_AWAY, "the Kubernetes API does not answer; the machine is admitted when it does")
+        now = self._clock()
+        at, text = self._rejected.get(candidate.mac, (0.0, ""))
+        if text and now - at < REJECTION_SECONDS:
+            return Refused(Reason.REJECTED, text)
+        return self._admission.consider(candidate, now)
+
+    def _gone(self, old: Raw) -> None:
+        self._admission.remove(old, self._clock())
+
+    # --- creation -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Create Hardware until cancelled."""
+        try:
+            await self.runtime.run()
+        finally:
+            self.runtime.queue.shut_down()
+
+    async def _create(self, key: NamespacedName) -> Result:
+        creation = self._creations.get(key)
+        admitted = self._admission.pending(creation.mac) if creation is not None else None
+        if creation is None or admitted is None:
+            self._creations.pop(key, None)  # the Hardware has arrived, or another one has the MAC address
+            return DONE
+        mac, rule, address = creation.mac, admitted.rule, admitted.address
+        if creation.is_created:
+            # The informer has not delivered it: it was deleted at once, or this edge does not follow its namespace.
+            self._drop(key, creation)
+            return DONE
+        try:
+            await self._client.create(HARDWARE, discovered_hardware(mac, rule, address), key.namespace)
+        except ConflictError:
+            log.debug("Hardware %s exists: another edge has admitted the machine", key)
+        except ApiError as error:
+            return self._failed(key, creation, admitted, error)
+        else:
+            self._created += 1
+            line = f"admitted by rule {rule.name}: Hardware {key} created with address {address}, OSIE {rule.osie}"
+            self._record(mac, Step.SEEN, Outcome.OK, line, address=str(address), rule=rule.name)
+        creation.is_created = True
+        return Result(ARRIVAL_SECONDS)
+
+    def _failed(self, key: NamespacedName, creation: _Creation, admitted: Admitted, error: ApiError) -> Result:
+        """Try another address, or raise `error` for another attempt, or give up until the next packet."""
+        mac, now = creation.mac, self._clock()
+        self._errors += 1
+        if error.status == 422 and str(admitted.address) in error.message and creation.addresses < MAX_ADDRESSES:
+            creation.addresses += 1
+            if self._admission.reject_address(mac, now) is not None:
+                return Result(0.0)
+        text = f"the API has not created its Hardware {key}: {printable(str(error))[:_MAX_TEXT]}"
+        text = f"{text}; {_REMEDIES.get(error.status, _OTHER_REMEDY)}"
+        if self._report_once.due(mac, now):
+            self._record(mac, Step.SEEN, Outcome.FAILED, text, reason="NotCreated")
+        self._limited_log.warning("a discovered machine is not registered: %s", text, key=error.status)
+        is_final = error.status == 422
+        if not is_final and self.runtime.queue.num_requeues(key) + 1 < ATTEMPTS:
+            raise error
+        self._rejected[mac] = now, text
+        self._drop(key, creation)
+        return DONE
+
+    def _drop(self, key: NamespacedName, creation: _Creation) -> None:
+        del self._creations[key]
+        self._admission.give_back(creation.mac)
+
+    # --- metrics --------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the counts of admissions for one scrape."""
+        yield counter("tinkedge_discovery_admitted", "Hardware created for unknown machines.", [], {(): self._created})
+        text = "DISCOVERs of unknown machines that were not admitted, or not yet, by reason."
+        yield counter("tinkedge_discovery_not_admitted", text, ["reason"], self._not_admitted)
+        text = "Failed attempts to create the Hardware of an admitted machine."
+        yield counter("tinkedge_discovery_errors", text, [], {(): self._errors})
+        text = "Discovered Hardware whose machines have not sent an inventory."
+        yield gauge("tinkedge_discovery_waiting", text, [], {(): self._admission.silent})
+        now, text = self._clock(), "Free addresses of a rule's range."
+        free = {(rule.name,): float(self._admission.free(rule, now)) for rule in self._rules}
+        yield gauge("tinkedge_discovery_free_addresses", text, ["rule"], free)

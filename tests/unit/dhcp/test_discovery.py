@@ -1,0 +1,355 @@
+"""Unknown machines, from their first DISCOVER to the answer with an address: by the API, and in attacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from edge.dhcp import Reply
+from edge.dhcp.wire import MessageType, codec, options
+from edge.dhcp.wire.codec import Message
+from edge.journey.events import JourneyEvent, Outcome
+from edge.machines import DhcpMode, DiscoveryWriter, Inventory
+from tests.support.api import InProcessApi
+from tests.support.virtual_time import elapse, turns
+from tests.unit.dhcp.harness import (
+    HTTP_DISCOVER,
+    IPXE_BIOS,
+    PLAIN,
+    PXE_DISCOVER,
+    Edge,
+    MakeEdge,
+    altered,
+    hardware,
+    invented,
+    message_type,
+    read,
+    sent_by,
+)
+from tink.api.v1alpha2 import Raw
+from tink.discovery.admission import Admission, read_rule
+from tink.kube.resources import HARDWARE
+
+pytestmark = pytest.mark.looptime
+
+RULE = "range=10.77.0.100-10.77.0.149/24,gateway=10.77.0.1,osie=hook,name=rack7"
+NETWORKS = (IPv4Network("10.77.0.0/24"),)
+STRANGER = bytes.fromhex("52540000aa01")
+NAME = "discovery-52-54-00-00-aa-01"
+
+
+class Site:
+    """Edges that see the same machines and share one API."""
+
+    def __init__(self, make_edge: MakeEdge, api: InProcessApi, rules: tuple[str, ...], count: int, **more: Any) -> None:
+        self.api = api
+        self.writers: list[DiscoveryWriter] = []
+        self.edges: list[Edge] = []
+        read_rules = tuple(map(read_rule, rules))
+        for number in range(count):
+            informer = api.informer(HARDWARE)
+
+            def discovery(
+                inventory: Inventory, record: Any, clock: Callable[[], float], informer: Any = informer
+            ) -> DiscoveryWriter:
+                informer.add_event_handler(lambda new, _old: inventory.apply(new), inventory.remove)
+                admission = Admission(
+                    read_rules, lambda mac: bool(inventory.claimants(mac)), own_addresses=lambda: ("10.77.0.1",)
+                )
+                self.writers.append(DiscoveryWriter(api, informer, admission, read_rules, record, clock))  # type: ignore[arg-type]
+                return self.writers[-1]
+
+            edge = make_edge(server_ip=f"10.77.0.{number + 1}", discovery=discovery, **{"networks": NETWORKS, **more})
+            for obj in api.objects(HARDWARE):
+                edge.inventory.apply(obj)
+            self.edges.append(edge)
+
+    @property
+    def edge(self) -> Edge:
+        return self.edges[0]
+
+    def send(self, packet: bytes, **where: Any) -> list[Reply | None]:
+        """Let every edge receive a packet."""
+        return [edge.send(packet, **where) for edge in self.edges]
+
+    async def wait(self, seconds: float = 3.0) -> None:
+        """Let time pass for edges, writers and API alike."""
+        for edge in self.edges:
+            edge.now += seconds
+        await elapse(seconds)
+
+    @property
+    def hardware(self) -> dict[str, Raw]:
+        return {each["metadata"]["name"]: each for each in self.api.objects(HARDWARE)}
+
+    def line(self, word: str, edge: Edge | None = None) -> JourneyEvent:
+        """Return the only event with this word."""
+        (event,) = [each for each in (edge or self.edge).events if word in each.message]
+        return event
+
+
+@pytest.fixture
+def make_site(make_edge: MakeEdge) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def make(*rules: str, machines: tuple[Raw, ...] = (), count: int = 1, **more: Any) -> AsyncIterator[Site]:
+        site = Site(make_edge, InProcessApi(*machines), rules or (RULE,), count, **more)
+        tasks = [asyncio.create_task(writer.run()) for writer in site.writers]
+        try:
+            yield site
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    return make
+
+
+def relayed(packet: bytes, relay: str, *, circuit: bytes = b"", link: str = "") -> bytes:
+    """Return the packet as a relay passes it on, with option 82."""
+    information = b"".join(
+        options.option(code, value)
+        for code, value in (
+            (options.CIRCUIT_ID, circuit),
+            (options.LINK_SELECTION, options.ipv4(link) if link else b""),
+        )
+        if value
+    )
+    more = {"options": {options.RELAY_AGENT_INFORMATION: information}} if information else {}
+    return altered(packet, giaddr=options.ipv4(relay), **more)
+
+
+# --- the way of an unknown machine ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packet", [PXE_DISCOVER, HTTP_DISCOVER, IPXE_BIOS], ids=["pxe", "http", "ipxe"])
+async def test_unknown_machine_is_answered_at_its_third_discover(make_site, packet: bytes) -> None:
+    discover = sent_by(STRANGER, packet)
+    async with make_site() as site:
+        assert site.send(discover) == [None]
+        await site.wait()
+        assert not site.hardware
+        assert "not admitted yet: rule rack7 admits it when it sends another DISCOVER" in site.line("seen").message
+        assert site.send(discover) == [None]
+        await site.wait()
+        address = site.hardware[NAME]["spec"]["networkInterfaces"]["52:54:00:00:aa:01"]["dhcp"]["ip"]
+        created = site.line(f"Hardware default/{NAME} created with address {address}, OSIE default/hook")
+        assert (created.outcome, created.detail) == (Outcome.OK, {"address": address, "rule": "rack7"})
+        (reply,) = site.send(discover)
+        assert message_type(reply) is MessageType.OFFER
+        offer = read(reply)
+        assert options.dotted(offer.yiaddr) == address
+        assert offer.options[options.SUBNET_MASK] == b"\xff\xff\xff\0"
+        assert offer.options[options.ROUTER] == options.ipv4("10.77.0.1")
+        assert offer.options[options.LEASE_TIME] == (300).to_bytes(4, "big")
+        assert offer.file or offer.options[67]  # RFC 2132 section 9.5
+
+
+async def test_machine_behind_a_relay_is_admitted(make_site) -> None:
+    discover = relayed(sent_by(STRANGER), "10.78.0.1")
+    rule = "range=10.78.0.100-10.78.0.149/24,osie=hook,relay=10.78.0.1"
+    async with make_site(rule) as site:
+        for _ in range(2):
+            assert site.send(discover, source="10.78.0.1", source_port=67) == [None]
+            await site.wait()
+        (reply,) = site.send(discover, source="10.78.0.1", source_port=67)
+        assert options.dotted(read(reply).yiaddr).startswith("10.78.0.1")
+        assert reply is not None
+        assert (reply.address, reply.port) == ("10.78.0.1", 67)
+
+
+async def test_link_selection_names_the_link_of_a_relayed_machine(make_site) -> None:
+    discover = relayed(sent_by(STRANGER), "192.0.2.1", link="10.78.0.0")
+    async with make_site("range=10.78.0.100-10.78.0.149/24,osie=hook") as site:
+        for _ in range(2):
+            site.send(discover, source="192.0.2.1", source_port=67)
+            await site.wait()
+        assert list(site.hardware) == [NAME]
+
+
+async def test_ports_of_a_switch_have_shares_of_their_own(make_site) -> None:
+    async with make_site("range=10.77.0.100-10.77.0.103/24,osie=hook") as site:
+        for circuit, number in ((b"port 1", 1), (b"port 2", 2), (b"port 2", 3), (b"port 2", 4)):
+            for _ in range(2):
+                site.send(relayed(invented(number), "10.77.0.9", circuit=circuit), source="10.77.0.9", source_port=67)
+                await site.wait()
+        assert sorted(site.hardware) == ["discovery-02-00-00-00-00-01", "discovery-02-00-00-00-00-02"]
+        assert (
+            "half of the free addresses"
+            in [each.message for each in site.edge.events if each.outcome == Outcome.REFUSED][-1]
+        )
+
+
+async def test_two_edges_create_one_hardware_and_offer_the_same_address(make_site) -> None:
+    discover = sent_by(STRANGER)
+    async with make_site(count=2) as site:
+        for _ in range(2):
+            assert site.send(discover) == [None, None]
+            await site.wait()
+        assert list(site.hardware) == [NAME]
+        assert site.api.count("create", of=HARDWARE) == 2
+        replies = [read(reply) for reply in site.send(discover)]
+        assert replies[0].yiaddr == replies[1].yiaddr
+        created = [event for edge in site.edges for event in edge.events if "created" in event.message]
+        assert len(created) == 1
+
+
+async def test_rack_that_two_edges_see_gets_addresses_without_conflict(make_site) -> None:
+    """Each edge hears the machines in another order."""
+    async with make_site(count=2) as site:
+        for _ in range(8):
+            for edge, numbers in zip(site.edges, (range(40), reversed(range(40))), strict=True):
+                for number in numbers:
+                    edge.send(invented(number))
+                    await turns(2)
+            await site.wait()
+        assert len(site.hardware) == 40
+        replies = [site.send(invented(number)) for number in range(40)]
+        assert all(reply is not None for pair in replies for reply in pair)
+        assert len({read(reply).yiaddr for pair in replies for reply in pair}) == 40
+
+
+async def test_machine_goes_on_while_its_hardware_is_being_deleted(make_site) -> None:
+    async with make_site() as site:
+        for _ in range(3):
+            (reply,) = site.send(sent_by(STRANGER))
+            await site.wait()
+        assert reply is not None
+        await site.api.delete(HARDWARE, NAME, "default")
+        assert site.hardware[NAME]["metadata"]["deletionTimestamp"]
+        (reply,) = site.send(sent_by(STRANGER))
+        assert message_type(reply) is MessageType.OFFER
+        site.api.remove(HARDWARE, NAME)
+        for _ in range(3):
+            assert site.send(sent_by(STRANGER)) == [None]
+            await site.wait()
+        assert not site.hardware
+        assert "less than 10 minutes ago" in site.line("not admitted: its discovered Hardware").message
+
+
+# --- packets that admit no machine ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("packet", "where", "text"),
+    [
+        (PLAIN, {}, ""),
+        (altered(PXE_DISCOVER, options={53: bytes([MessageType.REQUEST])}), {}, ""),
+        (PXE_DISCOVER, {"port": 4011}, ""),
+        (PXE_DISCOVER, {"source": "10.77.0.66"}, "its DISCOVER came from 10.77.0.66"),
+        (relayed(PXE_DISCOVER, "10.79.0.1"), {"source": "10.79.0.1"}, "no rule of --discover is for its network"),
+        (relayed(PXE_DISCOVER, "10.77.0.9"), {"source": "203.0.113.5"}, "name that address in --relays"),
+    ],
+    ids=["operating system", "request", "port 4011", "routed", "network", "relay"],
+)
+async def test_packet_of_another_kind_or_way_admits_no_machine(
+    make_site, packet: bytes, where: dict[str, Any], text: str
+) -> None:
+    async with make_site(relays="10.77.0.9/32 10.79.0.1/32") as site:
+        for _ in range(4):
+            assert site.send(sent_by(STRANGER, packet), **where) == [None]
+            await site.wait()
+        assert not site.hardware
+        refusals = [each.message for each in site.edge.events if each.outcome is Outcome.REFUSED]
+        assert len(refusals) == bool(text)
+        assert all(text in each for each in refusals)
+
+
+async def test_reason_of_a_refusal_is_reported_once_a_minute(make_site) -> None:
+    async with make_site(f"{RULE},mac=aa:bb") as site:
+        for _ in range(40):
+            site.send(sent_by(STRANGER))
+            await site.wait()
+        refusals = [each for each in site.edge.events if each.outcome is Outcome.REFUSED]
+        assert len(refusals) == 2
+        assert refusals[0].message.startswith(
+            "not admitted: rule rack7 is for MAC addresses that begin with aa:bb; add"
+        )
+        assert refusals[0].detail["reason"] == "other-mac"
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
+async def test_proxy_modes_admit_no_machine(make_edge: MakeEdge, mode: DhcpMode) -> None:
+    def no_discovery(*_: Any) -> Any:
+        class Discovery:
+            def __getattr__(self, name: str) -> Any:
+                raise AssertionError(name)
+
+        return Discovery()
+
+    edge = make_edge(mode=mode, discovery=no_discovery)
+    for _ in range(3):
+        edge.send(sent_by(STRANGER))
+        edge.now += 3
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_hundred_thousand_invented_machines_do_not_crowd_out_a_real_one(make_site) -> None:
+    """5,000 packets a second, each with another MAC. A real machine sends as its ROM does: after 4, 8 and 16 s.
+
+    Registered machines are answered all the time, on the fast path and in full.
+    """
+    registered = [
+        hardware(f"m{number}", f"52:54:00:00:01:{number:02x}", f"10.77.0.{number + 10}") for number in range(20)
+    ]
+    known = [sent_by(bytes.fromhex(f"5254000001{number:02x}")) for number in range(20)]
+    answers = 0
+    async with make_site(machines=tuple(registered)) as site:
+        at = {0: 0, 4: 1, 12: 2, 19: 3}
+        for second in range(20):
+            if second in at:
+                site.send(sent_by(STRANGER))
+            for number in range(5000):
+                site.edge.now += 0.0002
+                assert site.edge.send(invented(second * 5000 + number)) is None
+                if number % 1000 == 0:
+                    answers += sum(site.edge.send(packet) is not None for packet in known)
+            await turns(5)
+            await elapse(1.0)
+        assert answers == 20 * 5 * 20
+        assert set(site.hardware) - {f"m{number}" for number in range(20)} == {NAME}
+        assert site.send(sent_by(STRANGER)) != [None]
+        assert len(site.edge.responder.reservations) == 21
+        assert len(site.edge.events) < 2500 + answers
+
+
+async def test_machines_that_are_invented_and_repeated_fill_the_range_at_most(make_site) -> None:
+    async with make_site(
+        "range=10.77.0.100-10.77.0.119/24,osie=hook", machines=(hardware("m1", "52:54:00:00:01:01", "10.77.0.9"),)
+    ) as site:
+        for _ in range(10):
+            for number in range(500):
+                site.edge.send(invented(number))
+            await turns(50)
+            assert site.edge.send(sent_by(bytes.fromhex("525400000101"))) is not None
+            await site.wait()
+        assert len(site.hardware) == 21
+        metrics = {metric.name: metric for metric in site.writers[0].metrics()}
+        assert metrics["tinkedge_discovery_admitted"].samples[0].value == 20
+        assert metrics["tinkedge_discovery_waiting"].samples[0].value == 20
+        assert metrics["tinkedge_discovery_free_addresses"].samples[0].value == 0
+        assert any("has no free address; approve or delete" in each.message for each in site.edge.events)
+
+
+async def test_registered_machine_costs_no_look_at_the_admission(make_site) -> None:
+    async with make_site(machines=(hardware("m1", "52:54:00:00:01:01", "10.77.0.9"),)) as site:
+        packet = sent_by(bytes.fromhex("525400000101"))
+        site.edge.send(packet)
+        calls: list[str] = []
+        writer = site.writers[0]
+        writer.is_returning = lambda _mac: calls.append("is_returning")  # type: ignore[method-assign]
+        writer.consider = lambda _candidate: calls.append("consider")  # type: ignore[method-assign]
+        for _ in range(3):
+            assert site.edge.send(packet) is not None
+        assert not calls
+
+
+def test_relayed_packet_has_its_circuit() -> None:
+    message: Message = codec.parse(relayed(PXE_DISCOVER, "10.77.0.9", circuit=b"port 1"))
+    assert options.suboptions(message.options[82]) == {1: b"port 1"}

@@ -1,0 +1,580 @@
+"""Rules of `--discover`, and the decision about each unknown machine."""
+
+from __future__ import annotations
+
+import random
+import sys
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+import pytest
+
+from tests.support import objects
+from tink.api.annotations import AUTO_DISCOVERED_LABEL, DISCOVERED_AS_ANNOTATION, DISCOVERY_ADDRESS_ANNOTATION
+from tink.api.v1alpha2 import Raw
+from tink.discovery.admission import (
+    CREATIONS_PER_SECOND,
+    DELETED_SECONDS,
+    LINK_SECONDS,
+    OCCUPIED_SECONDS,
+    Admission,
+    Admitted,
+    Candidate,
+    Reason,
+    Sightings,
+    Waiting,
+    discovered_hardware,
+    read_rule,
+    rule_conflicts,
+)
+from tink.discovery.model import AdmissionRule, RuleError
+from tink.kube.objects import NamespacedName
+
+MAC = "52:54:00:00:00:01"
+HERE = (IPv4Network("10.77.0.0/24"),)
+RANGE = "range=10.77.0.100-10.77.0.149/24,osie=hook"
+
+
+def mac(number: int) -> str:
+    return f"52:54:00:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+
+
+def candidate(at: str = MAC, *, relay: str = "", link: str = "", **fields: Any) -> Candidate:
+    """Return a candidate at the interface of the edge, or behind a relay."""
+    return Candidate(
+        at,
+        fields.pop("networks", () if relay else HERE),
+        IPv4Address(relay) if relay else None,
+        IPv4Address(link or relay) if link or relay else None,
+        **fields,
+    )
+
+
+class Lists:
+    """Lists of expected machines with these MAC addresses; `serials`: other lines name machines by serial number."""
+
+    def __init__(self, *macs: str, serials: bool = False) -> None:
+        self.macs = macs
+        self.serials = serials
+
+    def lists_mac(self, mac: str) -> bool:
+        return mac in self.macs
+
+    def names_only_macs(self) -> bool:
+        return not self.serials
+
+
+class Site:
+    """An admission with the Hardware of an API; time is moved by the test."""
+
+    def __init__(self, *rules: str, listed: Lists | None = None, own: tuple[str, ...] = ("10.77.0.1",)) -> None:
+        self.rules = [read_rule(each) for each in rules or (RANGE,)]
+        self.hardware: dict[NamespacedName, Raw] = {}
+        self.now = 1000.0
+        self.admission = Admission(
+            self.rules, lambda mac: mac in self.macs, own_addresses=lambda: own, listed=listed, salt=1
+        )
+
+    @property
+    def macs(self) -> set[str]:
+        return {mac for each in self.hardware.values() for mac in each["spec"]["networkInterfaces"]}
+
+    def put(self, obj: Raw) -> None:
+        self.hardware[NamespacedName.of(obj)] = obj
+        self.admission.apply(obj)
+
+    def remove(self, obj: Raw) -> None:
+        del self.hardware[NamespacedName.of(obj)]
+        self.admission.remove(obj, self.now)
+
+    def first(self, at: Candidate) -> Any:
+        """Return the decision about the next packet of a candidate."""
+        return self.admission.consider(at, self.now)
+
+    def second(self, at: Candidate) -> Any:
+        """Return the decision about a candidate that sends twice, unless its first packet is decided already."""
+        decision = self.first(at)
+        if not isinstance(decision, Waiting):
+            return decision
+        self.now += 3
+        return self.first(at)
+
+    def register(self, at: Candidate, **status: Any) -> Raw:
+        """Admit a machine, and create its Hardware."""
+        decision = self.second(at)
+        assert isinstance(decision, Admitted), decision
+        obj = discovered_hardware(at.mac, decision.rule, decision.address)
+        if status:
+            obj["status"] = status
+        self.put(obj)
+        return obj
+
+    def free(self) -> int:
+        return self.admission.free(self.rules[0], self.now)
+
+
+def address_of(obj: Raw) -> str:
+    (interface,) = obj["spec"]["networkInterfaces"].values()
+    return str(interface["dhcp"]["ip"])
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def test_rule_has_all_its_parts() -> None:
+    rule = read_rule(
+        "range=172.31.8.10-172.31.8.250/24, gateway=172.31.8.1,nameserver=172.31.8.1,nameserver=9.9.9.9,"
+        "osie=berlin/hook,mac=52:54:00,mac=AA-BB,relay=10.1.0.1,only=listed,name=rack7"
+    )
+    assert rule == AdmissionRule(
+        "rack7",
+        IPv4Network("172.31.8.0/24"),
+        IPv4Address("172.31.8.10"),
+        IPv4Address("172.31.8.250"),
+        NamespacedName("berlin", "hook"),
+        IPv4Address("172.31.8.1"),
+        ("172.31.8.1", "9.9.9.9"),
+        ("52:54:00", "aa:bb"),
+        (IPv4Address("10.1.0.1"),),
+        listed_only=True,
+    )
+
+
+def test_rule_without_a_name_has_that_of_its_range() -> None:
+    rule = read_rule(RANGE)
+    assert (rule.name, rule.osie, rule.listed_only) == ("10.77.0.100-10.77.0.149", ("default", "hook"), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "range= is missing"),
+        ("range=10.0.0.5-10.0.0.9/24", "osie= is missing"),
+        ("osie=hook", "range= is missing"),
+        ("hook", "'hook' is no part of a rule"),
+        ("subnet=10.0.0.0/24", "'subnet=10.0.0.0/24' is no part of a rule"),
+        ("osie=", "osie= has no value"),
+        ("osie=hook,osie=other", "osie= is given 2 times"),
+        ("range=10.0.0.5-10.0.0.9,osie=hook", "write FIRST-LAST/BITS"),
+        ("range=10.0.0.5/24,osie=hook", "write FIRST-LAST/BITS"),
+        ("range=10.0.0.500-10.0.0.9/24,osie=hook", "range=10.0.0.500: write an IPv4 address"),
+        ("range=10.0.0.5-10.0.0.9/33,osie=hook", "/33 is no length"),
+        ("range=10.0.0.5-10.0.1.9/24,osie=hook", "10.0.1.9 is not in 10.0.0.0/24"),
+        ("range=10.0.0.9-10.0.0.5/24,osie=hook", "10.0.0.5 is before 10.0.0.9"),
+        ("range=10.0.0.1-10.1.0.1/8,osie=hook", "at most 65536 addresses"),
+        ("range=10.0.0.1-10.0.0.255/24,osie=hook", "10.0.0.255, the broadcast address"),
+        ("range=10.0.0.0-10.0.0.9/24,osie=hook", "10.0.0.0, the network address"),
+        (f"{RANGE},gateway=10.78.0.1", "gateway=10.78.0.1 is not in 10.77.0.0/24"),
+        (f"{RANGE},gateway=10.77.0.120", "gateway=10.77.0.120 is in the range"),
+        (f"{RANGE},gateway=router", "gateway=router: write an IPv4 address"),
+        (f"{RANGE},nameserver=0.0.0.0", "nameserver=0.0.0.0 is not the address of one host"),
+        (f"{RANGE},relay=224.0.0.1", "relay=224.0.0.1 is not the address of one host"),
+        (f"{RANGE},mac=52:5", "mac=52:5: write the first bytes"),
+        (f"{RANGE},mac=52:54:00:12:34:56:78", "write the first bytes"),
+        (f"{RANGE},only=known", "only=known: write only=listed"),
+        (f"{RANGE},name=rack 7", "name=rack 7: write at most 63"),
+        (f"{RANGE},name={'a' * 64}", "write at most 63"),
+        ("range=10.0.0.5-10.0.0.9/24,osie=Hook", "osie=Hook is not the name of an OSIE"),
+        ("range=10.0.0.5-10.0.0.9/24,osie=/hook", "osie=/hook is not the name of an OSIE"),
+        ("range=10.0.0.5-10.0.0.9/24,osie=a/b/c", "osie=a/b/c is not the name of an OSIE"),
+        (RANGE + ",mac=52" * 17, "mac= is given more than 16 times"),
+        (RANGE + "," * 2000, "at most 2000 characters"),
+    ],
+)
+def test_error_of_a_rule_names_the_part_and_the_remedy(text: str, part: str) -> None:
+    with pytest.raises(RuleError) as raised:
+        read_rule(text)
+    message = str(raised.value)
+    assert part in message
+    assert len(message) < 400
+    assert ":" in message
+
+
+def test_range_may_be_a_whole_network_without_network_address() -> None:
+    rule = read_rule("range=10.0.0.4-10.0.0.5/31,osie=hook")
+    assert (str(rule.first), str(rule.last), str(rule.network)) == ("10.0.0.4", "10.0.0.5", "10.0.0.4/31")
+
+
+def test_rules_of_one_edge_do_not_contradict_each_other() -> None:
+    one, other = read_rule(f"{RANGE},name=a"), read_rule("range=10.77.0.149-10.77.0.160/24,osie=hook,name=b")
+    third = read_rule("range=10.77.0.150-10.77.0.160/24,osie=hook,name=a")
+    assert [seen for seen, _ in rule_conflicts([one, other])] == [
+        "the ranges 10.77.0.100-10.77.0.149 and 10.77.0.149-10.77.0.160 overlap"
+    ]
+    assert [seen for seen, _ in rule_conflicts([one, third])] == ["two rules have the name a"]
+    assert list(rule_conflicts([one, read_rule("range=10.77.0.150-10.77.0.160/24,osie=hook")])) == []
+    (seen,) = [seen for seen, _ in rule_conflicts([one] * 65) if "65 rules" in seen]
+    assert seen
+
+
+# --- the second packet ------------------------------------------------------------------------------------------------
+
+
+def test_machine_is_admitted_by_its_second_packet() -> None:
+    site = Site()
+    assert site.first(candidate()).reason is Reason.SECOND_PACKET
+    site.now += 0.5
+    assert site.first(candidate()).reason is Reason.SECOND_PACKET
+    site.now += 0.6
+    decision = site.first(candidate())
+    assert isinstance(decision, Admitted)
+    assert decision.rule == site.rules[0]
+    assert site.rules[0].first <= decision.address <= site.rules[0].last
+
+
+def test_packet_after_ten_minutes_counts_as_the_first() -> None:
+    site = Site()
+    site.first(candidate())
+    site.now += Sightings.MAX_SECONDS + 1
+    assert site.first(candidate()).reason is Reason.SECOND_PACKET
+
+
+def test_time_of_a_sighting_survives_the_wrap_of_its_counter() -> None:
+    site = Site()
+    site.now = 8191.5
+    assert isinstance(site.second(candidate()), Admitted)
+
+
+def test_machine_waits_while_its_hardware_is_created() -> None:
+    site = Site()
+    assert isinstance(site.second(candidate()), Admitted)
+    site.now += 3
+    assert site.first(candidate()).reason is Reason.REGISTERING
+
+
+# --- rules match ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "at", "reason"),
+    [
+        (RANGE, candidate(), None),
+        (RANGE, candidate(networks=(IPv4Network("10.78.0.0/24"),)), Reason.NO_RULE),
+        (RANGE, candidate(networks=()), Reason.NO_RULE),
+        (RANGE, candidate(networks=(IPv4Network("10.78.0.0/24"), *HERE)), None),
+        (RANGE, candidate(relay="10.77.0.2"), None),
+        (RANGE, candidate(relay="10.78.0.2"), Reason.NO_RULE),
+        (RANGE, candidate(relay="10.78.0.2", networks=HERE), Reason.NO_RULE),
+        (RANGE, candidate(relay="192.0.2.1", link="10.77.0.0"), None),
+        (RANGE, candidate(relay="10.77.0.2", link="10.78.0.0"), Reason.NO_RULE),
+        (f"{RANGE},relay=10.77.0.2", candidate(relay="10.77.0.2"), None),
+        (f"{RANGE},relay=10.77.0.2,relay=10.77.0.3", candidate(relay="10.77.0.3"), None),
+        (f"{RANGE},relay=10.77.0.2", candidate(relay="10.77.0.3"), Reason.OTHER_RELAY),
+        (f"{RANGE},relay=10.77.0.2", candidate(), Reason.OTHER_RELAY),
+        (f"{RANGE},mac=52:54:00", candidate(), None),
+        (f"{RANGE},mac=aa,mac=52:54", candidate(), None),
+        (f"{RANGE},mac=aa:bb:cc", candidate(), Reason.OTHER_MAC),
+        (f"{RANGE},only=listed", candidate(), Reason.NOT_LISTED),
+    ],
+)
+def test_rule_admits_machines_of_its_network_relay_and_mac(rule: str, at: Candidate, reason: Reason | None) -> None:
+    decision = Site(rule).second(at)
+    assert (None if isinstance(decision, Admitted) else decision.reason) == reason
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_admitted"),
+    [(Lists(MAC), True), (Lists(mac(9)), False), (Lists(), False), (Lists(mac(9), serials=True), True)],
+)
+def test_rule_for_listed_machines_admits_those_that_a_list_may_name(lists: Lists, is_admitted: bool) -> None:
+    decision = Site(f"{RANGE},only=listed", listed=lists).second(candidate())
+    assert isinstance(decision, Admitted) == is_admitted
+
+
+def test_first_rule_that_matches_admits() -> None:
+    site = Site(
+        "range=10.77.0.10-10.77.0.19/24,osie=hook,mac=aa,name=a",
+        "range=10.77.0.20-10.77.0.29/24,osie=hook,mac=52,name=b",
+        "range=10.77.0.30-10.77.0.39/24,osie=hook,name=c",
+    )
+    assert site.second(candidate()).rule.name == "b"
+
+
+def test_reason_is_that_of_the_nearest_rule() -> None:
+    site = Site("range=10.78.0.10-10.78.0.19/24,osie=hook,name=a", f"{RANGE},mac=aa,name=b")
+    refused = site.first(candidate())
+    assert refused.text == (
+        "rule b is for MAC addresses that begin with aa; add mac=52:54:00 to the rule, or create its Hardware"
+    )
+
+
+# --- registered machines ----------------------------------------------------------------------------------------------
+
+
+def test_machine_of_a_hardware_is_never_admitted() -> None:
+    site = Site()
+    site.put(objects.hardware("m1", MAC, "10.77.0.5"))
+    assert site.second(candidate()).reason is Reason.CLAIMED
+    site.put(objects.hardware("m1", MAC, "10.77.0.5", metadata={"deletionTimestamp": objects.CREATED}))
+    assert site.second(candidate()).reason is Reason.CLAIMED
+
+
+def test_admission_ends_when_another_hardware_takes_the_mac() -> None:
+    site = Site()
+    free = site.free()
+    assert isinstance(site.second(candidate()), Admitted)
+    assert site.free() == free - 1
+    site.put(objects.hardware("m1", MAC, "10.77.0.5"))
+    assert site.admission.pending(MAC) is None
+    assert site.free() == free
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_no_address_of_another_host_is_given() -> None:
+    """Of a range of ten addresses, eight belong to others."""
+    text = "range=10.77.0.1-10.77.0.10/24,osie=hook,nameserver=10.77.0.3,nameserver=9.9.9.9"
+    site = Site(f"{text},relay=10.77.0.4,relay=10.77.0.9", own=("10.77.0.1", "10.77.0.2", "fd00::1", "192.0.2.1"))
+    site.put(objects.hardware("m5", mac(5), "10.77.0.5", annotations={DISCOVERY_ADDRESS_ANNOTATION: "10.77.0.6"}))
+    site.put(objects.hardware("m7", mac(7), None, annotations={DISCOVERY_ADDRESS_ANNOTATION: "10.77.0.7/24"}))
+    given = {address_of(site.register(candidate(mac(n), relay="10.77.0.9"))) for n in (20, 21)}
+    assert given == {"10.77.0.8", "10.77.0.10"}
+    assert site.free() == 0
+    assert site.second(candidate(mac(22), relay="10.77.0.9")).reason is Reason.RANGE_EXHAUSTED
+
+
+def test_edges_that_see_a_machine_choose_the_same_address() -> None:
+    one, other = Site(), Site()
+    for number in range(30):
+        assert one.second(candidate(mac(number))).address == other.second(candidate(mac(number))).address
+    assert len(one.admission._pending) == 30
+
+
+def test_whole_range_is_given_and_given_again() -> None:
+    site = Site("range=10.77.0.10-10.77.0.19/24,osie=hook")
+    made = [site.register(candidate(mac(number))) for number in range(10)]
+    assert len({address_of(each) for each in made}) == 10
+    assert site.second(candidate(mac(11))).reason is Reason.RANGE_EXHAUSTED
+    site.remove(made[3])
+    assert address_of(site.register(candidate(mac(11)))) == address_of(made[3])
+
+
+def test_rejected_address_is_not_tried_again_for_a_while() -> None:
+    site = Site("range=10.77.0.10-10.77.0.11/24,osie=hook")
+    first = site.second(candidate())
+    second = site.admission.reject_address(MAC, site.now)
+    assert second is not None
+    assert second.address != first.address
+    assert site.admission.reject_address(MAC, site.now) is None
+    assert site.second(candidate()).reason is Reason.RANGE_EXHAUSTED
+    site.now += OCCUPIED_SECONDS
+    assert isinstance(site.second(candidate()), Admitted)
+
+
+def test_address_that_is_given_back_is_free() -> None:
+    site = Site()
+    free = site.free()
+    site.second(candidate())
+    site.admission.give_back(MAC)
+    assert site.free() == free
+    assert isinstance(site.second(candidate()), Admitted)
+
+
+def test_counts_of_addresses_follow_any_history() -> None:
+    """Random changes of Hardware: the number of free addresses stays that of a full count, and none is given twice."""
+    chance = random.Random(7)
+    site = Site("range=10.77.0.10-10.77.0.29/24,osie=hook", own=())
+    for _ in range(3000):
+        site.now += 1.2
+        at = candidate(mac(chance.randrange(40)), relay=chance.choice(["", "10.77.0.2", "10.77.0.3"]))
+        names = sorted(site.hardware)
+        match chance.randrange(6):
+            case 0 | 1 | 2:
+                decision = site.first(at)
+                if isinstance(decision, Admitted) and chance.random() < 0.8:
+                    site.put(discovered_hardware(at.mac, decision.rule, decision.address))
+                elif isinstance(decision, Admitted) and chance.random() < 0.5:
+                    site.admission.give_back(at.mac)
+            case 3 if names:
+                site.remove(site.hardware[chance.choice(names)])
+            case 4 if names:
+                site.put(site.hardware[chance.choice(names)] | {"status": {"inventory": {"inBand": {}}}})
+            case _:
+                site.admission.reject_address(at.mac, site.now)
+        taken = [address_of(each) for each in site.hardware.values()]
+        taken += [str(each.address) for each in site.admission._pending.values()]
+        assert len(set(taken)) == len(taken)
+        occupied = {str(IPv4Address(each)) for each in site.admission._blocked(site.rules[0], None, site.now)}
+        assert site.free() == 20 - len({*taken, *occupied})
+        silent = {key for key, each in site.hardware.items() if "status" not in each}
+        assert site.admission.silent == len(silent)
+        assert all(count > 0 for count in site.admission._held.values())
+
+
+# --- shares and rates -------------------------------------------------------------------------------------------------
+
+
+def fill(site: Site, count: int, **where: Any) -> int:
+    """Let invented machines send twice; return the number that were admitted."""
+    admitted = 0
+    for _ in range(count):
+        at = candidate(mac(len(site.hardware) + 1000), **where)
+        decision = site.second(at)
+        if isinstance(decision, Admitted):
+            admitted += 1
+            site.put(discovered_hardware(at.mac, decision.rule, decision.address))
+    return admitted
+
+
+def test_only_link_may_fill_the_range() -> None:
+    assert fill(Site(), 60) == 50
+
+
+def test_one_of_several_links_holds_at_most_half_of_the_range() -> None:
+    site = Site()
+    site.register(candidate(mac(1), relay="10.77.0.3"))
+    assert fill(site, 60, relay="10.77.0.2") == 24
+    refused = site.second(candidate(mac(2), relay="10.77.0.2"))
+    assert refused.reason is Reason.SHARE_EXHAUSTED
+    assert "kubectl get hardware -l tinkerbell.org/auto-discovered=true" in refused.text
+    assert isinstance(site.second(candidate(mac(2), relay="10.77.0.3")), Admitted)
+
+
+def test_one_port_holds_at_most_half_of_what_its_link_may_have() -> None:
+    site = Site()
+    site.register(candidate(mac(1), circuit=b"port 1"))
+    assert fill(site, 60, circuit=b"port 2") == 24
+    assert isinstance(site.second(candidate(mac(2), circuit=b"port 3")), Admitted)
+
+
+def test_invented_ports_do_not_enlarge_the_share_of_a_link() -> None:
+    site = Site()
+    site.register(candidate(mac(1), relay="10.77.0.3"))
+    admitted = sum(fill(site, 1, relay="10.77.0.2", circuit=b"%d" % number) for number in range(60))
+    assert admitted == 24
+
+
+def test_first_machine_of_a_link_gets_the_last_address() -> None:
+    site = Site("range=10.77.0.10-10.77.0.11/24,osie=hook")
+    site.register(candidate(mac(1), relay="10.77.0.2"))
+    assert isinstance(site.second(candidate(mac(2), relay="10.77.0.3")), Admitted)
+
+
+def test_machines_that_have_introduced_themselves_leave_their_share() -> None:
+    site = Site()
+    site.register(candidate(mac(1), relay="10.77.0.3"))
+    for number in range(40):
+        obj = site.register(candidate(mac(number + 10), relay="10.77.0.2"))
+        site.put(obj | {"status": {"inventory": {"inBand": {"product": {}}}}})
+    assert (site.admission.silent, len(site.hardware)) == (1, 41)
+
+
+def test_link_that_was_silent_for_an_hour_leaves_its_share() -> None:
+    site = Site()
+    first = site.register(candidate(mac(1), relay="10.77.0.3"))
+    site.now += LINK_SECONDS
+    site.remove(first)
+    assert fill(site, 60, relay="10.77.0.2") == 50
+
+
+def test_rate_of_admissions_is_limited() -> None:
+    site = Site("range=10.77.0.10-10.77.255.200/16,osie=hook")
+    for _ in range(2):
+        decisions = [
+            site.first(candidate(mac(number), networks=(IPv4Network("10.77.0.0/16"),))) for number in range(90)
+        ]
+        site.now += 3
+    assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
+    (reason,) = {each.reason for each in decisions if not isinstance(each, Admitted)}
+    assert reason is Reason.RATE
+    decisions = [site.first(candidate(mac(number), networks=(IPv4Network("10.77.0.0/16"),))) for number in range(90)]
+    assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
+
+def test_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_minutes() -> None:
+    site = Site()
+    site.remove(site.register(candidate()))
+    refused = site.second(candidate())
+    assert refused.reason is Reason.DELETED
+    assert "less than 10 minutes ago" in refused.text
+    site.now += DELETED_SECONDS
+    assert isinstance(site.second(candidate()), Admitted)
+
+
+def test_approved_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_minutes() -> None:
+    site = Site()
+    approved = objects.hardware("m1", MAC, "10.0.0.7", annotations={DISCOVERED_AS_ANNOTATION: "discovery-x"})
+    site.put(approved)
+    site.remove(approved)
+    assert site.second(candidate()).reason is Reason.DELETED
+
+
+def test_machine_with_another_hardware_that_was_deleted_is_admitted() -> None:
+    site = Site()
+    site.put(objects.hardware("m1", MAC, "10.77.0.110"))
+    site.remove(objects.hardware("m1", MAC, "10.77.0.110"))
+    assert isinstance(site.second(candidate()), Admitted)
+
+
+def test_listed_machine_is_admitted_at_once_after_the_deletion() -> None:
+    site = Site(listed=Lists(MAC))
+    site.remove(site.register(candidate()))
+    assert isinstance(site.second(candidate()), Admitted)
+
+
+def test_machine_that_lost_its_hardware_for_a_shared_address_gets_another() -> None:
+    """Two edges that can't see each other have given one address to two machines; the controller deletes one."""
+    site = Site()
+    made = site.register(candidate())
+    site.put(objects.hardware("m2", mac(2), address_of(made)))
+    site.remove(made)
+    assert address_of(site.register(candidate())) != address_of(made)
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+
+def test_invented_macs_create_nothing_and_take_no_memory() -> None:
+    site = Site()
+    site.first(candidate())
+    for number in range(100_000):
+        site.now += 0.0001
+        assert site.first(candidate(f"02:00:00:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"))
+    assert not site.admission._pending
+    assert not site.admission._held
+    assert not site.admission._heard
+    assert sys.getsizeof(site.admission._sightings._entries) < 2_300_000
+
+
+def test_most_machines_are_remembered_through_a_flood() -> None:
+    table = Sightings(salt=3)
+    real = [number.to_bytes(6, "big") for number in range(1, 201)]
+    for each in real:
+        table.age(each, 1000.0)
+    for number in range(100_000):
+        table.age(b"\2" + number.to_bytes(5, "big"), 1001.0)
+    remembered = sum(table.age(each, 1004.0) == 4.0 for each in real)
+    assert remembered > 100
+
+
+def test_discovered_hardware_is_that_of_the_rule() -> None:
+    rule = read_rule(f"{RANGE},gateway=10.77.0.1,nameserver=10.77.0.2,name=rack7")
+    assert discovered_hardware(MAC, rule, IPv4Address("10.77.0.100")) == {
+        "apiVersion": "tinkerbell.org/v1alpha2",
+        "kind": "Hardware",
+        "metadata": {
+            "name": "discovery-52-54-00-00-00-01",
+            "namespace": "default",
+            "labels": {AUTO_DISCOVERED_LABEL: "true"},
+            "annotations": {"tinkerbell.org/discovery-rule": "rack7"},
+            "finalizers": ["tinkerbell.org/discovery"],
+        },
+        "spec": {
+            "networkInterfaces": {
+                MAC: {
+                    "dhcp": {
+                        "ip": "10.77.0.100",
+                        "netmask": "255.255.255.0",
+                        "gateway": "10.77.0.1",
+                        "nameservers": ["10.77.0.2"],
+                        "leaseTimeSeconds": 300,
+                    }
+                }
+            },
+            "osie": {"name": "hook"},
+        },
+    }
