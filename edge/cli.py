@@ -38,6 +38,7 @@ COMMANDS = {
     "metal3-migrate": ("metal3_migrate", "Move stored objects of Metal3's BareMetalHost to v1beta1."),
     "power": ("power", "Switch a machine on or off by its BMC, or show its power state."),
     "bmc": ("bmc", "Show what works on the BMC of a machine, and its known faults."),
+    "discover": ("discover", "Show and approve machines that no Hardware describes; lists of expected machines."),
     "watch": ("watch", "Show the journeys of machines, live."),
     "page": ("page", "Print a link to the web page of a running edge."),
     "metadata-url": ("metadata_url", "Print signed URLs of a machine's metadata, for machines behind NAT."),

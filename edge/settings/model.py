@@ -274,7 +274,7 @@ class EdgeSettings:
         type=types.osie,
     )
     """Namespace and name."""
-    discover: tuple[AdmissionRule, ...] = Group.NETBOOT.repeatable(
+    discover: tuple[AdmissionRule, ...] = Group.DISCOVERY.repeatable(
         "Admit machines that no Hardware names, by a rule such as range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,"
         "osie=hook: the edge creates a Hardware with an address of the range, and the machine boots the OSIE. Further "
         "keys: nameserver, mac (the first bytes of MAC addresses), relay, only=listed (machines on a list of expected "
@@ -509,7 +509,7 @@ class StackSettings:
         "Machine for each host.",
         services=_CONTROLLER,
     )
-    discovery: bool | None = Group.WORKFLOWS.setting(
+    discovery: bool | None = Group.DISCOVERY.setting(
         None,
         "Compare machines with the lists of expected machines, and approve discovered ones: the condition AsExpected "
         "of Hardware. Lists are ConfigMaps with the label tinkerbell.org/expected-machines=true. Default: with the "

@@ -61,6 +61,7 @@ class Group(StrEnum):
     FIRST = "First of all"
     NETWORK = "Network"
     NETBOOT = "Netboot"
+    DISCOVERY = "Discovery"
     METADATA = "Metadata"
     WORKFLOWS = "Workflows and agents"
     API = "API and webhooks"

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from tink.api.annotations import CREDENTIALS_REFUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.credentials import CredentialsReader, RefusedLogins, refused_login
+from tink.bmc.inventory import inventory, next_paths
 from tink.bmc.ipmi import IpmiClient
 from tink.bmc.model import (
     BmcClient,
@@ -126,6 +127,10 @@ def _number(value: object, default: int) -> int:
 def _quirks_of(vendor: str, model: str, firmware: str) -> Quirks:
     """Return the quirks of a kind of BMC. A search of the table takes a tenth of the processor time of a poll."""
     return quirks_for(Identity(vendor, model, firmware))
+
+
+_ENDS_INVENTORY = (Cause.UNREACHABLE, Cause.CREDENTIALS_REFUSED, Cause.CERTIFICATE, Cause.BUSY)
+"""Errors of one document after which no further one is read."""
 
 
 class BmcMemory:
@@ -257,6 +262,23 @@ class BmcSession:
             return document
 
         return await self._call(get)
+
+    async def read_inventory(self) -> Raw:
+        """Read the documents of the BMC, and return the inventory without its time; empty if it lacks the System.
+
+        Raises BmcError. A document that the BMC does not serve is left out.
+        """
+        documents: dict[str, Raw | None] = {}
+        while paths := [path for path in next_paths(documents, self.system_name) if path not in documents]:
+            for path in paths:
+                try:
+                    documents[path] = await self.get(path)
+                except BmcError as error:
+                    # BMCs answer some documents with an error now and then: the others are an inventory, too.
+                    if error.cause in _ENDS_INVENTORY:
+                        raise
+                    documents[path] = None
+        return inventory(documents, self.system_name)
 
     @property
     def has_ipmi(self) -> bool:

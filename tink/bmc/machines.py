@@ -35,7 +35,6 @@ from tink.api.annotations import (
 from tink.api.v1alpha2 import RUFIO_GROUP, Raw, as_mapping
 from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
 from tink.bmc.credentials import login_of, refused_login
-from tink.bmc.inventory import inventory, next_paths
 from tink.bmc.model import BmcError, Cause, PowerState
 from tink.bmc.status import condition, with_condition
 from tink.kube.cache import Index, Informer
@@ -66,8 +65,6 @@ _DOUBTFUL_SECONDS = 10.0
 """Maximum pause before such a BMC is polled if that part is busy."""
 _MAX_RETRY_AFTER = 3600.0
 _INVENTORY_RETRY_SECONDS = 3600.0
-_ENDS_INVENTORY = (Cause.UNREACHABLE, Cause.CREDENTIALS_REFUSED, Cause.CERTIFICATE, Cause.BUSY)
-"""Errors of one document after which no further one is read."""
 
 
 class MachineController(Collector):
@@ -317,24 +314,14 @@ class MachineController(Collector):
 
     async def _read_inventory(self, key: NamespacedName, session: BmcSession) -> Raw | None:
         """Read the documents of a BMC, and return the inventory; None if it lacks the System."""
-        documents: dict[str, Raw | None] = {}
         try:
-            while paths := [path for path in next_paths(documents, session.system_name) if path not in documents]:
-                for path in paths:
-                    try:
-                        documents[path] = await session.get(path)
-                    except BmcError as error:
-                        # BMCs answer some documents with an error now and then: the others are an inventory, too.
-                        if error.cause in _ENDS_INVENTORY:
-                            raise
-                        documents[path] = None
+            found = await session.read_inventory()
         except BmcError as error:
             if error.cause is Cause.CREDENTIALS_REFUSED:
                 raise
             self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
             self._limited_log.log(logging.INFO, "Machine %s: no inventory: %s", key, error, owner=key.namespace)
             return None
-        found = inventory(documents, session.system_name)
         if not found:  # the inventory that was read before is the better one
             self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
             return None

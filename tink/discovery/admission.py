@@ -39,7 +39,7 @@ from tink.api.annotations import (
     EXPECTED_MACHINES_LABEL,
 )
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
-from tink.discovery.model import DISCOVERY_FINALIZER, AdmissionRule, RuleError, discovered_name
+from tink.discovery.model import DISCOVERY_FINALIZER, AdmissionRule, RuleError, discovered_name, is_discovered
 from tink.kube.objects import NamespacedName
 from tink.limits import Newest, TokenBuckets
 from tink.mac import octets
@@ -632,11 +632,6 @@ def _number(address: Any) -> int | None:
     if len(parts) != 4 or not all(part.isdecimal() and len(part) <= 3 and int(part) < 256 for part in parts):
         return None
     return int.from_bytes(bytes(map(int, parts)), "big")
-
-
-def is_discovered(hardware: Raw) -> bool:
-    """Return True if a Hardware is that of a discovered machine which is not approved."""
-    return as_mapping(as_mapping(hardware.get("metadata")).get("labels")).get(AUTO_DISCOVERED_LABEL) == "true"
 
 
 def _annotations(hardware: Raw) -> Raw:

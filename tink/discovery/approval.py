@@ -215,11 +215,6 @@ def approved_as(hardware: Raw) -> NamespacedName | None:
     return NamespacedName(namespace, name) if slash and namespace and name else None
 
 
-def is_discovered(hardware: Raw) -> bool:
-    """Return True if a Hardware has the label of discovered ones."""
-    return labels_of(hardware).get(AUTO_DISCOVERED_LABEL) == "true"
-
-
 def is_listed_only(hardware: Raw) -> bool:
     """Return True if the rule that admitted the machine has `only=listed`."""
     return LISTED_ONLY in str(annotations_of(hardware).get(DISCOVERY_RULE_ANNOTATION, "")).split(",")

@@ -53,7 +53,6 @@ from tink.discovery.approval import (
     disabled_interfaces,
     has_finalizer,
     has_inventory,
-    is_discovered,
     is_listed_only,
     is_successor,
     labels_of,
@@ -62,7 +61,14 @@ from tink.discovery.approval import (
 )
 from tink.discovery.expected import ExpectedMachines, Match
 from tink.discovery.identity import FactsIndex
-from tink.discovery.model import DISCOVERY_FINALIZER, ListProblem, MachineFacts, MachineVerdict, VerdictReason
+from tink.discovery.model import (
+    DISCOVERY_FINALIZER,
+    ListProblem,
+    MachineFacts,
+    MachineVerdict,
+    VerdictReason,
+    is_discovered,
+)
 from tink.discovery.verdict import FACT_LABELS, fact_labels, verdict
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError

@@ -10,10 +10,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tink.api.annotations import AUTO_DISCOVERED_LABEL
 from tink.api.inventory import clean_text, mac_address, serial_number
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.discovery.model import ExpectedLink, MachineFacts, identifies_machine, same_uuid, serial_key
+from tink.discovery.model import (
+    ExpectedLink,
+    MachineFacts,
+    identifies_machine,
+    is_discovered,
+    same_uuid,
+    serial_key,
+)
 from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName
 from tink.mac import from_any
@@ -50,7 +56,7 @@ def facts_of(hardware: Raw) -> MachineFacts:
         storage_devices=tuple(each for each in _items(spec.get("storageDevices")) if isinstance(each, str)),
         in_band=in_band,
         out_of_band=out_of_band,
-        is_discovered=as_mapping(metadata.get("labels")).get(AUTO_DISCOVERED_LABEL) == "true",
+        is_discovered=is_discovered(hardware),
         is_terminating="deletionTimestamp" in metadata,
     )
 

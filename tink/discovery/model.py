@@ -9,7 +9,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Final
 from uuid import UUID
 
-from tink.api.v1alpha2 import FirmwareMode, Raw
+from tink.api.annotations import AUTO_DISCOVERED_LABEL
+from tink.api.v1alpha2 import FirmwareMode, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.kube.objects import NamespacedName
 
@@ -50,6 +51,11 @@ _PLACEHOLDER_UUIDS: Final = frozenset({
 def discovered_name(mac: str) -> str:
     """Return the name of the Hardware of a discovered machine with this MAC address (lower case, colons)."""
     return NAME_PREFIX + mac.replace(":", "-")
+
+
+def is_discovered(hardware: Raw) -> bool:
+    """Return True if a Hardware is that of a discovered machine which is not approved."""
+    return as_mapping(as_mapping(hardware.get("metadata")).get("labels")).get(AUTO_DISCOVERED_LABEL) == "true"
 
 
 # --- admission --------------------------------------------------------------------------------------------------------
