@@ -206,18 +206,20 @@ class FactsIndex:
     def sharing(self, facts: MachineFacts) -> Mapping[Fact, tuple[NamespacedName, ...]]:
         """Return the facts that must be of one machine only and that other Hardware have, too, with these Hardware.
 
-        Hardware that are being deleted do not count.
+        Hardware that are being deleted do not count. For a registered machine, machines that are not approved do not
+        count either: what a stranger claims to be is no statement about the registered machine.
         """
         found = {}
         for fact in _unique_facts(facts):
-            others = [key for key in self._by_fact.keys(fact) if key != facts.key and not self._is_going(key)]
+            others = [key for key in self._by_fact.keys(fact) if key != facts.key and self._counts(key, facts)]
             if others:
                 found[fact] = tuple(sorted(others))
         return found
 
-    def _is_going(self, key: NamespacedName) -> bool:
+    def _counts(self, key: NamespacedName, than: MachineFacts) -> bool:
+        """Return True if a Hardware counts as another machine than that of `than`."""
         facts = self._facts.get(key)
-        return facts is None or facts.is_terminating
+        return facts is not None and not facts.is_terminating and (than.is_discovered or not facts.is_discovered)
 
     def _neighbours(self, key: NamespacedName) -> set[NamespacedName]:
         facts = self._facts.get(key)

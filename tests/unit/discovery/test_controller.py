@@ -623,10 +623,20 @@ async def test_registered_machine_is_judged_again_when_another_one_reports_its_s
     rig = Rig(objects.hardware("m1", MAC) | {"status": {"inventory": {"inBand": FACTS}}})
     async with rig.running():
         await rig.until(lambda: rig.judged("m1").get("reason") == "NoExpectations")
-        rig.api.put(discovered(OTHER, "192.0.2.201"))
+        rig.api.put(objects.hardware("m2", OTHER, "192.0.2.201") | {"status": {"inventory": {"inBand": FACTS}}})
         await rig.until(lambda: rig.judged("m1").get("reason") == "DuplicateSerial", within=2)
-        rig.api.change(HARDWARE, discovered_name(OTHER), status={"inventory": {"inBand": {"product": {}}}})
+        rig.api.change(HARDWARE, "m2", status={"inventory": {"inBand": {"product": {}}}})
         await rig.until(lambda: rig.judged("m1").get("reason") == "NoExpectations", within=2)
+
+
+async def test_stranger_with_the_serial_number_of_a_registered_machine_changes_no_verdict_but_its_own() -> None:
+    rig = Rig(objects.hardware("m1", MAC) | {"status": {"inventory": {"inBand": FACTS}}})
+    async with rig.running():
+        await rig.until(lambda: rig.judged("m1").get("reason") == "NoExpectations")
+        rig.api.put(discovered(OTHER, "192.0.2.201"))
+        await rig.until(lambda: rig.judged(discovered_name(OTHER)).get("reason") == "DuplicateSerial", within=2)
+        await elapse(60)
+        assert rig.judged("m1").get("reason") == "NoExpectations"
 
 
 async def test_hardware_that_was_not_discovered_keeps_its_labels() -> None:

@@ -133,3 +133,7 @@ def test_registered_machine_is_named_when_another_one_has_its_serial_number() ->
     assert result is not None
     assert result.reason in (VerdictReason.CONFLICT, VerdictReason.DUPLICATE_SERIAL)
     assert "default/rack-0000" in result.message
+    own = facts_of(registered.hardware(0))
+    for_registered = verdict(own, expected.match(own), index, expected)
+    assert for_registered is not None
+    assert for_registered.is_expected  # a stranger can't change the verdict on a registered machine
